@@ -1,0 +1,273 @@
+"""Requests and answers between clients, nodes and the controller.
+
+Record batches do not stand in them: they follow as the payload, in the order of the partitions named here,
+`size` bytes for each. Names are those of Kafka's protocol guide. Fields may be added; none may change.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from .types import NO_EPOCH, NO_LEADER, EpochEnd
+
+
+class Kind(enum.IntEnum):
+    """What a request asks for (Kafka's api keys where there is one)."""
+
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    CREATE_TOPIC = 19
+    INIT_PRODUCER_ID = 22
+    DESCRIBE_PARTITIONS = 75
+
+
+EARLIEST_TIMESTAMP = -2
+LATEST_TIMESTAMP = -1
+
+
+@attrs.frozen(kw_only=True)
+class ProducePartition:
+    """One record batch for one partition; `leader_epoch` -1 means that the producer does not say."""
+
+    topic: str
+    partition: int
+    size: int
+    leader_epoch: int = NO_EPOCH
+
+
+@attrs.frozen(kw_only=True)
+class ProduceRequest:
+    """`acks`: 0 (no answer is awaited), 1 (the leader wrote it) or -1 (all in-sync replicas have it)."""
+
+    acks: int
+    timeout_ms: int
+    partitions: list[ProducePartition]
+
+
+@attrs.frozen(kw_only=True)
+class ProduceResult:
+    """`leader` and `leader_epoch` hint where to go when `error` says that this node does not lead."""
+
+    topic: str
+    partition: int
+    error: int
+    base_offset: int = -1
+    log_start_offset: int = -1
+    leader: int = NO_LEADER
+    leader_epoch: int = NO_EPOCH
+    message: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ProduceResponse:
+    partitions: list[ProduceResult]
+
+
+@attrs.frozen(kw_only=True)
+class FetchPartition:
+    """`leader_epoch`: the epoch under which the reader believes to read (-1: a consumer that does not care).
+
+    `last_fetched_epoch`: the epoch of the last batch before `fetch_offset` (KIP-595); -1 for none.
+    """
+
+    topic: str
+    partition: int
+    fetch_offset: int
+    max_bytes: int
+    leader_epoch: int = NO_EPOCH
+    last_fetched_epoch: int = NO_EPOCH
+    log_start_offset: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class FetchRequest:
+    """`replica_id` -1 for consumers; `incarnation` tells a restarted follower from its former self (KIP-903)."""
+
+    replica_id: int
+    incarnation: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partitions: list[FetchPartition]
+
+
+@attrs.frozen(kw_only=True)
+class FetchResult:
+    """`size` bytes of the payload are whole batches from (at or before) the fetch offset on."""
+
+    topic: str
+    partition: int
+    error: int
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    log_end_offset: int = -1
+    leader_epoch: int = NO_EPOCH
+    leader: int = NO_LEADER
+    diverging: EpochEnd | None = None
+    size: int = 0
+    message: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class FetchResponse:
+    """Partitions that have nothing to say are left out of an answer to a consumer or a follower."""
+
+    partitions: list[FetchResult]
+
+
+@attrs.frozen(kw_only=True)
+class ListOffsetsPartition:
+    topic: str
+    partition: int
+    timestamp: int
+    leader_epoch: int = NO_EPOCH
+
+
+@attrs.frozen(kw_only=True)
+class ListOffsetsRequest:
+    partitions: list[ListOffsetsPartition]
+
+
+@attrs.frozen(kw_only=True)
+class ListOffsetsResult:
+    topic: str
+    partition: int
+    error: int
+    offset: int = -1
+    leader_epoch: int = NO_EPOCH
+    leader: int = NO_LEADER
+
+
+@attrs.frozen(kw_only=True)
+class ListOffsetsResponse:
+    partitions: list[ListOffsetsResult]
+
+
+@attrs.frozen(kw_only=True)
+class MetadataRequest:
+    """`topics` None asks for all of them."""
+
+    topics: list[str] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class NodeInfo:
+    node_id: int
+    incarnation: int
+    endpoints: list[str]
+    rack: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class PartitionInfo:
+    partition: int
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: list[int]
+    isr: list[int]
+    elr: list[int]
+
+
+@attrs.frozen(kw_only=True)
+class TopicInfo:
+    """`error` is UNKNOWN_TOPIC_OR_PARTITION for a topic that was asked for and does not exist."""
+
+    name: str
+    error: int
+    topic_id: str = ""
+    replication_factor: int = 0
+    config: dict[str, int | str] = attrs.Factory(dict)
+    partitions: list[PartitionInfo] = attrs.Factory(list)
+
+
+@attrs.frozen(kw_only=True)
+class MetadataResponse:
+    """The cluster as the answering node sees it at store revision `revision`."""
+
+    cluster_id: str
+    revision: int
+    controller_id: int
+    nodes: list[NodeInfo]
+    topics: list[TopicInfo]
+
+
+@attrs.frozen(kw_only=True)
+class CreateTopicRequest:
+    name: str
+    partitions: int
+    replication_factor: int
+    config: dict[str, int | str] = attrs.Factory(dict)
+    forwarded: bool = False
+    """Set by the node that passes the request on to the controller, so that it is passed on once at most."""
+
+
+@attrs.frozen(kw_only=True)
+class CreateTopicResponse:
+    error: int
+    message: str = ""
+    topic_id: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class InitProducerIdRequest:
+    """`producer_id` -1 asks for a new identity; otherwise its epoch is raised."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class InitProducerIdResponse:
+    error: int
+    producer_id: int = -1
+    producer_epoch: int = -1
+    message: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class DescribePartitionsRequest:
+    """`topics` None asks for every partition that the answering node hosts."""
+
+    topics: list[str] | None = None
+
+
+@attrs.frozen(kw_only=True)
+class FollowerInfo:
+    """A follower as its leader sees it; `log_end_offset` -1 until it has fetched in this epoch."""
+
+    node_id: int
+    log_end_offset: int
+    lag_ms: int
+    in_sync: bool
+    why_out: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ReplicaInfo:
+    """One replica on the answering node; `followers` is filled by the leader alone."""
+
+    topic: str
+    partition: int
+    role: str
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    size_bytes: int
+    isr: list[int]
+    followers: list[FollowerInfo] = attrs.Factory(list)
+    error: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class DescribePartitionsResponse:
+    node_id: int
+    incarnation: int
+    partitions: list[ReplicaInfo]

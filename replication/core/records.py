@@ -1,0 +1,154 @@
+"""The records that the metadata store keeps, and the keys under which they stand.
+
+A fact has one home: who leads a partition, at which epoch and with which ISR is true because it stands here.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from .types import NO_LEADER, PartitionId
+
+CLUSTER_KEY = "/cluster"
+CONTROLLER_KEY = "/controller"
+CONTROLLER_EPOCH_KEY = "/controller_epoch"
+PRODUCER_IDS_KEY = "/producer_ids"
+NODES_PREFIX = "/nodes/"
+INCARNATIONS_PREFIX = "/incarnations/"
+TOPICS_PREFIX = "/topics/"
+PARTITIONS_PREFIX = "/partitions/"
+
+
+def node_key(node_id: int) -> str:
+    return f"{NODES_PREFIX}{node_id}"
+
+
+def incarnation_key(node_id: int) -> str:
+    return f"{INCARNATIONS_PREFIX}{node_id}"
+
+
+def topic_key(topic: str) -> str:
+    return f"{TOPICS_PREFIX}{topic}"
+
+
+def partition_key(partition: PartitionId) -> str:
+    return f"{PARTITIONS_PREFIX}{partition.topic}/{partition.partition}"
+
+
+@attrs.frozen(kw_only=True)
+class ClusterRecord:
+    """Identity of the cluster; written once by the first node."""
+
+    cluster_id: str
+
+
+@attrs.frozen(kw_only=True)
+class NodeRecord:
+    """A living node (ephemeral): its incarnation and where it listens, in order of preference."""
+
+    node_id: int
+    incarnation: int
+    endpoints: tuple[str, ...]
+    rack: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class IncarnationRecord:
+    """How often a node's process has started, and where its last process kept its data.
+
+    The next process proves with `boot_id` and `directory_id` that a kill lost no written page.
+    """
+
+    node_id: int
+    incarnation: int
+    boot_id: str = ""
+    directory_id: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ControllerRecord:
+    """The acting controller (ephemeral)."""
+
+    node_id: int
+    incarnation: int
+    controller_epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class EpochRecord:
+    """The greatest controller epoch given out so far; every controller write checks its version."""
+
+    controller_epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class ProducerIdsRecord:
+    """The first producer id that nobody has been given."""
+
+    next_producer_id: int
+
+
+@attrs.frozen(kw_only=True)
+class TopicConfig:
+    """Topic settings, Kafka's names in snake_case; sizes in bytes."""
+
+    min_insync_replicas: int = 2
+    unclean_leader_election: str = "wait"
+    """`wait` (Kafka's false) or `any` (Kafka's true)."""
+    max_message_bytes: int = 1048588
+    segment_bytes: int = 1 << 30
+
+
+@attrs.frozen(kw_only=True)
+class TopicRecord:
+    """A topic: its identity and what its partitions have in common."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    replication_factor: int
+    config: TopicConfig
+
+
+@attrs.frozen(kw_only=True)
+class PartitionRecord:
+    """The state of one partition; every change is one compare-and-set that raises `partition_epoch` by one.
+
+    Invariant: leader in isr or NO_LEADER; isr, elr and last_known_elr are disjoint subsets of replicas;
+    elr is empty while len(isr) >= min_insync_replicas (KIP-966).
+    `min_insync_replicas` stands here, not only in the topic, so that leader and controller can never
+    apply different values to one version.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str
+    replicas: tuple[int, ...]
+    """In order of preference for leadership."""
+    isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+    last_known_elr: tuple[int, ...] = ()
+    leader: int = NO_LEADER
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+    controller_epoch: int = 0
+    min_insync_replicas: int = 1
+    recovering: bool = False
+    """Set by an unclean election until the leader has more than itself in the ISR (KIP-704)."""
+
+    @property
+    def id(self) -> PartitionId:
+        return PartitionId(self.topic, self.partition)
+
+    @property
+    def min_isr(self) -> int:
+        """The effective bound: never more than there are replicas."""
+        return min(self.min_insync_replicas, len(self.replicas))
+
+
+@attrs.frozen(slots=True)
+class Versioned:
+    """A partition record and the store's version of its key (the compare-and-set token)."""
+
+    record: PartitionRecord
+    version: int

@@ -1,0 +1,82 @@
+"""Small values that the machines, their messages and their hosts share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import attrs
+
+NO_LEADER = -1
+NO_EPOCH = -1
+NO_PRODUCER = -1
+CONSUMER = -1
+"""`replica_id` of a fetch that comes from a consumer."""
+
+SEQUENCE_MODULUS = 2**31
+
+
+class PartitionId(NamedTuple):
+    """One partition of one topic; prints as `topic-3`, the name of its folder."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class EpochEntry(NamedTuple):
+    """The first offset written under a leader epoch (KIP-101)."""
+
+    epoch: int
+    start_offset: int
+
+
+class EpochEnd(NamedTuple):
+    """Where a leader epoch ends in somebody's log, end exclusive (KIP-101, KIP-279)."""
+
+    epoch: int
+    end_offset: int
+
+
+@attrs.frozen(slots=True)
+class BatchMeta:
+    """What the protocol needs to know of a record batch; the bytes stay with the host.
+
+    In a produce request `base_offset` is meaningless until the leader assigns it.
+    """
+
+    base_offset: int
+    offset_count: int
+    leader_epoch: int
+    size_bytes: int
+    producer_id: int = NO_PRODUCER
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.offset_count
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequences wrap from 2^31-1 to 0 (record batch v2)."""
+        return (self.base_sequence + self.offset_count - 1) % SEQUENCE_MODULUS
+
+
+class SequencedBatch(NamedTuple):
+    """A batch that an idempotent producer wrote, as the duplicate check remembers it."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+@attrs.frozen(slots=True)
+class ProducerEntry:
+    """One producer's last batches (five at most) in a log."""
+
+    producer_id: int
+    producer_epoch: int
+    batches: tuple[SequencedBatch, ...]

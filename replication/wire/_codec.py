@@ -1,0 +1,95 @@
+"""MessagePack for requests and answers, JSON for records: both by msgspec, straight from the attrs classes.
+
+Fields travel by name, so that a newer peer may add some: unknown names are skipped, missing ones take their
+defaults. A body that is no such message is refused with `WireError`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from ..core import messages as m
+from ..errors import ReplicationError
+
+R = TypeVar("R")
+
+REQUEST_TYPES: dict[int, type] = {
+    m.Kind.PRODUCE: m.ProduceRequest,
+    m.Kind.FETCH: m.FetchRequest,
+    m.Kind.LIST_OFFSETS: m.ListOffsetsRequest,
+    m.Kind.METADATA: m.MetadataRequest,
+    m.Kind.CREATE_TOPIC: m.CreateTopicRequest,
+    m.Kind.INIT_PRODUCER_ID: m.InitProducerIdRequest,
+    m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsRequest,
+}
+RESPONSE_TYPES: dict[int, type] = {
+    m.Kind.PRODUCE: m.ProduceResponse,
+    m.Kind.FETCH: m.FetchResponse,
+    m.Kind.LIST_OFFSETS: m.ListOffsetsResponse,
+    m.Kind.METADATA: m.MetadataResponse,
+    m.Kind.CREATE_TOPIC: m.CreateTopicResponse,
+    m.Kind.INIT_PRODUCER_ID: m.InitProducerIdResponse,
+    m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsResponse,
+}
+
+
+class WireError(ReplicationError):
+    """Bytes that are not the message they claim to be."""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_requests = {kind: msgspec.msgpack.Decoder(cls) for kind, cls in REQUEST_TYPES.items()}
+_responses = {kind: msgspec.msgpack.Decoder(cls) for kind, cls in RESPONSE_TYPES.items()}
+_record_encoder = msgspec.json.Encoder()
+_record_decoders: dict[type, msgspec.json.Decoder] = {}
+
+
+def encode(message: object) -> bytes:
+    """The body of a request or an answer."""
+    return _encoder.encode(message)
+
+
+def decode_request(kind: int, body: bytes | memoryview) -> Any:
+    """The request of `kind` in `body`.
+
+    Raises:
+      WireError: The kind is unknown or the body is not such a request.
+    """
+    return _decode(_requests, "request", kind, body)
+
+
+def decode_response(kind: int, body: bytes | memoryview) -> Any:
+    """The answer to a request of `kind` in `body`; raises `WireError` as `decode_request` does."""
+    return _decode(_responses, "answer", kind, body)
+
+
+def _decode(decoders: dict[int, Any], what: str, kind: int, body: bytes | memoryview) -> Any:
+    decoder = decoders.get(kind)
+    if decoder is None:
+        raise WireError(f"unknown {what} kind {kind}; the peer speaks a newer version or another protocol")
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise WireError(f"malformed {what} of kind {kind}: {error}") from error
+
+
+def encode_record(record: object) -> bytes:
+    """A metadata record as JSON, readable with any tool."""
+    return _record_encoder.encode(record)
+
+
+def decode_record(cls: type[R], value: bytes) -> R:
+    """The record of class `cls` in `value`.
+
+    Raises:
+      WireError: The value is not such a record.
+    """
+    decoder = _record_decoders.get(cls)
+    if decoder is None:
+        decoder = _record_decoders[cls] = msgspec.json.Decoder(cls)
+    try:
+        return decoder.decode(value)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise WireError(f"malformed {cls.__name__} in the metadata store: {error}") from error
