@@ -72,6 +72,7 @@ class FetchPartition:
     """`leader_epoch`: the epoch under which the reader believes to read (-1: a consumer that does not care).
 
     `last_fetched_epoch`: the epoch of the last batch before `fetch_offset` (KIP-595); -1 for none.
+    `high_watermark`: the one that the follower knows (KIP-1166); -1 from a consumer.
     """
 
     topic: str
@@ -80,6 +81,7 @@ class FetchPartition:
     max_bytes: int
     leader_epoch: int = NO_EPOCH
     last_fetched_epoch: int = NO_EPOCH
+    high_watermark: int = -1
     log_start_offset: int = 0
 
 

@@ -1,0 +1,145 @@
+"""What a replica asks of its host. Log effects of one replica are carried out and reported in issue order."""
+
+from __future__ import annotations
+
+import attrs
+
+from .errors import ErrorCode
+from .records import PartitionRecord
+from .types import NO_LEADER, BatchMeta, EpochEnd
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Append:
+    """Write batches at `base_offset`; with a `leader_epoch` stamp both into them, without write them as they are.
+
+    Answered by `Appended` or `LogFailed`.
+    """
+
+    handle: object
+    batches: tuple[BatchMeta, ...]
+    base_offset: int
+    leader_epoch: int | None
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class AssignEpoch:
+    """Store (epoch, start offset) before any later append. Answered by `EpochAssigned` or `LogFailed`."""
+
+    epoch: int
+    start_offset: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Truncate:
+    """Cut the log so that it ends at or before `offset`, on a batch boundary.
+
+    With `restart` drop everything and begin again at `offset`. Answered by `Truncated` or `LogFailed`.
+    """
+
+    offset: int
+    restart: bool = False
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ReplyProduce:
+    """The outcome of a `Produce`; told exactly once for each, at acks=0 too."""
+
+    request_id: int
+    error: ErrorCode
+    base_offset: int = -1
+    log_start_offset: int = -1
+    leader: int = NO_LEADER
+    leader_epoch: int = -1
+    message: str = ""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ReplyFetch:
+    """What a `Fetch` may be answered now: an error, a divergence, or batches in [fetch_offset, limit_offset).
+
+    `news`: there is something to say (data, an error, a divergence, a high watermark that the follower does
+    not know); without it the host may park the request until `Wake`.
+    """
+
+    request_id: int
+    error: ErrorCode
+    news: bool
+    fetch_offset: int = -1
+    limit_offset: int = -1
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    log_end_offset: int = -1
+    leader_epoch: int = -1
+    leader: int = NO_LEADER
+    diverging: EpochEnd | None = None
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Wake:
+    """Parked fetches of this partition are worth another look."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class FetchNext:
+    """Ask `leader` for what follows `fetch_offset`. Answered by `Fetched` or `FetchFailed`.
+
+    `delayed`: not before `replica_fetch_backoff` is over.
+    """
+
+    leader: int
+    leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    log_start_offset: int
+    high_watermark: int
+    delayed: bool = False
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class StopFetch:
+    """An outstanding `FetchNext` is void; its answer will be ignored."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ProposeIsr:
+    """Store `record` if the key still has `version` and every node of `joining` this incarnation.
+
+    Answered by `IsrStored`, `IsrRefused` or `IsrUnclear`.
+    """
+
+    proposal_id: int
+    record: PartitionRecord
+    version: int
+    joining: tuple[tuple[int, int], ...]
+    reason: str
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ReadRecord:
+    """Read the partition's record again and tell it by `RecordChanged`."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class RoleChanged:
+    """For the log book: what this replica is from now on, and why."""
+
+    role: str
+    leader: int
+    leader_epoch: int
+    reason: str
+
+
+Effect = (
+    Append
+    | AssignEpoch
+    | Truncate
+    | ReplyProduce
+    | ReplyFetch
+    | Wake
+    | FetchNext
+    | StopFetch
+    | ProposeIsr
+    | ReadRecord
+    | RoleChanged
+)

@@ -1,0 +1,163 @@
+"""What a replica is told. Each event is handled in one step, with one reading of the host's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from .errors import ErrorCode
+from .records import Versioned
+from .types import NO_EPOCH, BatchMeta, EpochEnd, EpochEntry, ProducerEntry
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Opened:
+    """The log is open (or open again): what it holds. Everything known of it before is void."""
+
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+    epochs: tuple[EpochEntry, ...]
+    producers: tuple[ProducerEntry, ...]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class LogFailed:
+    """The log took an effect neither wholly nor at all; it serves nothing until `Opened`."""
+
+    reason: str
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class RecordChanged:
+    """The partition's record as the store has it now (older ones are ignored)."""
+
+    versioned: Versioned
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class NodesChanged:
+    """The living nodes and their incarnations, as the store has them now."""
+
+    live: Mapping[int, int]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Produce:
+    """One batch to append. `handle` is the host's name for the bytes; it comes back in `Append`."""
+
+    request_id: int
+    acks: int
+    batch: BatchMeta
+    deadline: float
+    handle: object
+    leader_epoch: int = NO_EPOCH
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Appended:
+    """The oldest outstanding `Append` is in the log and readable."""
+
+    log_end_offset: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class EpochAssigned:
+    """The oldest outstanding `AssignEpoch` is stored."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Truncated:
+    """The oldest outstanding `Truncate` is done: what the log holds now."""
+
+    log_start_offset: int
+    log_end_offset: int
+    epochs: tuple[EpochEntry, ...]
+    producers: tuple[ProducerEntry, ...]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Fetch:
+    """A follower's (or a consumer's, `replica_id` -1) question for one partition.
+
+    Asked again under the same id when a parked request is looked at again. `high_watermark` is the one that
+    the follower knows, so that news of a greater one is never lost with an answer (KIP-1166).
+    """
+
+    request_id: int
+    replica_id: int
+    incarnation: int
+    leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    high_watermark: int = -1
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Fetched:
+    """The answer to our own `FetchNext` of the same offset and leader epoch; `handle` names its bytes."""
+
+    fetch_offset: int
+    leader_epoch: int
+    error: ErrorCode
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    log_end_offset: int = -1
+    diverging: EpochEnd | None = None
+    batches: tuple[BatchMeta, ...] = ()
+    handle: object = None
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class FetchFailed:
+    """Our `FetchNext` of this offset and leader epoch got no answer."""
+
+    fetch_offset: int
+    leader_epoch: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class IsrStored:
+    """The proposal was stored; the key has this version now."""
+
+    proposal_id: int
+    version: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class IsrRefused:
+    """The proposal is certainly not stored, because a member is not (or not the same) in the store."""
+
+    proposal_id: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class IsrUnclear:
+    """The record changed under the proposal, or nobody knows whether it was stored."""
+
+    proposal_id: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Tick:
+    """Time has passed; told a few times in each `replica_lag_time_max`."""
+
+
+Event = (
+    Opened
+    | LogFailed
+    | RecordChanged
+    | NodesChanged
+    | Produce
+    | Appended
+    | EpochAssigned
+    | Truncated
+    | Fetch
+    | Fetched
+    | FetchFailed
+    | IsrStored
+    | IsrRefused
+    | IsrUnclear
+    | Tick
+)

@@ -1,0 +1,133 @@
+"""A replica that follows: it asks its leader for what comes after its own end, and cuts where they part."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import effects as fx
+from . import events as ev
+from .epochs import truncation_point
+from .errors import ErrorCode
+from .types import NO_LEADER, EpochEnd
+
+if TYPE_CHECKING:
+    from .replica import Replica
+
+
+class FollowerRole:
+    """The follower's side of replication (KIP-101, KIP-279, KIP-595), within one leader epoch."""
+
+    name = "follower"
+
+    def __init__(self, replica: Replica) -> None:
+        assert replica.versioned is not None
+        self._replica = replica
+        self._leader = replica.versioned.record.leader
+        self._leader_epoch = replica.versioned.record.leader_epoch
+        self._asked: int | None = None
+        """The offset of the outstanding question; an answer to any other is stale."""
+        self._leader_high_watermark = -1
+
+    def enter(self) -> None:
+        reason = "no replica may lead" if self._leader == NO_LEADER else "as the partition record says"
+        self._replica.emit(
+            fx.RoleChanged(
+                role=self.name, leader=self._leader, leader_epoch=self._leader_epoch, reason=reason
+            )
+        )
+        self._ask()
+
+    def leave(self, error: ErrorCode) -> None:
+        if self._asked is not None:
+            self._replica.emit(fx.StopFetch())
+
+    def _ask(self, *, delayed: bool = False) -> None:
+        if self._leader == NO_LEADER:
+            return
+        log = self._replica.log
+        self._asked = log.log_end_offset
+        self._replica.emit(
+            fx.FetchNext(
+                leader=self._leader,
+                leader_epoch=self._leader_epoch,
+                fetch_offset=log.log_end_offset,
+                last_fetched_epoch=log.epochs.latest,
+                log_start_offset=log.log_start_offset,
+                high_watermark=log.high_watermark,
+                delayed=delayed,
+            )
+        )
+
+    def on_fetch_failed(self, event: ev.FetchFailed) -> None:
+        if self._is_current(event.fetch_offset, event.leader_epoch):
+            self._ask(delayed=True)
+
+    def _is_current(self, fetch_offset: int, leader_epoch: int) -> bool:
+        """Only the answer to the outstanding question counts (a late one may be of a replaced log)."""
+        return self._asked is not None and self._asked == fetch_offset and self._leader_epoch == leader_epoch
+
+    def on_fetched(self, event: ev.Fetched) -> None:
+        if not self._is_current(event.fetch_offset, event.leader_epoch):
+            return
+        self._asked = None
+        if event.error != ErrorCode.NONE:
+            self._on_error(event)
+        elif event.diverging is not None:
+            # Nothing else of such an answer is believed, least of all its high watermark (KAFKA-14704).
+            self._cut(event.diverging)
+        elif event.batches:
+            self._take(event)
+        else:
+            self._learn(event.high_watermark)
+            self._ask()
+
+    def _on_error(self, event: ev.Fetched) -> None:
+        log = self._replica.log
+        if event.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            if 0 <= event.log_end_offset < log.log_end_offset:
+                self._truncate(event.log_end_offset)
+                return
+            if event.log_start_offset > log.log_end_offset:
+                self._truncate(event.log_start_offset, restart=True)
+                return
+        if event.error == ErrorCode.FENCED_LEADER_EPOCH:
+            # A newer epoch exists: its record is on the way, and with it another role.
+            return
+        self._ask(delayed=True)
+
+    def _cut(self, leader_end: EpochEnd) -> None:
+        log = self._replica.log
+        self._truncate(truncation_point(log.epochs, log.log_end_offset, leader_end))
+
+    def _truncate(self, offset: int, *, restart: bool = False) -> None:
+        log = self._replica.log
+        log.outstanding += 1
+        self._replica.emit(fx.Truncate(offset=offset, restart=restart))
+
+    def on_truncated(self) -> None:
+        self._ask()
+
+    def _take(self, event: ev.Fetched) -> None:
+        """Append what the leader sent, if it goes on from our end and no epoch goes back or beyond."""
+        log = self._replica.log
+        expected, epoch = log.log_end_offset, log.epochs.latest
+        for batch in event.batches:
+            if batch.base_offset != expected or not epoch <= batch.leader_epoch <= event.leader_epoch:
+                self._ask(delayed=True)
+                return
+            expected, epoch = batch.next_offset, batch.leader_epoch
+        self._leader_high_watermark = event.high_watermark
+        base_offset = log.log_end_offset
+        log.expect(event.batches)
+        self._replica.emit(
+            fx.Append(handle=event.handle, batches=event.batches, base_offset=base_offset, leader_epoch=None)
+        )
+
+    def on_appended(self) -> None:
+        self._learn(self._leader_high_watermark)
+        if not self._replica.stepping:
+            self._ask()
+
+    def _learn(self, leader_high_watermark: int) -> None:
+        if self._replica.log.learn_high_watermark(leader_high_watermark):
+            self._replica.emit(fx.Wake())

@@ -1,0 +1,138 @@
+"""The leader's changes of the ISR: one at a time, each a compare-and-set of the partition record (KIP-497)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from . import effects as fx
+from . import events as ev
+from . import isr as rules
+from . import transitions
+from .records import PartitionRecord, Versioned
+
+if TYPE_CHECKING:
+    from .leader import LeaderRole
+
+
+@attrs.define(slots=True)
+class PendingChange:
+    """A proposal whose fate is not known. `joining` is the member that it adds, if it adds one."""
+
+    proposal: fx.ProposeIsr
+    joining: int | None
+    retry_at: float | None = None
+
+
+class IsrChange:
+    """Proposes, and settles what becomes of the proposal. Belongs to one leader epoch."""
+
+    def __init__(self, leader: LeaderRole) -> None:
+        self._leader = leader
+        self._replica = leader.replica
+        self._next_id = 0
+        self.pending: PendingChange | None = None
+
+    @property
+    def joining(self) -> int | None:
+        """The member that counts from its proposal on."""
+        return self.pending.joining if self.pending is not None else None
+
+    def maybe_expand(self, follower: rules.Follower) -> None:
+        """Propose a follower that has just fetched, if it may join.
+
+        Under the minimum ISR it must also be caught up: the high watermark stands still there, so that having
+        reached it says little (KAFKA-19996).
+        """
+        leader, record = self._leader, self._leader.record
+        if self.pending is not None or follower.node_id in record.isr:
+            return
+        log = self._replica.log
+        if not rules.may_join(follower, log.high_watermark, leader.epoch_start):
+            return
+        if not leader.eligible(follower):
+            return
+        if len(record.isr) < record.min_isr and not leader.caught_up(follower):
+            return
+        self._propose(
+            (*record.isr, follower.node_id),
+            joining=follower.node_id,
+            reason=f"node {follower.node_id} has caught up to offset {follower.log_end_offset}",
+        )
+
+    def _shrink(self) -> None:
+        leader, record, replica = self._leader, self._leader.record, self._replica
+        out = rules.lagging(
+            record.isr,
+            replica.node_id,
+            leader.followers,
+            replica.log.log_end_offset,
+            replica.now,
+            replica.settings.replica_lag_time_max,
+        )
+        if out:
+            lag_max = replica.settings.replica_lag_time_max
+            self._propose(
+                [node for node in record.isr if node not in out],
+                joining=None,
+                reason=f"nodes {list(out)} have not caught up for {lag_max:g} s",
+            )
+
+    def _propose(self, isr: tuple[int, ...] | list[int], *, joining: int | None, reason: str) -> None:
+        versioned = self._replica.versioned
+        assert versioned is not None
+        self._next_id += 1
+        members: tuple[tuple[int, int], ...] = ()
+        if joining is not None:
+            # The incarnation that proved its offset to us, not the one that the store shows now (KAFKA-15221).
+            members = ((joining, self._leader.followers[joining].incarnation),)
+        proposal = fx.ProposeIsr(
+            proposal_id=self._next_id,
+            record=transitions.change_isr(versioned.record, isr),
+            version=versioned.version,
+            joining=members,
+            reason=reason,
+        )
+        self.pending = PendingChange(proposal, joining)
+        self._replica.emit(proposal)
+
+    def on_tick(self) -> None:
+        if self.pending is None:
+            self._shrink()
+        elif self.pending.retry_at is not None and self.pending.retry_at <= self._replica.now:
+            self._look_again(self.pending)
+
+    def on_outcome(self, event: ev.IsrStored | ev.IsrRefused | ev.IsrUnclear) -> None:
+        pending = self.pending
+        if pending is None or pending.proposal.proposal_id != event.proposal_id:
+            return
+        match event:
+            case ev.IsrStored():
+                self._install(pending.proposal.record, event.version)
+            case ev.IsrRefused():
+                self.pending = None
+            case ev.IsrUnclear():
+                # It may be stored: the joining member goes on counting until the record says otherwise.
+                self._look_again(pending)
+
+    def _look_again(self, pending: PendingChange) -> None:
+        pending.retry_at = self._replica.now + self._replica.settings.isr_retry_backoff
+        self._replica.emit(fx.ReadRecord())
+
+    def _install(self, record: PartitionRecord, version: int) -> None:
+        known = self._replica.versioned
+        assert known is not None
+        self.pending = None
+        if version > known.version and not self._replica.stepping:
+            self._replica.versioned = Versioned(record, version)
+
+    def on_record(self, unchanged: bool) -> None:
+        """The record as read: a newer one settles the proposal, the same one means to send it again."""
+        if self.pending is None:
+            return
+        if not unchanged:
+            self.pending = None
+        elif self.pending.retry_at is not None:
+            self.pending.retry_at = None
+            self._replica.emit(self.pending.proposal)

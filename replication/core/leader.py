@@ -1,0 +1,345 @@
+"""A replica that leads: it takes batches, serves fetches, knows who keeps up and how far the log is committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from . import effects as fx
+from . import events as ev
+from . import isr as rules
+from .epochs import diverges
+from .errors import ErrorCode
+from .isr_change import IsrChange
+from .producers import SequenceVerdict
+from .purgatory import ProducePurgatory
+from .types import CONSUMER, NO_EPOCH, BatchMeta, EpochEnd
+
+if TYPE_CHECKING:
+    from .records import PartitionRecord
+    from .replica import Replica
+
+ACKS_ALL = -1
+
+
+class LeaderRole:
+    """The leader's side of replication, within one leader epoch.
+
+    KIP-101/595 (divergence), KIP-497 (one ISR change at a time), KAFKA-15583 (minimum ISR gate), KIP-207 (when
+    the own high watermark may be trusted as the latest offset).
+    """
+
+    name = "leader"
+
+    def __init__(self, replica: Replica) -> None:
+        assert replica.versioned is not None
+        self._replica = replica
+        self.epoch = replica.versioned.record.leader_epoch
+        log = replica.log
+        self.epoch_start = log.next_offset
+        """Where this epoch begins in the log; records before it are committed once the high watermark is here."""
+        self.followers = {
+            node: rules.Follower(
+                node, last_caught_up=replica.now if node in self.record.isr else float("-inf")
+            )
+            for node in self.record.replicas
+            if node != replica.node_id
+        }
+        self.change = IsrChange(self)
+        self._parked = ProducePurgatory()
+
+    @property
+    def replica(self) -> Replica:
+        return self._replica
+
+    @property
+    def record(self) -> PartitionRecord:
+        assert self._replica.versioned is not None
+        return self._replica.versioned.record
+
+    def enter(self) -> None:
+        log = self._replica.log
+        log.epochs.assign(self.epoch, self.epoch_start)
+        entry = log.epochs.entries[-1]
+        self.epoch_start = entry.start_offset
+        log.outstanding += 1
+        self._replica.emit(fx.AssignEpoch(epoch=self.epoch, start_offset=self.epoch_start))
+        self._replica.emit(
+            fx.RoleChanged(
+                role=self.name,
+                leader=self._replica.node_id,
+                leader_epoch=self.epoch,
+                reason=f"elected at offset {self.epoch_start}",
+            )
+        )
+        self.advance()
+
+    def leave(self, error: ErrorCode) -> None:
+        leader, epoch = self._replica.hint()
+        for parked in self._parked.drain():
+            self._reply(parked.request_id, error, leader=leader, leader_epoch=epoch)
+
+    # Produce
+
+    def on_produce(self, event: ev.Produce) -> None:
+        error = self._refusal(event)
+        if error != ErrorCode.NONE:
+            leader, epoch = self._replica.hint()
+            self._reply(event.request_id, error, leader=leader, leader_epoch=epoch)
+            return
+        verdict, original = self._replica.log.producers.check(event.batch)
+        if verdict is SequenceVerdict.DUPLICATE:
+            assert original is not None
+            self._await_commit(event, original.base_offset, original.last_offset + 1)
+        elif verdict is SequenceVerdict.OUT_OF_ORDER:
+            self._reply(event.request_id, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+        elif verdict is SequenceVerdict.FENCED:
+            self._reply(event.request_id, ErrorCode.INVALID_PRODUCER_EPOCH)
+        else:
+            self._append(event)
+
+    def _refusal(self, event: ev.Produce) -> ErrorCode:
+        if event.leader_epoch != NO_EPOCH and event.leader_epoch != self.epoch:
+            return _epoch_error(event.leader_epoch, self.epoch)
+        if event.acks not in (0, 1, ACKS_ALL):
+            return ErrorCode.INVALID_REQUIRED_ACKS
+        if event.acks == ACKS_ALL and len(self.record.isr) < self.record.min_isr:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return ErrorCode.NONE
+
+    def _append(self, event: ev.Produce) -> None:
+        log = self._replica.log
+        base_offset = log.next_offset
+        batch = _placed(event.batch, base_offset, self.epoch)
+        log.expect((batch,), self.epoch)
+        self._replica.emit(
+            fx.Append(handle=event.handle, batches=(batch,), base_offset=base_offset, leader_epoch=self.epoch)
+        )
+        self._await_commit(event, base_offset, batch.next_offset)
+
+    def _await_commit(self, event: ev.Produce, base_offset: int, end_offset: int) -> None:
+        """Answer when `acks` is satisfied up to `end_offset`, which may be at once."""
+        if event.acks == 0:
+            self._reply(event.request_id, ErrorCode.NONE, base_offset)
+            return
+        self._parked.park(
+            request_id=event.request_id,
+            base_offset=base_offset,
+            end_offset=end_offset,
+            deadline=event.deadline,
+            committed=event.acks == ACKS_ALL,
+        )
+        self._complete_produce()
+
+    def _complete_produce(self) -> None:
+        log = self._replica.log
+        for parked in self._parked.written(log.log_end_offset):
+            self._reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
+        enough = len(self.maximal_isr()) >= self.record.min_isr
+        error = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        for parked in self._parked.committed(log.high_watermark):
+            self._reply(parked.request_id, error, parked.base_offset)
+
+    def _reply(
+        self,
+        request_id: int,
+        error: ErrorCode,
+        base_offset: int = -1,
+        *,
+        leader: int = -1,
+        leader_epoch: int = -1,
+    ) -> None:
+        self._replica.emit(
+            fx.ReplyProduce(
+                request_id=request_id,
+                error=error,
+                base_offset=base_offset if error == ErrorCode.NONE else -1,
+                log_start_offset=self._replica.log.log_start_offset,
+                leader=leader,
+                leader_epoch=leader_epoch,
+            )
+        )
+
+    def on_appended(self) -> None:
+        self._complete_produce()
+        self.advance()
+        self._replica.emit(fx.Wake())
+
+    # Fetch
+
+    def on_fetch(self, event: ev.Fetch) -> None:
+        error = self._fetch_error(event)
+        if error != ErrorCode.NONE:
+            self._answer(event, error)
+            return
+        end = self._epoch_end(event)
+        if isinstance(end, ErrorCode):
+            self._answer(event, end)
+        elif end is not None and diverges(end, event.last_fetched_epoch, event.fetch_offset):
+            # The follower's state stays as it is: what it has past the divergence counts for nothing (KAFKA-13141).
+            self._answer(event, ErrorCode.NONE, diverging=end)
+        else:
+            if event.replica_id != CONSUMER:
+                self._account(event)
+            self._answer(event, ErrorCode.NONE)
+
+    def _fetch_error(self, event: ev.Fetch) -> ErrorCode:
+        log = self._replica.log
+        if event.leader_epoch != NO_EPOCH and event.leader_epoch != self.epoch:
+            return _epoch_error(event.leader_epoch, self.epoch)
+        if event.replica_id != CONSUMER:
+            if event.leader_epoch == NO_EPOCH or event.replica_id not in self.followers:
+                return ErrorCode.UNKNOWN_LEADER_EPOCH
+            if event.incarnation < self.followers[event.replica_id].incarnation:
+                return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if event.fetch_offset < log.log_start_offset:
+            # Tested before divergence (KAFKA-12996): what was deleted cannot be compared.
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        if event.fetch_offset > log.log_end_offset and event.last_fetched_epoch == NO_EPOCH:
+            return ErrorCode.OFFSET_OUT_OF_RANGE
+        return ErrorCode.NONE
+
+    def _epoch_end(self, event: ev.Fetch) -> EpochEnd | ErrorCode | None:
+        """Where the reader's last epoch ends here; None if it did not ask."""
+        if event.last_fetched_epoch == NO_EPOCH:
+            return None
+        log = self._replica.log
+        end = log.epochs.end_offset_for(event.last_fetched_epoch, log.log_end_offset)
+        return ErrorCode.OFFSET_OUT_OF_RANGE if end is None else end
+
+    def _account(self, event: ev.Fetch) -> None:
+        """A follower holds everything below its fetch offset: lag, then joining, then the high watermark."""
+        replica = self._replica
+        follower = self.followers[event.replica_id]
+        if event.incarnation != follower.incarnation:
+            if follower.incarnation >= 0:
+                follower = self.followers[event.replica_id] = rules.Follower(
+                    event.replica_id, last_caught_up=float("-inf")
+                )
+            follower.incarnation = event.incarnation
+        follower.fetched(event.fetch_offset, replica.log.log_end_offset, replica.now)
+        self.change.maybe_expand(follower)
+        self.advance()
+
+    def _answer(self, event: ev.Fetch, error: ErrorCode, *, diverging: EpochEnd | None = None) -> None:
+        log = self._replica.log
+        consumer = event.replica_id == CONSUMER
+        limit = log.high_watermark if consumer else log.log_end_offset
+        news = (
+            error != ErrorCode.NONE
+            or diverging is not None
+            or event.fetch_offset < limit
+            or (not consumer and event.high_watermark < min(log.high_watermark, event.fetch_offset))
+        )
+        self._replica.emit(
+            fx.ReplyFetch(
+                request_id=event.request_id,
+                error=error,
+                news=news,
+                fetch_offset=event.fetch_offset,
+                limit_offset=limit,
+                high_watermark=log.high_watermark,
+                log_start_offset=log.log_start_offset,
+                log_end_offset=log.log_end_offset,
+                leader_epoch=self.epoch,
+                leader=self._replica.node_id,
+                diverging=diverging,
+            )
+        )
+
+    # ISR and high watermark
+
+    def maximal_isr(self) -> frozenset[int]:
+        return rules.maximal_isr(self.record.isr, self.change.joining)
+
+    def eligible(self, follower: rules.Follower) -> bool:
+        """Alive in the store, and the same process that fetched from us (KIP-841, KIP-903)."""
+        incarnation = self._replica.live.get(follower.node_id)
+        return incarnation is not None and incarnation == follower.incarnation
+
+    def caught_up(self, follower: rules.Follower) -> bool:
+        lag_max = self._replica.settings.replica_lag_time_max
+        return rules.caught_up(follower, self._replica.log.log_end_offset, self._replica.now, lag_max)
+
+    def advance(self) -> None:
+        """Move the high watermark as far as the rules allow; answer whoever waited for it."""
+        log, record = self._replica.log, self.record
+        maximal = self.maximal_isr()
+        holders = [
+            follower.log_end_offset
+            for node, follower in self.followers.items()
+            if node in maximal
+            or (follower.log_end_offset >= 0 and self.eligible(follower) and self.caught_up(follower))
+        ]
+        value = rules.high_watermark(
+            log.high_watermark, log.log_end_offset, holders, len(record.isr), record.min_isr
+        )
+        if value != log.high_watermark:
+            log.high_watermark = value
+            self._complete_produce()
+            self._replica.emit(fx.Wake())
+
+    def on_tick(self) -> None:
+        replica = self._replica
+        for parked in self._parked.expired(replica.now):
+            self._reply(parked.request_id, ErrorCode.REQUEST_TIMED_OUT)
+        self.change.on_tick()
+        self.advance()
+
+    def on_nodes_changed(self) -> None:
+        """A process that was replaced says nothing about its successor's log."""
+        for node, follower in self.followers.items():
+            incarnation = self._replica.live.get(node)
+            if incarnation is not None and 0 <= follower.incarnation < incarnation:
+                self.followers[node] = rules.Follower(node, last_caught_up=float("-inf"))
+        self.advance()
+
+    def on_record(self, unchanged: bool) -> None:
+        self.change.on_record(unchanged)
+        self.advance()
+
+    def on_isr_outcome(self, event: ev.IsrStored | ev.IsrRefused | ev.IsrUnclear) -> None:
+        self.change.on_outcome(event)
+        self.advance()
+        self._complete_produce()
+
+    def latest_offset(self) -> tuple[ErrorCode, int]:
+        """The end of what consumers may read; not to be trusted before it reaches this epoch (KIP-207)."""
+        log = self._replica.log
+        if log.high_watermark < self.epoch_start:
+            return ErrorCode.OFFSET_NOT_AVAILABLE, -1
+        return ErrorCode.NONE, log.high_watermark
+
+    def why_out(self, node: int) -> str:
+        """Why a replica is not in the ISR, in words; empty if it is."""
+        if node == self._replica.node_id or node in self.record.isr:
+            return ""
+        follower = self.followers[node]
+        log = self._replica.log
+        if node not in self._replica.live:
+            return "its node is not alive"
+        if follower.log_end_offset < 0:
+            return "it has not fetched in this leader epoch"
+        if not self.eligible(follower):
+            return "its node's registration is not the process that fetches"
+        if not rules.may_join(follower, log.high_watermark, self.epoch_start):
+            needed = max(log.high_watermark, self.epoch_start)
+            return f"it is at offset {follower.log_end_offset} and may join from {needed} on"
+        if self.change.pending is not None:
+            return "another ISR change is being stored"
+        return "it fell behind and is catching up"
+
+
+def _epoch_error(asked: int, current: int) -> ErrorCode:
+    return ErrorCode.FENCED_LEADER_EPOCH if asked < current else ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+def _placed(batch: BatchMeta, base_offset: int, leader_epoch: int) -> BatchMeta:
+    return BatchMeta(
+        base_offset,
+        batch.offset_count,
+        leader_epoch,
+        batch.size_bytes,
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+    )

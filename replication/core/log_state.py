@@ -1,0 +1,84 @@
+"""What a replica knows of its log: the part that is written, and the part whose writing it has asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from .epochs import EpochCache
+from .producers import ProducerTable
+from .types import BatchMeta, EpochEntry, ProducerEntry
+
+
+@attrs.define(eq=False, slots=True)
+class LogState:
+    """A mirror of the log.
+
+    Invariant: log_start_offset <= high_watermark <= log_end_offset <= next_offset.
+    `next_offset` is where the log ends once all outstanding appends are done; epochs and producers include
+    those appends, so that a batch is checked against the one just before it.
+    """
+
+    log_start_offset: int = 0
+    log_end_offset: int = 0
+    next_offset: int = 0
+    high_watermark: int = 0
+    outstanding: int = 0
+    """Log effects asked for and not yet reported."""
+    epochs: EpochCache = attrs.Factory(EpochCache)
+    producers: ProducerTable = attrs.Factory(ProducerTable)
+
+    @classmethod
+    def opened(
+        cls,
+        log_start_offset: int,
+        log_end_offset: int,
+        high_watermark: int,
+        epochs: Iterable[EpochEntry],
+        producers: Iterable[ProducerEntry],
+    ) -> LogState:
+        """The state of a log as found; the high watermark is a hint and is clamped to what is there."""
+        return cls(
+            log_start_offset=log_start_offset,
+            log_end_offset=log_end_offset,
+            next_offset=log_end_offset,
+            high_watermark=max(log_start_offset, min(high_watermark, log_end_offset)),
+            epochs=EpochCache(epochs),
+            producers=ProducerTable(producers),
+        )
+
+    def truncated(
+        self,
+        log_start_offset: int,
+        log_end_offset: int,
+        epochs: Iterable[EpochEntry],
+        producers: Iterable[ProducerEntry],
+    ) -> LogState:
+        """The state after a cut: the high watermark never stays above the end."""
+        return LogState.opened(log_start_offset, log_end_offset, self.high_watermark, epochs, producers)
+
+    def expect(self, batches: Iterable[BatchMeta], leader_epoch: int | None = None) -> None:
+        """Account an append that is about to be asked for."""
+        for batch in batches:
+            epoch = batch.leader_epoch if leader_epoch is None else leader_epoch
+            self.epochs.assign(epoch, batch.base_offset)
+            self.producers.record(batch)
+            self.next_offset = batch.next_offset
+        self.outstanding += 1
+
+    def appended(self, log_end_offset: int) -> None:
+        """Account an append that is done."""
+        self.outstanding -= 1
+        self.log_end_offset = log_end_offset
+
+    def learn_high_watermark(self, leader_high_watermark: int) -> bool:
+        """A follower's rule: never above the own end, never back; whether it moved.
+
+        What was committed stays committed, so a new leader's lower value takes nothing away; only a
+        truncation does.
+        """
+        value = max(self.high_watermark, min(leader_high_watermark, self.log_end_offset))
+        moved = value != self.high_watermark
+        self.high_watermark = value
+        return moved

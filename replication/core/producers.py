@@ -1,0 +1,71 @@
+"""Idempotent producers: what each of them last wrote, and whether its next batch may be appended.
+
+Kafka's rules (KIP-98, KAFKA-5494): five batches are remembered per producer, so that any of five requests in
+flight may be retried. The leader decides; followers and recovery replay.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+from .types import NO_PRODUCER, SEQUENCE_MODULUS, BatchMeta, ProducerEntry, SequencedBatch
+
+BATCHES_KEPT = 5
+
+
+class SequenceVerdict(enum.Enum):
+    """What the leader does with a batch of an idempotent producer."""
+
+    ACCEPT = enum.auto()
+    DUPLICATE = enum.auto()
+    OUT_OF_ORDER = enum.auto()
+    FENCED = enum.auto()
+
+
+class ProducerTable:
+    """The producers of one log, including batches whose append is still under way."""
+
+    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+        self._entries = {entry.producer_id: entry for entry in entries}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        return self._entries.get(producer_id)
+
+    def check(self, batch: BatchMeta) -> tuple[SequenceVerdict, SequencedBatch | None]:
+        """The verdict on `batch`, and for a duplicate the batch that it repeats."""
+        if batch.producer_id == NO_PRODUCER:
+            return SequenceVerdict.ACCEPT, None
+        entry = self._entries.get(batch.producer_id)
+        if entry is None:
+            # Its earlier batches may have been deleted by retention: nothing to compare with.
+            return SequenceVerdict.ACCEPT, None
+        if batch.producer_epoch < entry.producer_epoch:
+            return SequenceVerdict.FENCED, None
+        if batch.producer_epoch > entry.producer_epoch:
+            fresh = batch.base_sequence == 0
+            return (SequenceVerdict.ACCEPT if fresh else SequenceVerdict.OUT_OF_ORDER), None
+        for kept in entry.batches:
+            if (kept.base_sequence, kept.last_sequence) == (batch.base_sequence, batch.last_sequence):
+                return SequenceVerdict.DUPLICATE, kept
+        expected = (entry.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
+        in_order = batch.base_sequence == expected
+        return (SequenceVerdict.ACCEPT if in_order else SequenceVerdict.OUT_OF_ORDER), None
+
+    def record(self, batch: BatchMeta) -> None:
+        """Remember a batch that stands (or is about to stand) in the log at its base offset."""
+        if batch.producer_id == NO_PRODUCER:
+            return
+        kept = SequencedBatch(
+            batch.base_sequence, batch.last_sequence, batch.base_offset, batch.next_offset - 1
+        )
+        entry = self._entries.get(batch.producer_id)
+        earlier: tuple[SequencedBatch, ...] = ()
+        if entry is not None and entry.producer_epoch == batch.producer_epoch:
+            earlier = entry.batches[-(BATCHES_KEPT - 1) :]
+        self._entries[batch.producer_id] = ProducerEntry(
+            batch.producer_id, batch.producer_epoch, (*earlier, kept)
+        )

@@ -1,0 +1,65 @@
+"""Produce requests that wait: for the local write (acks=1) or for the high watermark (acks=all).
+
+They belong to one leader epoch and never outlive it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+import attrs
+
+
+@attrs.frozen(order=True, slots=True)
+class Parked:
+    """Waits until the log (or its high watermark) reaches `end_offset`."""
+
+    end_offset: int
+    request_id: int
+    base_offset: int = attrs.field(order=False)
+    deadline: float = attrs.field(order=False)
+
+
+class ProducePurgatory:
+    """Two heaps by end offset; each entry leaves exactly once."""
+
+    def __init__(self) -> None:
+        self._for_write: list[Parked] = []
+        self._for_commit: list[Parked] = []
+
+    def park(
+        self, *, request_id: int, base_offset: int, end_offset: int, deadline: float, committed: bool
+    ) -> None:
+        heap = self._for_commit if committed else self._for_write
+        heapq.heappush(heap, Parked(end_offset, request_id, base_offset, deadline))
+
+    def written(self, log_end_offset: int) -> Iterator[Parked]:
+        """Take out those that waited for the local write up to `log_end_offset`."""
+        return _reached(self._for_write, log_end_offset)
+
+    def committed(self, high_watermark: int) -> Iterator[Parked]:
+        """Take out those that waited for the high watermark."""
+        return _reached(self._for_commit, high_watermark)
+
+    def expired(self, now: float) -> list[Parked]:
+        """Take out those whose deadline has passed."""
+        late: list[Parked] = []
+        for heap in (self._for_write, self._for_commit):
+            overdue = [parked for parked in heap if parked.deadline <= now]
+            if overdue:
+                heap[:] = [parked for parked in heap if parked.deadline > now]
+                heapq.heapify(heap)
+                late += overdue
+        return late
+
+    def drain(self) -> list[Parked]:
+        """Take out all."""
+        everything = sorted(self._for_write + self._for_commit)
+        self._for_write, self._for_commit = [], []
+        return everything
+
+
+def _reached(heap: list[Parked], offset: int) -> Iterator[Parked]:
+    while heap and heap[0].end_offset <= offset:
+        yield heapq.heappop(heap)

@@ -1,0 +1,217 @@
+"""One replica of one partition on one node: the machine that the node and the simulator drive.
+
+Events and a clock reading go in, effects come out; nothing else is read. A replica is `closed` until its log is
+open, then leader or follower as the partition's record says. A new leader epoch is entered only when the log has
+reported every effect asked for in the old one: meanwhile nothing new is accepted, so the ends of the log on both
+sides of the change are facts and not guesses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from . import effects as fx
+from . import events as ev
+from .errors import ErrorCode
+from .follower import FollowerRole
+from .leader import LeaderRole
+from .log_state import LogState
+from .records import Versioned
+from .types import NO_LEADER, PartitionId
+
+
+@attrs.frozen(kw_only=True)
+class ReplicaSettings:
+    """Seconds throughout. `replica_lag_time_max`: Kafka's `replica.lag.time.max.ms`, 30 s there and here."""
+
+    replica_lag_time_max: float = 30.0
+    isr_retry_backoff: float = 1.0
+
+
+class Replica:
+    """See the module's text. `step` is the only way in; the attributes are for reading."""
+
+    def __init__(
+        self, partition: PartitionId, node_id: int, incarnation: int, settings: ReplicaSettings | None = None
+    ) -> None:
+        self.partition = partition
+        self.node_id = node_id
+        self.incarnation = incarnation
+        self.settings = settings or ReplicaSettings()
+        self.log = LogState()
+        self.versioned: Versioned | None = None
+        """The record that is in force here."""
+        self.live: Mapping[int, int] = {}
+        self.now = 0.0
+        self.failure = "the log is not open yet"
+        self._open = False
+        self._waiting: Versioned | None = None
+        self._role: LeaderRole | FollowerRole | None = None
+        self._effects: list[fx.Effect] = []
+
+    @property
+    def role(self) -> str:
+        """`leader`, `follower` or `closed`."""
+        return self._role.name if self._role is not None else "closed"
+
+    @property
+    def leader(self) -> LeaderRole | None:
+        """The leader's own state, if this replica leads."""
+        return self._role if isinstance(self._role, LeaderRole) else None
+
+    @property
+    def leader_epoch(self) -> int:
+        return self.versioned.record.leader_epoch if self.versioned is not None else -1
+
+    @property
+    def stepping(self) -> bool:
+        """Whether a new leader epoch waits for the log to report; nothing new is accepted meanwhile."""
+        return self._waiting is not None
+
+    def step(self, event: ev.Event, now: float) -> list[fx.Effect]:
+        """Handle one event at clock reading `now` (seconds, never going back); the effects in order."""
+        self.now = now
+        self._effects = []
+        self._dispatch(event)
+        self._enter_waiting_epoch()
+        done, self._effects = self._effects, []
+        return done
+
+    def emit(self, effect: fx.Effect) -> None:
+        """For the roles: add an effect to this step."""
+        self._effects.append(effect)
+
+    def hint(self) -> tuple[int, int]:
+        """(leader, leader epoch) as far as this replica knows, for whoever asks the wrong node."""
+        if self.versioned is None:
+            return NO_LEADER, -1
+        return self.versioned.record.leader, self.versioned.record.leader_epoch
+
+    def _dispatch(self, event: ev.Event) -> None:
+        match event:
+            case ev.Fetch():
+                self._on_fetch(event)
+            case ev.Produce():
+                self._on_produce(event)
+            case ev.Appended():
+                self.log.appended(event.log_end_offset)
+                if self._role is not None:
+                    self._role.on_appended()
+            case ev.EpochAssigned():
+                self.log.outstanding -= 1
+            case ev.Fetched() | ev.FetchFailed() | ev.Truncated():
+                self._on_follower_event(event)
+            case ev.IsrStored() | ev.IsrRefused() | ev.IsrUnclear():
+                if isinstance(self._role, LeaderRole):
+                    self._role.on_isr_outcome(event)
+            case ev.Tick():
+                if isinstance(self._role, LeaderRole):
+                    self._role.on_tick()
+            case ev.RecordChanged():
+                self._on_record(event.versioned)
+            case ev.NodesChanged():
+                self.live = event.live
+                if isinstance(self._role, LeaderRole):
+                    self._role.on_nodes_changed()
+            case ev.Opened():
+                self._on_opened(event)
+            case ev.LogFailed():
+                self._on_log_failed(event.reason)
+
+    def _on_fetch(self, event: ev.Fetch) -> None:
+        if isinstance(self._role, LeaderRole):
+            self._role.on_fetch(event)
+            return
+        leader, epoch = self.hint()
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self._open else ErrorCode.KAFKA_STORAGE_ERROR
+        self.emit(
+            fx.ReplyFetch(
+                request_id=event.request_id, error=error, news=True, leader=leader, leader_epoch=epoch
+            )
+        )
+
+    def _on_produce(self, event: ev.Produce) -> None:
+        if isinstance(self._role, LeaderRole) and not self.stepping:
+            self._role.on_produce(event)
+            return
+        leader, epoch = self.hint()
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self._open else ErrorCode.KAFKA_STORAGE_ERROR
+        self.emit(
+            fx.ReplyProduce(
+                request_id=event.request_id,
+                error=error,
+                leader=leader,
+                leader_epoch=epoch,
+                message=self.failure,
+            )
+        )
+
+    def _on_follower_event(self, event: ev.Fetched | ev.FetchFailed | ev.Truncated) -> None:
+        if isinstance(event, ev.Truncated):
+            self.log = self.log.truncated(
+                event.log_start_offset, event.log_end_offset, event.epochs, event.producers
+            )
+        if not isinstance(self._role, FollowerRole) or self.stepping:
+            return
+        match event:
+            case ev.Fetched():
+                self._role.on_fetched(event)
+            case ev.FetchFailed():
+                self._role.on_fetch_failed(event)
+            case ev.Truncated():
+                self._role.on_truncated()
+
+    def _on_opened(self, event: ev.Opened) -> None:
+        self._leave_role(ErrorCode.KAFKA_STORAGE_ERROR)
+        self.log = LogState.opened(
+            event.log_start_offset, event.log_end_offset, event.high_watermark, event.epochs, event.producers
+        )
+        self._open = True
+        self.failure = ""
+        newest = self._waiting or self.versioned
+        if newest is not None:
+            self._waiting = newest
+
+    def _on_log_failed(self, reason: str) -> None:
+        self._leave_role(ErrorCode.KAFKA_STORAGE_ERROR)
+        self._open = False
+        self.failure = reason
+        self.log.outstanding = 0
+
+    def _on_record(self, versioned: Versioned) -> None:
+        known = self._waiting or self.versioned
+        if known is not None and versioned.version < known.version:
+            return
+        if known is None or versioned.record.leader_epoch > known.record.leader_epoch or self._waiting:
+            self._waiting = versioned
+            return
+        if self._role is None:
+            self._waiting = versioned
+            return
+        unchanged = versioned.version == known.version
+        self.versioned = versioned
+        if isinstance(self._role, LeaderRole):
+            self._role.on_record(unchanged)
+
+    def _enter_waiting_epoch(self) -> None:
+        """Take the role of the newest record, once the log has nothing outstanding."""
+        if self._waiting is None or not self._open or self.log.outstanding:
+            return
+        self._leave_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.versioned, self._waiting = self._waiting, None
+        record = self.versioned.record
+        if record.leader == self.node_id:
+            self._role = LeaderRole(self)
+        elif self.node_id in record.replicas:
+            self._role = FollowerRole(self)
+        if self._role is not None:
+            self._role.enter()
+
+    def _leave_role(self, error: ErrorCode) -> None:
+        """Answer all that is parked, under the old role (Z39: nothing parked outlives its leader epoch)."""
+        role, self._role = self._role, None
+        if role is not None:
+            role.leave(error)
+        self.emit(fx.Wake())

@@ -1,0 +1,29 @@
+"""The cluster as one reading of the metadata store shows it: a cache that names the revision it was read at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from .records import ControllerRecord, NodeRecord, TopicRecord, Versioned
+from .types import PartitionId
+
+
+@attrs.frozen(kw_only=True)
+class ClusterView:
+    """All records at one store revision. `controller_epoch_version` 0: there has been no controller yet."""
+
+    revision: int = 0
+    cluster_id: str = ""
+    nodes: Mapping[int, NodeRecord] = attrs.Factory(dict)
+    topics: Mapping[str, TopicRecord] = attrs.Factory(dict)
+    partitions: Mapping[PartitionId, Versioned] = attrs.Factory(dict)
+    controller: ControllerRecord | None = None
+    controller_epoch: int = 0
+    controller_epoch_version: int = 0
+
+    @property
+    def live(self) -> dict[int, int]:
+        """Incarnation of each living node."""
+        return {node_id: record.incarnation for node_id, record in self.nodes.items()}
