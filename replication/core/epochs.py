@@ -34,9 +34,9 @@ class EpochCache:
 
         An epoch that is already the latest keeps its start.
         """
-        if self._entries and self._entries[-1].epoch == epoch:
-            if self._entries[-1].start_offset <= start_offset:
-                return
+        latest = self._entries[-1] if self._entries else None
+        if latest is not None and latest.epoch == epoch and latest.start_offset <= start_offset:
+            return
         self._entries = [e for e in self._entries if e.epoch < epoch and e.start_offset < start_offset]
         self._entries.append(EpochEntry(epoch, start_offset))
 

@@ -64,6 +64,16 @@ def elect(record: PartitionRecord, live: Collection[int], unclean: str) -> Parti
     return _next(record, isr=isr, leader=leader, unclean=unclean_choice)
 
 
+def restarted(record: PartitionRecord, node: int) -> PartitionRecord | None:
+    """A new process stands for a node and has all that its predecessor wrote.
+
+    It may lead again, but never in the same leader epoch: an epoch belongs to one process.
+    """
+    if record.leader != node:
+        return None
+    return _next(record, isr=record.isr, leader=NO_LEADER)
+
+
 def forget(record: PartitionRecord, node: int) -> PartitionRecord | None:
     """A node came back without proof that it lost nothing: it is neither in sync nor eligible (KAFKA-15586)."""
     if node not in record.isr and node not in record.elr:
