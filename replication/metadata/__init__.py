@@ -1,0 +1,80 @@
+"""The metadata store: the interface, the memory and SQLite stores, and the registry that opens one by URL."""
+
+from ._values import (
+    Changed,
+    Committed,
+    Compare,
+    Conflict,
+    Delete,
+    Entry,
+    Exists,
+    Listing,
+    Missing,
+    Operation,
+    Outcome,
+    Put,
+    Read,
+    Resync,
+    Unknown,
+    ValueIs,
+    VersionIs,
+    WatchEvent,
+)
+from .abc import MetadataStore, Session, Watch
+from .errors import (
+    InvalidStoreUrlError,
+    InvalidTransactionError,
+    MetadataError,
+    SessionExpiredError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreUnavailableError,
+    StoreVersionError,
+    UnknownStoreSchemeError,
+)
+from .memory import MemoryHub, MemoryStore
+from .registry import open_store
+from .sqlite import SqliteStore
+
+__all__ = [
+    # the interface
+    "MetadataStore",
+    "Session",
+    "Watch",
+    # values
+    "Entry",
+    "Listing",
+    "Read",
+    # transactions
+    "Compare",
+    "VersionIs",
+    "Exists",
+    "Missing",
+    "ValueIs",
+    "Operation",
+    "Put",
+    "Delete",
+    "Outcome",
+    "Committed",
+    "Conflict",
+    "Unknown",
+    # watch events
+    "WatchEvent",
+    "Changed",
+    "Resync",
+    # stores
+    "open_store",
+    "MemoryHub",
+    "MemoryStore",
+    "SqliteStore",
+    # errors
+    "MetadataError",
+    "StoreUnavailableError",
+    "StoreClosedError",
+    "StoreCorruptError",
+    "StoreVersionError",
+    "SessionExpiredError",
+    "InvalidTransactionError",
+    "InvalidStoreUrlError",
+    "UnknownStoreSchemeError",
+]

@@ -1,0 +1,329 @@
+"""The synchronous half of the SQLite store: reads, write transactions, the sweep of dead sessions, the changes.
+
+Everything here runs in the store's worker thread. Nothing here waits: a lock held elsewhere is `StoreBusyError`.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+
+import attrs
+
+from ._sqlite_leases import HeldLease, LeaseFile
+from ._sqlite_schema import connect, meaning, translated
+from ._sqlite_worker import StoreBusyError
+from ._transaction import holds
+from ._values import (
+    Committed,
+    Compare,
+    Conflict,
+    Entry,
+    Listing,
+    Operation,
+    Outcome,
+    Put,
+    Read,
+    Unknown,
+)
+from .errors import SessionExpiredError, StoreUnavailableError
+
+_KEPT_REVISIONS = 1024
+"""How many revisions of changed keys are kept for watches; who lags further behind resyncs."""
+
+_PRUNE_EVERY = 256
+
+_GET = """SELECT m.revision, e.value, e.version, e.revision, e.session_id, s.slot FROM store m
+    LEFT JOIN entries e ON e.key = ? LEFT JOIN sessions s ON s.id = e.session_id"""
+_LIST = """SELECT m.revision, e.key, e.value, e.version, e.revision, e.session_id, s.slot FROM store m
+    LEFT JOIN entries e ON e.key >= ? AND e.key < ? LEFT JOIN sessions s ON s.id = e.session_id
+    ORDER BY e.key"""
+_ENTRY = "SELECT value, version, revision, session_id FROM entries WHERE key = ?"
+_PUT = """INSERT INTO entries VALUES (?, ?, 1, ?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value,
+    version = version + 1, revision = excluded.revision, session_id = excluded.session_id RETURNING version"""
+_CHANGES = """SELECT m.revision, m.changes_floor, c.key FROM store m
+    LEFT JOIN changes c ON c.revision > ?"""
+_DELETE = "DELETE FROM entries WHERE key = ?"
+
+
+@attrs.frozen
+class Announcement:
+    """Keys that changed up to `revision`, for the watches of this handle; None: anything may have changed."""
+
+    revision: int
+    keys: tuple[str, ...] | None
+
+
+class OutcomeUnknownError(StoreUnavailableError):
+    """COMMIT itself failed: the transaction may be found in the write-ahead log after a restart, or not."""
+
+
+@attrs.define(eq=False)
+class _Writing:
+    """An open write transaction: the revision it started from, the one it makes, the keys it changed."""
+
+    base: int
+    revision: int
+    changed: list[tuple[int, bytes]] = attrs.field(factory=list)
+
+
+def _range_of(prefix: str) -> tuple[bytes, bytes]:
+    """The half-open range of keys with this prefix; UTF-8 has no byte 0xff, so the last byte can be raised."""
+    lower = prefix.encode()
+    return lower, lower[:-1] + bytes((lower[-1] + 1,)) if lower else b"\xff"
+
+
+class Database:
+    """An open connection with its lease file, and what the watches have been told so far.
+
+    announce: called, in the calling thread, with everything that changes here or is seen to have changed.
+    """
+
+    def __init__(self, path: str, boot: int, announce: Callable[[Announcement], None]) -> None:
+        self.path = path
+        self._announce = announce
+        self._data_version = -1
+        self._seen = 0
+        self._next_deadline: float = 0
+        self._resynced_for: set[int] = set()
+        with ExitStack() as undo:
+            self._connection = undo.enter_context(closing(connect(path)))
+            self._leases = undo.enter_context(closing(LeaseFile(path + "-leases", boot)))
+            with self._writing() as writing:
+                self._leases.adopt(self._connection.execute("SELECT identity FROM store").fetchone()[0])
+                self._seen = writing.base
+            self._resources = undo.pop_all()
+
+    def close(self) -> None:
+        self._resources.close()
+
+    # reads
+
+    def read(self, key: str) -> Read:
+        """One statement, so one snapshot; an ephemeral key of a session that is over is not there."""
+        with translated(self.path):
+            row = self._connection.execute(_GET, (key.encode(),)).fetchone()
+        revision, value, version, changed, owner, slot = row
+        if version is None or not self._is_owned(owner, slot):
+            return Read(revision, None)
+        return Read(revision, Entry(key, value, version, changed, owner))
+
+    def read_range(self, prefix: str) -> Listing:
+        with translated(self.path):
+            rows = self._connection.execute(_LIST, _range_of(prefix)).fetchall()
+        entries = {}
+        for _, raw, value, version, changed, owner, slot in rows:
+            if version is not None and self._is_owned(owner, slot):
+                key = raw.decode()
+                entries[key] = Entry(key, value, version, changed, owner)
+        return Listing(rows[0][0], entries)
+
+    def _is_owned(self, owner: int | None, slot: int | None) -> bool:
+        return owner is None or (slot is not None and self._leases.is_alive(owner, slot))
+
+    # transactions
+
+    def commit(
+        self, compares: Sequence[Compare], operations: Sequence[Operation], held: HeldLease | None
+    ) -> Outcome:
+        try:
+            with self._swept() as writing:
+                return self._decide(writing, compares, operations, held)
+        except OutcomeUnknownError as error:
+            return Unknown(str(error))
+
+    def _decide(
+        self,
+        writing: _Writing,
+        compares: Sequence[Compare],
+        operations: Sequence[Operation],
+        held: HeldLease | None,
+    ) -> Outcome:
+        self._check_session(held)
+        for compare in compares:
+            if not holds(compare, self._entry(compare.key)):
+                return Conflict(compare.key)
+        versions = self._apply(writing, operations, held)
+        self._check_session(held)
+        return Committed(writing.revision, versions)
+
+    def open_session(self, timeout_ms: int) -> HeldLease:
+        """The lease is written before the row is committed: whoever sees the row finds the lease."""
+        with self._swept():
+            session_id = self._scalar(
+                "UPDATE store SET last_session = last_session + 1 RETURNING last_session"
+            )
+            slot = self._free_slot()
+            self._connection.execute("INSERT INTO sessions VALUES (?, ?)", (session_id, slot))
+            held = HeldLease(self._leases, slot, session_id, timeout_ms)
+        self._next_deadline = min(self._next_deadline, held.deadline_ns)
+        return held
+
+    def remove_sessions(self, session_ids: Collection[int]) -> None:
+        """Delete those sessions that are still there, with their keys."""
+        with self._swept(session_ids):
+            pass
+
+    def _scalar(self, sql: str) -> int:
+        value: int = self._connection.execute(sql).fetchone()[0]
+        return value
+
+    def _free_slot(self) -> int:
+        used = {slot for (slot,) in self._connection.execute("SELECT slot FROM sessions")}
+        return next(slot for slot in range(1, len(used) + 2) if slot not in used)
+
+    def _check_session(self, held: HeldLease | None) -> None:
+        if held is None:
+            return
+        row = self._connection.execute("SELECT 1 FROM sessions WHERE id = ?", (held.session_id,)).fetchone()
+        if row is None or not held.is_alive():
+            raise SessionExpiredError(held.session_id)
+
+    def _entry(self, key: str) -> Entry | None:
+        row = self._connection.execute(_ENTRY, (key.encode(),)).fetchone()
+        return None if row is None else Entry(key, *row)
+
+    def _apply(
+        self, writing: _Writing, operations: Iterable[Operation], held: HeldLease | None
+    ) -> dict[str, int]:
+        revision = writing.revision + 1
+        versions: dict[str, int] = {}
+        changed = []
+        for operation in operations:
+            key = operation.key.encode()
+            if isinstance(operation, Put):
+                owner = held.session_id if operation.ephemeral and held is not None else None
+                row = self._connection.execute(_PUT, (key, operation.value, revision, owner)).fetchone()
+                versions[operation.key] = row[0]
+                changed.append((revision, key))
+            elif self._connection.execute(_DELETE, (key,)).rowcount:
+                changed.append((revision, key))
+        if changed:
+            writing.revision = revision
+            writing.changed += changed
+        return versions
+
+    @contextmanager
+    def _writing(self) -> Iterator[_Writing]:
+        """A write transaction: kept at the end of the block, rolled back if the block raises."""
+        with translated(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                base = self._scalar("SELECT revision FROM store")
+                writing = _Writing(base, base)
+                yield writing
+                self._record(writing)
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+        self._commit_transaction()
+        if writing.base == self._seen:
+            self._seen = writing.revision
+        if writing.revision > writing.base:
+            keys = tuple(key.decode() for _, key in writing.changed)
+            self._announce(Announcement(writing.revision, keys))
+
+    def _commit_transaction(self) -> None:
+        try:
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            known = meaning(self.path, error)
+            if isinstance(known, StoreBusyError):
+                raise known from error
+            self._data_version = -1  # the next poll looks what became of it
+            raise OutcomeUnknownError(f"the commit to {self.path} failed: {error}") from error
+
+    def _record(self, writing: _Writing) -> None:
+        if writing.revision == writing.base:
+            return
+        execute = self._connection.execute
+        self._connection.executemany("INSERT OR IGNORE INTO changes VALUES (?, ?)", writing.changed)
+        execute("UPDATE store SET revision = ?", (writing.revision,))
+        if writing.revision // _PRUNE_EVERY > writing.base // _PRUNE_EVERY:
+            floor = max(0, writing.revision - _KEPT_REVISIONS)
+            execute("DELETE FROM changes WHERE revision <= ?", (floor,))
+            execute("UPDATE store SET changes_floor = ?", (floor,))
+
+    # sessions that are over
+
+    @contextmanager
+    def _swept(self, leaving: Collection[int] = ()) -> Iterator[_Writing]:
+        """A write transaction that first removes every session that is over, and those being closed."""
+        with self._writing() as writing:
+            rows = self._connection.execute("SELECT id, slot FROM sessions").fetchall()
+            dead = [row for row in rows if row[0] in leaving or not self._leases.is_alive(*row)]
+            if dead:
+                writing.revision += 1
+                for session_id, slot in dead:
+                    self._remove_session(writing, session_id, slot)
+            yield writing
+
+    def _remove_session(self, writing: _Writing, session_id: int, slot: int) -> None:
+        """Clearing the slot before COMMIT is right either way: the session is over even if this rolls back."""
+        self._leases.clear(slot)
+        keys = self._connection.execute(
+            "SELECT key FROM entries WHERE session_id = ?", (session_id,)
+        ).fetchall()
+        self._connection.execute("DELETE FROM entries WHERE session_id = ?", (session_id,))
+        self._connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
+        writing.changed += [(writing.revision, key) for (key,) in keys]
+
+    # what other processes do
+
+    def catch_up(self) -> int:
+        """Announce what is news, and return the store's revision."""
+        self.poll()
+        return self._seen
+
+    def poll(self) -> None:
+        """Announce what changed since the last look; costs one cheap statement if nothing did."""
+        with translated(self.path):
+            version = self._scalar("PRAGMA data_version")
+            if version != self._data_version:
+                self._announce_changes()
+                self._data_version = version
+                self._next_deadline = 0
+            if time.monotonic_ns() >= self._next_deadline:
+                self._look_at_leases()
+
+    def _announce_changes(self) -> None:
+        rows = self._connection.execute(_CHANGES, (self._seen,)).fetchall()
+        revision, floor, _ = rows[0]
+        before, self._seen = self._seen, revision
+        if before < floor:
+            self._announce(Announcement(revision, None))
+        elif revision > before:
+            self._announce(Announcement(revision, tuple(key.decode() for *_, key in rows if key is not None)))
+
+    def _look_at_leases(self) -> None:
+        """Sweep what has expired; if the lock is held, tell the watches at least once, and try again."""
+        self._next_deadline, dead = self._survey()
+        if not dead:
+            return
+        try:
+            with self._swept():
+                pass
+        except StoreBusyError:
+            self._next_deadline = 0
+            fresh, self._resynced_for = dead - self._resynced_for, dead
+            if fresh:
+                self._announce(Announcement(self._seen, None))
+
+    def _survey(self) -> tuple[float, set[int]]:
+        """When the next live lease ends, and which sessions are over."""
+        now = time.monotonic_ns()
+        earliest = math.inf
+        dead = set()
+        for session_id, slot in self._connection.execute("SELECT id, slot FROM sessions").fetchall():
+            deadline = self._leases.deadline(session_id, slot)
+            if deadline is None or deadline <= now:
+                dead.add(session_id)
+            else:
+                earliest = min(earliest, deadline)
+        return earliest, dead

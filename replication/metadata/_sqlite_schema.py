@@ -1,0 +1,121 @@
+"""Opening the SQLite file: connection settings, schema, and what SQLite's errors mean here."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from ._sqlite_worker import StoreBusyError
+from .errors import MetadataError, StoreCorruptError, StoreUnavailableError, StoreVersionError
+
+APPLICATION_ID = 0x496E5379
+"""SQLite's `application_id` of our files ("InSy")."""
+
+SCHEMA_VERSION = 1
+"""SQLite's `user_version`: raised when an older release could not work with the file."""
+
+_SCHEMA = (
+    """CREATE TABLE store (
+        id INTEGER PRIMARY KEY CHECK (id = 0), identity BLOB NOT NULL, revision INTEGER NOT NULL,
+        last_session INTEGER NOT NULL, changes_floor INTEGER NOT NULL)""",
+    """CREATE TABLE entries (
+        key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, revision INTEGER NOT NULL,
+        session_id INTEGER) WITHOUT ROWID""",
+    "CREATE INDEX entries_by_session ON entries (session_id) WHERE session_id IS NOT NULL",
+    "CREATE TABLE sessions (id INTEGER PRIMARY KEY, slot INTEGER NOT NULL UNIQUE)",
+    """CREATE TABLE changes (
+        revision INTEGER NOT NULL, key BLOB NOT NULL, PRIMARY KEY (revision, key)) WITHOUT ROWID""",
+)
+
+_BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+_CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+def meaning(path: str, error: sqlite3.Error) -> MetadataError:
+    """The store's error for one of SQLite's."""
+    code = (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+    if code in _BUSY:
+        return StoreBusyError(
+            f"{path} is locked by another process (one that was stopped inside a transaction blocks all "
+            "writers until it runs or dies); nothing was written"
+        )
+    if code in _CORRUPT:
+        return StoreCorruptError(f"{path} is damaged or no SQLite file ({error}); restore it or move it away")
+    return StoreUnavailableError(f"cannot use {path}: {error}")
+
+
+@contextmanager
+def translated(path: str) -> Iterator[None]:
+    """Turn errors of SQLite and of the lease file into the store's."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise meaning(path, error) from error
+    except OSError as error:
+        raise StoreUnavailableError(f"cannot use the lease file of {path}: {error}") from error
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """Open the file, made if absent, with a schema of this release. May raise `StoreBusyError`: try again."""
+    folder = os.path.dirname(path) or "."
+    if not Path(folder).is_dir():
+        raise StoreUnavailableError(f"cannot open {path}: the folder {folder} does not exist; make it first")
+    with translated(path):
+        connection = sqlite3.connect(path, timeout=0, isolation_level=None)
+        try:
+            _prepare(path, connection)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    value: int = connection.execute(f"PRAGMA {name}").fetchone()[0]
+    return value
+
+
+def _prepare(path: str, connection: sqlite3.Connection) -> None:
+    is_new = _check_identity(path, connection)
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = NORMAL")
+    if is_new:
+        _create(path, connection)
+
+
+def _check_identity(path: str, connection: sqlite3.Connection) -> bool:
+    """Whether the file is still empty; raises if it is not ours."""
+    tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+    if not tables:
+        return True
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        raise StoreCorruptError(
+            f"{path} is a SQLite file of some other program; give the store a file of its own"
+        )
+    version = _pragma(connection, "user_version")
+    if version != SCHEMA_VERSION:
+        raise StoreVersionError(
+            f"{path} has schema version {version}, this release knows {SCHEMA_VERSION}; "
+            "use the release that wrote it, or a newer one"
+        )
+    return False
+
+
+def _create(path: str, connection: sqlite3.Connection) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _check_identity(path, connection):  # else another process was first
+            for statement in _SCHEMA:
+                connection.execute(statement)
+            connection.execute("INSERT INTO store VALUES (0, ?, 0, 0, 0)", (secrets.token_bytes(16),))
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -1,0 +1,155 @@
+"""One thread that owns the SQLite connection and works off a queue, so that the event loop never waits for it."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Generic, TypeVar
+
+import trio
+
+from .errors import StoreClosedError, StoreUnavailableError
+
+T = TypeVar("T")
+
+_RETRY_SECONDS = 0.002
+
+
+class StoreBusyError(StoreUnavailableError):
+    """Another process holds the write lock; the worker tries again until the job's deadline."""
+
+
+class _Job(Generic[T]):
+    """A call waiting for the thread. A writer never overtakes a writer; readers overtake blocked writers."""
+
+    def __init__(self, function: Callable[[], T], writes: bool, deadline: float) -> None:
+        self.writes = writes
+        self.deadline = deadline
+        self.done = trio.Event()
+        self.abandoned = False
+        self._function = function
+        self._result: T | None = None
+        self._error: BaseException | None = None
+
+    def attempt(self) -> bool:
+        """Run it; False if it met the lock and has time left to try again."""
+        if self.abandoned:
+            return True
+        try:
+            self._result = self._function()
+        except StoreBusyError as error:
+            if time.monotonic() < self.deadline:
+                return False
+            self._error = error
+        except BaseException as error:  # noqa: BLE001 - not hidden: raised again in the task that waits
+            self._error = error
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+
+    def result(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]
+
+
+class Worker:
+    """The thread. Between jobs, at least every `poll_seconds`, it calls `poll` while `polling` is set."""
+
+    def __init__(self, name: str, busy_seconds: float, poll: Callable[[], None], poll_seconds: float) -> None:
+        self.polling = False
+        self._busy_seconds = busy_seconds
+        self._poll = poll
+        self._poll_seconds = poll_seconds
+        self._next_poll = 0.0
+        self._ended = False
+        self._last: Callable[[], None] = lambda: None
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._blocked: deque[_Job] = deque()
+        self._token = trio.lowlevel.current_trio_token()
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        self._thread.start()
+
+    async def run(self, function: Callable[[], T], *, writes: bool = False) -> T:
+        """Call `function` in the thread. If cancelled, a call that has begun is completed there all the same."""
+        if self._ended:
+            raise StoreClosedError("the store's thread has ended")
+        job = _Job(function, writes, time.monotonic() + self._busy_seconds)
+        self._queue.put(job)
+        try:
+            await job.done.wait()
+        finally:
+            job.abandoned = True
+        return job.result()
+
+    def post(self, callback: Callable[[], object]) -> None:
+        """From the thread: call back in the event loop, in the order of posting."""
+        with suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(callback)
+
+    async def stop(self, last: Callable[[], None] = lambda: None) -> None:
+        """End the thread after what it is doing now and call `last` in it, as the last thing.
+
+        Jobs that still wait fail with `StoreClosedError`.
+        """
+        self._last = last
+        self._queue.put(None)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._thread.join)
+
+    def _main(self) -> None:
+        try:
+            while self._step():
+                pass
+        finally:
+            self._ended = True
+            self._refuse_the_rest()
+            self._last()
+
+    def _step(self) -> bool:
+        try:
+            job = self._queue.get(timeout=self._patience())
+        except queue.Empty:
+            pass
+        else:
+            if job is None:
+                return False
+            self._begin(job)
+        self._retry_blocked()
+        self._poll_if_due()
+        return True
+
+    def _patience(self) -> float | None:
+        if self._blocked:
+            return _RETRY_SECONDS
+        if self.polling:
+            return max(0.0, self._next_poll - time.monotonic())
+        return None
+
+    def _begin(self, job: _Job) -> None:
+        if (job.writes and self._blocked) or not job.attempt():
+            self._blocked.append(job)
+        else:
+            self.post(job.done.set)
+
+    def _retry_blocked(self) -> None:
+        while self._blocked and self._blocked[0].attempt():
+            self.post(self._blocked.popleft().done.set)
+
+    def _poll_if_due(self) -> None:
+        if self.polling and (now := time.monotonic()) >= self._next_poll:
+            self._next_poll = now + self._poll_seconds
+            self._poll()
+
+    def _refuse_the_rest(self) -> None:
+        while not self._queue.empty():
+            if (job := self._queue.get()) is not None:
+                self._blocked.append(job)
+        for job in self._blocked:
+            job.fail(StoreClosedError("the store was left before it came to this call"))
+            self.post(job.done.set)

@@ -1,0 +1,109 @@
+"""The interface of a metadata store: what the framework asks of it and what it may rely on."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from ._values import Compare, Listing, Operation, Outcome, Read, WatchEvent
+
+
+class Session(ABC):
+    """Proof that its holder is alive, and owner of ephemeral keys.
+
+    The store renews it from the event loop, so that a holder whose loop hangs loses it. Once a session is over
+    it never comes back, and its ephemeral keys are gone for every reader.
+
+    id: unique in the store, never used again. timeout_ms: how long it survives its last renewal.
+    expired: set as soon as this process knows, or must assume, that the session is over (`close` sets it too).
+    """
+
+    id: int
+    timeout_ms: int
+    expired: trio.Event
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the session now and delete its ephemeral keys in one transaction. A second close does nothing."""
+
+
+class Watch(ABC):
+    """Level-triggered news of one prefix, for one consumer.
+
+    The first event comes at once; after that, events are coalesced while nobody asks. The last change is never
+    missed: list after each event and you end up with the newest state. Iteration ends when the watch is left,
+    and raises `StoreClosedError` if the store is left first.
+    """
+
+    def __aiter__(self) -> Self:
+        return self
+
+    @abstractmethod
+    async def __anext__(self) -> WatchEvent:
+        """Wait for the next `Changed` or `Resync`."""
+
+
+class MetadataStore(ABC):
+    """A handle on a small, strongly consistent store of keys; entered once with `async with`.
+
+    Keys are non-empty strings without NUL, values are bytes. All reads and transactions are linearizable. The
+    store's revision rises with each transaction that changed something, the end of a session included. Every
+    method raises `StoreUnavailableError` if the store cannot be reached (nothing happened) and
+    `StoreClosedError` outside of the `async with`. A method that is cancelled may or may not take effect.
+    """
+
+    @abstractmethod
+    async def __aenter__(self) -> Self:
+        """Connect. Raises `StoreUnavailableError`, `StoreCorruptError` or `StoreVersionError`."""
+
+    @abstractmethod
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close every session of this handle, end its watches, release everything."""
+
+    @abstractmethod
+    async def get(self, key: str) -> Read:
+        """Read one key."""
+
+    @abstractmethod
+    async def list(self, prefix: str) -> Listing:
+        """Read all keys that start with `prefix` ("" for all) in one snapshot."""
+
+    @abstractmethod
+    async def commit(
+        self,
+        compares: Sequence[Compare],
+        operations: Sequence[Operation],
+        *,
+        session: Session | None = None,
+    ) -> Outcome:
+        """Carry out all operations if all compares hold, else nothing.
+
+        Compares see the state before the operations; a key may be put or deleted once only. With a `session` of
+        this handle the transaction also requires that the session lives; ephemeral puts need one.
+        Raises `SessionExpiredError` (nothing written) and `InvalidTransactionError`.
+        """
+
+    @abstractmethod
+    async def open_session(self, timeout_ms: int) -> Session:
+        """Open a session that ends `timeout_ms` after its last renewal."""
+
+    @abstractmethod
+    def watch(self, prefix: str) -> AbstractAsyncContextManager[Watch]:
+        """Watch all keys that start with `prefix`.
+
+        The end of a session counts as a change of its ephemeral keys. Watch first, then list after each event:
+
+            async with store.watch("topics/") as events:
+                async for _ in events:
+                    listing = await store.list("topics/")
+        """

@@ -1,0 +1,59 @@
+"""Errors of the metadata stores. `MetadataError` is their root."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..errors import ReplicationError
+
+
+class MetadataError(ReplicationError):
+    """Root of everything a metadata store raises."""
+
+
+class StoreUnavailableError(MetadataError):
+    """The store cannot be reached or is held by somebody else; nothing was read or written. Try again later."""
+
+
+class StoreClosedError(MetadataError):
+    """The handle was not entered yet, has been left already, or belongs to the parent of a forked process."""
+
+
+class StoreCorruptError(MetadataError):
+    """What lies at the store's address is damaged, or is no metadata store at all."""
+
+
+class StoreVersionError(MetadataError):
+    """The store was written by a newer release than this one."""
+
+
+class SessionExpiredError(MetadataError):
+    """The session is over, so nothing was written. Open a new session and register again."""
+
+    def __init__(self, session_id: int) -> None:
+        super().__init__(
+            f"session {session_id} is over (expired, or closed): nothing was written; "
+            "open a new session and register again"
+        )
+        self.session_id = session_id
+
+
+class InvalidTransactionError(MetadataError, ValueError):
+    """The transaction, key or timeout breaks a rule of the interface: a mistake of the caller."""
+
+
+class InvalidStoreUrlError(MetadataError, ValueError):
+    """The store's URL has no scheme or does not have the form its scheme asks for."""
+
+
+class UnknownStoreSchemeError(MetadataError, ValueError):
+    """No installed store answers to the scheme of the URL."""
+
+    def __init__(self, scheme: str, installed: Iterable[str]) -> None:
+        self.scheme = scheme
+        self.installed = tuple(sorted(installed))
+        super().__init__(
+            f"no metadata store is installed for the scheme {scheme!r}; installed: "
+            f"{', '.join(self.installed)}. Install the plugin that registers {scheme!r} "
+            "in the entry point group 'insync.metadata_stores'"
+        )

@@ -1,0 +1,242 @@
+"""The SQLite store: one file on one machine, shared by many processes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
+from types import TracebackType
+from typing import Self
+
+import attrs
+import trio
+
+from ._sqlite_database import Announcement, Database
+from ._sqlite_leases import HeldLease, boot_id
+from ._sqlite_worker import Worker
+from ._transaction import check_key, check_prefix, check_timeout, check_transaction
+from ._values import Compare, Listing, Operation, Outcome, Read
+from ._watch import WatchHub
+from .abc import MetadataStore, Session, Watch
+from .errors import (
+    InvalidTransactionError,
+    MetadataError,
+    SessionExpiredError,
+    StoreClosedError,
+    StoreUnavailableError,
+)
+
+_POLL_SECONDS = 0.015
+_RENEWALS_PER_TIMEOUT = 4
+_LEAVE_SECONDS = 1.0
+
+_log = logging.getLogger(__name__)
+
+
+class SqliteSession(Session):
+    """A session whose lease is renewed by a task of its store, four times in each timeout."""
+
+    def __init__(self, store: SqliteStore, held: HeldLease) -> None:
+        self.id = held.session_id
+        self.timeout_ms = held.timeout_ms
+        self.expired = trio.Event()
+        self.store = store
+        self.held = held
+        self._renewals = trio.CancelScope()
+
+    async def keep_renewing(self) -> None:
+        """Renew until the lease is lost."""
+        with self._renewals:
+            while True:
+                if not self.held.renew():
+                    break
+                await trio.sleep(self.timeout_ms / 1000 / _RENEWALS_PER_TIMEOUT)
+            self.store.forget(self)
+
+    def end(self) -> None:
+        """Stop renewing for good, and tell whoever waits for it."""
+        self._renewals.cancel()
+        self.held.drop()
+        self.expired.set()
+
+    async def close(self) -> None:
+        await self.store.close_session(self)
+
+
+@attrs.frozen
+class _Engine:
+    """What an open handle runs on."""
+
+    worker: Worker
+    database: Database
+    nursery: trio.Nursery
+
+
+class SqliteStore(MetadataStore):
+    """A handle on the SQLite file `path`, made if absent (its folder must exist), on a local file system.
+
+    Beside the file lie SQLite's `-wal` and `-shm` and our `-leases`. Readers never wait. Writers wait for each
+    other at most `busy_timeout_ms`, then raise `StoreUnavailableError`; a process that is stopped inside a
+    write transaction blocks all writers until it runs or dies. A killed process loses nothing it committed; a
+    power cut may take the last commits (SQLite's synchronous=NORMAL), never a part of one.
+    After a fork the child must make a store of its own.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, busy_timeout_ms: int = 5_000) -> None:
+        self.path = os.path.abspath(path)
+        self._busy_seconds = busy_timeout_ms / 1000
+        self._sessions: dict[int, SqliteSession] = {}
+        self._watches = WatchHub()
+        self._nursery_manager = trio.open_nursery()
+        self._engine: _Engine | None = None
+        self._pid = 0
+        self._poll_failure = ""
+
+    # opening and leaving
+
+    async def __aenter__(self) -> Self:
+        if self._pid:
+            raise StoreClosedError(f"this handle on {self.path} was entered before; make another one")
+        self._pid = os.getpid()
+        boot = boot_id()
+        worker = Worker("insync-metadata", self._busy_seconds, self._poll, _POLL_SECONDS)
+        try:
+            open_database = partial(Database, self.path, boot, partial(self._announce, worker))
+            database = await worker.run(open_database, writes=True)
+        except BaseException:
+            await worker.stop()
+            raise
+        nursery = await self._nursery_manager.__aenter__()
+        self._engine = _Engine(worker, database, nursery)
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        engine, self._engine = self._open_engine(), None
+        engine.nursery.cancel_scope.cancel()
+        self._watches.close()
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.end()
+        with trio.CancelScope(shield=True):
+            await self._remove_sessions(engine, sessions)
+            await engine.worker.stop(engine.database.close)
+        await self._nursery_manager.__aexit__(None, None, None)
+
+    async def _remove_sessions(self, engine: _Engine, session_ids: Collection[int]) -> None:
+        """Their leases are dropped, so readers see them gone already; what fails here, the next writer does."""
+        if session_ids:
+            with trio.move_on_after(_LEAVE_SECONDS), suppress(StoreUnavailableError):
+                await engine.worker.run(partial(engine.database.remove_sessions, session_ids), writes=True)
+
+    def _open_engine(self) -> _Engine:
+        if self._engine is None:
+            raise StoreClosedError(f"the store on {self.path} is not open; use it inside `async with store:`")
+        if self._pid != os.getpid():
+            raise StoreClosedError(
+                f"the store on {self.path} belongs to the parent process; open one after the fork"
+            )
+        return self._engine
+
+    # the interface
+
+    async def get(self, key: str) -> Read:
+        check_key(key)
+        engine = self._open_engine()
+        return await engine.worker.run(partial(engine.database.read, key))
+
+    async def list(self, prefix: str) -> Listing:
+        check_prefix(prefix)
+        engine = self._open_engine()
+        return await engine.worker.run(partial(engine.database.read_range, prefix))
+
+    async def commit(
+        self,
+        compares: Sequence[Compare],
+        operations: Sequence[Operation],
+        *,
+        session: Session | None = None,
+    ) -> Outcome:
+        check_transaction(compares, operations, session is not None)
+        engine = self._open_engine()
+        own = None if session is None else self._own(session)
+        held = None if own is None else own.held
+        transact = partial(engine.database.commit, tuple(compares), tuple(operations), held)
+        try:
+            return await engine.worker.run(transact, writes=True)
+        except SessionExpiredError:
+            if own is not None:
+                self.forget(own)
+            raise
+
+    def _own(self, session: Session) -> SqliteSession:
+        if not (isinstance(session, SqliteSession) and session.store is self):
+            raise InvalidTransactionError(f"session {session.id} was opened by another handle")
+        if session.expired.is_set():
+            raise SessionExpiredError(session.id)
+        return session
+
+    async def open_session(self, timeout_ms: int) -> SqliteSession:
+        check_timeout(timeout_ms)
+        engine = self._open_engine()
+        held = await engine.worker.run(partial(engine.database.open_session, timeout_ms), writes=True)
+        session = self._sessions[held.session_id] = SqliteSession(self, held)
+        engine.nursery.start_soon(session.keep_renewing)
+        return session
+
+    async def close_session(self, session: SqliteSession) -> None:
+        """End a session of this handle; of one that is over, nothing."""
+        if self.forget(session):
+            await self._remove_sessions(self._open_engine(), {session.id})
+
+    def forget(self, session: SqliteSession) -> bool:
+        """Mark a session as over; whether this handle still counted it as alive."""
+        session.end()
+        return self._sessions.pop(session.id, None) is not None
+
+    def watch(self, prefix: str) -> AbstractAsyncContextManager[Watch]:
+        check_prefix(prefix)
+        return self._watching(prefix)
+
+    @asynccontextmanager
+    async def _watching(self, prefix: str) -> AsyncIterator[Watch]:
+        """Poll for what other processes do while a watch is open."""
+        engine = self._open_engine()
+        engine.worker.polling = True
+        catch_up = partial(engine.worker.run, engine.database.catch_up)
+        try:
+            async with self._watches.open(prefix, catch_up) as watch:
+                yield watch
+        finally:
+            engine.worker.polling = len(self._watches) > 0
+
+    # called in the worker thread
+
+    def _announce(self, worker: Worker, announcement: Announcement) -> None:
+        if len(self._watches):
+            worker.post(partial(self._tell_watches, announcement))
+
+    def _poll(self) -> None:
+        if self._engine is None:
+            return
+        try:
+            self._engine.database.poll()
+            self._poll_failure = ""
+        except MetadataError as error:
+            if str(error) != self._poll_failure:
+                _log.warning("watches of %s stand still until the store can be read: %s", self.path, error)
+            self._poll_failure = str(error)
+
+    # called back in the event loop
+
+    def _tell_watches(self, announcement: Announcement) -> None:
+        if announcement.keys is None:
+            self._watches.resync(announcement.revision)
+        else:
+            self._watches.changed(announcement.keys, announcement.revision)
