@@ -1,0 +1,528 @@
+#include "isr_batch.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "isr_crc32c.h"
+
+#define CRC_FROM 21            /* attributes: the first byte under the CRC */
+#define LENGTH_END 12          /* batchLength counts the bytes after itself */
+#define KNOWN_ATTRIBUTES 0x7f
+#define CODEC_MASK 0x07
+#define LOG_APPEND_TIME 0x08
+#define CONTROL 0x20
+#define SMALL_BATCH 4096
+
+static uint32_t get32(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static uint64_t get64(const uint8_t *p)
+{
+    return (uint64_t)get32(p) << 32 | get32(p + 4);
+}
+
+static int16_t get16(const uint8_t *p)
+{
+    return (int16_t)(uint16_t)(p[0] << 8 | p[1]);
+}
+
+static void put16(uint8_t *p, uint16_t v)
+{
+    p[0] = (uint8_t)(v >> 8);
+    p[1] = (uint8_t)v;
+}
+
+static void put32(uint8_t *p, uint32_t v)
+{
+    put16(p, (uint16_t)(v >> 16));
+    put16(p + 2, (uint16_t)v);
+}
+
+static void put64(uint8_t *p, uint64_t v)
+{
+    put32(p, (uint32_t)(v >> 32));
+    put32(p + 4, (uint32_t)v);
+}
+
+static void read_header(const uint8_t *p, int64_t position, isr_batch_info *info)
+{
+    info->base_offset = (int64_t)get64(p);
+    info->position = position;
+    info->size_bytes = (int32_t)(get32(p + 8) + LENGTH_END);
+    info->leader_epoch = (int32_t)get32(p + 12);
+    info->attributes = get16(p + 21);
+    info->last_offset_delta = (int32_t)get32(p + 23);
+    info->base_timestamp = (int64_t)get64(p + 27);
+    info->max_timestamp = (int64_t)get64(p + 35);
+    info->producer_id = (int64_t)get64(p + 43);
+    info->producer_epoch = get16(p + 51);
+    info->base_sequence = (int32_t)get32(p + 53);
+    info->record_count = (int32_t)get32(p + 57);
+}
+
+/* p has a whole header; `available` bytes follow from p on. */
+static int check_header(const uint8_t *p, int64_t available)
+{
+    uint32_t length = get32(p + 8);
+    int32_t delta = (int32_t)get32(p + 23);
+    int32_t count = (int32_t)get32(p + 57);
+    int64_t base = (int64_t)get64(p);
+    if (p[16] != 2)
+        return ISR_BAD_MAGIC;
+    if (length < ISR_BATCH_HEADER - LENGTH_END || length > INT32_MAX - LENGTH_END)
+        return ISR_BAD_LENGTH;
+    if ((int64_t)length + LENGTH_END > available)
+        return ISR_TRUNCATED;
+    if (base < 0 || base > INT64_MAX - INT32_MAX - 1 || delta < 0 || count < 0 ||
+        (int64_t)count > (int64_t)delta + 1 || (get16(p + 21) & ~KNOWN_ATTRIBUTES) != 0 ||
+        (int32_t)get32(p + 12) < -1)
+        return ISR_BAD_HEADER;
+    return ISR_OK;
+}
+
+static int crc_matches(const uint8_t *p, size_t size)
+{
+    return isr_crc32c(0, p + CRC_FROM, size - CRC_FROM) == get32(p + 17);
+}
+
+size_t isr_batch_scan(const uint8_t *data, size_t len, size_t from, int verify_crc, isr_batch_info *out,
+                      size_t capacity, size_t *consumed, int *reason)
+{
+    size_t found = 0;
+    *reason = ISR_OK;
+    while (from < len && found < capacity) {
+        if (len - from < ISR_BATCH_HEADER) {
+            *reason = ISR_TRUNCATED;
+            break;
+        }
+        *reason = check_header(data + from, (int64_t)(len - from));
+        if (*reason != ISR_OK)
+            break;
+        read_header(data + from, (int64_t)from, &out[found]);
+        size_t size = (size_t)out[found].size_bytes;
+        if (verify_crc && !crc_matches(data + from, size)) {
+            *reason = ISR_BAD_CRC;
+            break;
+        }
+        from += size;
+        found++;
+    }
+    *consumed = from;
+    return found;
+}
+
+/* A small window over a file, for reading one header after the other. */
+typedef struct {
+    int fd;
+    int64_t start;
+    int64_t filled;
+    size_t want;
+    uint8_t bytes[32768];
+} window;
+
+static const uint8_t *header_at(window *w, int64_t position, int64_t end)
+{
+    if (position >= w->start && position + ISR_BATCH_HEADER <= w->start + w->filled)
+        return w->bytes + (position - w->start);
+    size_t want = w->want;
+    if ((int64_t)want > end - position)
+        want = (size_t)(end - position);
+    w->start = position;
+    w->filled = 0;
+    while (w->filled < ISR_BATCH_HEADER) {
+        ssize_t got = pread(w->fd, w->bytes + w->filled, want - (size_t)w->filled, position + w->filled);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return NULL;
+        if (got == 0) {
+            errno = 0;
+            return NULL;
+        }
+        w->filled += got;
+    }
+    return w->bytes;
+}
+
+/* The header at `position` of a file whose batches end by `end`; its reason if it is not one. */
+static int next_header(window *w, int64_t position, int64_t end, isr_batch_info *info)
+{
+    if (end - position < ISR_BATCH_HEADER)
+        return ISR_TRUNCATED;
+    const uint8_t *p = header_at(w, position, end);
+    if (p == NULL)
+        return errno == 0 ? ISR_TRUNCATED : ISR_IO_ERROR;
+    int reason = check_header(p, end - position);
+    if (reason == ISR_OK) {
+        read_header(p, position, info);
+        w->want = info->size_bytes < SMALL_BATCH ? sizeof w->bytes : ISR_BATCH_HEADER;
+    }
+    return reason;
+}
+
+static void open_window(window *w, int fd)
+{
+    w->fd = fd;
+    w->start = w->filled = 0;
+    w->want = SMALL_BATCH;
+}
+
+size_t isr_batch_scan_file(int fd, int64_t from, int64_t end, isr_batch_info *out, size_t capacity,
+                           int64_t *consumed, int *reason)
+{
+    window w;
+    size_t found = 0;
+    open_window(&w, fd);
+    *reason = ISR_OK;
+    while (from < end && found < capacity) {
+        *reason = next_header(&w, from, end, &out[found]);
+        if (*reason != ISR_OK)
+            break;
+        from += out[found].size_bytes;
+        found++;
+    }
+    *consumed = from;
+    return found;
+}
+
+int isr_batch_walk_file(int fd, int64_t from, int64_t end, int64_t stop_offset, int64_t *position,
+                        int64_t *next_offset)
+{
+    window w;
+    isr_batch_info info;
+    int reason = ISR_OK;
+    open_window(&w, fd);
+    while (from < end) {
+        reason = next_header(&w, from, end, &info);
+        if (reason != ISR_OK)
+            break;
+        int64_t next = info.base_offset + info.last_offset_delta + 1;
+        if (next > stop_offset)
+            break;
+        *next_offset = next;
+        from += info.size_bytes;
+    }
+    *position = from;
+    return reason;
+}
+
+int64_t isr_batch_search(const uint8_t *data, size_t len, size_t from, int64_t min_base, int64_t max_base,
+                         int32_t min_epoch)
+{
+    for (; from < len && len - from >= ISR_BATCH_HEADER; from++) {
+        const uint8_t *p = data + from;
+        if (p[16] != 2 || check_header(p, (int64_t)(len - from)) != ISR_OK)
+            continue;
+        int64_t base = (int64_t)get64(p);
+        if (base < min_base || base >= max_base || (int32_t)get32(p + 12) < min_epoch)
+            continue;
+        if (crc_matches(p, (size_t)get32(p + 8) + LENGTH_END))
+            return (int64_t)from;
+    }
+    return -1;
+}
+
+int64_t isr_batch_stamp(uint8_t *dst, const uint8_t *src, size_t len, int64_t base_offset,
+                        int32_t leader_epoch)
+{
+    size_t at = 0;
+    if (dst != src)
+        memcpy(dst, src, len);
+    while (at < len) {
+        uint8_t *p = dst + at;
+        if (len - at < ISR_BATCH_HEADER)
+            return -1;
+        uint32_t length = get32(p + 8);
+        int32_t delta = (int32_t)get32(p + 23);
+        if (length < ISR_BATCH_HEADER - LENGTH_END || length > len - at - LENGTH_END || delta < 0 ||
+            base_offset > INT64_MAX - delta - 1)
+            return -1;
+        put64(p, (uint64_t)base_offset);
+        put32(p + 12, (uint32_t)leader_epoch);
+        base_offset += (int64_t)delta + 1;
+        at += (size_t)length + LENGTH_END;
+    }
+    return base_offset;
+}
+
+static uint64_t zigzag(int64_t v)
+{
+    return (uint64_t)v << 1 ^ (v < 0 ? UINT64_MAX : 0);
+}
+
+static size_t varint_size(int64_t v)
+{
+    uint64_t z = zigzag(v);
+    size_t size = 1;
+    while (z >= 0x80) {
+        z >>= 7;
+        size++;
+    }
+    return size;
+}
+
+static uint8_t *put_varint(uint8_t *p, int64_t v)
+{
+    uint64_t z = zigzag(v);
+    while (z >= 0x80) {
+        *p++ = (uint8_t)(z | 0x80);
+        z >>= 7;
+    }
+    *p++ = (uint8_t)z;
+    return p;
+}
+
+typedef struct {
+    const uint8_t *next;
+    const uint8_t *end;
+    const int32_t *lengths;
+} item_reader;
+
+static void open_column(item_reader *r, const isr_column *column)
+{
+    r->next = column->bytes;
+    r->end = column->bytes + column->len;
+    r->lengths = column->lengths;
+}
+
+/* The length of item i (-1 null), or -2 if the column's bytes do not hold it. */
+static int64_t item_length(const item_reader *r, int32_t i)
+{
+    int64_t length = r->lengths == NULL ? -1 : r->lengths[i];
+    return length < -1 || length > r->end - r->next ? -2 : length;
+}
+
+static uint8_t *put_bytes(uint8_t *p, item_reader *r, int64_t length)
+{
+    if (length > 0) {
+        memcpy(p, r->next, (size_t)length);
+        r->next += length;
+        p += length;
+    }
+    return p;
+}
+
+static size_t item_size(int64_t length)
+{
+    return varint_size(length) + (length > 0 ? (size_t)length : 0);
+}
+
+static void put_header(uint8_t *out, int64_t size, int32_t count, int64_t base_timestamp,
+                       int64_t max_timestamp, int64_t producer_id, int16_t producer_epoch,
+                       int32_t base_sequence, int16_t attributes)
+{
+    put64(out, 0);
+    put32(out + 8, (uint32_t)(size - LENGTH_END));
+    put32(out + 12, UINT32_MAX);
+    out[16] = 2;
+    put16(out + 21, (uint16_t)attributes);
+    put32(out + 23, (uint32_t)(count - 1));
+    put64(out + 27, (uint64_t)base_timestamp);
+    put64(out + 35, (uint64_t)max_timestamp);
+    put64(out + 43, (uint64_t)producer_id);
+    put16(out + 51, (uint16_t)producer_epoch);
+    put32(out + 53, (uint32_t)base_sequence);
+    put32(out + 57, (uint32_t)count);
+    put32(out + 17, isr_crc32c(0, out + CRC_FROM, (size_t)size - CRC_FROM));
+}
+
+int64_t isr_batch_build(uint8_t *out, size_t capacity, int32_t count, const isr_column *keys,
+                        const isr_column *values, const isr_column *headers, const int64_t *timestamps,
+                        int64_t producer_id, int16_t producer_epoch, int32_t base_sequence,
+                        int16_t attributes)
+{
+    item_reader key, value, header;
+    if (count < 1 || capacity < ISR_BATCH_HEADER)
+        return -1;
+    open_column(&key, keys);
+    open_column(&value, values);
+    open_column(&header, headers);
+    uint8_t *p = out + ISR_BATCH_HEADER, *end = out + capacity;
+    int64_t max_timestamp = timestamps[0];
+    for (int32_t i = 0; i < count; i++) {
+        int64_t key_length = item_length(&key, i), value_length = item_length(&value, i);
+        int64_t header_length = header.lengths == NULL ? 0 : item_length(&header, i);
+        if (key_length < -1 || value_length < -1 || header_length < 0)
+            return -1;
+        int64_t delta = (int64_t)((uint64_t)timestamps[i] - (uint64_t)timestamps[0]);
+        size_t body = 1 + varint_size(delta) + varint_size(i) + item_size(key_length) +
+                      item_size(value_length) + (header.lengths == NULL ? 1 : (size_t)header_length);
+        if (body > INT32_MAX || varint_size((int64_t)body) + body > (size_t)(end - p))
+            return -1;
+        p = put_varint(p, (int64_t)body);
+        *p++ = 0;
+        p = put_varint(p, delta);
+        p = put_varint(p, i);
+        p = put_bytes(put_varint(p, key_length), &key, key_length);
+        p = put_bytes(put_varint(p, value_length), &value, value_length);
+        if (header.lengths == NULL)
+            *p++ = 0;
+        else
+            p = put_bytes(p, &header, header_length);
+        if (timestamps[i] > max_timestamp)
+            max_timestamp = timestamps[i];
+    }
+    if (key.next != key.end || value.next != value.end || header.next != header.end ||
+        p - out > INT32_MAX - LENGTH_END)
+        return -1;
+    put_header(out, p - out, count, timestamps[0], max_timestamp, producer_id, producer_epoch, base_sequence,
+               attributes);
+    return p - out;
+}
+
+int isr_batch_restamp_producer(uint8_t *data, size_t len, int64_t producer_id, int16_t producer_epoch,
+                               int32_t base_sequence)
+{
+    if (len < ISR_BATCH_HEADER || check_header(data, (int64_t)len) != ISR_OK ||
+        (size_t)get32(data + 8) + LENGTH_END != len)
+        return -1;
+    put64(data + 43, (uint64_t)producer_id);
+    put16(data + 51, (uint16_t)producer_epoch);
+    put32(data + 53, (uint32_t)base_sequence);
+    put32(data + 17, isr_crc32c(0, data + CRC_FROM, len - CRC_FROM));
+    return 0;
+}
+
+/* Reads a varint and moves *p behind it; 0 if it does not end before `end`. */
+static int get_varint(const uint8_t **p, const uint8_t *end, int64_t *value)
+{
+    uint64_t raw = 0;
+    const uint8_t *at = *p;
+    for (int shift = 0; at < end && shift < 64; shift += 7) {
+        uint8_t byte = *at++;
+        raw |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80)) {
+            *value = (int64_t)(raw >> 1 ^ (0 - (raw & 1)));
+            *p = at;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Reads a length and skips that many bytes; start and length say where they lie. */
+static int get_item(const uint8_t **p, const uint8_t *end, const uint8_t **start, int32_t *length)
+{
+    int64_t wide;
+    if (!get_varint(p, end, &wide) || wide < -1 || wide > end - *p)
+        return 0;
+    *start = *p;
+    *length = (int32_t)wide;
+    if (wide > 0)
+        *p += wide;
+    return 1;
+}
+
+typedef struct {
+    int64_t timestamp_delta;
+    int64_t offset_delta;
+    const uint8_t *key, *value, *headers;
+    int32_t key_length, value_length, header_count;
+} record_view;
+
+static int skip_headers(const uint8_t **p, const uint8_t *end, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) {
+        const uint8_t *start;
+        int32_t length;
+        if (!get_item(p, end, &start, &length) || length < 0 || !get_item(p, end, &start, &length))
+            return 0;
+    }
+    return 1;
+}
+
+static int get_record(const uint8_t **p, const uint8_t *end, record_view *record)
+{
+    int64_t length, headers;
+    if (!get_varint(p, end, &length) || length < 1 || length > end - *p)
+        return 0;
+    const uint8_t *stop = *p + length;
+    *p += 1;
+    if (!get_varint(p, stop, &record->timestamp_delta) || !get_varint(p, stop, &record->offset_delta) ||
+        !get_item(p, stop, &record->key, &record->key_length) ||
+        !get_item(p, stop, &record->value, &record->value_length) || !get_varint(p, stop, &headers) ||
+        headers < 0 || headers > stop - *p)
+        return 0;
+    record->headers = *p;
+    record->header_count = (int32_t)headers;
+    return skip_headers(p, stop, record->header_count) && *p == stop;
+}
+
+static void put_columns(isr_columns *out, size_t i, const uint8_t *data, const record_view *record,
+                        int64_t offset, int64_t timestamp)
+{
+    out->offsets[i] = offset;
+    out->timestamps[i] = timestamp;
+    out->key_starts[i] = record->key - data;
+    out->key_lengths[i] = record->key_length;
+    out->value_starts[i] = record->value - data;
+    out->value_lengths[i] = record->value_length;
+    out->header_starts[i] = record->headers - data;
+    out->header_counts[i] = record->header_count;
+}
+
+/* Enters the batch at the cursor. Leaves cursor->record at 0 if the batch is to be passed over. */
+static int enter_batch(const uint8_t *p, int64_t available, int64_t start_offset, isr_cursor *cursor,
+                       isr_batch_info *info)
+{
+    if (available < ISR_BATCH_HEADER)
+        return ISR_TRUNCATED;
+    int reason = check_header(p, available);
+    if (reason != ISR_OK)
+        return reason;
+    read_header(p, (int64_t)cursor->position, info);
+    if (cursor->record != 0)
+        return ISR_OK;
+    if ((info->attributes & CONTROL) || info->base_offset + info->last_offset_delta < start_offset)
+        return ISR_OK;
+    if (info->attributes & CODEC_MASK)
+        return ISR_COMPRESSED;
+    cursor->record = cursor->position + ISR_BATCH_HEADER;
+    cursor->remaining = info->record_count;
+    return ISR_OK;
+}
+
+static int decode_batch(const uint8_t *data, int64_t start_offset, isr_cursor *cursor,
+                        const isr_batch_info *info, isr_columns *out, size_t capacity, size_t *found)
+{
+    const uint8_t *p = data + cursor->record;
+    const uint8_t *end = data + cursor->position + info->size_bytes;
+    record_view record;
+    while (cursor->remaining > 0 && *found < capacity) {
+        if (!get_record(&p, end, &record) || record.offset_delta < 0 ||
+            record.offset_delta > info->last_offset_delta)
+            return ISR_BAD_RECORD;
+        cursor->remaining--;
+        int64_t offset = info->base_offset + record.offset_delta;
+        if (offset < start_offset)
+            continue;
+        int64_t timestamp = info->attributes & LOG_APPEND_TIME
+                                ? info->max_timestamp
+                                : (int64_t)((uint64_t)info->base_timestamp + (uint64_t)record.timestamp_delta);
+        put_columns(out, (*found)++, data, &record, offset, timestamp);
+    }
+    cursor->record = (size_t)(p - data);
+    return cursor->remaining == 0 && p != end ? ISR_BAD_RECORD : ISR_OK;
+}
+
+size_t isr_batch_decode(const uint8_t *data, size_t len, int64_t start_offset, isr_cursor *cursor,
+                        isr_columns *out, size_t capacity, int *reason)
+{
+    size_t found = 0;
+    isr_batch_info info;
+    *reason = ISR_OK;
+    while (cursor->position < len && found < capacity) {
+        *reason = enter_batch(data + cursor->position, (int64_t)(len - cursor->position), start_offset, cursor,
+                              &info);
+        if (*reason == ISR_OK && cursor->record != 0)
+            *reason = decode_batch(data, start_offset, cursor, &info, out, capacity, &found);
+        if (*reason != ISR_OK || (cursor->record != 0 && cursor->remaining > 0))
+            break;
+        cursor->position += (size_t)info.size_bytes;
+        cursor->record = 0;
+    }
+    return found;
+}

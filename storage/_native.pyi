@@ -1,0 +1,73 @@
+"""What `csrc/build_storage.py` compiles, as far as Python code uses it."""
+
+from typing import Any
+
+from cffi import FFI
+
+ffi: FFI
+
+class _Lib:
+    ISR_OK: int
+    ISR_TRUNCATED: int
+    ISR_BAD_MAGIC: int
+    ISR_BAD_LENGTH: int
+    ISR_BAD_CRC: int
+    ISR_BAD_HEADER: int
+    ISR_BAD_RECORD: int
+    ISR_COMPRESSED: int
+    ISR_IO_ERROR: int
+    def isr_crc32c(self, crc: int, data: Any, length: int) -> int: ...
+    def isr_crc32c_portable(self, crc: int, data: Any, length: int) -> int: ...
+    def isr_crc32c_is_hardware(self) -> int: ...
+    def isr_batch_scan(
+        self,
+        data: Any,
+        length: int,
+        start: int,
+        verify_crc: int,
+        out: Any,
+        capacity: int,
+        consumed: Any,
+        reason: Any,
+    ) -> int: ...
+    def isr_batch_scan_file(
+        self, fd: int, start: int, end: int, out: Any, capacity: int, consumed: Any, reason: Any
+    ) -> int: ...
+    def isr_batch_search(
+        self, data: Any, length: int, start: int, min_base: int, max_base: int, min_epoch: int
+    ) -> int: ...
+    def isr_batch_walk_file(
+        self, fd: int, start: int, end: int, stop_offset: int, position: Any, next_offset: Any
+    ) -> int: ...
+    def isr_batch_stamp(
+        self, dst: Any, src: Any, length: int, base_offset: int, leader_epoch: int
+    ) -> int: ...
+    def isr_batch_build(
+        self,
+        out: Any,
+        capacity: int,
+        count: int,
+        keys: Any,
+        values: Any,
+        headers: Any,
+        timestamps: Any,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        attributes: int,
+    ) -> int: ...
+    def isr_batch_restamp_producer(
+        self, data: Any, length: int, producer_id: int, producer_epoch: int, base_sequence: int
+    ) -> int: ...
+    def isr_batch_decode(
+        self,
+        data: Any,
+        length: int,
+        start_offset: int,
+        cursor: Any,
+        out: Any,
+        capacity: int,
+        reason: Any,
+    ) -> int: ...
+
+lib: _Lib

@@ -1,0 +1,136 @@
+"""Everything this room raises. One root, `StorageError`; each message names the thing and the remedy."""
+
+from __future__ import annotations
+
+
+class StorageError(Exception):
+    """Root of all errors of `insync.storage`."""
+
+
+class CorruptBatchError(StorageError):
+    """Bytes that should be whole record batches are not.
+
+    `position` is where the bad batch starts in the data given (or in the file `path`), `offset` the base
+    offset that it should have, when known.
+    """
+
+    def __init__(
+        self, position: int, reason: str, *, path: str | None = None, offset: int | None = None
+    ) -> None:
+        where = f" of {path}" if path else ""
+        due = "" if offset is None else f" (offset {offset})"
+        super().__init__(f"corrupt record batch at byte {position}{where}{due}: {reason}")
+        self.position = position
+        self.reason = reason
+        self.path = path
+        self.offset = offset
+
+
+class UnsupportedCompressionError(StorageError):
+    """The records of a batch are compressed with a codec that is not available here."""
+
+    def __init__(self, codec: str) -> None:
+        super().__init__(f"records are compressed with {codec}, which this installation cannot read")
+        self.codec = codec
+
+
+class BatchTooLargeError(StorageError):
+    """Records that do not fit one batch (2 GiB)."""
+
+
+class CorruptLogError(StorageError):
+    """A log is damaged where data cannot simply have been cut off by a crash. Nothing was changed on disk."""
+
+    def __init__(self, path: str, position: int, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{path} is damaged at byte {position} (offset {offset}): {reason}; nothing was changed. "
+            f"Move the partition's folder aside and restart: the replica is copied again from its leader"
+        )
+        self.path = path
+        self.position = position
+        self.offset = offset
+        self.reason = reason
+
+
+class OffsetOutOfRangeError(StorageError):
+    """A read below the log start or above the log end."""
+
+    def __init__(self, name: str, offset: int, log_start_offset: int, log_end_offset: int) -> None:
+        super().__init__(
+            f"offset {offset} of {name} is out of range: it holds {log_start_offset} to {log_end_offset} exclusive"
+        )
+        self.offset = offset
+        self.log_start_offset = log_start_offset
+        self.log_end_offset = log_end_offset
+
+
+class AppendError(StorageError):
+    """Batches that do not run on from the end of the log. Nothing was written."""
+
+
+class StorageFullError(StorageError):
+    """No room on the device (or a quota or file size limit). Nothing was written; the log goes on."""
+
+
+class StorageBrokenError(StorageError):
+    """The device failed; what is on disk past the last flush is unknown. The log takes no writes until reopened."""
+
+
+class LogClosedError(StorageError):
+    """A log was used after `close`."""
+
+
+class LogNotFoundError(StorageError):
+    """A partition has no folder here, and the caller did not ask to create one."""
+
+
+class InvalidTopicError(StorageError):
+    """A topic name that Kafka would not accept (KIP-29: 1 to 249 of `[a-zA-Z0-9._-]`, not `.` or `..`)."""
+
+
+class LogDirectoryError(StorageError):
+    """A data folder that cannot be used as it is."""
+
+
+class LogDirectoryLockedError(LogDirectoryError):
+    """Another process uses the data folder."""
+
+    def __init__(self, path: str, pid: int | None) -> None:
+        owner = f"process {pid}" if pid is not None else "another process"
+        super().__init__(f"{path} is in use by {owner}: stop it first, or use another data folder")
+        self.path = path
+        self.pid = pid
+
+
+class WrongClusterError(LogDirectoryError):
+    """The data folder belongs to another cluster."""
+
+    def __init__(self, path: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"{path} holds data of cluster {found}, not of {expected}: use the right data folder or metadata store"
+        )
+        self.found = found
+        self.expected = expected
+
+
+class WrongNodeError(LogDirectoryError):
+    """The data folder belongs to another node."""
+
+    def __init__(self, path: str, found: int, expected: int) -> None:
+        super().__init__(
+            f"{path} holds data of node {found}, not of node {expected}: give each node its own data folder"
+        )
+        self.found = found
+        self.expected = expected
+
+
+class WrongTopicIdError(StorageError):
+    """The partition's folder was written by an earlier topic of the same name."""
+
+    def __init__(self, path: str, found: str, expected: str) -> None:
+        super().__init__(
+            f"{path} belongs to topic id {found}, not to {expected}: the topic was created again; "
+            f"move the folder aside if the old data is not needed"
+        )
+        self.found = found
+        self.expected = expected
