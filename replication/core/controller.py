@@ -89,7 +89,10 @@ class Commit:
 
 @attrs.frozen(kw_only=True)
 class ReadView:
-    """Read the store again and tell it by `ViewChanged`, though no watch fired."""
+    """Read the store again, as soon as it can be read, and tell it by `ViewChanged`, though no watch fired.
+
+    Nothing is written before that.
+    """
 
 
 @attrs.frozen(kw_only=True)
@@ -112,6 +115,7 @@ class Controller:
         self._creating: CreateTopic | None = None
         self._wishes: deque[CreateTopic] = deque()
         self._needed_revision = 0
+        self._must_look = False
         self._effects: list[ControllerEffect] = []
 
     @property
@@ -131,6 +135,7 @@ class Controller:
             case ViewChanged():
                 if event.view.revision >= self._view.revision:
                     self._view = event.view
+                    self._must_look = False
             case CommitDone():
                 self._on_commit_done(event)
             case CreateTopic():
@@ -149,19 +154,15 @@ class Controller:
             if creating is not None:
                 self._reply(creating, CreateTopicResponse(error=ErrorCode.NONE, topic_id=creating.topic_id))
             return
-        # What we believed is not so: look again before anything else is written.
-        self._needed_revision = self._view.revision + 1 if event.outcome == "conflict" else 0
+        # What we believed is not so, or may not be: look again before anything else is written.
+        self._must_look = True
         self._effects.append(ReadView())
-        if creating is None:
-            return
-        if event.key == topic_key(creating.request.name):
-            self._reply(creating, _exists(creating.request.name))
-        else:
+        if creating is not None:
             # Written or not, the next look tells: an existing topic with our id is ours.
             self._wishes.appendleft(creating)
 
     def _reconcile(self) -> None:
-        if self._committing or self._view.revision < self._needed_revision:
+        if self._committing or self._must_look or self._view.revision < self._needed_revision:
             return
         me = self._view.nodes.get(self._node_id)
         if me is None or me.incarnation != self._incarnation:

@@ -38,8 +38,8 @@ class FollowerRole:
         self._ask()
 
     def leave(self, error: ErrorCode) -> None:
-        if self._asked is not None:
-            self._replica.emit(fx.StopFetch())
+        self._asked = None
+        self._replica.emit(fx.StopFetch())
 
     def _ask(self, *, delayed: bool = False) -> None:
         if self._leader == NO_LEADER:
@@ -100,8 +100,7 @@ class FollowerRole:
         self._truncate(truncation_point(log.epochs, log.log_end_offset, leader_end))
 
     def _truncate(self, offset: int, *, restart: bool = False) -> None:
-        log = self._replica.log
-        log.outstanding += 1
+        self._replica.log.expect_cut(offset, restart=restart)
         self._replica.emit(fx.Truncate(offset=offset, restart=restart))
 
     def on_truncated(self) -> None:

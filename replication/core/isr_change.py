@@ -18,11 +18,15 @@ if TYPE_CHECKING:
 
 @attrs.define(slots=True)
 class PendingChange:
-    """A proposal whose fate is not known. `joining` is the member that it adds, if it adds one."""
+    """A proposal whose fate is not known. `joining` is the member that it adds, if it adds one.
+
+    `unclear`: an attempt to store it may still succeed, even after a later one has been refused.
+    """
 
     proposal: fx.ProposeIsr
     joining: int | None
     retry_at: float | None = None
+    unclear: bool = False
 
 
 class IsrChange:
@@ -31,7 +35,6 @@ class IsrChange:
     def __init__(self, leader: LeaderRole) -> None:
         self._leader = leader
         self._replica = leader.replica
-        self._next_id = 0
         self.pending: PendingChange | None = None
 
     @property
@@ -82,13 +85,12 @@ class IsrChange:
     def _propose(self, isr: tuple[int, ...] | list[int], *, joining: int | None, reason: str) -> None:
         versioned = self._replica.versioned
         assert versioned is not None
-        self._next_id += 1
         members: tuple[tuple[int, int], ...] = ()
         if joining is not None:
             # The incarnation that proved its offset to us, not the one that the store shows now (KAFKA-15221).
             members = ((joining, self._leader.followers[joining].incarnation),)
         proposal = fx.ProposeIsr(
-            proposal_id=self._next_id,
+            proposal_id=self._replica.new_proposal_id(),
             record=transitions.change_isr(versioned.record, isr),
             version=versioned.version,
             joining=members,
@@ -110,11 +112,27 @@ class IsrChange:
         match event:
             case ev.IsrStored():
                 self._install(pending.proposal.record, event.version)
+            case ev.IsrRefused() if pending.unclear:
+                self._close_off(pending)
             case ev.IsrRefused():
                 self.pending = None
             case ev.IsrUnclear():
                 # It may be stored: the joining member goes on counting until the record says otherwise.
+                pending.unclear = True
                 self._look_again(pending)
+
+    def _close_off(self, pending: PendingChange) -> None:
+        """Store the same ISR once more, so that an earlier attempt that is still on its way finds a newer version.
+
+        The joining member goes on counting until this is stored.
+        """
+        assert pending.joining is not None
+        self._propose(
+            self._leader.record.isr,
+            joining=None,
+            reason=f"node {pending.joining} may not join, but an attempt to add it may still be on its way",
+        )
+        self.pending.joining = pending.joining
 
     def _look_again(self, pending: PendingChange) -> None:
         pending.retry_at = self._replica.now + self._replica.settings.isr_retry_backoff
@@ -124,7 +142,8 @@ class IsrChange:
         known = self._replica.versioned
         assert known is not None
         self.pending = None
-        if version > known.version and not self._replica.stepping:
+        if version > known.version:
+            # Also while a newer epoch waits: until that begins, a member that joined must hold what we commit.
             self._replica.versioned = Versioned(record, version)
 
     def on_record(self, unchanged: bool) -> None:

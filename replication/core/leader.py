@@ -212,9 +212,7 @@ class LeaderRole:
         follower = self.followers[event.replica_id]
         if event.incarnation != follower.incarnation:
             if follower.incarnation >= 0:
-                follower = self.followers[event.replica_id] = rules.Follower(
-                    event.replica_id, last_caught_up=float("-inf")
-                )
+                follower = self._replaced(follower)
             follower.incarnation = event.incarnation
         follower.fetched(event.fetch_offset, replica.log.log_end_offset, replica.now)
         self.change.maybe_expand(follower)
@@ -287,11 +285,20 @@ class LeaderRole:
 
     def on_nodes_changed(self) -> None:
         """A process that was replaced says nothing about its successor's log."""
-        for node, follower in self.followers.items():
+        for node, follower in list(self.followers.items()):
             incarnation = self._replica.live.get(node)
             if incarnation is not None and 0 <= follower.incarnation < incarnation:
-                self.followers[node] = rules.Follower(node, last_caught_up=float("-inf"))
+                self._replaced(follower)
         self.advance()
+
+    def _replaced(self, follower: rules.Follower) -> rules.Follower:
+        """Forget the offset of a process that is gone; a member has as long to catch up as any other."""
+        member = follower.node_id in self.record.isr
+        successor = rules.Follower(
+            follower.node_id, last_caught_up=follower.last_caught_up if member else float("-inf")
+        )
+        self.followers[follower.node_id] = successor
+        return successor
 
     def on_record(self, unchanged: bool) -> None:
         self.change.on_record(unchanged)

@@ -26,6 +26,8 @@ class LogState:
     high_watermark: int = 0
     outstanding: int = 0
     """Log effects asked for and not yet reported."""
+    cut_to: int | None = None
+    """Where an outstanding truncation may have left the end."""
     epochs: EpochCache = attrs.Factory(EpochCache)
     producers: ProducerTable = attrs.Factory(ProducerTable)
 
@@ -66,6 +68,16 @@ class LogState:
             self.producers.record(batch)
             self.next_offset = batch.next_offset
         self.outstanding += 1
+
+    def expect_cut(self, offset: int, *, restart: bool) -> None:
+        """Account a truncation that is about to be asked for."""
+        self.cut_to = 0 if restart else offset
+        self.outstanding += 1
+
+    @property
+    def least_end(self) -> int:
+        """The least end that this log may have without having lost anything that was shown."""
+        return self.log_end_offset if self.cut_to is None else min(self.cut_to, self.log_end_offset)
 
     def appended(self, log_end_offset: int) -> None:
         """Account an append that is done."""

@@ -50,6 +50,7 @@ class Replica:
         self._waiting: Versioned | None = None
         self._role: LeaderRole | FollowerRole | None = None
         self._effects: list[fx.Effect] = []
+        self._proposals = 0
 
     @property
     def role(self) -> str:
@@ -70,6 +71,11 @@ class Replica:
         """Whether a new leader epoch waits for the log to report; nothing new is accepted meanwhile."""
         return self._waiting is not None
 
+    @property
+    def awaits_record(self) -> bool:
+        """Whether an ISR change is under way, so that even an unchanged record is news."""
+        return isinstance(self._role, LeaderRole) and self._role.change.pending is not None
+
     def step(self, event: ev.Event, now: float) -> list[fx.Effect]:
         """Handle one event at clock reading `now` (seconds, never going back); the effects in order."""
         self.now = now
@@ -85,9 +91,15 @@ class Replica:
 
     def hint(self) -> tuple[int, int]:
         """(leader, leader epoch) as far as this replica knows, for whoever asks the wrong node."""
-        if self.versioned is None:
+        known = self._waiting or self.versioned
+        if known is None:
             return NO_LEADER, -1
-        return self.versioned.record.leader, self.versioned.record.leader_epoch
+        return known.record.leader, known.record.leader_epoch
+
+    def new_proposal_id(self) -> int:
+        """For the roles: an id of no earlier proposal, so that a late outcome never meets another one's."""
+        self._proposals += 1
+        return self._proposals
 
     def _dispatch(self, event: ev.Event) -> None:
         match event:
@@ -165,6 +177,14 @@ class Replica:
 
     def _on_opened(self, event: ev.Opened) -> None:
         self._leave_role(ErrorCode.KAFKA_STORAGE_ERROR)
+        if event.log_end_offset < self.log.least_end:
+            # Others have counted on what is gone: in this incarnation it may neither lead nor follow again.
+            self._open = False
+            self.failure = (
+                f"the log of {self.partition} came back with its end at {event.log_end_offset} and had reached "
+                f"{self.log.least_end}: start the node again as one that lost data"
+            )
+            return
         self.log = LogState.opened(
             event.log_start_offset, event.log_end_offset, event.high_watermark, event.epochs, event.producers
         )

@@ -1,0 +1,23 @@
+"""The trio host of the replication core: a node, embedded in a program or as a process of its own."""
+
+from ._node import Node
+from .errors import (
+    ClusterMismatchError,
+    DuplicateNodeError,
+    InvalidSettingError,
+    LogDirectoryFailedError,
+    NodeError,
+    NodeStartError,
+)
+from .settings import NodeSettings
+
+__all__ = [
+    "Node",
+    "NodeSettings",
+    "NodeError",
+    "ClusterMismatchError",
+    "DuplicateNodeError",
+    "InvalidSettingError",
+    "LogDirectoryFailedError",
+    "NodeStartError",
+]

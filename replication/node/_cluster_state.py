@@ -1,0 +1,248 @@
+"""The node's side of the metadata store: the view of it, our registration in it, and every write to it."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Callable
+
+import trio
+
+from .. import metadata as store_api
+from .. import wire
+from ..core import controller as ctl
+from ..core import effects as fx
+from ..core import events as ev
+from ..core import messages as m
+from ..core import records as rec
+from ..core.types import PartitionId
+from ..core.view import ClusterView
+from ..metadata import Entry, MetadataError, MetadataStore, Session, SessionExpiredError
+from ._replica_host import ReplicaHost
+from ._replicas import Replicas
+
+log = logging.getLogger("insync.node")
+
+RETRY_PAUSE = 0.1
+
+
+class ViewReader:
+    """Turns listings of the store into views; a record is decoded once for each of its versions."""
+
+    def __init__(self) -> None:
+        self._decoded: dict[str, tuple[Entry, object]] = {}
+
+    def read(self, listing: store_api.Listing) -> ClusterView:
+        fresh: dict[str, tuple[Entry, object]] = {}
+        nodes: dict[int, rec.NodeRecord] = {}
+        topics: dict[str, rec.TopicRecord] = {}
+        partitions: dict[PartitionId, rec.Versioned] = {}
+        single: dict[str, object] = {}
+        for key, entry in listing.entries.items():
+            cls = _record_class(key)
+            if cls is None:
+                continue
+            known = self._decoded.get(key)
+            record = known[1] if known is not None and known[0] == entry else wire.decode_record(cls, entry.value)
+            fresh[key] = (entry, record)
+            match record:
+                case rec.NodeRecord():
+                    nodes[record.node_id] = record
+                case rec.TopicRecord():
+                    topics[record.name] = record
+                case rec.PartitionRecord():
+                    partitions[record.id] = rec.Versioned(record, entry.version)
+                case _:
+                    single[key] = record
+        self._decoded = fresh
+        cluster = single.get(rec.CLUSTER_KEY)
+        controller = single.get(rec.CONTROLLER_KEY)
+        epoch = single.get(rec.CONTROLLER_EPOCH_KEY)
+        return ClusterView(
+            revision=listing.revision,
+            cluster_id=cluster.cluster_id if isinstance(cluster, rec.ClusterRecord) else "",
+            nodes=nodes,
+            topics=topics,
+            partitions=partitions,
+            controller=controller if isinstance(controller, rec.ControllerRecord) else None,
+            controller_epoch=epoch.controller_epoch if isinstance(epoch, rec.EpochRecord) else 0,
+            controller_epoch_version=fresh[rec.CONTROLLER_EPOCH_KEY][0].version if epoch is not None else 0,
+        )
+
+
+def _record_class(key: str) -> type | None:
+    if key.startswith(rec.NODES_PREFIX):
+        return rec.NodeRecord
+    if key.startswith(rec.TOPICS_PREFIX):
+        return rec.TopicRecord
+    if key.startswith(rec.PARTITIONS_PREFIX):
+        return rec.PartitionRecord
+    return {
+        rec.CLUSTER_KEY: rec.ClusterRecord,
+        rec.CONTROLLER_KEY: rec.ControllerRecord,
+        rec.CONTROLLER_EPOCH_KEY: rec.EpochRecord,
+    }.get(key)
+
+
+class ClusterState:
+    """Follows the store, keeps the node's controller informed, and writes for it and for the replicas."""
+
+    def __init__(
+        self, store: MetadataStore, replicas: Replicas, session: Session, nursery: trio.Nursery
+    ) -> None:
+        self.session = session
+        self._store = store
+        self._replicas = replicas
+        self._nursery = nursery
+        self._reader = ViewReader()
+        settings = replicas.settings
+        self._controller = ctl.Controller(settings.node_id, replicas.incarnation)
+        self._was_active = False
+        self._read_again = trio.Event()
+        self._next_request = 0
+        self._creations: dict[int, Callable[[m.CreateTopicResponse], None]] = {}
+        self.ready = trio.Event()
+
+    @property
+    def is_controller(self) -> bool:
+        return self._controller.active
+
+    def create_topic(
+        self, request: m.CreateTopicRequest, reply: Callable[[m.CreateTopicResponse], None]
+    ) -> None:
+        """Ask our own controller; `reply` is called once."""
+        self._next_request += 1
+        self._creations[self._next_request] = reply
+        self._step(ctl.CreateTopic(request_id=self._next_request, request=request, topic_id=uuid.uuid4().hex))
+
+    def read_again(self) -> None:
+        """Have the store read though no watch fired."""
+        self._read_again.set()
+
+    async def follow(self) -> None:
+        """Read the store whenever something in it changed, or when somebody asks to."""
+        while True:
+            try:
+                async with self._store.watch("/") as watch, trio.open_nursery() as nursery:
+                    nursery.start_soon(self._reread)
+                    async for _ in watch:
+                        await self._read()
+            except* store_api.StoreUnavailableError as errors:
+                log.warning("the metadata store is out of reach, trying again: %s", errors.exceptions[0])
+                await trio.sleep(RETRY_PAUSE)
+
+    async def _reread(self) -> None:
+        while True:
+            await self._read_again.wait()
+            self._read_again = trio.Event()
+            await self._read()
+
+    async def _read(self) -> None:
+        self.apply(await self._store.list("/"))
+
+    def apply(self, listing: store_api.Listing) -> None:
+        """Tell the replicas and the controller what the store holds; older readings are ignored."""
+        if listing.revision < self._replicas.view.revision:
+            return
+        view = self._reader.read(listing)
+        self._replicas.apply(view)
+        self._step(ctl.ViewChanged(view=view))
+        if self._controller.active != self._was_active:
+            self._was_active = self._controller.active
+            word = "is the controller" if self._was_active else "is not the controller any more"
+            log.info("node %d %s (epoch %d)", self._replicas.settings.node_id, word, view.controller_epoch)
+        if self._replicas.settings.node_id in view.nodes:
+            self.ready.set()
+
+    # Writes
+
+    def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
+        self._nursery.start_soon(self._store_isr, host, proposal)
+
+    async def _store_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
+        host.step(await self._try_store_isr(host, proposal))
+        self._replicas.settle()
+
+    async def _try_store_isr(
+        self, host: ReplicaHost, proposal: fx.ProposeIsr
+    ) -> ev.IsrStored | ev.IsrRefused | ev.IsrUnclear:
+        key = rec.partition_key(host.partition)
+        unclear = ev.IsrUnclear(proposal_id=proposal.proposal_id)
+        refused = ev.IsrRefused(proposal_id=proposal.proposal_id)
+        compares: list[store_api.Compare] = [store_api.VersionIs(key, proposal.version)]
+        try:
+            for node_id, incarnation in proposal.joining:
+                entry = (await self._store.get(rec.node_key(node_id))).entry
+                if entry is None or wire.decode_record(rec.NodeRecord, entry.value).incarnation != incarnation:
+                    return refused
+                compares.append(store_api.ValueIs(rec.node_key(node_id), entry.value))
+            put = store_api.Put(key, wire.encode_record(proposal.record))
+            outcome = await self._store.commit(compares, [put], session=self.session)
+        except SessionExpiredError:
+            return refused
+        except MetadataError as error:
+            log.warning("%s: the ISR could not be stored: %s", host.partition, error)
+            return unclear
+        match outcome:
+            case store_api.Committed():
+                return ev.IsrStored(proposal_id=proposal.proposal_id, version=outcome.versions[key])
+            case store_api.Conflict() if outcome.key != key:
+                return refused
+        return unclear
+
+    def _step(self, event: ctl.ControllerEvent) -> None:
+        for effect in self._controller.step(event):
+            match effect:
+                case ctl.Commit():
+                    self._nursery.start_soon(self._commit, effect)
+                case ctl.ReadView():
+                    self.read_again()
+                case ctl.ReplyCreateTopic():
+                    self._creations.pop(effect.request_id)(effect.response)
+
+    async def _commit(self, effect: ctl.Commit) -> None:
+        log.info("node %d writes: %s", self._replicas.settings.node_id, effect.reason)
+        compares: list[store_api.Compare] = [
+            store_api.VersionIs(key, version) if version else store_api.Missing(key)
+            for key, version in effect.checks.items()
+        ]
+        puts = [
+            store_api.Put(put.key, wire.encode_record(put.record), ephemeral=put.ephemeral) for put in effect.puts
+        ]
+        try:
+            outcome = await self._store.commit(compares, puts, session=self.session)
+        except MetadataError as error:
+            log.warning("node %d could not write: %s", self._replicas.settings.node_id, error)
+            await trio.sleep(RETRY_PAUSE)
+            self._step(ctl.CommitDone(outcome="unknown"))
+            return
+        match outcome:
+            case store_api.Committed():
+                done = ctl.CommitDone(outcome="committed", revision=outcome.revision)
+            case store_api.Conflict():
+                done = ctl.CommitDone(outcome="conflict", key=outcome.key)
+            case _:
+                done = ctl.CommitDone(outcome="unknown")
+        self._step(done)
+
+    def session_lost(self) -> None:
+        self._step(ctl.SessionLost())
+
+    async def producer_ids(self, count: int) -> int:
+        """Take `count` producer ids out of the store; the first of them.
+
+        Raises:
+          MetadataError: The store could not be written.
+        """
+        while True:
+            entry = (await self._store.get(rec.PRODUCER_IDS_KEY)).entry
+            first = wire.decode_record(rec.ProducerIdsRecord, entry.value).next_producer_id if entry else 0
+            compare: store_api.Compare = store_api.Missing(rec.PRODUCER_IDS_KEY)
+            if entry is not None:
+                compare = store_api.VersionIs(rec.PRODUCER_IDS_KEY, entry.version)
+            record = wire.encode_record(rec.ProducerIdsRecord(next_producer_id=first + count))
+            outcome = await self._store.commit([compare], [store_api.Put(rec.PRODUCER_IDS_KEY, record)])
+            if isinstance(outcome, store_api.Committed):
+                return first
+
+

@@ -1,0 +1,277 @@
+"""The follower's side of a node: one task for each leader's node, one fetch outstanding on each.
+
+A fetch names every partition that wants one from that leader. If another comes to want one while a fetch is
+parked at the leader, the parked one is cancelled and asked again with both: nothing waits behind an idle
+partition.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...storage import CorruptBatchError
+from ...storage.batch import BatchInfo, scan
+from ...transport import Connection, Identity, Response, TransportError, connect
+from .. import wire
+from ..core import effects as fx
+from ..core import events as ev
+from ..core import messages as m
+from ..core.errors import ErrorCode
+from ..core.records import NodeRecord
+from ..core.types import PartitionId
+from ._payloads import SharedPayload
+from ._replica_host import Batches, to_meta
+from ._timers import Timer
+
+if TYPE_CHECKING:
+    from ._replicas import Replicas
+    from .settings import NodeSettings
+
+log = logging.getLogger("insync.node")
+
+CONNECT_TIMEOUT = 2.0
+SETTLE_TIMEOUT = 0.02
+"""How long a fetch waits for the appends of the one before it, so that their partitions are in it too."""
+
+
+class Fetchers:
+    """The fetch tasks of a node, one for each node that it follows."""
+
+    def __init__(self, node: Replicas, settings: NodeSettings, nursery: trio.Nursery) -> None:
+        self.node = node
+        self.settings = settings
+        self.nursery = nursery
+        self.identity = Identity()
+        self._by_leader: dict[int, LeaderFetcher] = {}
+        self._assigned: dict[PartitionId, LeaderFetcher] = {}
+
+    def want(self, partition: PartitionId, effect: fx.FetchNext) -> None:
+        """A core asks for what comes next; after a failure only when the pause is over."""
+        fetcher = self._assign(partition, effect.leader)
+        if effect.delayed:
+            fetcher.rest(partition)
+            pause = self.settings.replica_fetch_backoff_ms / 1000
+            fetcher.resting[partition] = self.node.timers.call_after(pause, lambda: fetcher.want(partition, effect))
+        else:
+            fetcher.want(partition, effect)
+
+    def stop(self, partition: PartitionId) -> None:
+        """The outstanding question of a core is void."""
+        fetcher = self._assigned.pop(partition, None)
+        if fetcher is not None:
+            fetcher.drop(partition)
+
+    def nodes_changed(self, nodes: dict[int, NodeRecord]) -> None:
+        """Fetchers of processes that are gone, or were replaced, let go of their connections."""
+        for node_id, fetcher in self._by_leader.items():
+            fetcher.address_changed(nodes.get(node_id))
+
+    def _assign(self, partition: PartitionId, leader: int) -> LeaderFetcher:
+        fetcher = self._by_leader.get(leader)
+        if fetcher is None:
+            fetcher = self._by_leader[leader] = LeaderFetcher(self, leader)
+            self.nursery.start_soon(fetcher.run, name=f"fetch from node {leader}")
+        former = self._assigned.get(partition)
+        if former is not None and former is not fetcher:
+            former.drop(partition)
+        self._assigned[partition] = fetcher
+        return fetcher
+
+
+class LeaderFetcher:
+    """Fetches from one node; each assigned partition wants, is asked for, appends, or rests after a failure."""
+
+    def __init__(self, owner: Fetchers, leader: int) -> None:
+        self.leader = leader
+        self.resting: dict[PartitionId, Timer] = {}
+        self._owner = owner
+        self._node = owner.node
+        self._wants: dict[PartitionId, fx.FetchNext] = {}
+        self._asked: dict[PartitionId, fx.FetchNext] = {}
+        self._appending: set[PartitionId] = set()
+        self._news = trio.Event()
+        self._parked = trio.CancelScope()
+        self._connection: Connection | None = None
+        self._address: NodeRecord | None = None
+        self._failing = False
+
+    def want(self, partition: PartitionId, effect: fx.FetchNext) -> None:
+        self.rest(partition)
+        self._wants[partition] = effect
+        self._news.set()
+        self._parked.cancel()
+
+    def rest(self, partition: PartitionId) -> None:
+        """The partition neither appends nor waits for its pause any more."""
+        self._appending.discard(partition)
+        timer = self.resting.pop(partition, None)
+        if timer is not None:
+            timer.cancel()
+
+    def drop(self, partition: PartitionId) -> None:
+        self.rest(partition)
+        self._wants.pop(partition, None)
+        if self._asked.pop(partition, None) is not None and not self._asked:
+            self._parked.cancel()
+        self._news.set()
+
+    def address_changed(self, record: NodeRecord | None) -> None:
+        if record != self._address:
+            self._address = record
+            if self._connection is not None:
+                self._connection.abort(f"node {self.leader} has left or was started again")
+
+    async def run(self) -> None:
+        while True:
+            await self._settled()
+            try:
+                await self._fetch(await self._connected())
+            except (TransportError, OSError) as error:
+                self._failed(f"cannot be fetched from: {error}")
+            except (wire.WireError, CorruptBatchError) as error:
+                if self._connection is not None:
+                    self._connection.abort(str(error))
+                self._failed(f"sent what cannot be read, its connection is dropped: {error}")
+            self._node.settle()
+
+    async def _settled(self) -> None:
+        """Wait for something to ask, and a moment for those partitions that are still appending."""
+        while not self._wants:
+            self._news = trio.Event()
+            await self._news.wait()
+        with trio.move_on_after(SETTLE_TIMEOUT):
+            while self._appending:
+                self._news = trio.Event()
+                await self._news.wait()
+
+    async def _fetch(self, connection: Connection) -> None:
+        self._asked, self._wants = self._wants, {}
+        if not self._asked:
+            return
+        with trio.CancelScope() as self._parked:
+            response = await connection.request(
+                m.Kind.FETCH,
+                wire.encode(self._request()),
+                timeout=self._owner.settings.replica_socket_timeout_ms / 1000,
+            )
+        if self._parked.cancelled_caught:
+            # Withdrawn, to be asked together with whatever has come to want one meanwhile.
+            self._wants = self._asked | self._wants
+            self._asked = {}
+            return
+        self._failing = False
+        with response:
+            self._take(response)
+
+    def _failed(self, reason: str) -> None:
+        if not self._failing:
+            log.warning("node %d %s", self.leader, reason)
+        self._failing = True
+        failed = self._asked | self._wants
+        self._asked, self._wants = {}, {}
+        for partition, effect in failed.items():
+            self._node.hosts[partition].step(
+                ev.FetchFailed(fetch_offset=effect.fetch_offset, leader_epoch=effect.leader_epoch)
+            )
+
+    async def _connected(self) -> Connection:
+        if self._connection is not None and not self._connection.closed.is_set():
+            return self._connection
+        address = self._address = self._node.view.nodes.get(self.leader)
+        if address is None:
+            raise ConnectionError(f"node {self.leader} is not registered")
+        self._connection = await connect(
+            self._node.choose_endpoint(address.endpoints),
+            identity=self._owner.identity,
+            expect_node=self.leader,
+            lane="data",
+            nursery=self._owner.nursery,
+            timeout=CONNECT_TIMEOUT,
+        )
+        return self._connection
+
+    def _request(self) -> m.FetchRequest:
+        settings = self._owner.settings
+        return m.FetchRequest(
+            replica_id=settings.node_id,
+            incarnation=self._owner.identity.incarnation,
+            max_wait_ms=settings.replica_fetch_wait_max_ms,
+            min_bytes=1,
+            max_bytes=settings.replica_fetch_response_max_bytes,
+            partitions=[
+                m.FetchPartition(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    fetch_offset=want.fetch_offset,
+                    max_bytes=settings.replica_fetch_max_bytes,
+                    leader_epoch=want.leader_epoch,
+                    last_fetched_epoch=want.last_fetched_epoch,
+                    high_watermark=want.high_watermark,
+                    log_start_offset=want.log_start_offset,
+                )
+                for partition, want in self._asked.items()
+            ],
+        )
+
+    def _take(self, response: Response) -> None:
+        """Tell every core that asked; a partition that the answer leaves out has no news."""
+        answer: m.FetchResponse = wire.decode_response(m.Kind.FETCH, response.body)
+        payload = SharedPayload(response.payload)
+        contents = self._split(answer, payload)
+        asked, self._asked = self._asked, {}
+        for partition, want in asked.items():
+            host = self._node.hosts[partition]
+            found = contents.get(partition)
+            if found is None:
+                host.step(_no_news(want))
+                continue
+            result, infos, data = found
+            batches = Batches(data, infos, payload.release)
+            host.step(_fetched(want, result, infos, batches))
+            if batches.taken:
+                self._appending.add(partition)
+            else:
+                batches.release()
+        payload.release()
+
+    def _split(
+        self, answer: m.FetchResponse, payload: SharedPayload
+    ) -> dict[PartitionId, tuple[m.FetchResult, list[BatchInfo], memoryview]]:
+        """Check the whole answer before any core hears of it."""
+        position = 0
+        slices = []
+        for result in answer.partitions:
+            if result.size < 0 or position + result.size > len(payload.view):
+                raise wire.WireError("a fetch answer's payload is shorter than its sizes say")
+            slices.append((result, scan(payload.view[position : position + result.size]), position))
+            position += result.size
+        return {
+            PartitionId(result.topic, result.partition): (result, infos, payload.slice(start, result.size))
+            for result, infos, start in slices
+            if PartitionId(result.topic, result.partition) in self._asked
+        }
+
+
+def _no_news(want: fx.FetchNext) -> ev.Fetched:
+    return ev.Fetched(fetch_offset=want.fetch_offset, leader_epoch=want.leader_epoch, error=ErrorCode.NONE)
+
+
+def _fetched(want: fx.FetchNext, result: m.FetchResult, infos: list[BatchInfo], handle: Batches) -> ev.Fetched:
+    try:
+        error = ErrorCode(result.error)
+    except ValueError:
+        error = ErrorCode.UNKNOWN_SERVER_ERROR
+    return ev.Fetched(
+        fetch_offset=want.fetch_offset,
+        leader_epoch=want.leader_epoch,
+        error=error,
+        high_watermark=result.high_watermark,
+        log_start_offset=result.log_start_offset,
+        log_end_offset=result.log_end_offset,
+        diverging=result.diverging,
+        batches=tuple(map(to_meta, infos)),
+        handle=handle,
+    )

@@ -1,0 +1,213 @@
+"""Requests of clients and nodes, each kind to where it is answered."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from ...transport import Connection, Identity, Request, TransportError, connect
+from .. import wire
+from ..core import messages as m
+from ..core.errors import ErrorCode
+from ..core.types import PartitionId
+from ..core.view import ClusterView
+from ..metadata import MetadataError
+from ._cluster_state import ClusterState
+from ._replicas import Replicas
+
+log = logging.getLogger("insync.node")
+
+PRODUCER_ID_BLOCK = 1000
+FORWARD_TIMEOUT = 10.0
+
+
+class Handlers:
+    """The node's side of every request kind. `serve` is called in the order in which requests arrive."""
+
+    def __init__(
+        self, replicas: Replicas, state: ClusterState, identity: Identity, nursery: trio.Nursery
+    ) -> None:
+        self._replicas = replicas
+        self._state = state
+        self._identity = identity
+        self._nursery = nursery
+        self._producer_ids = range(0)
+        self._taking_ids = trio.Lock()
+        self._by_kind: dict[int, Callable[[Request], None]] = {
+            m.Kind.PRODUCE: replicas.produces.serve,
+            m.Kind.FETCH: replicas.fetches.serve,
+            m.Kind.LIST_OFFSETS: self._list_offsets,
+            m.Kind.METADATA: self._metadata,
+            m.Kind.CREATE_TOPIC: self._create_topic,
+            m.Kind.INIT_PRODUCER_ID: self._init_producer_id,
+            m.Kind.DESCRIBE_PARTITIONS: self._describe_partitions,
+        }
+
+    def serve(self, request: Request) -> None:
+        """Answer now or later; what is no request is refused and harms nothing."""
+        serve = self._by_kind.get(request.kind)
+        if serve is None:
+            request.fail(ErrorCode.INVALID_REQUEST, f"this node knows no request of kind {request.kind}")
+            return
+        try:
+            serve(request)
+        except wire.WireError as error:
+            request.fail(ErrorCode.INVALID_REQUEST, str(error))
+        self._replicas.settle()
+
+    def disconnected(self, connection: Connection) -> None:
+        self._replicas.fetches.disconnected(connection)
+
+    def _list_offsets(self, request: Request) -> None:
+        message: m.ListOffsetsRequest = wire.decode_request(m.Kind.LIST_OFFSETS, request.body)
+        results = [self._list_offset(wanted) for wanted in message.partitions]
+        request.reply(wire.encode(m.ListOffsetsResponse(partitions=results)))
+
+    def _list_offset(self, wanted: m.ListOffsetsPartition) -> m.ListOffsetsResult:
+        host = self._replicas.hosts.get(PartitionId(wanted.topic, wanted.partition))
+        leader = host.replica.leader if host is not None else None
+        hinted, epoch, offset = -1, -1, -1
+        if host is None:
+            error = self._replicas.missing_error(wanted.topic, wanted.partition)
+        elif leader is None:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            hinted, epoch = host.replica.hint()
+        else:
+            hinted, epoch = host.replica.hint()
+            if wanted.timestamp == m.EARLIEST_TIMESTAMP:
+                error, offset = ErrorCode.NONE, host.replica.log.log_start_offset
+            elif wanted.timestamp == m.LATEST_TIMESTAMP:
+                error, offset = leader.latest_offset()
+            else:
+                error = ErrorCode.INVALID_REQUEST
+        return m.ListOffsetsResult(
+            topic=wanted.topic,
+            partition=wanted.partition,
+            error=error,
+            offset=offset,
+            leader_epoch=epoch,
+            leader=hinted,
+        )
+
+    def _metadata(self, request: Request) -> None:
+        message: m.MetadataRequest = wire.decode_request(m.Kind.METADATA, request.body)
+        request.reply(wire.encode(describe_view(self._replicas.view, message.topics)))
+
+    def _describe_partitions(self, request: Request) -> None:
+        message: m.DescribePartitionsRequest = wire.decode_request(m.Kind.DESCRIBE_PARTITIONS, request.body)
+        response = m.DescribePartitionsResponse(
+            node_id=self._identity.node_id,
+            incarnation=self._identity.incarnation,
+            partitions=self._replicas.describe(message.topics),
+        )
+        request.reply(wire.encode(response))
+
+    def _create_topic(self, request: Request) -> None:
+        message: m.CreateTopicRequest = wire.decode_request(m.Kind.CREATE_TOPIC, request.body)
+        if self._state.is_controller or message.forwarded:
+            self._state.create_topic(message, lambda response: request.reply(wire.encode(response)))
+        else:
+            self._nursery.start_soon(self._forward, request, message)
+
+    async def _forward(self, request: Request, message: m.CreateTopicRequest) -> None:
+        """Pass a wish on to the controller; if there is none, or it is out of reach, the client asks again."""
+        view = self._replicas.view
+        node = view.nodes.get(view.controller.node_id) if view.controller is not None else None
+        if node is None:
+            request.reply(wire.encode(_not_controller("there is no controller at this moment")))
+            return
+        try:
+            connection = await connect(
+                self._replicas.choose_endpoint(node.endpoints),
+                identity=self._identity,
+                expect_node=node.node_id,
+                lane="control",
+                nursery=self._nursery,
+                timeout=FORWARD_TIMEOUT,
+            )
+            try:
+                body = wire.encode(attrs.evolve(message, forwarded=True))
+                with await connection.request(m.Kind.CREATE_TOPIC, body, timeout=FORWARD_TIMEOUT) as response:
+                    request.reply(bytes(response.body))
+            finally:
+                connection.abort("forwarded")
+        except (TransportError, OSError) as error:
+            text = f"the controller, node {node.node_id}, is out of reach: {error}"
+            request.reply(wire.encode(_not_controller(text)))
+
+    def _init_producer_id(self, request: Request) -> None:
+        message: m.InitProducerIdRequest = wire.decode_request(m.Kind.INIT_PRODUCER_ID, request.body)
+        self._nursery.start_soon(self._give_producer_id, request, message)
+
+    async def _give_producer_id(self, request: Request, message: m.InitProducerIdRequest) -> None:
+        """A producer id is used once and never again; a producer that asks anew gets another."""
+        try:
+            async with self._taking_ids:
+                if not self._producer_ids:
+                    first = await self._state.producer_ids(PRODUCER_ID_BLOCK)
+                    self._producer_ids = range(first, first + PRODUCER_ID_BLOCK)
+                producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        except MetadataError as error:
+            response = m.InitProducerIdResponse(error=ErrorCode.LEADER_NOT_AVAILABLE, message=str(error))
+        else:
+            response = m.InitProducerIdResponse(error=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)
+        request.reply(wire.encode(response))
+
+
+def _not_controller(message: str) -> m.CreateTopicResponse:
+    return m.CreateTopicResponse(error=ErrorCode.NOT_CONTROLLER, message=message)
+
+
+def describe_view(view: ClusterView, topics: list[str] | None) -> m.MetadataResponse:
+    """The answer to a metadata request."""
+    names = sorted(view.topics) if topics is None else topics
+    return m.MetadataResponse(
+        cluster_id=view.cluster_id,
+        revision=view.revision,
+        controller_id=view.controller.node_id if view.controller is not None else -1,
+        nodes=[
+            m.NodeInfo(
+                node_id=node.node_id,
+                incarnation=node.incarnation,
+                endpoints=list(node.endpoints),
+                rack=node.rack,
+            )
+            for node in sorted(view.nodes.values(), key=lambda node: node.node_id)
+        ],
+        topics=[_describe_topic(view, name) for name in names],
+    )
+
+
+def _describe_topic(view: ClusterView, name: str) -> m.TopicInfo:
+    topic = view.topics.get(name)
+    if topic is None:
+        return m.TopicInfo(name=name, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    records = [
+        versioned.record
+        for index in range(topic.partitions)
+        if (versioned := view.partitions.get(PartitionId(name, index))) is not None
+    ]
+    return m.TopicInfo(
+        name=name,
+        error=ErrorCode.NONE,
+        topic_id=topic.topic_id,
+        replication_factor=topic.replication_factor,
+        config=attrs.asdict(topic.config),
+        partitions=[
+            m.PartitionInfo(
+                partition=record.partition,
+                leader=record.leader,
+                leader_epoch=record.leader_epoch,
+                partition_epoch=record.partition_epoch,
+                replicas=list(record.replicas),
+                isr=list(record.isr),
+                elr=list(record.elr),
+            )
+            for record in records
+        ],
+    )
+
+

@@ -1,0 +1,199 @@
+"""A node: everything of this room put together, for use inside a trio program or as a process of its own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from ...storage import LogDirectory, StorageError
+from ...transport import Identity, TransportError, serve
+from ..metadata import MetadataError, MetadataStore, open_store
+from ._cluster_state import ClusterState
+from ._handlers import Handlers
+from ._registration import Registration, found_or_join
+from ._replicas import Replicas
+from .errors import NodeError, NodeStartError
+from .settings import NodeSettings
+
+log = logging.getLogger("insync.node")
+
+RENEWALS_PER_TIMEOUT = 4
+
+
+class Node:
+    """One member of a cluster: it hosts replicas of partitions, leads some of them and follows others.
+
+    Use it as an async context manager inside a trio program:
+
+        async with Node(NodeSettings(node_id=1, data_dir="data", store="sqlite:////srv/meta.db")) as node:
+            ...
+
+    The body starts when the node is registered and serves. Leaving the block stops it cleanly. If it fails
+    meanwhile the body is cancelled and the error raised.
+
+    Raises (on entering):
+      NodeError: The node id is in use, the store belongs to another cluster, a setting cannot work; or
+        `NodeStartError`, whose cause is the storage, transport or metadata error that tells what is wrong.
+    """
+
+    def __init__(self, settings: NodeSettings) -> None:
+        self.settings = settings
+        self.node_id = settings.node_id
+        self.cluster_id = ""
+        self.incarnation = 0
+        self.endpoints: list[str] = []
+        self._running: AsyncExitStack | None = None
+        self._replicas: Replicas | None = None
+        self._failed: NodeError | None = None
+
+    async def __aenter__(self) -> Self:
+        self._running = AsyncExitStack()
+        await self._running.enter_async_context(self._run())
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> bool | None:
+        assert self._running is not None
+        return await self._running.__aexit__(exc_type, exc, traceback)
+
+    @asynccontextmanager
+    async def _run(self) -> AsyncIterator[None]:
+        try:
+            async with AsyncExitStack() as stack:
+                await self._start(stack)
+                yield
+        except BaseExceptionGroup as group:
+            error = _single(group)
+            if error is group:
+                raise
+            raise error from error.__cause__
+        if self._failed is not None:
+            raise self._failed
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        """Bring the parts up in order; the stack takes them down in the reverse one."""
+        settings = self.settings
+        try:
+            store = await stack.enter_async_context(open_store(settings.store))
+            self.cluster_id = await found_or_join(store, settings.cluster_id)
+            directory = await trio.to_thread.run_sync(self._open_directory)
+            stack.push_async_callback(self._stop_logs, directory)
+            registration = await Registration.prepare(
+                store,
+                node_id=self.node_id,
+                directory_id=directory.directory_id,
+                clean=directory.was_clean,
+                rack=settings.rack,
+            )
+            self.incarnation = registration.incarnation
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            stack.callback(nursery.cancel_scope.cancel)
+            replicas = self._replicas = Replicas(settings, directory, self.incarnation, nursery)
+            replicas.adopt(await trio.to_thread.run_sync(replicas.open_existing))
+            await self._go_live(stack, store, registration, replicas, nursery)
+        except (StorageError, TransportError, MetadataError) as error:
+            raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error
+
+    def _open_directory(self) -> LogDirectory:
+        return LogDirectory(self.settings.data_dir, cluster_id=self.cluster_id, node_id=self.node_id)
+
+    async def _go_live(
+        self,
+        stack: AsyncExitStack,
+        store: MetadataStore,
+        registration: Registration,
+        replicas: Replicas,
+        nursery: trio.Nursery,
+    ) -> None:
+        settings = self.settings
+        replicas.writer.start()
+        identity = Identity(cluster_id=self.cluster_id, node_id=self.node_id, incarnation=self.incarnation)
+        replicas.fetchers.identity = identity
+        session = await store.open_session(settings.session_timeout_ms)
+        state = ClusterState(store, replicas, session, nursery)
+        replicas.store = state
+        handlers = Handlers(replicas, state, identity, nursery)
+        for url in settings.listeners:
+            listener = await nursery.start(_serve, url, handlers, identity)
+            self.endpoints += listener.endpoints
+        await registration.enter(session, self.endpoints, settings.session_timeout_ms / 1000 + 1)
+        nursery.start_soon(replicas.timers.run)
+        nursery.start_soon(replicas.tick)
+        nursery.start_soon(replicas.checkpoint)
+        nursery.start_soon(state.follow)
+        nursery.start_soon(self._keep_registered, store, registration, state)
+        nursery.start_soon(self._watch_failure, replicas, nursery)
+        stack.push_async_callback(_end_session, state)
+        await state.ready.wait()
+
+    async def _keep_registered(
+        self, store: MetadataStore, registration: Registration, state: ClusterState
+    ) -> None:
+        """A lost session is opened anew: the process is the same, so it comes back as it was."""
+        while True:
+            await state.session.expired.wait()
+            log.warning("node %d lost its session in the metadata store and registers again", self.node_id)
+            state.session_lost()
+            try:
+                session = await store.open_session(self.settings.session_timeout_ms)
+                await registration.enter_again(session, self.endpoints)
+            except MetadataError as error:
+                log.warning("node %d cannot register: %s", self.node_id, error)
+                await trio.sleep(self.settings.session_timeout_ms / 1000 / RENEWALS_PER_TIMEOUT)
+                continue
+            state.session = session
+            state.read_again()
+
+    async def _watch_failure(self, replicas: Replicas, nursery: trio.Nursery) -> None:
+        await replicas.failed.wait()
+        self._failed = replicas.failure
+        nursery.cancel_scope.cancel()
+
+    async def _stop_logs(self, directory: LogDirectory) -> None:
+        """All that was asked of the logs is done, then they are closed; cleanly, unless one has failed."""
+        replicas = self._replicas
+        clean = replicas is not None and replicas.failure is None and replicas.opened
+        with trio.CancelScope(shield=True):
+            if replicas is not None:
+                await replicas.writer.stop()
+                if clean:
+                    high_watermarks = replicas.high_watermarks()
+                    await trio.to_thread.run_sync(directory.write_checkpoints, high_watermarks)
+            await trio.to_thread.run_sync(lambda: directory.close(clean=clean))
+
+
+async def _end_session(state: ClusterState) -> None:
+    """Leave the cluster before anything else stops, so that others lead at once."""
+    with trio.move_on_after(1.0, shield=True):
+        await state.session.close()
+
+
+async def _serve(
+    url: str, handlers: Handlers, identity: Identity, *, task_status: trio.TaskStatus[object]
+) -> None:
+    await serve(
+        url,
+        handlers.serve,
+        identity=identity,
+        on_disconnect=handlers.disconnected,
+        task_status=task_status,
+    )
+
+
+def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The one error of a group of one, so that callers can catch it by its class."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+

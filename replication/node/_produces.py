@@ -1,0 +1,150 @@
+"""Produce requests on the leader's node: checked, handed to the cores, answered when every partition has answered."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from ...storage import CorruptBatchError
+from ...storage.batch import BatchInfo, scan
+from ...transport import Request
+from .. import wire
+from ..core import effects as fx
+from ..core import events as ev
+from ..core import messages as m
+from ..core.errors import ErrorCode
+from ..core.types import PartitionId
+from ._payloads import SharedPayload
+from ._replica_host import Batches, ReplicaHost, to_meta
+
+if TYPE_CHECKING:
+    from ._replicas import Replicas
+
+
+class RejectedBatchError(Exception):
+    """A batch that must not reach a log; (code, text for the producer)."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+
+@attrs.define(eq=False, slots=True)
+class PendingProduce:
+    """A request with the results that have come in; `missing` more will come."""
+
+    request: Request
+    missing: int
+    results: list[m.ProduceResult] = attrs.Factory(list)
+
+    def add(self, result: m.ProduceResult) -> None:
+        self.results.append(result)
+        self.missing -= 1
+        if self.missing == 0:
+            self.request.reply(wire.encode(m.ProduceResponse(partitions=self.results)))
+
+
+class Produces:
+    """All produce requests that this node has not answered yet."""
+
+    def __init__(self, node: Replicas) -> None:
+        self._node = node
+        self._ids = count(1)
+        self._pending: dict[int, PendingProduce] = {}
+
+    def serve(self, request: Request) -> None:
+        """Take a request from the transport."""
+        message: m.ProduceRequest = wire.decode_request(m.Kind.PRODUCE, request.body)
+        payload = SharedPayload(request.payload)
+        pending = PendingProduce(request, len(message.partitions))
+        if not message.partitions:
+            request.reply(wire.encode(m.ProduceResponse(partitions=[])))
+        position = 0
+        for wanted in message.partitions:
+            self._produce(pending, message, wanted, payload, position)
+            position += wanted.size
+        payload.release()
+
+    def replied(self, partition: PartitionId, effect: fx.ReplyProduce) -> None:
+        """The core's answer for one partition of one request."""
+        pending = self._pending.pop(effect.request_id)
+        pending.add(
+            m.ProduceResult(
+                topic=partition.topic,
+                partition=partition.partition,
+                error=effect.error,
+                base_offset=effect.base_offset,
+                log_start_offset=effect.log_start_offset,
+                leader=effect.leader,
+                leader_epoch=effect.leader_epoch,
+                message=effect.message,
+            )
+        )
+
+    def _produce(
+        self,
+        pending: PendingProduce,
+        message: m.ProduceRequest,
+        wanted: m.ProducePartition,
+        payload: SharedPayload,
+        position: int,
+    ) -> None:
+        try:
+            host = self._host(wanted)
+            info = self._check(wanted, payload, position)
+        except RejectedBatchError as error:
+            pending.add(
+                m.ProduceResult(
+                    topic=wanted.topic, partition=wanted.partition, error=error.code, message=error.message
+                )
+            )
+            return
+        batches = Batches(payload.slice(position, wanted.size), (info,), payload.release)
+        request_id = next(self._ids)
+        self._pending[request_id] = pending
+        host.step(
+            ev.Produce(
+                request_id=request_id,
+                acks=message.acks,
+                batch=to_meta(info),
+                deadline=trio.current_time() + message.timeout_ms / 1000,
+                handle=batches,
+                leader_epoch=wanted.leader_epoch,
+            )
+        )
+        if not batches.taken:
+            batches.release()
+
+    def _host(self, wanted: m.ProducePartition) -> ReplicaHost:
+        host = self._node.hosts.get(PartitionId(wanted.topic, wanted.partition))
+        if host is None:
+            raise RejectedBatchError(self._node.missing_error(wanted.topic, wanted.partition), "")
+        return host
+
+    def _check(self, wanted: m.ProducePartition, payload: SharedPayload, position: int) -> BatchInfo:
+        """The one batch that stands at `position`, checked whole: sizes, CRC, and that it is a producer's."""
+        limit = self._node.max_message_bytes(wanted.topic)
+        if wanted.size > limit:
+            raise RejectedBatchError(
+                ErrorCode.RECORD_TOO_LARGE,
+                f"a batch of {wanted.size} bytes is over max_message_bytes={limit} of topic {wanted.topic!r}: "
+                "send smaller records or batches, or raise the topic's setting",
+            )
+        if wanted.size < 0 or position + wanted.size > len(payload.view):
+            raise RejectedBatchError(ErrorCode.CORRUPT_MESSAGE, "the payload is shorter than its sizes say")
+        try:
+            infos = scan(payload.view[position : position + wanted.size])
+        except CorruptBatchError as error:
+            raise RejectedBatchError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        if len(infos) != 1:
+            raise RejectedBatchError(ErrorCode.INVALID_RECORD, f"expected one batch, found {len(infos)}")
+        info = infos[0]
+        if info.record_count != info.last_offset_delta + 1 or info.is_control:
+            raise RejectedBatchError(ErrorCode.INVALID_RECORD, "a producer's batch is dense and no control batch")
+        if info.producer_id >= 0 and (info.base_sequence < 0 or info.producer_epoch < 0):
+            raise RejectedBatchError(ErrorCode.INVALID_RECORD, "a producer id without an epoch or a sequence")
+        return info

@@ -1,0 +1,183 @@
+"""One replica on its node: hands events to the core and carries out what the core asks for."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from ...storage import Chunk, Log
+from ...storage.batch import BatchInfo
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.records import Versioned
+from ..core.replica import Replica, ReplicaSettings
+from ..core.types import BatchMeta, EpochEntry, PartitionId, ProducerEntry, SequencedBatch
+from ._log_writer import AppendWork, CallWork, Lane
+
+if TYPE_CHECKING:
+    from ._replicas import Replicas
+
+log = logging.getLogger("insync.node")
+
+
+@attrs.define(eq=False, slots=True)
+class Batches:
+    """The bytes behind a `handle` of the core; `release` is called once they are no longer needed.
+
+    `taken`: the core has asked for their append, so the writer will release them.
+    """
+
+    data: memoryview
+    infos: Sequence[BatchInfo]
+    release: Callable[[], None]
+    taken: bool = False
+
+
+def to_meta(info: BatchInfo) -> BatchMeta:
+    """What the core wants to know of a scanned batch."""
+    return BatchMeta(
+        info.base_offset,
+        info.last_offset_delta + 1,
+        info.leader_epoch,
+        info.size_bytes,
+        info.producer_id,
+        info.producer_epoch,
+        info.base_sequence,
+    )
+
+
+class ReplicaHost:
+    """Drives one `Replica`. All methods run on the event loop; the log is changed by the writer thread only."""
+
+    def __init__(
+        self, node: Replicas, partition: PartitionId, node_id: int, incarnation: int, settings: ReplicaSettings
+    ) -> None:
+        self.partition = partition
+        self.replica = Replica(partition, node_id, incarnation, settings)
+        self.lane = Lane(failed=self._on_failed)
+        self._node = node
+        self._told_version = 0
+        self._obey: dict[type, Callable[[Any], None]] = {
+            fx.Append: self._append,
+            fx.AssignEpoch: self._assign_epoch,
+            fx.Truncate: self._truncate,
+            fx.ReplyProduce: lambda effect: node.replies.produce(partition, effect),
+            fx.ReplyFetch: lambda effect: node.replies.fetch(partition, effect),
+            fx.Wake: lambda effect: node.wake(partition),
+            fx.FetchNext: lambda effect: node.fetchers.want(partition, effect),
+            fx.StopFetch: lambda effect: node.fetchers.stop(partition),
+            fx.ProposeIsr: lambda effect: node.propose_isr(self, effect),
+            fx.ReadRecord: lambda effect: node.read_again(),
+            fx.RoleChanged: self._role_changed,
+        }
+
+    @property
+    def log(self) -> Log | None:
+        return self.lane.log
+
+    def step(self, event: ev.Event) -> None:
+        """Tell the core, and do as it says."""
+        for effect in self.replica.step(event, trio.current_time()):
+            self._obey[type(effect)](effect)
+
+    def record_read(self, versioned: Versioned) -> None:
+        """The store was read: tell the core, unless it has heard this very version and awaits none."""
+        if versioned.version != self._told_version or self.replica.awaits_record:
+            self._told_version = versioned.version
+            self.step(ev.RecordChanged(versioned=versioned))
+
+    def adopt(self, opened: Log, high_watermark: int) -> None:
+        """The log is open."""
+        self.lane.log = opened
+        self.step(
+            ev.Opened(
+                log_start_offset=opened.log_start_offset,
+                log_end_offset=opened.log_end_offset,
+                high_watermark=high_watermark,
+                epochs=_epochs(opened),
+                producers=_producers(opened),
+            )
+        )
+
+    def _append(self, effect: fx.Append) -> None:
+        batches = effect.handle
+        assert isinstance(batches, Batches)
+        batches.taken = True
+        chunk = Chunk(batches.data, batches.infos, effect.base_offset, effect.leader_epoch)
+        end_offset = effect.batches[-1].next_offset
+        self._node.writer.submit(AppendWork(self.lane, chunk, partial(self._appended, batches, end_offset)))
+
+    def _appended(self, batches: Batches, log_end_offset: int) -> None:
+        batches.release()
+        self.step(ev.Appended(log_end_offset=log_end_offset))
+
+    def _assign_epoch(self, effect: fx.AssignEpoch) -> None:
+        opened = self._opened()
+        self._node.writer.submit(
+            CallWork(
+                self.lane,
+                lambda: opened.assign_epoch(effect.epoch, effect.start_offset),
+                lambda _: self.step(ev.EpochAssigned()),
+            )
+        )
+
+    def _truncate(self, effect: fx.Truncate) -> None:
+        opened = self._opened()
+        self._node.abort_ranges(self.partition, 0 if effect.restart else effect.offset)
+        log.warning(
+            "%s: truncate from %d to %d", self.partition, opened.log_end_offset, effect.offset
+        )
+        cut = partial(opened.truncate_fully if effect.restart else opened.truncate, effect.offset)
+        self._node.writer.submit(CallWork(self.lane, partial(_cut, opened, cut), self._truncated))
+
+    def _truncated(self, event: object) -> None:
+        assert isinstance(event, ev.Truncated)
+        self.step(event)
+
+    def _on_failed(self, reason: str) -> None:
+        self.step(ev.LogFailed(reason=reason))
+        self._node.log_failed(self.partition, reason)
+
+    def _role_changed(self, effect: fx.RoleChanged) -> None:
+        log.info(
+            "%s: %s at leader epoch %d (leader %d): %s",
+            self.partition,
+            effect.role,
+            effect.leader_epoch,
+            effect.leader,
+            effect.reason,
+        )
+
+    def _opened(self) -> Log:
+        assert self.lane.log is not None
+        return self.lane.log
+
+
+def _cut(opened: Log, cut: Callable[[], None]) -> ev.Truncated:
+    cut()
+    return ev.Truncated(
+        log_start_offset=opened.log_start_offset,
+        log_end_offset=opened.log_end_offset,
+        epochs=_epochs(opened),
+        producers=_producers(opened),
+    )
+
+
+def _epochs(opened: Log) -> tuple[EpochEntry, ...]:
+    return tuple(EpochEntry(entry.epoch, entry.start_offset) for entry in opened.epochs)
+
+
+def _producers(opened: Log) -> tuple[ProducerEntry, ...]:
+    return tuple(
+        ProducerEntry(
+            state.producer_id,
+            state.producer_epoch,
+            tuple(SequencedBatch(*batch) for batch in state.batches),
+        )
+        for state in opened.producer_states()
+    )

@@ -1,0 +1,50 @@
+"""Callbacks at times of the trio clock: one task for all of them, so that a timer costs no task."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+import attrs
+import trio
+
+
+@attrs.define(eq=False, slots=True)
+class Timer:
+    """A callback to come; `cancel` makes it never come."""
+
+    callback: Callable[[], None] | None
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Timers:
+    """A heap of callbacks. `run` is the task that calls them."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Timer]] = []
+        self._order = count()
+        self._sooner = trio.Event()
+
+    def call_at(self, deadline: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(callback)
+        heapq.heappush(self._heap, (deadline, next(self._order), timer))
+        if self._heap[0][2] is timer:
+            self._sooner.set()
+        return timer
+
+    def call_after(self, seconds: float, callback: Callable[[], None]) -> Timer:
+        return self.call_at(trio.current_time() + seconds, callback)
+
+    async def run(self) -> None:
+        while True:
+            self._sooner = trio.Event()
+            with trio.move_on_at(self._heap[0][0] if self._heap else float("inf")):
+                await self._sooner.wait()
+            now = trio.current_time()
+            while self._heap and self._heap[0][0] <= now:
+                callback = heapq.heappop(self._heap)[2].callback
+                if callback is not None:
+                    callback()

@@ -1,0 +1,29 @@
+"""Errors of a node. `NodeError` is their root; the cause in another room is the `__cause__`."""
+
+from __future__ import annotations
+
+from ..errors import ReplicationError
+
+
+class NodeError(ReplicationError):
+    """Root of what a node raises."""
+
+
+class InvalidSettingError(NodeError, ValueError):
+    """A setting has a value that cannot work; the text says which would."""
+
+
+class DuplicateNodeError(NodeError):
+    """Another living process is registered under this node id."""
+
+
+class ClusterMismatchError(NodeError):
+    """The store belongs to another cluster than the settings ask for."""
+
+
+class NodeStartError(NodeError):
+    """The node could not start; the text of the cause says why and what to do."""
+
+
+class LogDirectoryFailedError(NodeError):
+    """The node's only log directory failed while it was serving, so it has stopped; others take over."""

@@ -1,0 +1,61 @@
+"""The settings of a node, with Kafka's names in snake_case and Kafka's defaults where not said otherwise."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+
+from .errors import InvalidSettingError
+
+
+def _positive(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
+    if value <= 0:
+        raise InvalidSettingError(f"{attribute.name}={value}: use a number above 0")
+
+
+def _not_negative(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
+    if value < 0:
+        raise InvalidSettingError(f"{attribute.name}={value}: use 0 or more")
+
+
+@attrs.frozen(kw_only=True)
+class NodeSettings:
+    """Durations in milliseconds, sizes in bytes.
+
+    node_id: unique in the cluster and kept over restarts; 0 or more.
+    data_dir: folder of the node's logs, made if absent; belongs to one node of one cluster.
+    store: URL of the metadata store that all nodes of the cluster share, e.g. `sqlite:////srv/insync/meta.db`.
+    listeners: URLs to listen on; port 0 takes a free one. `Node.endpoints` tells what came of them.
+    cluster_id: refuse to join any other cluster; None joins (or founds) the one in the store.
+    session_timeout_ms: how long a silent node counts as alive. Shorter than Kafka's 9,000: failover is fenced,
+      so a false suspicion costs an election and nothing else.
+    replica_lag_time_max_ms: how long a follower may lag before it leaves the ISR.
+    replica_fetch_backoff_ms: pause of a follower after a failed fetch. Shorter than Kafka's 1,000: it bounds how
+      soon a new leader has its followers, and with them its first commit.
+    """
+
+    node_id: int = attrs.field(validator=_not_negative)
+    data_dir: str | Path
+    store: str
+    listeners: tuple[str, ...] = attrs.field(default=("tcp://127.0.0.1:0",), converter=tuple)
+    cluster_id: str | None = None
+    rack: str = ""
+    session_timeout_ms: int = attrs.field(default=1000, validator=_positive)
+    replica_lag_time_max_ms: int = attrs.field(default=30000, validator=_positive)
+    replica_fetch_wait_max_ms: int = attrs.field(default=500, validator=_positive)
+    replica_fetch_max_bytes: int = attrs.field(default=1 << 20, validator=_positive)
+    replica_fetch_response_max_bytes: int = attrs.field(default=10 << 20, validator=_positive)
+    replica_fetch_backoff_ms: int = attrs.field(default=50, validator=_positive)
+    replica_socket_timeout_ms: int = attrs.field(default=30000, validator=_positive)
+    replica_high_watermark_checkpoint_interval_ms: int = attrs.field(default=5000, validator=_positive)
+    fetch_max_bytes: int = attrs.field(default=55 << 20, validator=_positive)
+
+    def __attrs_post_init__(self) -> None:
+        if not self.listeners:
+            raise InvalidSettingError("listeners is empty: give at least one URL, e.g. tcp://127.0.0.1:0")
+        if self.replica_fetch_wait_max_ms >= self.replica_lag_time_max_ms:
+            raise InvalidSettingError(
+                f"replica_fetch_wait_max_ms={self.replica_fetch_wait_max_ms} must be below "
+                f"replica_lag_time_max_ms={self.replica_lag_time_max_ms}: idle followers would leave the ISR"
+            )

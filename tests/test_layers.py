@@ -1,0 +1,64 @@
+"""The four laws of the house are checked by import-linter; here it is shown that the check can fail."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ROOMS = {"replication": "replication", "storage": "storage", "transport": "transport", "plugins": "plugins"}
+PLANTS = [
+    ("replication/core/isr.py", "import time", "the core does no I/O"),
+    ("replication/core/replica.py", "import trio", "the core does no I/O"),
+    ("replication/core/epochs.py", "from ..wire import encode", "the core does no I/O"),
+    ("storage/segment_planted.py", "from ..transport import connect", "know neither each other"),
+    ("transport/abc.py", "from ..replication.core import types", "nothing below imports"),
+    ("replication/node/settings.py", "from insync.plugins.tcp import TcpTransport", "nothing imports a plugin"),
+    ("replication/client/producer.py", "from ...storage import LogDirectory", "nothing else of storage"),
+    ("replication/core/records.py", "from ..node import Node", "imports go one way"),
+]
+
+
+def check(tree: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1", "COLUMNS": "160"}
+    code = "import sys; from importlinter.cli import lint_imports_command as c; sys.exit(c())"
+    return subprocess.run(
+        [sys.executable, "-c", code, "--config", str(ROOT / "setup.cfg"), "--no-cache"],
+        cwd=tree,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    for package, folder in ROOMS.items():
+        shutil.copytree(
+            ROOT / folder, tmp_path / "insync" / package, ignore=shutil.ignore_patterns("__pycache__", "*.so")
+        )
+    return tmp_path
+
+
+def test_the_tree_keeps_the_laws(tree: Path) -> None:
+    result = check(tree)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(("file", "line", "law"), PLANTS)
+def test_a_forbidden_import_is_found(tree: Path, file: str, line: str, law: str) -> None:
+    planted = tree / "insync" / file
+    text = planted.read_text() if planted.exists() else ""
+    head, sep, rest = text.partition("from __future__ import annotations\n")
+    planted.write_text(f"{head}{sep}{line}\n{rest}" if sep else f"{line}\n{text}")
+    result = check(tree)
+    assert result.returncode == 1, result.stdout
+    broken = [row for row in result.stdout.splitlines() if row.endswith("BROKEN")]
+    assert any(law in row for row in broken), result.stdout
