@@ -1,0 +1,151 @@
+"""`insync node`: one node, until it is asked to stop."""
+
+from __future__ import annotations
+
+import json as json_
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import AsyncIterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+if TYPE_CHECKING:
+    from ..node import Node, NodeSettings
+
+PARENT_GRACE = 10.0
+"""Seconds for an orderly stop after the parent has gone; then the process ends anyhow."""
+
+
+def node(
+    *,
+    node_id: int,
+    data_dir: Path,
+    store: str,
+    listen: tuple[str, ...] = ("tcp://127.0.0.1:0",),
+    cluster_id: str | None = None,
+    rack: str = "",
+    session_timeout_ms: int = 1000,
+    log_level: Literal["debug", "info", "warning", "error"] = "info",
+    json: Annotated[bool, Parameter(negative="")] = False,
+    stop_with_stdin: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Run one node of a cluster until SIGINT or SIGTERM.
+
+    All nodes of a cluster share one metadata store and nothing else. The first one to arrive founds the cluster.
+    One line on standard output says when the node serves; changes of leaders, ISRs and epochs go to standard
+    error, one line each.
+
+    Example: `insync node --node-id 1 --data-dir /srv/n1 --store sqlite:////srv/meta.db --listen tcp://127.0.0.1:9092`
+
+    Parameters
+    ----------
+    node_id
+        Number of this node, unique in the cluster, the same at every start.
+    data_dir
+        Folder for this node's logs; made if absent. It belongs to this node of this cluster.
+    store
+        URL of the metadata store, e.g. sqlite:////srv/meta.db (four slashes: an absolute path).
+    listen
+        Where to listen; port 0 takes a free one. Give it several times for several addresses.
+    cluster_id
+        Refuse to join any other cluster than this.
+    rack
+        Where the node stands, told to clients.
+    session_timeout_ms
+        How long the node may be silent before the others take over from it.
+    log_level
+        Least important kind of line on standard error.
+    json
+        Say on standard output in JSON when the node is ready.
+    stop_with_stdin
+        Stop when standard input ends: a parent that holds the other end never leaves a node behind.
+    """
+    import trio
+
+    from ..node import NodeSettings
+
+    _log_to_stderr(node_id, log_level)
+    if stop_with_stdin:
+        _stop_when_stdin_ends()
+    settings = NodeSettings(
+        node_id=node_id,
+        data_dir=str(data_dir),
+        store=store,
+        listeners=listen,
+        cluster_id=cluster_id,
+        rack=rack,
+        session_timeout_ms=session_timeout_ms,
+    )
+    return trio.run(_serve, settings, json)
+
+
+async def _serve(settings: NodeSettings, as_json: bool) -> int:
+    """Serve until a signal asks to stop (or the node fails); status 0 after SIGTERM, 128 + signal after others."""
+    import trio
+
+    from ..node import Node
+    from .running import STOP_SIGNALS
+
+    starting, serving = trio.CancelScope(), trio.CancelScope()
+    caught: list[int] = []
+
+    async def stop_on_signal(signals: AsyncIterable[int]) -> None:
+        async for number in signals:
+            caught.append(number)
+            (serving if ready else starting).cancel()
+
+    ready = False
+    with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop_on_signal, signals)
+            with starting:
+                async with Node(settings) as node:
+                    ready = True
+                    _announce(node, as_json)
+                    with serving:
+                        await node.wait_closed()
+            nursery.cancel_scope.cancel()
+    return 0 if not caught or caught[0] == signal.SIGTERM else 128 + caught[0]
+
+
+def _announce(node: Node, as_json: bool) -> None:
+    if as_json:
+        ready = {
+            "event": "ready",
+            "node_id": node.node_id,
+            "endpoints": list(node.endpoints),
+            "cluster_id": node.cluster_id,
+            "pid": os.getpid(),
+        }
+        print(json_.dumps(ready), flush=True)
+    else:
+        print(
+            f"node {node.node_id} of cluster {node.cluster_id} serves {', '.join(node.endpoints)}", flush=True
+        )
+
+
+def _log_to_stderr(node_id: int, level: str) -> None:
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=level.upper(),
+        format=f"%(asctime)s.%(msecs)03d %(levelname)s node={node_id} %(name)s: %(message)s",
+        datefmt="%Y-%m-%dT%H:%M:%S",
+    )
+
+
+def _stop_when_stdin_ends() -> None:
+    threading.Thread(target=_watch_stdin, name="stdin-watch", daemon=True).start()
+
+
+def _watch_stdin() -> None:
+    """A thread, so that it works while the event loop is busy or stuck."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(PARENT_GRACE)
+    os._exit(1)

@@ -1,0 +1,196 @@
+"""Nodes as child processes: started, watched, killed, stopped, and never left behind.
+
+A child holds the read end of a pipe as its standard input and stops when that ends. The kernel closes the
+other end however the parent dies, SIGKILL included, so no child outlives it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import attrs
+import trio
+
+from .errors import CommandError, one_line
+
+READY_TIMEOUT = 30.0
+STOP_TIMEOUT = 10.0
+
+
+class NodeProcessError(CommandError):
+    """A node's process could not be started or ended by itself; the message gives its last words."""
+
+
+@attrs.define(eq=False)
+class NodeProcess:
+    """One node's process; restartable with the same data folder.
+
+    `state` is one of `stopped`, `starting`, `alive`, `killed`, `died`. `peak_rss_bytes` is the greatest resident
+    size seen in any of its processes (Linux only, 0 elsewhere).
+    """
+
+    node_id: int
+    data_dir: Path
+    store: str
+    listen: Sequence[str] = ("tcp://127.0.0.1:0",)
+    state: str = "stopped"
+    endpoints: list[str] = attrs.Factory(list)
+    cluster_id: str = ""
+    peak_rss_bytes: int = 0
+    _process: trio.Process | None = None
+
+    @property
+    def log_path(self) -> Path:
+        """Where the process's standard error goes, over all its restarts."""
+        return self.data_dir.with_name(f"{self.data_dir.name}.log")
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    async def start(self) -> None:
+        """Start the process and wait until the node serves.
+
+        Raises `NodeProcessError` with the node's own last line if it ends instead, or takes over 30 s.
+        """
+        self.data_dir.parent.mkdir(parents=True, exist_ok=True)
+        self.state = "starting"
+        with self.log_path.open("ab") as log:
+            self._process = await _spawn(self._arguments(), log.fileno())
+        try:
+            with trio.fail_after(READY_TIMEOUT):
+                await self._wait_ready(self._process)
+        except trio.TooSlowError:
+            await self.stop(grace=0)
+            raise NodeProcessError(
+                f"node {self.node_id} was not ready within {READY_TIMEOUT:.0f} s: {self._last_words()}"
+            ) from None
+        self.state = "alive"
+
+    async def wait(self) -> int:
+        """Wait until the process ends, for whatever reason; gives its exit status."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    def kill(self) -> None:
+        """SIGKILL, at once; the node gets no chance to do anything."""
+        assert self._process is not None
+        self.sample_memory()
+        self._process.kill()
+        self.state = "killed"
+
+    async def stop(self, grace: float = STOP_TIMEOUT) -> None:
+        """SIGTERM, and SIGKILL if it has not ended after `grace` seconds. Not cancelled half-way."""
+        process = self._process
+        if process is None:
+            return
+        with trio.CancelScope(shield=True):
+            self.sample_memory()
+            if process.poll() is None:
+                process.terminate()
+                with trio.move_on_after(grace):
+                    await process.wait()
+            if process.poll() is None:
+                process.kill()
+            await process.wait()
+            await _close_pipes(process)
+        self._process = None
+        if self.state != "killed":
+            self.state = "stopped"
+
+    def sample_memory(self) -> None:
+        """Take note of the process's peak resident size, as long as it lives."""
+        if self._process is not None:
+            self.peak_rss_bytes = max(self.peak_rss_bytes, peak_rss_bytes(self._process.pid))
+
+    def died(self, status: int) -> NodeProcessError:
+        """The process ended and nobody asked it to: the error to raise."""
+        self.state = "died"
+        how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
+        return NodeProcessError(f"node {self.node_id} ended {how}: {self._last_words()}")
+
+    def _arguments(self) -> list[str]:
+        listen = [part for url in self.listen for part in ("--listen", url)]
+        return [
+            *(sys.executable, "-m", __package__, "node", "--json", "--stop-with-stdin"),
+            *("--node-id", str(self.node_id), "--data-dir", str(self.data_dir), "--store", self.store),
+            *listen,
+        ]
+
+    async def _wait_ready(self, process: trio.Process) -> None:
+        assert process.stdout is not None
+        buffer = b""
+        async for chunk in process.stdout:
+            buffer += chunk
+            line, newline, _ = buffer.partition(b"\n")
+            if newline:
+                ready = json.loads(line)
+                self.endpoints, self.cluster_id = ready["endpoints"], ready["cluster_id"]
+                return
+        raise self.died(await process.wait())
+
+    def _last_words(self) -> str:
+        with self.log_path.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+        last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
+        return one_line(f"{last.removeprefix('insync: ')} (all of it: {self.log_path})")
+
+
+@contextlib.asynccontextmanager
+async def running(nodes: Sequence[NodeProcess], *, grace: float = STOP_TIMEOUT) -> AsyncIterator[None]:
+    """Start all nodes together; stop whatever still runs when the block is left, however that comes about.
+
+    If the block fails or is cancelled the nodes are killed rather than asked: nobody waits for them any more.
+    """
+    try:
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(node.start)
+        yield
+    except BaseException:
+        await _stop_all(nodes, grace=0)
+        raise
+    await _stop_all(nodes, grace=grace)
+
+
+async def _stop_all(nodes: Sequence[NodeProcess], grace: float) -> None:
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(node.stop, grace)
+
+
+async def _spawn(arguments: list[str], stderr: int) -> trio.Process:
+    """A process of its own session: a Ctrl-C at the terminal reaches the parent alone, which sees to the rest."""
+    try:
+        return await trio.lowlevel.open_process(
+            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
+        )
+    except OSError as error:
+        raise NodeProcessError(f"cannot start {arguments[0]}: {error.strerror}") from error
+
+
+async def _close_pipes(process: trio.Process) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            await pipe.aclose()
+
+
+def peak_rss_bytes(pid: int | None = None) -> int:
+    """The greatest resident size that a living process has had (VmHWM); 0 if the system does not tell."""
+    try:
+        status = Path(f"/proc/{pid or 'self'}/status").read_text()
+    except OSError:
+        return 0
+    for line in status.splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,32 @@
+"""Running one command under trio until it ends or a signal asks it to."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Awaitable, Callable
+
+import trio
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run(main: Callable[[], Awaitable[int | None]]) -> int:
+    """Run `main`; on SIGINT, SIGTERM or SIGHUP it is cancelled, cleans up, and the status is 128 + signal."""
+    return trio.run(_until_signalled, main)
+
+
+async def _until_signalled(main: Callable[[], Awaitable[int | None]]) -> int:
+    caught: list[int] = []
+    status: int | None = 0
+    with trio.open_signal_receiver(*STOP_SIGNALS) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def cancel_on_signal() -> None:
+                async for number in signals:
+                    caught.append(number)
+                    nursery.cancel_scope.cancel()
+
+            nursery.start_soon(cancel_on_signal)
+            status = await main()
+            nursery.cancel_scope.cancel()
+    return 128 + caught[0] if caught else status or 0
