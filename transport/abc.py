@@ -1,0 +1,198 @@
+"""The interface of a transport: ordered, reliable links that carry frames.
+
+A plugin implements `LinkTransport` (links that carry whole messages) or, for byte streams, the smaller
+`insync.transport.stream.StreamTransport`; requests, deadlines and identity are the framework's and cannot be
+got wrong by a plugin.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import ClassVar, Literal, Protocol, Self, runtime_checkable
+
+import attrs
+
+from ._url import URL, Endpoint
+from .frames import Frame, Limits, decode_frame
+
+API_VERSION = (1, 0)
+
+Buffer = bytes | bytearray | memoryview
+
+
+@runtime_checkable
+class FileRange(Protocol):
+    """`length` bytes of an append-only file from `offset` on.
+
+    Who hands one over keeps the descriptor open while the object lives, and does not change these bytes while
+    a link may still send them (a socket refers to the file's pages until the peer has them).
+    """
+
+    @property
+    def offset(self) -> int: ...
+    @property
+    def length(self) -> int: ...
+    def fileno(self) -> int: ...
+
+
+Part = Buffer | FileRange
+"""A piece of a payload."""
+
+
+class Payload(Protocol):
+    """Bytes received beside a body. Valid until `release()`; what is released may be overwritten by later frames."""
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def source(self) -> Literal["pooled", "ring", "range"]: ...
+
+    def view(self) -> memoryview:
+        """The bytes. Raises ValueError after `release()`."""
+
+    def copy_to(self, fd: int, offset: int) -> int:
+        """Write all of it to a file at `offset`; returns the number of bytes. Blocks: call it where files are written."""
+
+    def release(self) -> None:
+        """Give the memory back. Idempotent."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+@attrs.frozen
+class Capabilities:
+    """What a transport's links can do. `ranges="copy"` always works: the bytes are read and sent."""
+
+    ranges: Literal["copy", "sendfile", "handover"] = "copy"
+    same_host_only: bool = False
+    encrypted: bool = False
+    peer_creds: bool = False
+    half_close: bool = False
+    deterministic: bool = False
+    max_frame: int = 1 << 30
+
+
+class Link(ABC):
+    """One ordered, reliable duplex of frames. One task sends and one receives; a second raises trio.BusyResourceError.
+
+    The first thing on a link is the handshake's preface and HELLO, by `send` and `recv_hello`; frames follow.
+    """
+
+    caps: Capabilities
+    local: Endpoint
+    remote: Endpoint
+    received: int = 0
+    """Grows with whatever arrives, also inside a frame: a sign of life."""
+
+    @abstractmethod
+    async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
+        """Send one frame: its header and body, then its payload. `more`: another follows at once.
+
+        Returns when the link no longer needs `parts` (buffers may be reused). When it is cancelled after the
+        first byte the link is broken: there is never a short frame.
+
+        Raises:
+          LinkBroken: The peer is gone.
+          LinkClosed: Closed on this side.
+          RangeTruncated: A file ended inside its range. The link is broken.
+        """
+
+    @abstractmethod
+    async def recv(self) -> tuple[memoryview, Payload]:
+        """The next frame: its header and body as they were sent, and its payload. Cancelling loses nothing.
+
+        Raises:
+          EndOfLink: The peer closed between two frames.
+          LinkBroken: It ended inside a frame, or was reset.
+          LinkClosed: Closed on this side.
+        """
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Send what was accepted, then close; when cancelled, closed all the same. Idempotent."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Close at once without blocking; wakes both tasks with LinkClosed. Idempotent."""
+
+    async def recv_hello(self) -> bytes:
+        """The peer's preface and HELLO, the first thing that it sent."""
+        head, payload = await self.recv()
+        payload.release()
+        return bytes(head)
+
+    def set_limits(self, limits: Limits) -> None:
+        """Frames received from now on may be this large."""
+        self.limits = limits
+
+    limits: Limits = Limits()
+
+    async def send_many(self, frames: Sequence[tuple[Buffer, Sequence[Part]]]) -> None:
+        """Send several frames; links that can gather override it."""
+        last = len(frames) - 1
+        for index, (head, parts) in enumerate(frames):
+            await self.send(head, parts, more=index < last)
+
+    def send_now(self, head: Buffer) -> bool:
+        """Take small frames (joined in `head`) without waiting, if nothing else is being sent; else False.
+
+        May leave a rest inside the link, which `has_rest` tells and the next `send_many` (perhaps of nothing) sends.
+        """
+        return False
+
+    @property
+    def has_rest(self) -> bool:
+        return False
+
+    async def recv_many(self) -> list[Frame]:
+        """All the frames that are there, at least one. Links that parse many at once override it."""
+        head, payload = await self.recv()
+        return [decode_frame(head, payload, self.limits)]
+
+
+class Listener(ABC):
+    """Accepts links. `endpoints` are where peers reach it: the real port, and no wildcard address."""
+
+    endpoints: Sequence[Endpoint]
+
+    @abstractmethod
+    async def accept(self) -> Link:
+        """The next link, before any handshake. OSError (EMFILE and its like) is the caller's to wait out."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Stop accepting; a blocked `accept` ends with LinkClosed. Accepted links live on."""
+
+
+class LinkTransport(ABC):
+    """What a plugin offers under its schemes."""
+
+    api_version: ClassVar[tuple[int, int]] = API_VERSION
+    schemes: ClassVar[tuple[str, ...]]
+    caps: ClassVar[Capabilities]
+
+    @abstractmethod
+    def parse(self, url: URL) -> Endpoint:
+        """Check a URL, without I/O. ValueError names what is malformed. `str()` of the result is canonical."""
+
+    @abstractmethod
+    async def connect(self, endpoint: Endpoint) -> Link:
+        """Open a link. Bounded by the caller's cancel scope; no retries inside.
+
+        Raises:
+          ConnectError: Nobody answers there.
+        """
+
+    @abstractmethod
+    async def listen(self, endpoint: Endpoint) -> Listener:
+        """Open a listener.
+
+        Raises:
+          AddressInUseError: Somebody else listens there.
+          OSError: The system refuses for another reason.
+        """

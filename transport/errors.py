@@ -1,0 +1,129 @@
+"""What can go wrong between two nodes. Every class says whether trying again can help and whether the peer may have seen it."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+import trio
+
+Delivery = Literal["never", "maybe"]
+
+
+class TransportError(Exception):
+    """Root of the transport's errors.
+
+    `retryable`: the same call can succeed later. `delivery`: "never" when the peer certainly has not acted on the
+    request, "maybe" when it may have. `peer`: whom it concerns, for people (a URL, or "node 3 at tcp://...").
+    """
+
+    retryable: ClassVar[bool] = False
+    delivery: Delivery = "never"
+
+    def __init__(self, message: str, *, peer: str = "", delivery: Delivery | None = None) -> None:
+        super().__init__(message)
+        self.peer = peer
+        if delivery is not None:
+            self.delivery = delivery
+
+
+class ConnectError(TransportError):
+    """No connection could be made: refused, unreachable, name unknown, or no answer in time."""
+
+    retryable = True
+
+
+class AddressInUseError(TransportError):
+    """Another listener has this address."""
+
+
+class AuthError(TransportError):
+    """The peer did not prove who it is, or does not accept our proof."""
+
+
+class WrongPeerError(TransportError):
+    """Connected, but to another cluster, another node, or a process that has been replaced since."""
+
+
+class VersionMismatchError(TransportError):
+    """No version of the protocol, or of a plugin's interface, is known to both sides."""
+
+
+class ProtocolError(TransportError):
+    """The peer sent what the protocol forbids. The link is closed."""
+
+    delivery: Delivery = "maybe"
+
+
+class FrameTooLargeError(TransportError):
+    """A body or payload above the negotiated limits."""
+
+
+class ConnectionLost(TransportError):
+    """The link ended while the request was under way."""
+
+    retryable = True
+    delivery: Delivery = "maybe"
+
+
+class PeerGoingAway(TransportError):
+    """The peer closes in good order and has not begun this request."""
+
+    retryable = True
+
+
+class DeadlineExceeded(TransportError):
+    """No answer before the request's deadline."""
+
+    retryable = True
+    delivery: Delivery = "maybe"
+
+
+class Overloaded(TransportError):
+    """Too much is under way on this connection. `retry_after` is in seconds."""
+
+    retryable = True
+
+    def __init__(self, message: str, *, peer: str = "", retry_after: float = 0.1) -> None:
+        super().__init__(message, peer=peer)
+        self.retry_after = retry_after
+
+
+class RemoteError(TransportError):
+    """The peer's handler answered with an error: a number of its own, or one of `frames.Status`."""
+
+    delivery: Delivery = "maybe"
+
+    def __init__(self, code: int, detail: str, *, peer: str = "") -> None:
+        super().__init__(f"{peer or 'the peer'} answered with error {code}: {detail}", peer=peer)
+        self.code = code
+        self.detail = detail
+
+
+class RangeTruncated(TransportError):
+    """A file ended inside a range that was being sent; the frame cannot be completed, so the link is broken."""
+
+
+class LinkClosed(TransportError, trio.ClosedResourceError):
+    """The link or connection was closed on this side."""
+
+
+class EndOfLink(TransportError):
+    """The peer closed the link between two frames."""
+
+    retryable = True
+    delivery: Delivery = "maybe"
+
+
+class LinkBroken(TransportError):
+    """The link ended inside a frame, was reset, or delivered damage."""
+
+    retryable = True
+    delivery: Delivery = "maybe"
+
+
+class UnknownSchemeError(TransportError):
+    """No transport is installed for a URL's scheme."""
+
+
+class AmbiguousTransportError(TransportError):
+    """Two installed distributions offer a transport for one scheme."""

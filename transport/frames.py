@@ -1,0 +1,369 @@
+"""Frames, the preface and HELLO as bytes. Little endian.
+
+A frame is a 48-byte header, a body and a payload. The header's own CRC is checked before its lengths are believed.
+
+    0  u16 magic 0x5249     12.. (see HEADER)           32 u32 crc32c(body)
+    2  u8  header words (6) 16 u32 body length          36 u32 crc32c(payload) with flag 1, else 0
+    3  u8  type             20 u32 REQUEST: remaining   40 u32 max_response >> 10 (REQUEST)
+    4  u16 kind                ms (0: none); REPLY,     44 u32 crc32c(bytes 0..43)
+    6  u8  kind version        ERROR: status
+    7  u8  flags            24 u64 payload length
+    8  u64 correlation: odd from the dialer, even from the acceptor, growing by 2, never reused
+
+A header of more words than 6 is skipped beyond the 48th byte (its CRC covers the first 44 bytes all the same).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from enum import IntEnum, IntFlag
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ._native import ffi, lib
+from .errors import FrameTooLargeError, ProtocolError
+
+if TYPE_CHECKING:
+    from .abc import Buffer, Payload
+
+MAGIC = 0x5249
+HEADER_SIZE = 48
+HEADER_WORDS = HEADER_SIZE // 8
+_MAX_HEADER_WORDS = 32
+HEADER = struct.Struct("<HBBHBBQIIQIIII")
+_UNSEALED = struct.Struct("<HBBHBBQIIQIII")
+_CRC = struct.Struct("<I")
+
+PREFACE_MAGIC = b"\x89ISR\r\n\x1a\n"
+PREFACE = struct.Struct("<8sHHIQ")
+MAX_HELLO = 16 << 10
+WIRE_VERSIONS = (1, 1)
+"""Oldest and newest version of this format that this code speaks."""
+
+
+class FrameType(IntEnum):
+    """What a frame is. A peer ignores unknown types from 128 on; other unknown types end the link."""
+
+    REQUEST = 1
+    REPLY = 2
+    ERROR = 3
+    CANCEL = 4
+    NOTIFY = 5
+    PING = 6
+    PONG = 7
+    GOAWAY = 8
+    CREDIT = 9
+    RANGE_OPEN = 10
+    RANGE_CLOSE = 11
+
+
+class Flag(IntFlag):
+    PAYLOAD_CRC = 1
+    HANDOVER = 2
+    NO_REPLY = 4
+    MORE = 8
+
+
+FRAMEWORK_STATUS = 1 << 31
+
+
+class Status(IntEnum):
+    """The framework's own error codes; a handler's codes are below 2**31."""
+
+    INTERNAL = FRAMEWORK_STATUS | 1
+    """The handler raised an exception."""
+    CANCELLED = FRAMEWORK_STATUS | 2
+    """The requester has withdrawn the request; nobody waits for this."""
+    RESPONSE_TOO_LARGE = FRAMEWORK_STATUS | 3
+    NO_HANDLER = FRAMEWORK_STATUS | 4
+    """This side of the connection serves no requests."""
+    UNSUPPORTED_VERSION = FRAMEWORK_STATUS | 16
+    WRONG_CLUSTER = FRAMEWORK_STATUS | 17
+    WRONG_NODE = FRAMEWORK_STATUS | 18
+    STALE_INCARNATION = FRAMEWORK_STATUS | 19
+    AUTHENTICATION_FAILED = FRAMEWORK_STATUS | 20
+    BAD_HELLO = FRAMEWORK_STATUS | 21
+
+
+@attrs.frozen
+class Limits:
+    """What one side of a connection allows. Those that HELLO carries are settled at the smaller of both sides' values."""
+
+    max_body_bytes: int = 1 << 20
+    max_payload_bytes: int = 64 << 20
+    max_in_flight: int = 1024
+    """Requests that may be unanswered at a time, one way; more wait at the requester."""
+    max_waiting: int = 16 << 10
+    """Requests that may wait for their turn; more are refused with Overloaded."""
+    receive_budget_bytes: int = 128 << 20
+    """Payloads of unanswered requests on one connection; above it nothing more is read."""
+    send_budget_bytes: int = 64 << 20
+    """Replies, apart from file ranges, that wait to be sent; above it nothing more is read."""
+    handshake_timeout: float = 5.0
+    max_half_open: int = 64
+    """Links that a listener keeps while they shake hands; the oldest makes room for the next."""
+    keepalive: float = 3.0
+    """Seconds of silence before a PING; after three times as long the peer is taken for dead."""
+
+    def settle(self, peer: Limits) -> Limits:
+        """The limits that hold with a peer that states `peer`."""
+        return attrs.evolve(
+            self,
+            max_body_bytes=min(self.max_body_bytes, peer.max_body_bytes),
+            max_payload_bytes=min(self.max_payload_bytes, peer.max_payload_bytes),
+            max_in_flight=min(self.max_in_flight, peer.max_in_flight),
+        )
+
+
+@attrs.define(slots=True)
+class Header:
+    """A frame's header, decoded."""
+
+    type: int
+    kind: int
+    kind_version: int
+    flags: int
+    corr: int
+    body_length: int
+    aux: int
+    payload_length: int
+    body_crc: int
+    payload_crc: int
+    max_response: int
+    size: int = HEADER_SIZE
+
+    @property
+    def total(self) -> int:
+        return self.size + self.body_length + self.payload_length
+
+
+@attrs.define(slots=True)
+class Frame:
+    """A received frame. Who takes it releases the payload."""
+
+    header: Header
+    body: bytes
+    payload: Payload
+
+
+def crc32c(data: Buffer) -> int:
+    """CRC-32C of a contiguous buffer."""
+    if type(data) is bytes:
+        return lib.isr_crc32c(0, data, len(data))
+    view = memoryview(data)
+    return lib.isr_crc32c(0, ffi.from_buffer(view), view.nbytes)
+
+
+def crc32c_of(parts: Sequence[Buffer]) -> int:
+    """CRC-32C of buffers joined."""
+    crc = 0
+    for part in parts:
+        crc = lib.isr_crc32c(crc, ffi.from_buffer(part), memoryview(part).nbytes)
+    return crc
+
+
+def encode_header(
+    frame_type: int,
+    corr: int,
+    *,
+    kind: int = 0,
+    kind_version: int = 0,
+    flags: int = 0,
+    aux: int = 0,
+    body: bytes = b"",
+    payload_length: int = 0,
+    payload_crc: int = 0,
+    max_response: int = 0,
+) -> bytes:
+    """Header and body of a frame."""
+    body_crc = lib.isr_crc32c(0, body, len(body)) if body else 0
+    head = _UNSEALED.pack(
+        MAGIC,
+        HEADER_WORDS,
+        frame_type,
+        kind,
+        kind_version,
+        flags,
+        corr,
+        len(body),
+        aux,
+        payload_length,
+        body_crc,
+        payload_crc,
+        max_response >> 10,
+    )
+    return head + _CRC.pack(lib.isr_crc32c(0, head, 44)) + body
+
+
+def decode_header(raw: bytes, limits: Limits) -> Header:
+    """Decode the first 48 bytes of a frame.
+
+    Raises:
+      ProtocolError: It is no header, or it is damaged.
+      FrameTooLargeError: Its lengths are above the limits.
+    """
+    (magic, words, kind_of_frame, kind, version, flags, corr, body, aux, payload, body_crc, payload_crc, most, crc) = (
+        HEADER.unpack(raw)
+    )
+    if magic != MAGIC:
+        raise ProtocolError(f"expected a frame, received {raw[:16]!r}")
+    if lib.isr_crc32c(0, raw, 44) != crc:
+        raise ProtocolError("a frame's header is damaged: its CRC does not match")
+    if not HEADER_WORDS <= words <= _MAX_HEADER_WORDS:
+        raise ProtocolError(f"a frame's header is said to have {words} words")
+    if body > limits.max_body_bytes or payload > limits.max_payload_bytes:
+        raise _too_large(body, payload, limits)
+    return Header(
+        kind_of_frame, kind, version, flags, corr, body, aux, payload, body_crc, payload_crc, most << 10, words * 8
+    )
+
+
+def decode_frame(head: memoryview, payload: Payload, limits: Limits) -> Frame:
+    """A frame of a link that carries messages, with all its checks.
+
+    Raises:
+      ProtocolError: Damaged, or the lengths do not match.
+      FrameTooLargeError: Above the limits.
+    """
+    if len(head) < HEADER_SIZE:
+        raise ProtocolError(f"a frame of {len(head)} bytes is shorter than a header")
+    header = decode_header(bytes(head[:HEADER_SIZE]), limits)
+    if header.size + header.body_length != len(head) or header.payload_length != payload.nbytes:
+        raise ProtocolError("a frame's lengths are not those that its header gives")
+    frame = Frame(header, bytes(head[header.size :]), payload)
+    check_frame(frame)
+    return frame
+
+
+def check_frame(frame: Frame) -> None:
+    """Compare the CRCs of body and payload with the header's.
+
+    Raises:
+      ProtocolError: One does not match.
+    """
+    header, body = frame.header, frame.body
+    if body and lib.isr_crc32c(0, body, len(body)) != header.body_crc:
+        raise ProtocolError("a frame's body is damaged: its CRC does not match")
+    if header.flags & Flag.PAYLOAD_CRC and crc32c(frame.payload.view()) != header.payload_crc:
+        raise ProtocolError("a frame's payload is damaged: its CRC does not match")
+
+
+def _too_large(body: int, payload: int, limits: Limits) -> FrameTooLargeError:
+    return FrameTooLargeError(
+        f"the peer announces a frame with a body of {body} and a payload of {payload} bytes; "
+        f"the limits are {limits.max_body_bytes} and {limits.max_payload_bytes}"
+    )
+
+
+@attrs.frozen
+class Hello:
+    """What a side says of itself, and (the dialer) whom it wants."""
+
+    cluster_id: str
+    node_id: int
+    incarnation: int
+    lane: str
+    expected_node: int | None = None
+    limits: Limits = Limits()
+    min_version: int = WIRE_VERSIONS[0]
+    max_version: int = WIRE_VERSIONS[1]
+    nonce: int = 0
+
+
+class _Tag(IntEnum):
+    """Tags of HELLO: each u16, then u16 length, then the value. Unknown tags are skipped."""
+
+    CLUSTER_ID = 1
+    NODE_ID = 2
+    INCARNATION = 3
+    EXPECTED_NODE = 4
+    LANE = 5
+    LIMITS = 6
+
+
+_TLV = struct.Struct("<HH")
+_LIMITS = struct.Struct("<IQI")
+
+
+def encode_hello(hello: Hello) -> bytes:
+    """Preface and HELLO, the first bytes that a side sends."""
+    limits = hello.limits
+    values = {
+        _Tag.CLUSTER_ID: hello.cluster_id.encode(),
+        _Tag.NODE_ID: struct.pack("<q", hello.node_id),
+        _Tag.INCARNATION: struct.pack("<Q", hello.incarnation),
+        _Tag.LANE: hello.lane.encode(),
+        _Tag.LIMITS: _LIMITS.pack(limits.max_body_bytes, limits.max_payload_bytes, limits.max_in_flight),
+    }
+    if hello.expected_node is not None:
+        values[_Tag.EXPECTED_NODE] = struct.pack("<q", hello.expected_node)
+    body = b"".join(_TLV.pack(tag, len(value)) + value for tag, value in values.items())
+    if len(body) > MAX_HELLO:
+        raise ValueError(f"cluster id and lane name make a HELLO of {len(body)} bytes, above {MAX_HELLO}")
+    return PREFACE.pack(PREFACE_MAGIC, hello.min_version, hello.max_version, len(body), hello.nonce) + body
+
+
+def hello_length(preface: bytes) -> int:
+    """The length of the HELLO that follows a 24-byte preface.
+
+    Raises:
+      ProtocolError: These are not the first bytes of a peer.
+    """
+    magic, _, _, length, _ = PREFACE.unpack(preface)
+    if magic != PREFACE_MAGIC:
+        raise ProtocolError(f"no peer of this protocol: it sent {preface[:16]!r}")
+    if length > MAX_HELLO:
+        raise ProtocolError(f"a HELLO of {length} bytes is announced, above {MAX_HELLO}")
+    return length
+
+
+def decode_hello(raw: bytes) -> Hello:
+    """The reverse of `encode_hello`.
+
+    Raises:
+      ProtocolError: It is malformed, or lacks what every HELLO has.
+    """
+    if len(raw) < PREFACE.size or hello_length(raw[: PREFACE.size]) != len(raw) - PREFACE.size:
+        raise ProtocolError("a HELLO is shorter or longer than its preface says")
+    _, oldest, newest, _, nonce = PREFACE.unpack_from(raw)
+    tags = _decode_tags(raw[PREFACE.size :])
+    try:
+        expected = tags.get(_Tag.EXPECTED_NODE)
+        body, payload, in_flight = _LIMITS.unpack(tags[_Tag.LIMITS])
+        return Hello(
+            cluster_id=tags[_Tag.CLUSTER_ID].decode(),
+            node_id=_integer(tags[_Tag.NODE_ID], signed=True),
+            incarnation=_integer(tags[_Tag.INCARNATION], signed=False),
+            lane=tags[_Tag.LANE].decode(),
+            expected_node=None if expected is None else _integer(expected, signed=True),
+            limits=Limits(max_body_bytes=body, max_payload_bytes=payload, max_in_flight=in_flight),
+            min_version=oldest,
+            max_version=newest,
+            nonce=nonce,
+        )
+    except KeyError as error:
+        raise ProtocolError(f"a HELLO lacks {error.args[0]!r}") from error
+    except (struct.error, UnicodeDecodeError) as error:
+        raise ProtocolError(f"a HELLO is malformed: {error}") from error
+
+
+def _integer(raw: bytes, *, signed: bool) -> int:
+    (value,) = struct.unpack("<q" if signed else "<Q", raw)
+    return int(value)
+
+
+def _decode_tags(body: bytes) -> dict[int, bytes]:
+    tags: dict[int, bytes] = {}
+    position = 0
+    while position < len(body):
+        if position + _TLV.size > len(body):
+            raise ProtocolError("a HELLO ends inside a tag")
+        tag, length = _TLV.unpack_from(body, position)
+        position += _TLV.size
+        if position + length > len(body):
+            raise ProtocolError(f"a HELLO ends inside the value of tag {tag}")
+        tags[tag] = body[position : position + length]
+        position += length
+    return tags
