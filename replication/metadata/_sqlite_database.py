@@ -5,6 +5,7 @@ Everything here runs in the store's worker thread. Nothing here waits: a lock he
 
 from __future__ import annotations
 
+import itertools
 import math
 import sqlite3
 import time
@@ -13,7 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 import attrs
 
-from ._sqlite_leases import HeldLease, LeaseFile
+from ._sqlite_leases import FIRST_SLOT, HeldLease, LeaseFile
 from ._sqlite_schema import connect, meaning, translated
 from ._sqlite_worker import StoreBusyError
 from ._transaction import holds
@@ -44,7 +45,7 @@ _LIST = """SELECT m.revision, e.key, e.value, e.version, e.revision, e.session_i
 _ENTRY = "SELECT value, version, revision, session_id FROM entries WHERE key = ?"
 _PUT = """INSERT INTO entries VALUES (?, ?, 1, ?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value,
     version = version + 1, revision = excluded.revision, session_id = excluded.session_id RETURNING version"""
-_CHANGES = """SELECT m.revision, m.changes_floor, c.key FROM store m
+_CHANGES = """SELECT m.sequence, m.revision, m.changes_floor, c.key FROM store m
     LEFT JOIN changes c ON c.revision > ?"""
 _DELETE = "DELETE FROM entries WHERE key = ?"
 
@@ -63,11 +64,16 @@ class OutcomeUnknownError(StoreUnavailableError):
 
 @attrs.define(eq=False)
 class _Writing:
-    """An open write transaction: the revision it started from, the one it makes, the keys it changed."""
+    """An open write transaction: the revision it started from, the one it makes, the keys it changed.
 
+    sequence: number of the last transaction before it (those that raised no revision are counted too).
+    """
+
+    sequence: int
     base: int
     revision: int
     changed: list[tuple[int, bytes]] = attrs.field(factory=list)
+    written: bool = False
 
 
 def _range_of(prefix: str) -> tuple[bytes, bytes]:
@@ -85,8 +91,8 @@ class Database:
     def __init__(self, path: str, boot: int, announce: Callable[[Announcement], None]) -> None:
         self.path = path
         self._announce = announce
-        self._data_version = -1
         self._seen = 0
+        self._seen_sequence = 0
         self._next_deadline: float = 0
         self._resynced_for: set[int] = set()
         with ExitStack() as undo:
@@ -94,7 +100,7 @@ class Database:
             self._leases = undo.enter_context(closing(LeaseFile(path + "-leases", boot)))
             with self._writing() as writing:
                 self._leases.adopt(self._connection.execute("SELECT identity FROM store").fetchone()[0])
-                self._seen = writing.base
+                self._seen, self._seen_sequence = writing.base, writing.sequence
             self._resources = undo.pop_all()
 
     def close(self) -> None:
@@ -104,6 +110,7 @@ class Database:
 
     def read(self, key: str) -> Read:
         """One statement, so one snapshot; an ephemeral key of a session that is over is not there."""
+        self._leases.check_linked()
         with translated(self.path):
             row = self._connection.execute(_GET, (key.encode(),)).fetchone()
         revision, value, version, changed, owner, slot = row
@@ -112,6 +119,7 @@ class Database:
         return Read(revision, Entry(key, value, version, changed, owner))
 
     def read_range(self, prefix: str) -> Listing:
+        self._leases.check_linked()
         with translated(self.path):
             rows = self._connection.execute(_LIST, _range_of(prefix)).fetchall()
         entries = {}
@@ -173,7 +181,7 @@ class Database:
 
     def _free_slot(self) -> int:
         used = {slot for (slot,) in self._connection.execute("SELECT slot FROM sessions")}
-        return next(slot for slot in range(1, len(used) + 2) if slot not in used)
+        return next(slot for slot in itertools.count(FIRST_SLOT) if slot not in used)
 
     def _check_session(self, held: HeldLease | None) -> None:
         if held is None:
@@ -212,17 +220,25 @@ class Database:
         with translated(self.path):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
-                base = self._scalar("SELECT revision FROM store")
-                writing = _Writing(base, base)
+                sequence, revision = self._connection.execute(
+                    "SELECT sequence, revision FROM store"
+                ).fetchone()
+                writing = _Writing(sequence, revision, revision)
+                rows = self._connection.total_changes
                 yield writing
-                self._record(writing)
+                if self._connection.total_changes > rows:
+                    self._record(writing)
             except BaseException:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 raise
         self._commit_transaction()
-        if writing.base == self._seen:
-            self._seen = writing.revision
+        self._follow(writing)
+
+    def _follow(self, writing: _Writing) -> None:
+        """After our own commit: tell our watches, and do not look for it again unless others came between."""
+        if writing.written and writing.sequence == self._seen_sequence:
+            self._seen, self._seen_sequence = writing.revision, writing.sequence + 1
         if writing.revision > writing.base:
             keys = tuple(key.decode() for _, key in writing.changed)
             self._announce(Announcement(writing.revision, keys))
@@ -236,25 +252,28 @@ class Database:
             known = meaning(self.path, error)
             if isinstance(known, StoreBusyError):
                 raise known from error
-            self._data_version = -1  # the next poll looks what became of it
             raise OutcomeUnknownError(f"the commit to {self.path} failed: {error}") from error
 
     def _record(self, writing: _Writing) -> None:
-        if writing.revision == writing.base:
-            return
+        """Write down what changed. The sequence is published before COMMIT, so that a crash after it hides nothing:
+        whoever sees it ahead of the database looks again until it is not.
+        """
+        writing.written = True
         execute = self._connection.execute
         self._connection.executemany("INSERT OR IGNORE INTO changes VALUES (?, ?)", writing.changed)
-        execute("UPDATE store SET revision = ?", (writing.revision,))
+        execute("UPDATE store SET sequence = ?, revision = ?", (writing.sequence + 1, writing.revision))
         if writing.revision // _PRUNE_EVERY > writing.base // _PRUNE_EVERY:
             floor = max(0, writing.revision - _KEPT_REVISIONS)
             execute("DELETE FROM changes WHERE revision <= ?", (floor,))
             execute("UPDATE store SET changes_floor = ?", (floor,))
+        self._leases.publish(writing.sequence + 1)
 
     # sessions that are over
 
     @contextmanager
     def _swept(self, leaving: Collection[int] = ()) -> Iterator[_Writing]:
         """A write transaction that first removes every session that is over, and those being closed."""
+        self._leases.check_linked()
         with self._writing() as writing:
             rows = self._connection.execute("SELECT id, slot FROM sessions").fetchall()
             dead = [row for row in rows if row[0] in leaving or not self._leases.is_alive(*row)]
@@ -278,24 +297,25 @@ class Database:
 
     def catch_up(self) -> int:
         """Announce what is news, and return the store's revision."""
-        self.poll()
+        with translated(self.path):
+            self._announce_changes()
         return self._seen
 
     def poll(self) -> None:
-        """Announce what changed since the last look; costs one cheap statement if nothing did."""
+        """Announce what changed since the last look; reads eight bytes of the lease file if nothing did."""
         with translated(self.path):
-            version = self._scalar("PRAGMA data_version")
-            if version != self._data_version:
+            if self._leases.published() != self._seen_sequence:
                 self._announce_changes()
-                self._data_version = version
-                self._next_deadline = 0
             if time.monotonic_ns() >= self._next_deadline:
                 self._look_at_leases()
 
     def _announce_changes(self) -> None:
         rows = self._connection.execute(_CHANGES, (self._seen,)).fetchall()
-        revision, floor, _ = rows[0]
+        sequence, revision, floor, _ = rows[0]
         before, self._seen = self._seen, revision
+        if sequence != self._seen_sequence:
+            self._seen_sequence = sequence
+            self._next_deadline = 0  # there may be new sessions
         if before < floor:
             self._announce(Announcement(revision, None))
         elif revision > before:
@@ -303,6 +323,7 @@ class Database:
 
     def _look_at_leases(self) -> None:
         """Sweep what has expired; if the lock is held, tell the watches at least once, and try again."""
+        self._leases.check_linked()
         self._next_deadline, dead = self._survey()
         if not dead:
             return

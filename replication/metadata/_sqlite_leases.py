@@ -1,8 +1,9 @@
 """The leases of sessions: fixed slots of a small file beside the database, renewed without its write lock.
 
 Format: slots of 64 bytes, little-endian. Slot 0 is the header: magic, format version, identity of the database,
-CRC-32. Every other slot is one lease: session id, boot id, deadline (ns of CLOCK_MONOTONIC), timeout (ms),
-sequence, pid, CRC-32. Slots are given out and taken back under the database's write lock; in between only the
+CRC-32. Slot 1 holds the sequence of the last transaction begun (8 bytes), by which others notice changes without
+asking SQLite. Every other slot is one lease: session id, boot id, deadline (ns of CLOCK_MONOTONIC), timeout (ms),
+sequence, pid, CRC-32. Lease slots are given out and taken back under the database's write lock; in between only the
 owner writes. Any slot that does not hold a valid, unexpired lease of the asked session means: that session is over.
 """
 
@@ -22,10 +23,12 @@ import attrs
 from .errors import StoreCorruptError, StoreUnavailableError, StoreVersionError
 
 SLOT_BYTES = 64
+FIRST_SLOT = 2
 _MAGIC = b"insyncLS"
 _FORMAT = 1
 _HEADER = struct.Struct("<8sI16s32x")
 _LEASE = struct.Struct("<5QI16x")
+_SEQUENCE = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _EMPTY = bytes(SLOT_BYTES)
 _READ_ATTEMPTS = 5
@@ -109,6 +112,21 @@ class LeaseFile:
     def is_linked(self) -> bool:
         """Whether the file still has a name: a lease in a deleted file is seen by nobody."""
         return os.fstat(self._fd).st_nlink > 0
+
+    def check_linked(self) -> None:
+        """Raise `StoreUnavailableError` if the file was deleted: sessions opened since lie in another one."""
+        if not self.is_linked():
+            raise StoreUnavailableError(
+                f"{self.path} was deleted under this handle; leave the store and open it again"
+            )
+
+    def publish(self, sequence: int) -> None:
+        """Say that transaction `sequence` is about to be committed; under the database's write lock."""
+        os.pwrite(self._fd, _SEQUENCE.pack(sequence), SLOT_BYTES)
+
+    def published(self) -> int:
+        """The last sequence that anybody published (0: none yet)."""
+        return int.from_bytes(os.pread(self._fd, _SEQUENCE.size, SLOT_BYTES), "little")
 
     def raw(self, slot: int) -> bytes:
         return os.pread(self._fd, SLOT_BYTES, slot * SLOT_BYTES)

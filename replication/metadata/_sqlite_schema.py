@@ -20,8 +20,8 @@ SCHEMA_VERSION = 1
 
 _SCHEMA = (
     """CREATE TABLE store (
-        id INTEGER PRIMARY KEY CHECK (id = 0), identity BLOB NOT NULL, revision INTEGER NOT NULL,
-        last_session INTEGER NOT NULL, changes_floor INTEGER NOT NULL)""",
+        id INTEGER PRIMARY KEY CHECK (id = 0), identity BLOB NOT NULL, sequence INTEGER NOT NULL,
+        revision INTEGER NOT NULL, last_session INTEGER NOT NULL, changes_floor INTEGER NOT NULL)""",
     """CREATE TABLE entries (
         key BLOB PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, revision INTEGER NOT NULL,
         session_id INTEGER) WITHOUT ROWID""",
@@ -111,7 +111,7 @@ def _create(path: str, connection: sqlite3.Connection) -> None:
         if _check_identity(path, connection):  # else another process was first
             for statement in _SCHEMA:
                 connection.execute(statement)
-            connection.execute("INSERT INTO store VALUES (0, ?, 0, 0, 0)", (secrets.token_bytes(16),))
+            connection.execute("INSERT INTO store VALUES (0, ?, 0, 0, 0, 0)", (secrets.token_bytes(16),))
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")

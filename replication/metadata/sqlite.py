@@ -28,7 +28,7 @@ from .errors import (
     StoreUnavailableError,
 )
 
-_POLL_SECONDS = 0.015
+_POLL_SECONDS = 0.02
 _RENEWALS_PER_TIMEOUT = 4
 _LEAVE_SECONDS = 1.0
 
@@ -54,6 +54,10 @@ class SqliteSession(Session):
                     break
                 await trio.sleep(self.timeout_ms / 1000 / _RENEWALS_PER_TIMEOUT)
             self.store.forget(self)
+
+    def stop_renewing(self) -> None:
+        """Let the lease run out, as if this process were stopped; for tests of what others then do."""
+        self._renewals.cancel()
 
     def end(self) -> None:
         """Stop renewing for good, and tell whoever waits for it."""

@@ -1,0 +1,18 @@
+"""The conformance kit of metadata stores: one case for each promise of the interface.
+
+A store's author subclasses `Bench` and runs every case, with pytest for example:
+
+    @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+    async def test_conformance(case: Case) -> None:
+        await case.run(MyBench())
+
+The kit needs trio alone, no test framework.
+"""
+
+from . import _kit_sessions, _kit_transactions, _kit_watches
+from ._kit import Bench, Case, PromiseBrokenError
+
+CASES: tuple[Case, ...] = (*_kit_transactions.CASES, *_kit_sessions.CASES, *_kit_watches.CASES)
+"""Every case, one promise each."""
+
+__all__ = ["CASES", "Bench", "Case", "PromiseBrokenError"]

@@ -1,0 +1,87 @@
+"""Child process of the tests: does with a SQLite store what its lines of stdin say, answers a line for each.
+
+hold TIMEOUT KEY   open a session and put KEY as ephemeral      -> held ID
+put KEY VALUE      commit one put                               -> revision R, at T (ns of CLOCK_MONOTONIC)
+fence KEY          commit a put of KEY with the session         -> committed | expired
+learn              wait until the session has expired           -> learned
+count N            raise the key "counter" N times by CAS       -> counted
+write              put the pair of keys for ever                -> writing
+"""
+
+import sys
+import time
+
+import trio
+
+from insync.replication.metadata import (
+    Committed,
+    Put,
+    Session,
+    SessionExpiredError,
+    SqliteStore,
+    VersionIs,
+)
+
+
+async def hold(store: SqliteStore, timeout: str, key: str) -> tuple[Session, str]:
+    session = await store.open_session(int(timeout))
+    await store.commit([], [Put(key, b"held", ephemeral=True)], session=session)
+    return session, f"held {session.id}"
+
+
+async def put(store: SqliteStore, key: str, value: str) -> str:
+    outcome = await store.commit([], [Put(key, value.encode())])
+    assert isinstance(outcome, Committed)
+    return f"revision {outcome.revision} {time.monotonic_ns()}"
+
+
+async def fence(store: SqliteStore, session: Session, key: str) -> str:
+    try:
+        await store.commit([], [Put(key, b"")], session=session)
+    except SessionExpiredError:
+        return "expired"
+    return "committed"
+
+
+async def count(store: SqliteStore, rounds: int) -> str:
+    while rounds:
+        entry = (await store.get("counter")).entry
+        assert entry is not None
+        raised = Put("counter", str(int(entry.value) + 1).encode())
+        rounds -= isinstance(await store.commit([VersionIs("counter", entry.version)], [raised]), Committed)
+    return "counted"
+
+
+async def write(store: SqliteStore) -> None:
+    print("writing", flush=True)
+    number = 0
+    while True:
+        value = str(number).encode()
+        await store.commit([], [Put("pair/a", value), Put("pair/b", value)])
+        number += 1
+
+
+async def main(path: str) -> None:
+    session: Session | None = None
+    async with SqliteStore(path) as store:
+        print("ready", flush=True)
+        while line := (await trio.to_thread.run_sync(sys.stdin.readline)).split():
+            answer = ""
+            if line[0] == "hold":
+                session, answer = await hold(store, *line[1:])
+            elif line[0] == "put":
+                answer = await put(store, *line[1:])
+            elif line[0] == "fence" and session is not None:
+                answer = await fence(store, session, line[1])
+            elif line[0] == "learn" and session is not None:
+                await session.expired.wait()
+                answer = "learned"
+            elif line[0] == "count":
+                answer = await count(store, int(line[1]))
+            elif line[0] == "write":
+                await write(store)
+            print(answer, flush=True)
+
+
+if __name__ == "__main__":
+    trio.run(main, sys.argv[1])

@@ -1,0 +1,21 @@
+"""Every store of the framework keeps every promise of the interface."""
+
+from pathlib import Path
+
+import pytest
+
+from insync.replication.metadata.testing import CASES, Case
+
+from .benches import MemoryBench, SqliteBench
+
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+@every_case
+async def test_memory(case: Case) -> None:
+    await case.run(MemoryBench())
+
+
+@every_case
+async def test_sqlite(case: Case, tmp_path: Path) -> None:
+    await case.run(SqliteBench(tmp_path))

@@ -1,0 +1,310 @@
+"""What the SQLite store promises beyond the interface: its file, its locks, its leases."""
+
+import os
+import sqlite3
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+import trio
+
+from insync.replication.metadata import (
+    Changed,
+    Committed,
+    Put,
+    Resync,
+    SessionExpiredError,
+    SqliteStore,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreUnavailableError,
+    StoreVersionError,
+)
+from insync.replication.metadata._sqlite_database import Announcement, Database
+from insync.replication.metadata._sqlite_leases import SLOT_BYTES, Lease, LeaseFile
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "meta.db"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the write lock, as a process that was stopped inside a transaction does."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield
+        connection.execute("ROLLBACK")
+
+
+async def fails_to_open(path: Path, error: type[Exception], *words: str) -> None:
+    with pytest.raises(error) as caught:
+        async with SqliteStore(path):
+            raise AssertionError("the store opened")
+    assert all(word in str(caught.value) for word in (str(path), *words)), caught.value
+
+
+async def test_missing_folder_is_named(tmp_path: Path) -> None:
+    await fails_to_open(tmp_path / "none" / "meta.db", StoreUnavailableError, "does not exist")
+
+
+async def test_folder_in_place_of_the_file(tmp_path: Path) -> None:
+    folder = tmp_path / "meta.db"
+    folder.mkdir()
+    await fails_to_open(folder, StoreUnavailableError)
+
+
+async def test_file_that_is_no_database(path: Path) -> None:
+    path.write_bytes(b"something else entirely" * 100)
+    await fails_to_open(path, StoreCorruptError, "no SQLite file")
+    assert path.read_bytes() == b"something else entirely" * 100
+
+
+async def test_database_of_another_program(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE theirs (a)")
+    before = path.read_bytes()
+    await fails_to_open(path, StoreCorruptError, "other program")
+    assert path.read_bytes() == before
+
+
+async def test_schema_of_a_newer_release(path: Path) -> None:
+    async with SqliteStore(path):
+        pass
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    await fails_to_open(path, StoreVersionError, "99")
+
+
+async def test_damaged_page(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await store.commit([], [Put(f"k{number}", bytes(500)) for number in range(200)])
+    damaged = bytearray(path.read_bytes())
+    damaged[4096:] = b"\xee" * (len(damaged) - 4096)
+    path.write_bytes(damaged)
+    with pytest.raises(StoreCorruptError):
+        async with SqliteStore(path) as store:
+            await store.list("")
+
+
+async def test_foreign_lease_file(path: Path) -> None:
+    leases = Path(f"{path}-leases")
+    leases.write_bytes(b"not ours" * 20)
+    await fails_to_open(path, StoreCorruptError, str(leases))
+
+
+async def test_newer_lease_format(path: Path) -> None:
+    async with SqliteStore(path):
+        pass
+    with open(f"{path}-leases", "r+b") as file:
+        header = bytearray(file.read(SLOT_BYTES))
+        struct.pack_into("<I", header, 8, 7)
+        import zlib
+
+        struct.pack_into("<I", header, 60, zlib.crc32(header[:60]))
+        file.seek(0)
+        file.write(header)
+    await fails_to_open(path, StoreVersionError, "7")
+
+
+async def test_leases_of_a_replaced_database_are_dropped(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        await store.open_session(60_000)
+        for suffix in ("", "-wal", "-shm"):
+            Path(f"{path}{suffix}").rename(f"{path}.old{suffix}")
+        async with SqliteStore(path) as fresh:
+            assert Path(f"{path}-leases").stat().st_size <= 2 * SLOT_BYTES
+            await fresh.commit([], [Put("k", b"")])
+
+
+async def test_deleted_lease_file_ends_sessions_and_is_named(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        session = await store.open_session(200)
+        await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
+        os.unlink(f"{path}-leases")
+        with trio.fail_after(2):
+            await session.expired.wait()
+        with pytest.raises(StoreUnavailableError, match="was deleted"):
+            await store.commit([], [Put("k", b"")])
+        async with SqliteStore(path) as fresh:
+            assert (await fresh.get("e")).entry is None
+            await fresh.commit([], [Put("k", b"")])
+
+
+async def test_lease_of_another_boot_is_over(path: Path) -> None:
+    async with SqliteStore(path) as store, SqliteStore(path) as other:
+        session = await store.open_session(60_000)
+        await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
+        with closing(LeaseFile(f"{path}-leases", boot=0)) as leases:
+            mine = Lease.unpack(leases.raw(session.held.slot))
+            assert mine is not None
+            leases.write(session.held.slot, Lease(session.id, 12345, mine.deadline_ns, 60_000, 1))
+        assert (await other.get("e")).entry is None
+        with pytest.raises(SessionExpiredError):
+            await store.commit([], [], session=session)
+
+
+async def test_torn_lease_is_over(path: Path) -> None:
+    async with SqliteStore(path) as store, SqliteStore(path) as other:
+        session = await store.open_session(60_000)
+        await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
+        with open(f"{path}-leases", "r+b") as file:
+            file.seek(session.held.slot * SLOT_BYTES + 20)
+            file.write(b"\xff")
+        assert (await other.get("e")).entry is None
+
+
+async def test_slots_are_used_again(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        slots = set()
+        for _ in range(5):
+            session = await store.open_session(1_000)
+            slots.add(session.held.slot)
+            await session.close()
+        assert len(slots) == 1
+
+
+async def test_loop_that_hangs_loses_the_session(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        session = await store.open_session(100)
+        time.sleep(0.15)  # noqa: ASYNC251 - the hang is what is tested
+        with pytest.raises(SessionExpiredError):
+            await store.commit([], [Put("k", b"")], session=session)
+        assert session.expired.is_set()
+        assert (await store.get("k")).entry is None
+
+
+async def test_locked_file_blocks_writers_only(path: Path) -> None:
+    async with SqliteStore(path, busy_timeout_ms=150) as store:
+        await store.commit([], [Put("k", b"1")])
+        with locked(path):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fails_for_the_lock, store)
+                for _ in range(20):
+                    with trio.fail_after(0.1):
+                        assert (await store.get("k")).entry is not None
+        assert await store.commit([], [Put("k", b"2")]) == Committed(2, {"k": 2})
+
+
+async def fails_for_the_lock(store: SqliteStore) -> None:
+    began = trio.current_time()
+    with pytest.raises(StoreUnavailableError, match="locked by another process"):
+        await store.commit([], [Put("k", b"lost")])
+    assert 0.1 < trio.current_time() - began < 1
+
+
+async def test_writers_wait_for_the_lock_in_order(path: Path) -> None:
+    async with SqliteStore(path) as store, trio.open_nursery() as nursery:
+        with locked(path):
+            for number in range(5):
+                nursery.start_soon(store.commit, [], [Put("k", str(number).encode())])
+                await trio.testing.wait_all_tasks_blocked()
+        with trio.fail_after(2):
+            while (read := await store.get("k")).revision < 5:
+                await trio.lowlevel.checkpoint()
+        assert read.entry is not None
+        assert read.entry.value == b"4"
+
+
+async def test_cancelled_waiting_commit_writes_nothing(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        with locked(path):
+            with trio.move_on_after(0.05) as scope:
+                await store.commit([], [Put("k", b"")])
+            assert scope.cancelled_caught
+        assert await store.commit([], [Put("other", b"")]) == Committed(1, {"other": 1})
+        assert (await store.get("k")).entry is None
+
+
+async def test_expiry_shows_while_the_file_is_locked(path: Path) -> None:
+    async with SqliteStore(path) as store, SqliteStore(path) as other, other.watch("e") as watch:
+        session = await store.open_session(150)
+        await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
+        with locked(path), trio.fail_after(2):
+            session.stop_renewing()
+            while (await other.list("e")).entries:
+                await watch.__anext__()
+            while not isinstance(event := await watch.__anext__(), Resync | Changed):
+                pass
+        with trio.fail_after(2):
+            while (await other.get("e")).revision < 2:
+                await trio.lowlevel.checkpoint()
+        assert event.revision <= 2
+
+
+async def test_sessions_close_while_the_file_is_locked(path: Path) -> None:
+    async with SqliteStore(path, busy_timeout_ms=100) as store, SqliteStore(path) as other:
+        session = await store.open_session(60_000)
+        await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
+        with locked(path):
+            await session.close()
+            assert (await other.get("e")).entry is None
+
+
+async def test_unrelated_prefixes_stay_quiet(path: Path) -> None:
+    async with SqliteStore(path) as store, SqliteStore(path) as other, store.watch("a/") as watch:
+        await watch.__anext__()
+        with trio.move_on_after(0.1) as scope:
+            for writer in (store, other):
+                await writer.commit([], [Put("b/1", b"")])
+            await watch.__anext__()
+        assert scope.cancelled_caught
+
+
+def test_watcher_far_behind_resyncs(path: Path) -> None:
+    news: list[Announcement] = []
+    with (
+        closing(Database(str(path), 1, lambda _: None)) as writer,
+        closing(Database(str(path), 1, news.append)) as reader,
+    ):
+        writer.commit([], [Put("k", b"")], None)
+        assert reader.catch_up() == 1
+        for _ in range(1500):
+            writer.commit([], [Put("k", b"")], None)
+        assert reader.catch_up() == 1501
+    assert news == [Announcement(1, ("k",)), Announcement(1501, None)]
+
+
+def test_crash_between_publishing_and_commit_hides_nothing(path: Path) -> None:
+    news: list[Announcement] = []
+    with (
+        closing(Database(str(path), 1, lambda _: None)) as writer,
+        closing(Database(str(path), 1, news.append)) as reader,
+    ):
+        with closing(LeaseFile(f"{path}-leases", 1)) as leases:
+            leases.publish(1)
+        reader.poll()
+        assert news == []
+        writer.commit([], [Put("k", b"")], None)
+        reader.poll()
+        reader.poll()
+    assert news == [Announcement(1, ("k",))]
+
+
+async def test_forked_child_must_open_its_own(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        call = store.get("k")
+        child = os.fork()
+        if child == 0:
+            try:
+                call.send(None)
+            except StoreClosedError as error:
+                os._exit(0 if "parent" in str(error) else 2)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert (await call).entry is None
+
+
+async def test_nothing_is_left_open(path: Path) -> None:
+    async with SqliteStore(path), SqliteStore(path):
+        pass
+    before = os.listdir("/proc/self/fd")
+    for _ in range(5):
+        async with SqliteStore(path) as store, store.watch("") as watch:
+            await watch.__anext__()
+            await store.open_session(500)
+    assert len(os.listdir("/proc/self/fd")) == len(before)
