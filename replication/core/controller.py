@@ -135,7 +135,7 @@ class Controller:
             case ViewChanged():
                 if event.view.revision >= self._view.revision:
                     self._view = event.view
-                    self._must_look = False
+                self._must_look = False
             case CommitDone():
                 self._on_commit_done(event)
             case CreateTopic():
@@ -162,11 +162,13 @@ class Controller:
             self._wishes.appendleft(creating)
 
     def _reconcile(self) -> None:
-        if self._committing or self._must_look or self._view.revision < self._needed_revision:
+        if self._committing:
             return
         me = self._view.nodes.get(self._node_id)
         if me is None or me.incarnation != self._incarnation:
             self._refuse_wishes()
+        elif self._must_look or self._view.revision < self._needed_revision:
+            return
         elif self._view.controller is None:
             self._run_for_office()
         elif self.active:

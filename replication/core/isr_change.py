@@ -82,7 +82,9 @@ class IsrChange:
                 reason=f"nodes {list(out)} have not caught up for {lag_max:g} s",
             )
 
-    def _propose(self, isr: tuple[int, ...] | list[int], *, joining: int | None, reason: str) -> None:
+    def _propose(
+        self, isr: tuple[int, ...] | list[int], *, joining: int | None, reason: str
+    ) -> PendingChange:
         versioned = self._replica.versioned
         assert versioned is not None
         members: tuple[tuple[int, int], ...] = ()
@@ -98,6 +100,7 @@ class IsrChange:
         )
         self.pending = PendingChange(proposal, joining)
         self._replica.emit(proposal)
+        return self.pending
 
     def on_tick(self) -> None:
         if self.pending is None:
@@ -112,8 +115,8 @@ class IsrChange:
         match event:
             case ev.IsrStored():
                 self._install(pending.proposal.record, event.version)
-            case ev.IsrRefused() if pending.unclear:
-                self._close_off(pending)
+            case ev.IsrRefused() if pending.unclear and pending.joining is not None:
+                self._close_off(pending.joining)
             case ev.IsrRefused():
                 self.pending = None
             case ev.IsrUnclear():
@@ -121,18 +124,17 @@ class IsrChange:
                 pending.unclear = True
                 self._look_again(pending)
 
-    def _close_off(self, pending: PendingChange) -> None:
+    def _close_off(self, joining: int) -> None:
         """Store the same ISR once more, so that an earlier attempt that is still on its way finds a newer version.
 
         The joining member goes on counting until this is stored.
         """
-        assert pending.joining is not None
-        self._propose(
+        fence = self._propose(
             self._leader.record.isr,
             joining=None,
-            reason=f"node {pending.joining} may not join, but an attempt to add it may still be on its way",
+            reason=f"node {joining} may not join, but an attempt to add it may still be on its way",
         )
-        self.pending.joining = pending.joining
+        fence.joining = joining
 
     def _look_again(self, pending: PendingChange) -> None:
         pending.retry_at = self._replica.now + self._replica.settings.isr_retry_backoff

@@ -1,0 +1,213 @@
+"""The controller never stops on an answer that tells nothing new, and answers every wish once and truly."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from insync.replication.core.controller import (
+    Commit,
+    CommitDone,
+    Controller,
+    ControllerEffect,
+    CreateTopic,
+    ReadView,
+    ReplyCreateTopic,
+    SessionLost,
+    ViewChanged,
+)
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import CreateTopicRequest
+from insync.replication.core.records import (
+    CONTROLLER_EPOCH_KEY,
+    CONTROLLER_KEY,
+    ControllerRecord,
+    NodeRecord,
+    PartitionRecord,
+    TopicRecord,
+    Versioned,
+    topic_key,
+)
+from insync.replication.core.view import ClusterView
+
+ME, OTHER = 1, 2
+
+
+def view(revision: int, *, controller: int | None = ME, nodes: tuple[int, ...] = (ME, OTHER)) -> ClusterView:
+    holder = None
+    if controller is not None:
+        holder = ControllerRecord(node_id=controller, incarnation=10 + controller, controller_epoch=4)
+    return ClusterView(
+        revision=revision,
+        nodes={node: NodeRecord(node_id=node, incarnation=10 + node, endpoints=()) for node in nodes},
+        controller=holder,
+        controller_epoch=4,
+        controller_epoch_version=4,
+    )
+
+
+def led_by(leader: int, *, isr: tuple[int, ...], version: int) -> Versioned:
+    return Versioned(
+        PartitionRecord(
+            topic="t",
+            partition=0,
+            topic_id="x",
+            replicas=(ME, OTHER, 3),
+            isr=isr,
+            leader=leader,
+            leader_epoch=version,
+            min_insync_replicas=2,
+        ),
+        version,
+    )
+
+
+def with_partition(base: ClusterView, versioned: Versioned) -> ClusterView:
+    return attrs.evolve(base, partitions={versioned.record.id: versioned})
+
+
+def wish(name: str = "news", request_id: int = 7) -> CreateTopic:
+    request = CreateTopicRequest(name=name, partitions=2, replication_factor=2)
+    return CreateTopic(request_id=request_id, request=request, topic_id=f"id-{request_id}")
+
+
+def only_commit(effects: list[ControllerEffect]) -> Commit:
+    (commit,) = [effect for effect in effects if isinstance(effect, Commit)]
+    return commit
+
+
+def replies(effects: list[ControllerEffect]) -> list[tuple[int, int]]:
+    return [(e.request_id, e.response.error) for e in effects if isinstance(e, ReplyCreateTopic)]
+
+
+def created(base: ClusterView, commit: Commit) -> ClusterView:
+    topics = {p.record.name: p.record for p in commit.puts if isinstance(p.record, TopicRecord)}
+    return attrs.evolve(base, topics=topics)
+
+
+@pytest.fixture
+def controller() -> Controller:
+    return Controller(ME, 10 + ME)
+
+
+def test_it_runs_for_office_when_nobody_holds_it(controller: Controller) -> None:
+    commit = only_commit(controller.step(ViewChanged(view=view(5, controller=None))))
+    assert commit.checks == {CONTROLLER_EPOCH_KEY: 4, CONTROLLER_KEY: 0}
+    assert [put.ephemeral for put in commit.puts] == [True, False]
+
+
+def test_every_write_checks_the_controller_epoch_and_what_it_replaces(controller: Controller) -> None:
+    commit = only_commit(
+        controller.step(ViewChanged(view=with_partition(view(5), led_by(3, isr=(3, OTHER), version=9))))
+    )
+    (put,) = commit.puts
+    assert isinstance(put.record, PartitionRecord)
+    assert (put.record.leader, put.record.leader_epoch, put.record.controller_epoch) == (OTHER, 10, 4)
+    assert commit.checks == {CONTROLLER_EPOCH_KEY: 4, put.key: 9}
+
+
+def test_a_conflict_whose_cause_it_has_seen_already_does_not_stop_it(controller: Controller) -> None:
+    controller.step(ViewChanged(view=with_partition(view(5), led_by(3, isr=(3, OTHER), version=9))))
+    newer = with_partition(view(6), led_by(3, isr=(3, ME, OTHER), version=10))
+    assert not controller.step(ViewChanged(view=newer))
+    effects = controller.step(CommitDone(outcome="conflict", key="/partitions/t/0"))
+    assert effects == [ReadView()]
+    commit = only_commit(controller.step(ViewChanged(view=newer)))
+    assert commit.puts[0].version == 10
+
+
+@pytest.mark.parametrize("outcome", ["conflict", "unknown"])
+def test_it_writes_nothing_before_it_has_looked_again(controller: Controller, outcome: str) -> None:
+    partition = led_by(3, isr=(3, OTHER), version=9)
+    controller.step(ViewChanged(view=with_partition(view(5), partition)))
+    assert controller.step(CommitDone(outcome=outcome)) == [ReadView()]
+    assert controller.step(wish()) == []
+
+
+def test_it_waits_until_the_view_shows_its_own_write(controller: Controller) -> None:
+    before = with_partition(view(5), led_by(3, isr=(3, OTHER), version=9))
+    controller.step(ViewChanged(view=before))
+    assert controller.step(CommitDone(outcome="committed", revision=8)) == []
+    assert controller.step(ViewChanged(view=attrs.evolve(before, revision=7))) == []
+
+
+def test_a_topic_is_created_in_one_transaction_and_answered_once(controller: Controller) -> None:
+    controller.step(ViewChanged(view=view(5)))
+    commit = only_commit(controller.step(wish()))
+    assert [put.version for put in commit.puts] == [0, 0, 0]
+    assert replies(controller.step(CommitDone(outcome="committed", revision=6))) == [(7, ErrorCode.NONE)]
+    assert replies(controller.step(ViewChanged(view=created(view(6), commit)))) == []
+
+
+@pytest.mark.parametrize("outcome", ["conflict", "unknown"])
+def test_its_own_topic_of_an_attempt_that_seemed_to_fail_is_no_clash(
+    controller: Controller, outcome: str
+) -> None:
+    controller.step(ViewChanged(view=view(5)))
+    first = only_commit(controller.step(wish()))
+    controller.step(CommitDone(outcome="unknown"))
+    only_commit(controller.step(ViewChanged(view=view(5))))
+    done = controller.step(CommitDone(outcome=outcome, key=topic_key("news")))
+    assert replies(done) == []
+    assert replies(controller.step(ViewChanged(view=created(view(6), first)))) == [(7, ErrorCode.NONE)]
+
+
+def test_a_topic_of_somebody_else_is_a_clash(controller: Controller) -> None:
+    controller.step(ViewChanged(view=view(5)))
+    mine = only_commit(controller.step(wish()))
+    assert replies(controller.step(CommitDone(outcome="conflict", key=topic_key("news")))) == []
+    theirs = created(view(6), mine)
+    theirs = attrs.evolve(theirs, topics={"news": attrs.evolve(theirs.topics["news"], topic_id="other")})
+    effects = controller.step(ViewChanged(view=theirs))
+    assert replies(effects) == [(7, ErrorCode.TOPIC_ALREADY_EXISTS)]
+
+
+def test_wishes_wait_for_each_other_and_none_is_lost(controller: Controller) -> None:
+    controller.step(ViewChanged(view=view(5)))
+    first = only_commit(controller.step(wish("one", 1)))
+    assert controller.step(wish("two", 2)) == []
+    assert replies(controller.step(CommitDone(outcome="committed", revision=6))) == [(1, ErrorCode.NONE)]
+    second = only_commit(controller.step(ViewChanged(view=created(view(6), first))))
+    assert topic_key("two") in second.checks
+    assert replies(controller.step(CommitDone(outcome="committed", revision=7))) == [(2, ErrorCode.NONE)]
+
+
+def test_an_impossible_wish_is_refused_with_the_reason(controller: Controller) -> None:
+    controller.step(ViewChanged(view=view(5, nodes=(ME,))))
+    (reply,) = controller.step(wish())
+    assert isinstance(reply, ReplyCreateTopic)
+    assert reply.response.error == ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "2 replicas" in reply.response.message
+
+
+def test_elections_come_before_wishes(controller: Controller) -> None:
+    partition = led_by(3, isr=(3, OTHER), version=9)
+    controller.step(ViewChanged(view=with_partition(view(5), partition)))
+    controller.step(wish())
+    controller.step(CommitDone(outcome="committed", revision=6))
+    elected = led_by(OTHER, isr=(OTHER,), version=10)
+    commit = only_commit(controller.step(ViewChanged(view=with_partition(view(6), elected))))
+    assert topic_key("news") in commit.checks
+
+
+@pytest.mark.parametrize("event", [ViewChanged(view=view(6, controller=OTHER)), SessionLost()])
+def test_who_is_not_the_controller_says_so_at_once(
+    controller: Controller, event: ViewChanged | SessionLost
+) -> None:
+    controller.step(ViewChanged(view=view(5)))
+    controller.step(event)
+    assert replies(controller.step(wish())) == [(7, ErrorCode.NOT_CONTROLLER)]
+
+
+def test_an_earlier_epoch_of_its_own_is_not_its_office(controller: Controller) -> None:
+    later = attrs.evolve(view(5), controller_epoch=5, controller_epoch_version=5)
+    controller.step(ViewChanged(view=later))
+    assert not controller.active
+
+
+def test_a_session_that_came_back_with_the_same_incarnation_runs_again(controller: Controller) -> None:
+    controller.step(ViewChanged(view=view(5)))
+    controller.step(SessionLost())
+    assert not controller.active
+    commit = only_commit(controller.step(ViewChanged(view=view(7, controller=None))))
+    assert CONTROLLER_KEY in commit.checks

@@ -1,0 +1,234 @@
+"""One ISR change at a time, and what becomes of it when answers are late, lost or about another epoch."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from insync.replication.core import effects as fx
+from insync.replication.core import events as ev
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.records import PartitionRecord, Versioned
+from insync.replication.core.replica import Replica, ReplicaSettings
+from insync.replication.core.types import BatchMeta, EpochEntry, PartitionId
+
+A, B, C = 1, 2, 3
+LIVE = {A: 11, B: 12, C: 13}
+
+
+def record(*, isr: tuple[int, ...] = (A, B), leader: int = A, epoch: int = 1) -> PartitionRecord:
+    return PartitionRecord(
+        topic="t",
+        partition=0,
+        topic_id="x",
+        replicas=(A, B, C),
+        isr=isr,
+        leader=leader,
+        leader_epoch=epoch,
+        min_insync_replicas=2,
+    )
+
+
+class Lead:
+    """Replica A leading epoch 1 from version 1 on, with a log that does as it is asked at once."""
+
+    def __init__(self, isr: tuple[int, ...] = (A, B)) -> None:
+        self.replica = Replica(PartitionId("t", 0), A, LIVE[A], ReplicaSettings(replica_lag_time_max=10.0))
+        self.now = 0.0
+        self.step(ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=()))
+        self.step(ev.NodesChanged(live=LIVE))
+        self.step(ev.RecordChanged(versioned=Versioned(record(isr=isr), 1)))
+        self.step(ev.EpochAssigned())
+        assert self.replica.role == "leader"
+
+    def step(self, event: ev.Event) -> list[fx.Effect]:
+        return self.replica.step(event, self.now)
+
+    def append(self, count: int, *, report: bool = True) -> None:
+        base = self.replica.log.next_offset
+        batch = BatchMeta(0, count, -1, 100)
+        self.step(ev.Produce(request_id=base, acks=1, batch=batch, deadline=1e9, handle=None))
+        if report:
+            self.step(ev.Appended(log_end_offset=base + count))
+
+    def fetch(self, node: int, offset: int, *, incarnation: int | None = None) -> list[fx.Effect]:
+        return self.step(
+            ev.Fetch(
+                request_id=1000,
+                replica_id=node,
+                incarnation=LIVE[node] if incarnation is None else incarnation,
+                leader_epoch=self.replica.leader_epoch,
+                fetch_offset=offset,
+                last_fetched_epoch=self.replica.log.epochs.latest if offset else -1,
+            )
+        )
+
+    @property
+    def high_watermark(self) -> int:
+        return self.replica.log.high_watermark
+
+
+def proposals(effects: list[fx.Effect]) -> list[fx.ProposeIsr]:
+    return [effect for effect in effects if isinstance(effect, fx.ProposeIsr)]
+
+
+def joining(lead: Lead, node: int) -> fx.ProposeIsr:
+    """Let `node` reach the end of the log; the proposal that this makes."""
+    (proposal,) = proposals(lead.fetch(node, lead.replica.log.log_end_offset))
+    assert node in proposal.record.isr
+    return proposal
+
+
+def test_a_joining_member_counts_from_its_proposal_on() -> None:
+    lead = Lead()
+    joining(lead, C)
+    lead.append(3)
+    lead.fetch(B, 3)
+    assert lead.high_watermark == 0
+    lead.fetch(C, 3)
+    assert lead.high_watermark == 3
+
+
+def test_a_member_that_joined_counts_while_a_newer_epoch_waits_for_the_log() -> None:
+    lead = Lead()
+    proposal = joining(lead, C)
+    lead.append(3, report=False)
+    lead.append(1, report=False)
+    lead.step(ev.Appended(log_end_offset=3))
+    newer = record(isr=(A, B, C), leader=C, epoch=2)
+    lead.step(ev.RecordChanged(versioned=Versioned(newer, 3)))
+    assert lead.replica.stepping
+    lead.step(ev.IsrStored(proposal_id=proposal.proposal_id, version=2))
+    lead.fetch(B, 3)
+    assert lead.high_watermark == 0, "C is in the stored ISR and may lead: it has none of these records"
+
+
+def test_an_outcome_of_an_earlier_epoch_settles_nothing() -> None:
+    lead = Lead()
+    stale = joining(lead, C)
+    for version, leader, epoch in ((5, B, 2), (6, A, 3)):
+        lead.step(ev.RecordChanged(versioned=Versioned(record(leader=leader, epoch=epoch), version)))
+    lead.step(ev.EpochAssigned())
+    assert lead.replica.leader_epoch == 3
+    lead.append(3)
+    current = joining(lead, C)
+    assert current.proposal_id != stale.proposal_id
+    lead.step(ev.IsrRefused(proposal_id=stale.proposal_id))
+    lead.step(ev.IsrStored(proposal_id=stale.proposal_id, version=2))
+    lead.append(2)
+    lead.fetch(B, 5)
+    assert lead.high_watermark == 3
+
+
+def test_a_refusal_after_an_unclear_attempt_is_closed_off_before_the_member_stops_counting() -> None:
+    lead = Lead()
+    proposal = joining(lead, C)
+    unclear = lead.step(ev.IsrUnclear(proposal_id=proposal.proposal_id))
+    assert fx.ReadRecord() in unclear
+    (again,) = proposals(lead.step(ev.RecordChanged(versioned=Versioned(record(), 1))))
+    (fence,) = proposals(lead.step(ev.IsrRefused(proposal_id=again.proposal_id)))
+    assert (fence.record.isr, fence.version, fence.joining) == ((A, B), 1, ())
+    assert fence.record.partition_epoch == 1
+    lead.step(ev.NodesChanged(live={A: 11, B: 12}))
+    lead.append(3)
+    lead.fetch(B, 3)
+    assert lead.high_watermark == 0, "the first attempt may still be stored"
+    lead.step(ev.IsrStored(proposal_id=fence.proposal_id, version=2))
+    assert lead.high_watermark == 3
+
+
+def test_a_plain_refusal_ends_the_change() -> None:
+    lead = Lead()
+    proposal = joining(lead, C)
+    assert not proposals(lead.step(ev.IsrRefused(proposal_id=proposal.proposal_id)))
+    lead.append(3)
+    lead.fetch(B, 3)
+    assert lead.replica.leader is not None
+    assert lead.replica.leader.change.pending is None
+
+
+def test_the_proposal_names_the_incarnation_that_fetched() -> None:
+    lead = Lead()
+    proposal = joining(lead, C)
+    assert proposal.joining == ((C, LIVE[C]),)
+
+
+@pytest.mark.parametrize("live", [{A: 11, B: 12}, {A: 11, B: 12, C: 14}])
+def test_a_process_that_is_not_the_living_one_may_not_join(live: dict[int, int]) -> None:
+    lead = Lead()
+    lead.step(ev.NodesChanged(live=live))
+    assert not proposals(lead.fetch(C, 0))
+
+
+def test_a_removal_counts_only_when_stored() -> None:
+    lead = Lead(isr=(A, B, C))
+    lead.append(3)
+    lead.now = 10.5
+    lead.fetch(B, 3)
+    (shrink,) = proposals(lead.step(ev.Tick()))
+    assert shrink.record.isr == (A, B)
+    assert lead.high_watermark == 0
+    lead.step(ev.IsrStored(proposal_id=shrink.proposal_id, version=2))
+    assert lead.high_watermark == 3
+
+
+def test_an_unclear_change_is_asked_about_again_until_the_record_tells() -> None:
+    lead = Lead(isr=(A, B, C))
+    lead.append(1)
+    lead.now = 10.5
+    lead.fetch(B, 1)
+    (shrink,) = proposals(lead.step(ev.Tick()))
+    lead.step(ev.IsrUnclear(proposal_id=shrink.proposal_id))
+    lead.now += 1.0
+    assert fx.ReadRecord() in lead.step(ev.Tick())
+    lead.step(ev.RecordChanged(versioned=Versioned(shrink.record, 2)))
+    assert lead.high_watermark == 1
+    assert lead.replica.leader is not None
+    assert lead.replica.leader.change.pending is None
+
+
+def test_a_member_that_was_started_again_has_its_lag_time_to_come_back() -> None:
+    lead = Lead(isr=(A, B, C))
+    lead.append(2)
+    lead.fetch(B, 2)
+    lead.fetch(C, 2)
+    lead.append(1)
+    lead.fetch(B, 3)
+    lead.now = 1.0
+    lead.step(ev.NodesChanged(live={**LIVE, C: 14}))
+    assert not proposals(lead.step(ev.Tick()))
+    assert lead.high_watermark == 2, "its successor has not shown what it has"
+    lead.fetch(C, 3, incarnation=14)
+    assert lead.high_watermark == 3
+
+
+def test_a_log_that_comes_back_shorter_than_it_was_shown_stays_closed() -> None:
+    lead = Lead()
+    lead.append(3)
+    lead.step(ev.LogFailed(reason="disk full"))
+    opened = ev.Opened(
+        log_start_offset=0,
+        log_end_offset=2,
+        high_watermark=0,
+        epochs=(EpochEntry(1, 0),),
+        producers=(),
+    )
+    lead.step(opened)
+    assert lead.replica.role == "closed"
+    assert "3" in lead.replica.failure
+    (reply,) = lead.fetch(B, 2)
+    assert isinstance(reply, fx.ReplyFetch)
+    assert reply.error == ErrorCode.KAFKA_STORAGE_ERROR
+    lead.step(attrs.evolve(opened, log_end_offset=3))
+    assert lead.replica.role == "leader"
+
+
+def test_the_hint_names_the_leader_that_is_about_to_be() -> None:
+    lead = Lead()
+    lead.append(1, report=False)
+    lead.step(ev.RecordChanged(versioned=Versioned(record(leader=B, epoch=2), 2)))
+    (reply,) = lead.step(
+        ev.Produce(request_id=77, acks=-1, batch=BatchMeta(0, 1, -1, 9), deadline=1e9, handle=None)
+    )
+    assert isinstance(reply, fx.ReplyProduce)
+    assert (reply.error, reply.leader, reply.leader_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, B, 2)
