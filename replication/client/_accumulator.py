@@ -1,0 +1,401 @@
+"""Records that wait to be sent, in batches by partition, within `buffer_memory`."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import time
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import attrs
+import trio
+
+from ...storage.batch import BATCH_OVERHEAD_BYTES, Headers, build_batch, record_overhead_bytes, restamp_producer
+from ..core.errors import ErrorCode
+from ._cluster import NOBODY, Cluster, Leader, Topic
+from ._murmur2 import partition_for_key
+from ._settings import ProducerSettings
+from .delivery import Deliveries, Delivery, OnDelivery, RecordMetadata
+from .errors import ClientError, RecordTooLargeError, error_for
+
+_log = logging.getLogger("insync.client")
+_RECORD_OVERHEAD = record_overhead_bytes(1 << 20, 1 << 20)
+_HEADER_OVERHEAD = 10
+_KEYS_CACHED = 1 << 16
+
+
+class ProducerIdentity(NamedTuple):
+    """Who writes, for nodes to tell a repeated batch from a new one (KIP-98)."""
+
+    producer_id: int
+    epoch: int
+
+
+class Batch:
+    """Records of one partition that are sent, acknowledged and failed together."""
+
+    __slots__ = (
+        "attempts",
+        "base_offset",
+        "callbacks",
+        "created",
+        "data",
+        "deadline",
+        "done",
+        "error",
+        "event",
+        "headers",
+        "keys",
+        "last_error",
+        "maybe_written",
+        "number",
+        "partition",
+        "sequence",
+        "size",
+        "timestamps",
+        "topic",
+        "values",
+    )
+
+    def __init__(self, topic: str, partition: int, number: int, created: float, deadline: float) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.number = number
+        self.created = created
+        self.deadline = deadline
+        self.values: list[bytes | None] = []
+        self.keys: list[bytes | None] | None = None
+        self.headers: list[Headers] | None = None
+        self.timestamps: list[int] = []
+        self.callbacks: list[tuple[int, OnDelivery]] | None = None
+        self.size = BATCH_OVERHEAD_BYTES
+        self.data: bytes | None = None
+        self.sequence = -1
+        self.attempts = 0
+        self.maybe_written = False
+        self.last_error: BaseException | None = None
+        self.done = False
+        self.base_offset = -1
+        self.error: ClientError | None = None
+        self.event: trio.Event | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.timestamps)
+
+    def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, size: int) -> int:
+        """Take a record; gives its index."""
+        index = len(self.timestamps)
+        self.timestamps.append(timestamp_ms)
+        self.values.append(value)
+        if self.keys is not None:
+            self.keys.append(key)
+        elif key is not None:
+            self.keys = [None] * index
+            self.keys.append(key)
+        if self.headers is not None:
+            self.headers.append(headers)
+        elif headers:
+            self.headers = [()] * index
+            self.headers.append(headers)
+        self.size += size
+        return index
+
+    def seal(self, identity: ProducerIdentity | None, sequence: int) -> None:
+        """Make the bytes, once; they stay the same however often they are sent."""
+        producer_id, epoch = identity or (-1, -1)
+        self.sequence = sequence
+        self.data = build_batch(
+            self.keys if self.keys is not None else [None] * self.count,
+            self.values,
+            timestamps_ms=self.timestamps,
+            headers=self.headers,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+        self.keys, self.values, self.headers = None, [], None
+
+    def restamp(self, identity: ProducerIdentity, sequence: int) -> None:
+        """Give a sealed batch, which is certainly in no log, another place among the producer's."""
+        assert self.data is not None
+        self.sequence = sequence
+        self.data = restamp_producer(self.data, identity.producer_id, identity.epoch, sequence)
+
+    def settle(self, base_offset: int, error: ClientError | None) -> None:
+        """The outcome is known; told once."""
+        self.done, self.base_offset, self.error = True, base_offset, error
+        if self.event is not None:
+            self.event.set()
+        for index, callback in self.callbacks or ():
+            try:
+                callback(Delivery(self, index))
+            except Exception:
+                _log.exception("on_delivery of %s-%d raised", self.topic, self.partition)
+        self.callbacks = None
+
+    async def wait(self) -> None:
+        if not self.done:
+            if self.event is None:
+                self.event = trio.Event()
+            await self.event.wait()
+
+    def metadata(self, index: int) -> RecordMetadata:
+        if self.error is not None:
+            raise self.error
+        if not self.done:
+            raise RuntimeError("the outcome is not known yet; use wait()")
+        offset = self.base_offset + index if self.base_offset >= 0 else -1
+        return RecordMetadata(self.topic, self.partition, offset, self.timestamps[index])
+
+
+@attrs.define(eq=False, slots=True)
+class Lane:
+    """The batches of one partition, in order: in flight, then failed ones to repeat, then those waiting.
+
+    Invariant: while `failed` is not empty nothing is sent; when the last one in flight has settled, the
+    failed ones go back to the head of the queue, oldest first.
+    """
+
+    topic: str
+    partition: int
+    queue: deque[Batch] = attrs.Factory(deque)
+    in_flight: list[Batch] = attrs.Factory(list)
+    failed: list[Batch] = attrs.Factory(list)
+    open: Batch | None = None
+    numbers: int = 0
+    identity: ProducerIdentity | None = None
+    next_sequence: int = 0
+    retries: int = 0
+    retry_at: float = -1.0
+    failed_leader: Leader = NOBODY
+    in_flight_leader: Leader = NOBODY
+    established: bool = False
+    """Whether the leader has acknowledged anything under `identity`."""
+    gap: int = -1
+    """Number of the last batch that failed after it was given a sequence: the log may miss that sequence."""
+    gap_confirmed: bool = False
+
+
+@attrs.define(eq=False, slots=True)
+class TopicLanes:
+    """The lanes of one topic and how records are dealt among them."""
+
+    topic: Topic
+    lanes: list[Lane]
+    sticky: Lane | None = None
+    by_key: dict[bytes, Lane] = attrs.Factory(dict)
+
+
+class Accumulator:
+    """Takes records without waiting; tells `wake` when there is something to look at (at what time)."""
+
+    def __init__(self, settings: ProducerSettings, cluster: Cluster, wake: Callable[[float], None]) -> None:
+        self.active: dict[Lane, None] = {}
+        self.pending: deque[Batch] = deque()
+        self.used = 0
+        self.waiting = 0
+        self._settings = settings
+        self._cluster = cluster
+        self._wake = wake
+        self._topics: dict[str, TopicLanes] = {}
+        self._space = trio.Event()
+        self._linger = settings.linger_ms / 1000
+        self._delivery_timeout = settings.delivery_timeout_ms / 1000
+        self._limit = settings.batch_size
+        self._random = random.Random()
+
+    def knows(self, topic: str) -> bool:
+        return topic in self._topics
+
+    def add_topic(self, topic: Topic) -> None:
+        """Make lanes for a topic that is known now."""
+        self._topics[topic.name] = TopicLanes(topic, [Lane(topic.name, n) for n in range(len(topic.leaders))])
+
+    def lane_of(self, batch: Batch) -> Lane:
+        return self._topics[batch.topic].lanes[batch.partition]
+
+    def try_append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery | None:
+        """Take one record, or None if there is no room or the topic is not known yet."""
+        lanes = self._topics.get(topic)
+        if lanes is None:
+            return None
+        if value.__class__ is not bytes and value is not None:
+            value = _as_bytes("value", value)
+        if key.__class__ is not bytes and key is not None:
+            key = _as_bytes("key", key)
+        size = _RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
+        if headers:
+            size += _headers_size(headers)
+        if size > self._settings.max_request_size - BATCH_OVERHEAD_BYTES:
+            raise self._too_large(topic, size)
+        if self.waiting or self.used + size > self._settings.buffer_memory:
+            return None
+        lane = self._lane(lanes, key, partition, size)
+        batch = lane.open
+        if batch is None or batch.size + size > self._limit:
+            batch = self._new_batch(lane)
+        if timestamp_ms is None:
+            timestamp_ms = time.time_ns() // 1_000_000
+        index = batch.add(key, value, headers, timestamp_ms, size)
+        self.used += size
+        if on_delivery is not None:
+            batch.callbacks = batch.callbacks or []
+            batch.callbacks.append((index, on_delivery))
+        if batch.size >= self._limit:
+            self._close(lane)
+        return Delivery(batch, index)
+
+    def append_run(
+        self,
+        deliveries: Deliveries,
+        topic: str,
+        values: Sequence[bytes | None],
+        start: int,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> int:
+        """Take keyless records from `values[start:]` into one batch; gives how many (0: no room)."""
+        lanes = self._topics[topic]
+        first = values[start]
+        first_size = _RECORD_OVERHEAD + (len(first) if first else 0)
+        largest = self._settings.max_request_size - BATCH_OVERHEAD_BYTES
+        if first_size > largest:
+            raise self._too_large(topic, first_size)
+        room = self._settings.buffer_memory - self.used
+        if self.waiting or first_size > room:
+            return 0
+        lane = self._lane(lanes, None, partition, first_size)
+        batch = lane.open
+        if batch is None or batch.size + first_size > self._limit:
+            batch = self._new_batch(lane)
+        run = values[start : start + max(1, (self._limit - batch.size) // first_size + 1)]
+        if not all(value.__class__ is bytes for value in run):
+            run = [value if value is None else _as_bytes("value", value) for value in run]
+        ends = list(itertools.accumulate(_RECORD_OVERHEAD + (len(value) if value else 0) for value in run))
+        count = max(1, bisect_right(ends, min(self._limit - batch.size, room)))
+        index = self._extend(batch, run[:count], timestamp_ms)
+        batch.size += ends[count - 1]
+        self.used += ends[count - 1]
+        deliveries._add(batch, index, count)
+        if count < len(run) or batch.size >= self._limit:
+            self._close(lane)
+        return count
+
+    def _extend(self, batch: Batch, run: Sequence[bytes | None], timestamp_ms: int | None) -> int:
+        index, count = batch.count, len(run)
+        batch.values.extend(run)
+        batch.timestamps.extend([time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms] * count)
+        if batch.keys is not None:
+            batch.keys.extend([None] * count)
+        if batch.headers is not None:
+            batch.headers.extend([()] * count)
+        return index
+
+    async def wait_for_space(self) -> None:
+        """Wait until some memory is free; while anybody waits, batches do not linger."""
+        self.waiting += 1
+        self._wake(0)
+        try:
+            await self._space.wait()
+        finally:
+            self.waiting -= 1
+
+    def release(self, batch: Batch) -> None:
+        """Give back the memory of a batch whose outcome is known."""
+        self.used -= batch.size - BATCH_OVERHEAD_BYTES
+        while self.pending and self.pending[0].done:
+            self.pending.popleft()
+        if self.waiting:
+            self._space.set()
+            self._space = trio.Event()
+
+    def _new_batch(self, lane: Lane) -> Batch:
+        self._close(lane)
+        now = trio.current_time()
+        batch = Batch(lane.topic, lane.partition, lane.numbers, now, now + self._delivery_timeout)
+        lane.numbers += 1
+        lane.queue.append(batch)
+        lane.open = batch
+        self.pending.append(batch)
+        self.active[lane] = None
+        self._wake(now + self._linger)
+        return batch
+
+    def _close(self, lane: Lane) -> None:
+        if lane.open is not None:
+            lane.open = None
+            self._wake(0)
+
+    def _lane(self, lanes: TopicLanes, key: bytes | None, partition: int | None, size: int) -> Lane:
+        if len(lanes.lanes) < len(lanes.topic.leaders):
+            self._grow(lanes)
+        if partition is not None:
+            if not 0 <= partition < len(lanes.lanes):
+                raise self._no_partition(lanes, partition)
+            return lanes.lanes[partition]
+        if self._settings.partitioner is not None:
+            return self._chosen(lanes, key, self._settings.partitioner(lanes.topic.name, key, len(lanes.lanes)))
+        if key is not None:
+            return lanes.by_key.get(key) or self._keyed(lanes, key)
+        sticky = lanes.sticky
+        if sticky is None or sticky.open is None or sticky.open.size + size > self._limit:
+            sticky = lanes.sticky = self._unkeyed(lanes)
+        return sticky
+
+    def _keyed(self, lanes: TopicLanes, key: bytes) -> Lane:
+        if len(lanes.by_key) >= _KEYS_CACHED:
+            lanes.by_key.clear()
+        lane = lanes.by_key[key] = lanes.lanes[partition_for_key(key, len(lanes.lanes))]
+        return lane
+
+    def _chosen(self, lanes: TopicLanes, key: bytes | None, partition: int) -> Lane:
+        if not 0 <= partition < len(lanes.lanes):
+            raise self._no_partition(lanes, partition)
+        return lanes.lanes[partition]
+
+    def _unkeyed(self, lanes: TopicLanes) -> Lane:
+        """A partition that has a leader and the fewest batches waiting (KIP-794: the slow ones get less)."""
+        led = [lane for lane, leader in zip(lanes.lanes, lanes.topic.leaders, strict=False) if leader.node_id >= 0]
+        choices = led or lanes.lanes
+        shortest = min(len(lane.queue) for lane in choices)
+        return self._random.choice([lane for lane in choices if len(lane.queue) == shortest])
+
+    def _grow(self, lanes: TopicLanes) -> None:
+        count = len(lanes.topic.leaders)
+        lanes.lanes.extend(Lane(lanes.topic.name, n) for n in range(len(lanes.lanes), count))
+        lanes.by_key.clear()
+
+    def _no_partition(self, lanes: TopicLanes, partition: int) -> ClientError:
+        thing = f"partition {partition} of topic {lanes.topic.name!r}, which has {len(lanes.lanes)}"
+        return error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, thing)
+
+    def _too_large(self, topic: str, size: int) -> RecordTooLargeError:
+        limit = self._settings.max_request_size
+        return RecordTooLargeError(
+            f"topic {topic!r}: a record of {size + BATCH_OVERHEAD_BYTES} bytes (with its overhead) is above "
+            f"max_request_size={limit}; raise it, and the topic's max_message_bytes with it"
+        )
+
+
+def _headers_size(headers: Headers) -> int:
+    return sum(_HEADER_OVERHEAD + len(name.encode()) + len(value or b"") for name, value in headers)
+
+
+def _as_bytes(what: str, data: object) -> bytes:
+    if isinstance(data, bytes | bytearray | memoryview):
+        return bytes(data)
+    raise TypeError(f"a record's {what} must be bytes or None, not {type(data).__name__}; encode it first")

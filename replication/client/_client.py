@@ -1,0 +1,69 @@
+"""What producer, consumer and admin share: a block in which a cluster is watched."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import trio
+
+from ._cluster import Cluster
+from ._settings import ClientSettings, bootstrap_urls
+from .errors import ClosedError
+
+
+class Client(ABC):
+    """An async context manager; entering it reaches one node or raises `BootstrapError`."""
+
+    _cluster: Cluster
+    _nursery: trio.Nursery
+
+    def __init__(self, bootstrap_servers: str | Sequence[str], settings: ClientSettings) -> None:
+        self._bootstrap = bootstrap_urls(bootstrap_servers)
+        self._client_settings = settings
+        self._closed = True
+        self._manager: Any = None
+
+    async def __aenter__(self) -> Self:
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        self._cluster = Cluster(self._bootstrap, self._client_settings, self._nursery)
+        self._nursery.start_soon(self._cluster.run)
+        try:
+            await self._cluster.refresh()
+            self._start()
+        except BaseException:
+            await self._stop(None)
+            raise
+        self._closed = False
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if error is None or isinstance(error, Exception):
+                await self._finish()
+        finally:
+            self._closed = True
+            await self._stop(error)
+
+    async def _stop(self, error: BaseException | None) -> None:
+        """End the tasks. Only what may be our own cancellation is shown to the nursery: it would wrap the rest."""
+        self._nursery.cancel_scope.cancel()
+        self._cluster.links.abort_all()
+        ours = error if isinstance(error, trio.Cancelled | BaseExceptionGroup) else None
+        await self._manager.__aexit__(type(ours) if ours else None, ours, ours.__traceback__ if ours else None)
+
+    @abstractmethod
+    def _start(self) -> None:
+        """Start the tasks of this client."""
+
+    async def _finish(self) -> None:
+        """What is left to do when the block is left."""
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError(f"the {type(self).__name__} is not open; use it inside its `async with` block")

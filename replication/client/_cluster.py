@@ -1,0 +1,280 @@
+"""The cluster as a client knows it: nodes, topics and leaders, cached; and the connections to ask them by.
+
+The cache loses against every answer with a higher leader epoch. One task looks: when told that something is
+wrong, at once; while a leader is suspected, every 20 to 50 ms; otherwise each `metadata_max_age_ms`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import attrs
+import trio
+
+from ...transport import Connection, TransportError
+from .. import wire
+from ..core import messages as m
+from ..core.errors import ErrorCode
+from ..core.types import NO_LEADER, PartitionId
+from ._links import Links
+from ._settings import ClientSettings
+from .errors import BootstrapError, ClientError, MetadataTimeoutError, RequestTimeoutError, error_for
+
+_LOOK_TIMEOUT = 2.0
+_QUICK_LOOKS = 100
+_QUICK = (0.02, 0.05)
+
+
+class Leader(NamedTuple):
+    """Who leads a partition, at which leader epoch; node -1: nobody."""
+
+    node_id: int
+    epoch: int
+
+
+NOBODY = Leader(NO_LEADER, -1)
+
+
+@attrs.define(eq=False)
+class Topic:
+    """A topic's partitions and their leaders, by partition number."""
+
+    name: str
+    topic_id: str
+    leaders: list[Leader]
+
+
+class Cluster:
+    """Metadata cache and connections of one client; `run` must run in a task while it is used."""
+
+    def __init__(self, bootstrap: Sequence[str], settings: ClientSettings, nursery: trio.Nursery) -> None:
+        self.nodes: dict[int, m.NodeInfo] = {}
+        self.topics: dict[str, Topic] = {}
+        self.links = Links(settings, nursery, self._endpoints, self._notify)
+        self.listeners: list[Callable[[], None]] = []
+        self._settings = settings
+        self._bootstrap = list(bootstrap)
+        self._topic_names: set[str] = set()
+        self._unknown: set[str] = set()
+        self._suspects: dict[PartitionId, Leader] = {}
+        self._suspect_looks = 0
+        self._wanted = trio.Event()
+        self._done = trio.Event()
+        self._error: ClientError | None = None
+        self._turn = 0
+        self._random = random.Random()
+
+    # What is known
+
+    def leader(self, topic: str, partition: int) -> Leader:
+        """The leader of a partition as far as known, else `NOBODY`."""
+        known = self.topics.get(topic)
+        if known is None or not 0 <= partition < len(known.leaders):
+            return NOBODY
+        return known.leaders[partition]
+
+    async def topic(self, name: str, *, timeout: float) -> Topic:
+        """The topic, asked for if it is not known yet.
+
+        Raises:
+          UnknownTopicError: Nodes say that it does not exist (asked twice, of two nodes if there are two).
+          MetadataTimeoutError: No node told within `timeout` seconds.
+        """
+        denials = 0
+        deadline = trio.current_time() + timeout
+        self._topic_names.add(name)
+        while name not in self.topics:
+            try:
+                with trio.fail_at(deadline):
+                    await self.refresh()
+                    denials += name in self._unknown
+                    if name not in self.topics and denials < 2:
+                        await trio.sleep(self._random.uniform(*_QUICK))
+            except trio.TooSlowError:
+                why = f": {self._error}" if self._error is not None else ""
+                raise MetadataTimeoutError(f"topic {name!r}: no metadata within {timeout:g} s{why}") from self._error
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                await trio.sleep(min(self._settings.retry_backoff_ms / 1000, max(0, deadline - trio.current_time())))
+            if denials >= 2 and name not in self.topics:
+                self._topic_names.discard(name)
+                raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r}")
+        return self.topics[name]
+
+    def check_partition(self, at: PartitionId) -> None:
+        """Raise `UnknownTopicError` if a topic that is known has no such partition."""
+        count = len(self.topics[at.topic].leaders)
+        if not 0 <= at.partition < count:
+            raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{at} (the topic has {count} partitions)")
+
+    # What is told by others
+
+    def suspect(self, topic: str, partition: int, leader: Leader) -> None:
+        """`leader` did not answer as the partition's leader: look until there is another or it does."""
+        at = PartitionId(topic, partition)
+        if self.leader(topic, partition) == leader and self._suspects.get(at) != leader:
+            self._suspects[at] = leader
+            self._suspect_looks = 0
+            self._wanted.set()
+
+    def trust(self, topic: str, partition: int) -> None:
+        """The partition's leader answered as such."""
+        if self._suspects:
+            self._suspects.pop(PartitionId(topic, partition), None)
+
+    def hint(self, topic: str, partition: int, leader: Leader) -> None:
+        """A node said in an answer who leads; believed if the epoch is newer and the node known."""
+        known = self.topics.get(topic)
+        if known is None or leader.node_id not in self.nodes or not 0 <= partition < len(known.leaders):
+            return
+        if leader.epoch > known.leaders[partition].epoch:
+            known.leaders[partition] = leader
+            self._clear(PartitionId(topic, partition), leader)
+            self._notify()
+
+    def backoff(self, attempt: int) -> float:
+        """Seconds to wait before trying for the `attempt`-th time again (1 is the first retry)."""
+        first, longest = self._settings.retry_backoff_ms, self._settings.retry_backoff_max_ms
+        return min(longest, first * 2 ** min(attempt - 1, 16)) / 1000 * self._random.uniform(0.8, 1.2)
+
+    def quick_backoff(self, attempt: int) -> float:
+        """The same where a change of leader is expected any moment."""
+        return self._random.uniform(*_QUICK) if attempt <= 20 else self.backoff(attempt - 20)
+
+    def look(self) -> None:
+        """Look soon, without waiting for it."""
+        self._wanted.set()
+
+    # Asking
+
+    async def refresh(self) -> None:
+        """Wait for a look that begins from now on.
+
+        Raises:
+          BootstrapError: No node could be reached.
+          RequestTimeoutError: Those reached did not answer.
+        """
+        done = self._done
+        self._wanted.set()
+        await done.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def ask(
+        self, kind: m.Kind, request: object, *, timeout: float, node_id: int | None = None, once: bool = False
+    ) -> Any:
+        """One request and its decoded answer, of one node or of any that answers (with `once`: of the first).
+
+        Raises:
+          TransportError: That one node did not answer.
+          BootstrapError, RequestTimeoutError: None did.
+        """
+        if node_id is not None:
+            return await self._ask_one(await self.links.get(node_id), kind, request, timeout)
+        return await self._ask_any(kind, request, timeout, 1 if once else max(2, len(self.nodes)))
+
+    async def _ask_one(self, connection: Connection, kind: m.Kind, request: object, timeout: float) -> Any:
+        with await connection.request(kind, wire.encode(request), timeout=timeout) as response:
+            return wire.decode_response(kind, response.body)
+
+    async def _ask_any(self, kind: m.Kind, request: object, timeout: float, tries: int) -> Any:
+        error: TransportError | None = None
+        for _ in range(tries):
+            connection = await self._any_connection()
+            try:
+                return await self._ask_one(connection, kind, request, timeout)
+            except TransportError as failure:
+                error = failure
+        raise RequestTimeoutError(f"{kind.name}: no node answered; last: {error}") from error
+
+    async def _any_connection(self) -> Connection:
+        """In turn one of the open connections, those of suspected leaders last; else a new one."""
+        avoided = {leader.node_id for leader in self._suspects.values()}
+        connections = self.links.open_connections()
+        self._turn += 1
+        if usable := [c for c in connections if c.peer.node_id not in avoided]:
+            return usable[self._turn % len(usable)]
+        problems: list[str] = []
+        known = sorted(self.nodes, key=lambda node: (node in avoided, self._random.random()))
+        for node_id in known:
+            try:
+                return await self.links.get(node_id)
+            except TransportError as error:
+                problems.append(f"node {node_id}: {error}")
+        for url in self._bootstrap:
+            try:
+                return await self.links.bootstrap(url)
+            except TransportError as error:
+                problems.append(f"{url}: {error}")
+        raise BootstrapError(f"no node could be reached; is one running? ({'; '.join(problems)})")
+
+    # Looking
+
+    async def run(self) -> None:
+        """Keep the cache; ends by cancellation."""
+        while True:
+            with trio.move_on_at(self._next_look()):
+                await self._wanted.wait()
+            self._wanted = trio.Event()
+            done, self._done = self._done, trio.Event()
+            try:
+                await self._look()
+                self._error = None
+            except ClientError as error:
+                self._error = error
+            done.set()
+            self._notify()
+
+    def _next_look(self) -> float:
+        now = trio.current_time()
+        if not self._suspects:
+            return now + self._settings.metadata_max_age_ms / 1000
+        self._suspect_looks += 1
+        if self._suspect_looks <= _QUICK_LOOKS:
+            return now + self._random.uniform(*_QUICK)
+        return now + self.backoff(self._suspect_looks - _QUICK_LOOKS)
+
+    async def _look(self) -> None:
+        names = sorted(self._topic_names)
+        request = m.MetadataRequest(topics=names)
+        timeout = min(_LOOK_TIMEOUT, self._settings.request_timeout_ms / 1000)
+        self._apply(await self.ask(m.Kind.METADATA, request, timeout=timeout))
+
+    def _apply(self, answer: m.MetadataResponse) -> None:
+        self.nodes = {node.node_id: node for node in answer.nodes}
+        self._unknown.clear()
+        for info in answer.topics:
+            if info.error == ErrorCode.NONE:
+                self._apply_topic(info)
+            elif info.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._unknown.add(info.name)
+
+    def _apply_topic(self, info: m.TopicInfo) -> None:
+        told = {p.partition: Leader(p.leader, p.leader_epoch) for p in info.partitions}
+        leaders = [told.get(n, NOBODY) for n in range(max(told, default=-1) + 1)]
+        known = self.topics.get(info.name)
+        if known is None:
+            known = self.topics[info.name] = Topic(info.name, info.topic_id, leaders)
+        elif known.topic_id != info.topic_id:
+            known.topic_id, known.leaders = info.topic_id, leaders
+        else:
+            # A node that is behind must not take us back to a former leader.
+            kept = known.leaders + [NOBODY] * (len(leaders) - len(known.leaders))
+            known.leaders = [max(pair, key=lambda leader: leader.epoch) for pair in zip(leaders, kept, strict=False)]
+        for partition, leader in enumerate(known.leaders):
+            self._clear(PartitionId(info.name, partition), leader)
+
+    def _clear(self, at: PartitionId, leader: Leader) -> None:
+        if leader.node_id != NO_LEADER and self._suspects.get(at, leader) != leader:
+            del self._suspects[at]
+
+    def _endpoints(self, node_id: int) -> Sequence[str]:
+        node = self.nodes.get(node_id)
+        return node.endpoints if node is not None else ()
+
+    def _notify(self) -> None:
+        for listener in self.listeners:
+            listener()

@@ -1,0 +1,373 @@
+"""Reads ahead of the consumer: one long poll for each leader, a bounded buffer for each partition."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+
+import attrs
+import trio
+
+from ...storage.batch import BatchInfo, CorruptBatchError, scan
+from ...transport import Connection, Response, TransportError
+from .. import wire
+from ..core import messages as m
+from ..core.errors import ErrorCode
+from ..core.types import CONSUMER, NO_LEADER, PartitionId
+from ._cluster import NOBODY, Cluster, Leader
+from ._offsets import list_offsets
+from ._settings import ConsumerSettings
+from .errors import ClientError, CorruptMessageError, OffsetOutOfRangeError, error_for
+
+_log = logging.getLogger("insync.client")
+_NEVER = float("inf")
+_CORRUPT_TRIES = 3
+
+
+@attrs.frozen(slots=True)
+class Chunk:
+    """Whole batches of one partition as they came; those records below `start_offset` are not wanted."""
+
+    data: bytes
+    batches: list[BatchInfo]
+    start_offset: int
+
+    @property
+    def next_offset(self) -> int:
+        return self.batches[-1].next_offset
+
+
+@attrs.define(eq=False, slots=True)
+class Reading:
+    """One assigned partition. `generation` tells answers to an older question from those to the present one.
+
+    Invariant: `position` <= the first record in `chunks` <= `fetch_offset`.
+    """
+
+    at: PartitionId
+    position: int | None = None
+    fetch_offset: int | None = None
+    reset: int | None = None
+    """The timestamp (earliest, latest) by which the position is to be found."""
+    resolving: bool = False
+    known: bool = False
+    learning: bool = False
+    chunks: deque[Chunk] = attrs.Factory(deque)
+    records: Iterator[object] | None = None
+    generation: int = 0
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    retries: int = 0
+    retry_at: float = -1.0
+    failed_leader: Leader = NOBODY
+    corrupt: int = 0
+    error: ClientError | None = None
+
+    def restart(self, position: int | None, reset: int | None = None) -> None:
+        """Read from elsewhere; what was read ahead is dropped."""
+        self.generation += 1
+        self.position = self.fetch_offset = position
+        self.reset = reset
+        self.resolving = self.learning = False
+        self.chunks.clear()
+        self.records = None
+        self.retries, self.retry_at, self.corrupt = 0, -1.0, 0
+        self.error = None
+
+
+@attrs.define(eq=False, slots=True)
+class _Poll:
+    """The outstanding question to one node."""
+
+    node_id: int
+    connection: Connection
+    asked: dict[PartitionId, tuple[Reading, int, Leader]]
+    handle: object = None
+
+
+class Fetcher:
+    """Keeps the buffers of the assigned partitions filled; `run` must run in a task."""
+
+    def __init__(self, settings: ConsumerSettings, cluster: Cluster, nursery: trio.Nursery) -> None:
+        self.readings: dict[PartitionId, Reading] = {}
+        self.arrived = trio.Event()
+        self._settings = settings
+        self._cluster = cluster
+        self._nursery = nursery
+        self._event = trio.Event()
+        self._polls: dict[int, _Poll] = {}
+        cluster.listeners.append(self.wake)
+
+    def wake(self) -> None:
+        """Look again at what may be fetched."""
+        self._event.set()
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+        while True:
+            self._event = trio.Event()
+            next_at = self._pump()
+            with trio.move_on_at(next_at):
+                await self._event.wait()
+
+    def interrupt(self) -> None:
+        """Positions or assignment have changed: outstanding questions need not be waited for."""
+        for poll in list(self._polls.values()):
+            self._drop(poll)
+        self.wake()
+
+    # Asking
+
+    def _pump(self) -> float:
+        now = trio.current_time()
+        next_at = _NEVER
+        ready: dict[int, list[Reading]] = {}
+        for reading in self.readings.values():
+            leader = self._cluster.leader(*reading.at)
+            at = self._fetchable_at(reading, leader, now)
+            if at <= now:
+                ready.setdefault(leader.node_id, []).append(reading)
+            else:
+                next_at = min(next_at, at)
+        for poll in list(self._polls.values()):
+            self._check_poll(poll)
+        for node_id, readings in ready.items():
+            if node_id not in self._polls:
+                next_at = min(next_at, self._poll_node(node_id, readings))
+        return next_at
+
+    def _fetchable_at(self, reading: Reading, leader: Leader, now: float) -> float:
+        if reading.error is not None or self._full(reading):
+            return _NEVER
+        if not reading.known:
+            if not reading.learning:
+                reading.learning = True
+                self._nursery.start_soon(self._learn, reading, reading.generation)
+            return _NEVER
+        if reading.fetch_offset is None:
+            if not reading.resolving and reading.reset is not None:
+                reading.resolving = True
+                self._nursery.start_soon(self._resolve, reading, reading.generation)
+            return _NEVER
+        if leader.node_id == NO_LEADER:
+            self._cluster.suspect(reading.at.topic, reading.at.partition, leader)
+            return _NEVER
+        if reading.retry_at > now and leader == reading.failed_leader:
+            return reading.retry_at
+        return now
+
+    def _full(self, reading: Reading) -> bool:
+        return sum(len(chunk.data) for chunk in reading.chunks) >= 2 * self._settings.max_partition_fetch_bytes
+
+    def _check_poll(self, poll: _Poll) -> None:
+        """Do not sit out a long poll at a node that leads none of the partitions asked for any more."""
+        leaders = [self._cluster.leader(*at).node_id for at in poll.asked]
+        if all(node_id not in (NO_LEADER, poll.node_id) for node_id in leaders):
+            self._drop(poll)
+            self.wake()
+
+    def _poll_node(self, node_id: int, readings: list[Reading]) -> float:
+        connection = self._cluster.links.nowait(node_id)
+        if connection is None:
+            at = self._cluster.links.retry_at(node_id)
+            if at < _NEVER:
+                for reading in readings:
+                    self._cluster.suspect(*reading.at, self._cluster.leader(*reading.at))
+            return at
+        poll = _Poll(node_id, connection, {})
+        partitions = []
+        for reading in readings:
+            assert reading.fetch_offset is not None
+            leader = self._cluster.leader(*reading.at)
+            poll.asked[reading.at] = (reading, reading.generation, leader)
+            partitions.append(
+                m.FetchPartition(
+                    topic=reading.at.topic,
+                    partition=reading.at.partition,
+                    fetch_offset=reading.fetch_offset,
+                    max_bytes=self._settings.max_partition_fetch_bytes,
+                    leader_epoch=leader.epoch,
+                )
+            )
+        self._send(poll, partitions)
+        return _NEVER
+
+    def _send(self, poll: _Poll, partitions: list[m.FetchPartition]) -> None:
+        request = m.FetchRequest(
+            replica_id=CONSUMER,
+            incarnation=0,
+            max_wait_ms=self._settings.fetch_max_wait_ms,
+            min_bytes=self._settings.fetch_min_bytes,
+            max_bytes=self._settings.fetch_max_bytes,
+            partitions=partitions,
+        )
+        self._polls[poll.node_id] = poll
+        try:
+            poll.handle = poll.connection.request_nowait(
+                m.Kind.FETCH,
+                wire.encode(request),
+                (),
+                timeout=(self._settings.fetch_max_wait_ms + self._settings.request_timeout_ms) / 1000,
+                on_done=lambda outcome: self._answered(poll, outcome),
+            )
+        except TransportError as error:
+            self._answered(poll, error)
+
+    def _drop(self, poll: _Poll) -> None:
+        self._polls.pop(poll.node_id, None)
+        if poll.handle is not None:
+            poll.handle.cancel()  # type: ignore[attr-defined]
+
+    # Answers
+
+    def _answered(self, poll: _Poll, outcome: Response | TransportError) -> None:
+        if self._polls.get(poll.node_id) is not poll:
+            if isinstance(outcome, Response):
+                outcome.release()
+            return
+        del self._polls[poll.node_id]
+        self.wake()
+        if isinstance(outcome, TransportError):
+            for reading, generation, leader in poll.asked.values():
+                if reading.generation == generation:
+                    self._retry(reading, leader)
+            return
+        with outcome:
+            self._results(poll, outcome)
+        self.arrived.set()
+
+    def _results(self, poll: _Poll, response: Response) -> None:
+        try:
+            answer: m.FetchResponse = wire.decode_response(m.Kind.FETCH, response.body)
+        except wire.WireError as error:
+            _log.error("node %d: %s", poll.node_id, error)
+            poll.connection.abort(str(error))
+            return
+        payload = response.payload
+        at = 0
+        for result in answer.partitions:
+            data = bytes(payload[at : at + result.size])
+            at += result.size
+            asked = poll.asked.get(PartitionId(result.topic, result.partition))
+            if asked is None or asked[0].generation != asked[1]:
+                continue
+            self._result(poll, asked[0], asked[2], result, data)
+
+    def _result(
+        self, poll: _Poll, reading: Reading, leader: Leader, result: m.FetchResult, data: bytes
+    ) -> None:
+        if result.error == ErrorCode.NONE:
+            reading.retries, reading.retry_at = 0, -1.0
+            reading.high_watermark = result.high_watermark
+            reading.log_start_offset = result.log_start_offset
+            self._cluster.trust(*reading.at)
+            if data:
+                self._take(poll, reading, leader, data)
+        elif result.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(reading, result)
+        else:
+            error = error_for(result.error, str(reading.at), result.message)
+            if not error.retriable:
+                reading.error = error
+                return
+            self._cluster.hint(*reading.at, Leader(result.leader, result.leader_epoch))
+            self._retry(reading, leader)
+
+    def _take(self, poll: _Poll, reading: Reading, leader: Leader, data: bytes) -> None:
+        try:
+            batches = scan(data, verify_crc=self._settings.check_crcs)
+        except CorruptBatchError as error:
+            self._corrupt(poll, reading, leader, error)
+            return
+        assert reading.fetch_offset is not None
+        reading.corrupt = 0
+        chunk = Chunk(data, batches, reading.fetch_offset)
+        if chunk.next_offset > reading.fetch_offset:
+            reading.fetch_offset = chunk.next_offset
+            reading.chunks.append(chunk)
+
+    def _corrupt(self, poll: _Poll, reading: Reading, leader: Leader, error: CorruptBatchError) -> None:
+        """Bytes may have changed on the way: drop the connection and ask again, a few times."""
+        reading.corrupt += 1
+        if reading.corrupt < _CORRUPT_TRIES:
+            _log.warning("%s from node %d: %s; asking again", reading.at, poll.node_id, error)
+            poll.connection.abort(f"corrupt batch: {error}")
+            self._retry(reading, leader)
+            return
+        reading.error = CorruptMessageError(
+            f"{reading.at} at offset {reading.fetch_offset}: node {poll.node_id} sent a corrupt batch "
+            f"{reading.corrupt} times ({error}); check that node's disk, or seek past it"
+        )
+        reading.error.__cause__ = error
+
+    def _retry(self, reading: Reading, leader: Leader) -> None:
+        self._cluster.suspect(*reading.at, leader)
+        reading.retries += 1
+        reading.failed_leader = leader
+        reading.retry_at = trio.current_time() + self._cluster.quick_backoff(reading.retries)
+
+    def _out_of_range(self, reading: Reading, result: m.FetchResult) -> None:
+        offset = reading.fetch_offset
+        start, end = result.log_start_offset, result.high_watermark
+        reset = self.initial_reset()
+        if reset is not None:
+            _log.warning(
+                "%s: offset %s is out of range [%d, %d); auto_offset_reset=%s",
+                *(reading.at, offset, start, end, self._settings.auto_offset_reset),
+            )
+            reading.fetch_offset, reading.reset, reading.resolving = None, reset, False
+            return
+        error = OffsetOutOfRangeError(
+            f"{reading.at}: offset {offset} is out of range, the log holds [{start}, {end}); {_gone(offset, start)}"
+            "seek to an offset that exists, or set auto_offset_reset to earliest or latest"
+        )
+        error.topic, error.partition, error.offset = *reading.at, -1 if offset is None else offset
+        error.log_start_offset, error.end_offset = start, end
+        reading.error = error
+
+    def initial_reset(self) -> int | None:
+        """The timestamp that `auto_offset_reset` means, or None."""
+        return {"latest": m.LATEST_TIMESTAMP, "earliest": m.EARLIEST_TIMESTAMP}.get(
+            self._settings.auto_offset_reset
+        )
+
+    async def _learn(self, reading: Reading, generation: int) -> None:
+        """See that the partition exists."""
+        try:
+            await self._cluster.topic(reading.at.topic, timeout=_NEVER)
+            self._cluster.check_partition(reading.at)
+            reading.known = True
+        except ClientError as error:
+            if reading.generation == generation:
+                reading.error = error
+                self.arrived.set()
+        if reading.generation == generation:
+            reading.learning = False
+        self.wake()
+
+    async def _resolve(self, reading: Reading, generation: int) -> None:
+        """Find the offset that a reset means."""
+        assert reading.reset is not None
+        error: ClientError | None = None
+        found = -1
+        try:
+            timeout = self._settings.request_timeout_ms / 1000
+            found = (await list_offsets(self._cluster, [reading.at], reading.reset, timeout=timeout))[reading.at]
+        except ClientError as failure:
+            error = failure
+        if reading.generation != generation:
+            return
+        reading.resolving = False
+        if error is not None and not error.retriable:
+            reading.error = error
+        elif error is None:
+            reading.fetch_offset, reading.reset = found, None
+            if not reading.chunks:
+                reading.position = found
+        self.arrived.set()
+        self.wake()
+
+
+def _gone(offset: int | None, start: int) -> str:
+    return f"offsets {offset} to {start - 1} are gone; " if offset is not None and offset < start else ""

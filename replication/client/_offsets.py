@@ -1,0 +1,105 @@
+"""Questions for offsets: where logs begin and end, asked of their leaders until all have answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+
+from ...transport import TransportError
+from ..core import messages as m
+from ..core.errors import ErrorCode
+from ..core.types import PartitionId
+from ._cluster import Cluster, Leader
+from .errors import RequestTimeoutError, ServerError, error_for
+
+
+async def list_offsets(
+    cluster: Cluster, partitions: Iterable[PartitionId], timestamp: int, *, timeout: float
+) -> dict[PartitionId, int]:
+    """The offset of each partition for `timestamp` (EARLIEST_TIMESTAMP or LATEST_TIMESTAMP: the high watermark).
+
+    Raises:
+      UnknownTopicError: A topic or partition does not exist.
+      RequestTimeoutError: Not all leaders answered within `timeout` seconds; names one and the last trouble.
+    """
+    query = _Query(cluster, timestamp, set(partitions))
+    with trio.move_on_after(timeout):
+        await query.run()
+    if query.refusal is not None:
+        raise query.refusal
+    if query.missing:
+        one = sorted(query.missing)[0]
+        why = f": {query.error}" if query.error is not None else ""
+        raise RequestTimeoutError(f"{one}: its leader told no offset within {timeout:g} s{why}") from query.error
+    return query.found
+
+
+class _Query:
+    def __init__(self, cluster: Cluster, timestamp: int, missing: set[PartitionId]) -> None:
+        self.missing = missing
+        self.found: dict[PartitionId, int] = {}
+        self.error: Exception | None = None
+        self.refusal: ServerError | None = None
+        self._cluster = cluster
+        self._timestamp = timestamp
+
+    async def run(self) -> None:
+        for topic in sorted({at.topic for at in self.missing}):
+            await self._cluster.topic(topic, timeout=float("inf"))
+        for at in self.missing:
+            self._cluster.check_partition(at)
+        attempt = 0
+        while self.missing and self.refusal is None:
+            by_leader = self._by_leader()
+            async with trio.open_nursery() as nursery:
+                for node_id, asked in by_leader.items():
+                    nursery.start_soon(self._ask, node_id, asked)
+            if self.missing and self.refusal is None:
+                attempt += 1
+                await trio.sleep(self._cluster.quick_backoff(attempt))
+
+    def _by_leader(self) -> dict[int, list[PartitionId]]:
+        by_leader: dict[int, list[PartitionId]] = {}
+        for at in self.missing:
+            leader = self._cluster.leader(*at)
+            if leader.node_id < 0:
+                self.error = error_for(ErrorCode.LEADER_NOT_AVAILABLE, str(at))
+                self._cluster.suspect(at.topic, at.partition, leader)
+            else:
+                by_leader.setdefault(leader.node_id, []).append(at)
+        return by_leader
+
+    async def _ask(self, node_id: int, asked: list[PartitionId]) -> None:
+        leaders = {at: self._cluster.leader(*at) for at in asked}
+        request = m.ListOffsetsRequest(
+            partitions=[
+                m.ListOffsetsPartition(topic=at.topic, partition=at.partition, timestamp=self._timestamp)
+                for at in asked
+            ]
+        )
+        try:
+            answer = await self._cluster.ask(m.Kind.LIST_OFFSETS, request, timeout=5.0, node_id=node_id)
+        except TransportError as error:
+            self.error = error
+            for at, leader in leaders.items():
+                self._cluster.suspect(at.topic, at.partition, leader)
+            return
+        for result in answer.partitions:
+            self._result(result, leaders)
+
+    def _result(self, result: m.ListOffsetsResult, leaders: dict[PartitionId, Leader]) -> None:
+        at = PartitionId(result.topic, result.partition)
+        if result.error == ErrorCode.NONE:
+            self.missing.discard(at)
+            self.found[at] = result.offset
+            self._cluster.trust(*at)
+            return
+        error: ServerError = error_for(result.error, str(at))
+        if not error.retriable:
+            self.refusal = error
+            return
+        self.error = error
+        self._cluster.hint(at.topic, at.partition, Leader(result.leader, result.leader_epoch))
+        if result.error != ErrorCode.OFFSET_NOT_AVAILABLE and at in leaders:
+            self._cluster.suspect(at.topic, at.partition, leaders[at])

@@ -1,0 +1,469 @@
+"""Sends batches to leaders: which may go, in which requests, and what an answer means for them.
+
+Order and exactly-once (KIP-98, KIP-360): a partition has up to five batches in flight. When one of them fails
+retriably nothing more of that partition is sent until all have settled; then those not acknowledged go again
+in sequence order, byte for byte, so that the leader knows a repetition. A batch that is given up after it was
+sent may leave a gap in the sequences. Whatever was sent behind it is tried under the old epoch first: accepted
+means that there is no gap; out of order proves that none of it is in the log, and it moves to the next epoch.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import attrs
+import trio
+
+from ...transport import Connection, DeadlineExceeded, Response, TransportError
+from .. import wire
+from ..core import messages as m
+from ..core.errors import ErrorCode
+from ..core.types import SEQUENCE_MODULUS
+from ._accumulator import Accumulator, Batch, Lane, ProducerIdentity
+from ._cluster import Cluster, Leader
+from ._settings import ProducerSettings
+from .errors import ClientError, DeliveryTimeoutError, Outcome, ServerError, error_for
+
+_log = logging.getLogger("insync.client")
+_NEVER = float("inf")
+_SLOW_REQUEST = 1.0
+_GREATEST_EPOCH = 2**15 - 1
+
+
+@attrs.define(eq=False, slots=True)
+class _Request:
+    node_id: int
+    sent: list[tuple[Lane, Batch]]
+    sent_at: float
+    next_check: float
+    handle: object = None
+    moved: bool = False
+
+
+class Sender:
+    """Drives the lanes of one producer; `run` must run in a task."""
+
+    def __init__(self, settings: ProducerSettings, cluster: Cluster, nursery: trio.Nursery) -> None:
+        self.accumulator = Accumulator(settings, cluster, self.wake)
+        self.flushing = 0
+        self._settings = settings
+        self._cluster = cluster
+        self._nursery = nursery
+        self._event = trio.Event()
+        self._armed = _NEVER
+        self._requests: dict[_Request, None] = {}
+        self._in_flight: dict[int, int] = {}
+        self._identity: ProducerIdentity | None = None
+        self._identifying = False
+        self._identify_failures = 0
+        self._linger = settings.linger_ms / 1000
+        cluster.listeners.append(self._metadata_changed)
+
+    def wake(self, at: float) -> None:
+        """Look again at time `at` (0: now)."""
+        if at < self._armed:
+            self._event.set()
+
+    async def run(self) -> None:
+        """Send until cancelled."""
+        while True:
+            self._event = trio.Event()
+            self._armed = _NEVER
+            self._armed = self._pump()
+            with trio.move_on_at(self._armed):
+                await self._event.wait()
+
+    def _metadata_changed(self) -> None:
+        if self.accumulator.pending:
+            self.wake(0)
+
+    # What may go now
+
+    def _pump(self) -> float:
+        """Send all that may be sent; gives the time at which to look again."""
+        now = trio.current_time()
+        next_at = min(self._expire(now), self._check_requests(now))
+        ready: dict[int, list[Lane]] = {}
+        for lane in list(self.accumulator.active):
+            if not lane.queue:
+                del self.accumulator.active[lane]
+                continue
+            leader = self._cluster.leader(lane.topic, lane.partition)
+            at = self._sendable_at(lane, leader, now)
+            if at <= now:
+                ready.setdefault(leader.node_id, []).append(lane)
+            else:
+                next_at = min(next_at, at)
+        for node_id, lanes in ready.items():
+            next_at = min(next_at, self._send_to(node_id, lanes, now))
+        return next_at
+
+    def _sendable_at(self, lane: Lane, leader: Leader, now: float) -> float:
+        """When the head of a lane may go; never, if an event must come first that wakes us anyway."""
+        at = self._due_at(lane, now)
+        if at > now or lane.failed or not self._may_follow(lane, leader):
+            return _NEVER if at <= now else at
+        if leader.node_id < 0:
+            self._cluster.suspect(lane.topic, lane.partition, leader)
+            return _NEVER
+        if lane.retry_at > now and leader == lane.failed_leader:
+            return lane.retry_at
+        if self._settings.idempotent and not self._identified(lane):
+            return _NEVER
+        return now
+
+    def _may_follow(self, lane: Lane, leader: Leader) -> bool:
+        """Whether one more may be put in flight: the window has room, and the rest went to the same leader."""
+        if not lane.in_flight:
+            return True
+        if self._settings.idempotent and not lane.established:
+            # A leader that does not know the producer accepts any sequence: a second batch could be taken
+            # before the first, which then never could.
+            return False
+        limit = self._settings.max_in_flight_requests_per_connection
+        return len(lane.in_flight) < limit and leader == lane.in_flight_leader
+
+    def _due_at(self, lane: Lane, now: float) -> float:
+        head = lane.queue[0]
+        hurry = self.flushing or self.accumulator.waiting
+        if hurry or head is not lane.open or head.data is not None:
+            return now
+        return head.created + self._linger
+
+    def _identified(self, lane: Lane) -> bool:
+        """Give the lane a producer identity under which its head may be sent, if there is one yet."""
+        if lane.gap >= 0 and not lane.in_flight and (lane.gap_confirmed or lane.queue[0].data is None):
+            return self._bump(lane)
+        if lane.identity is None:
+            lane.identity = self._identity
+        if lane.identity is None:
+            self._want_identity()
+        return lane.identity is not None
+
+    def _bump(self, lane: Lane) -> bool:
+        """Begin anew at sequence 0 of the next epoch; nothing of the lane is in flight, nor in the log."""
+        if self._identity is None or self._identity == lane.identity:
+            self._want_identity()
+            return False
+        lane.identity, lane.next_sequence = self._identity, 0
+        lane.gap, lane.gap_confirmed, lane.established = -1, False, False
+        for batch in lane.queue:
+            if batch.data is not None:
+                batch.restamp(self._identity, self._take_sequence(lane, batch))
+        return True
+
+    def _take_sequence(self, lane: Lane, batch: Batch) -> int:
+        sequence = lane.next_sequence
+        lane.next_sequence = (sequence + batch.count) % SEQUENCE_MODULUS
+        return sequence
+
+    # Sending
+
+    def _send_to(self, node_id: int, lanes: list[Lane], now: float) -> float:
+        connection = self._cluster.links.nowait(node_id)
+        if connection is None:
+            return self._unreachable(node_id, lanes)
+        while lanes and self._in_flight.get(node_id, 0) < self._settings.max_in_flight_requests_per_connection:
+            self._send_one(connection, node_id, lanes, now)
+            lanes = [lane for lane in lanes if lane.queue and self._still_sendable(lane, node_id, now)]
+        return _NEVER
+
+    def _still_sendable(self, lane: Lane, node_id: int, now: float) -> bool:
+        leader = self._cluster.leader(lane.topic, lane.partition)
+        return leader.node_id == node_id and self._sendable_at(lane, leader, now) <= now
+
+    def _unreachable(self, node_id: int, lanes: list[Lane]) -> float:
+        at = self._cluster.links.retry_at(node_id)
+        if at < _NEVER:
+            for lane in lanes:
+                self._cluster.suspect(
+                    lane.topic, lane.partition, self._cluster.leader(lane.topic, lane.partition)
+                )
+        return at
+
+    def _send_one(self, connection: Connection, node_id: int, lanes: list[Lane], now: float) -> None:
+        """One request with the first batch of each lane, as far as `max_request_size` goes."""
+        request = _Request(node_id, [], now, now + _SLOW_REQUEST)
+        size = 0
+        for lane in lanes:
+            head = lane.queue[0]
+            if request.sent and size + head.size > self._settings.max_request_size:
+                break
+            size += head.size
+            request.sent.append((lane, self._take(lane)))
+        self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
+        self._requests[request] = None
+        body = wire.encode(
+            m.ProduceRequest(
+                acks=self._settings.wire_acks,
+                timeout_ms=self._settings.request_timeout_ms,
+                partitions=[
+                    m.ProducePartition(topic=batch.topic, partition=batch.partition, size=len(batch.data or b""))
+                    for _, batch in request.sent
+                ],
+            )
+        )
+        try:
+            request.handle = connection.request_nowait(
+                m.Kind.PRODUCE,
+                body,
+                [batch.data for _, batch in request.sent if batch.data is not None],
+                timeout=self._settings.request_timeout_ms / 1000,
+                on_done=lambda outcome: self._answered(request, outcome),
+            )
+        except TransportError as error:
+            self._answered(request, error)
+        if self._settings.wire_acks == 0 and request in self._requests:
+            for _, batch in request.sent:
+                self._settle(batch, -1, None)
+
+    def _take(self, lane: Lane) -> Batch:
+        batch = lane.queue.popleft()
+        if batch is lane.open:
+            lane.open = None
+        # The lanes take turns at the head of requests.
+        del self.accumulator.active[lane]
+        if lane.queue:
+            self.accumulator.active[lane] = None
+        if batch.data is None:
+            sequenced = self._settings.idempotent
+            batch.seal(lane.identity if sequenced else None, self._take_sequence(lane, batch) if sequenced else -1)
+        batch.attempts += 1
+        lane.in_flight.append(batch)
+        lane.in_flight_leader = self._cluster.leader(lane.topic, lane.partition)
+        return batch
+
+    # Answers
+
+    def _answered(self, request: _Request, outcome: Response | TransportError) -> None:
+        if request not in self._requests:
+            if isinstance(outcome, Response):
+                outcome.release()
+            return
+        del self._requests[request]
+        self._in_flight[request.node_id] -= 1
+        if isinstance(outcome, TransportError):
+            self._unanswered(request, outcome)
+        else:
+            with outcome:
+                self._results(request, outcome)
+        self.wake(0)
+
+    def _unanswered(self, request: _Request, error: TransportError) -> None:
+        for lane, batch in request.sent:
+            self._suspect(lane)
+            self._failed(lane, batch, error, written=error.delivery != "never")
+        for lane, _ in request.sent:
+            self._requeue(lane)
+
+    def _results(self, request: _Request, response: Response) -> None:
+        try:
+            answer: m.ProduceResponse = wire.decode_response(m.Kind.PRODUCE, response.body)
+            results = {(r.topic, r.partition): r for r in answer.partitions}
+        except wire.WireError as error:
+            _log.error("node %d: %s", request.node_id, error)
+            results = {}
+        for lane, batch in request.sent:
+            result = results.get((lane.topic, lane.partition))
+            if result is None and self._settings.wire_acks == 0:
+                result = m.ProduceResult(topic=lane.topic, partition=lane.partition, error=ErrorCode.NONE)
+            self._result(lane, batch, result)
+        for lane, _ in request.sent:
+            self._requeue(lane)
+
+    def _result(self, lane: Lane, batch: Batch, result: m.ProduceResult | None) -> None:
+        if result is not None and result.error == ErrorCode.NONE:
+            return self._acknowledged(lane, batch, result.base_offset)
+        code, said = _code_of(result)
+        thing = f"{lane.topic}-{lane.partition}"
+        error = error_for(code, thing, said, outcome="absent" if code.definite else "unknown")
+        if result is not None and result.leader >= 0:
+            self._cluster.hint(lane.topic, lane.partition, Leader(result.leader, result.leader_epoch))
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._in_order_again(lane, batch):
+            return self._failed(lane, batch, error, written=False)
+        if not code.retriable:
+            return self._refused(lane, batch, error)
+        if code != ErrorCode.NOT_ENOUGH_REPLICAS:
+            self._suspect(lane)
+        return self._failed(lane, batch, error, written=not code.definite)
+
+    def _acknowledged(self, lane: Lane, batch: Batch, base_offset: int) -> None:
+        lane.in_flight.remove(batch)
+        lane.retries = 0
+        lane.established = True
+        if batch.number > lane.gap:
+            lane.gap = -1
+        self._cluster.trust(lane.topic, lane.partition)
+        if not batch.done:
+            self._settle(batch, base_offset, None)
+
+    def _in_order_again(self, lane: Lane, batch: Batch) -> bool:
+        """Whether out of order is but the consequence of an earlier batch of ours that is not in the log."""
+        earlier = [*lane.failed, *lane.in_flight]
+        if any(other.number < batch.number for other in earlier):
+            return True
+        if lane.gap >= 0 and lane.gap < batch.number:
+            lane.gap_confirmed = True
+            return True
+        return False
+
+    def _failed(self, lane: Lane, batch: Batch, error: BaseException, *, written: bool) -> None:
+        """An attempt failed retriably; `written`: it may have reached the log all the same."""
+        lane.in_flight.remove(batch)
+        batch.last_error = error
+        batch.maybe_written |= written
+        if batch.done:
+            self._leave_gap(lane, batch)
+        elif batch.attempts > self._settings.retries:
+            self._give_up(lane, batch, error)
+        else:
+            lane.failed.append(batch)
+            lane.failed_leader = lane.in_flight_leader
+
+    def _refused(self, lane: Lane, batch: Batch, error: ClientError) -> None:
+        lane.in_flight.remove(batch)
+        self._leave_gap(lane, batch)
+        if not batch.done:
+            error.outcome = "unknown" if batch.maybe_written or error.outcome == "unknown" else "absent"
+            self._settle(batch, -1, error)
+
+    def _give_up(self, lane: Lane, batch: Batch, error: BaseException) -> None:
+        self._leave_gap(lane, batch)
+        outcome: Outcome = "unknown" if batch.maybe_written else "absent"
+        if not isinstance(error, ClientError):
+            thing = f"{lane.topic}-{lane.partition}"
+            error = DeliveryTimeoutError(f"{thing}: not acknowledged after {batch.attempts} attempts; {error}")
+        error.outcome = outcome
+        self._settle(batch, -1, error)
+
+    def _leave_gap(self, lane: Lane, batch: Batch) -> None:
+        if batch.sequence >= 0:
+            lane.gap = max(lane.gap, batch.number)
+
+    def _requeue(self, lane: Lane) -> None:
+        """When the last one in flight has settled, what failed goes again, in order."""
+        if lane.in_flight or not lane.failed:
+            return
+        lane.retries += 1
+        starved = all(_has_code(batch, ErrorCode.NOT_ENOUGH_REPLICAS) for batch in lane.failed)
+        pause = self._cluster.backoff if starved else self._cluster.quick_backoff
+        lane.retry_at = -1.0 if lane.gap_confirmed else trio.current_time() + pause(lane.retries)
+        lane.queue.extendleft(sorted(lane.failed, key=lambda batch: -batch.number))
+        lane.failed.clear()
+        self.accumulator.active[lane] = None
+
+    def _suspect(self, lane: Lane) -> None:
+        self._cluster.suspect(lane.topic, lane.partition, lane.in_flight_leader)
+
+    def _settle(self, batch: Batch, base_offset: int, error: ClientError | None) -> None:
+        if error is not None:
+            _log.warning("%d records failed: %s (outcome: %s)", batch.count, error, error.outcome)
+        batch.settle(base_offset, error)
+        self.accumulator.release(batch)
+
+    # Time
+
+    def _expire(self, now: float) -> float:
+        """Fail what is past its delivery timeout; gives when the next one will be."""
+        pending = self.accumulator.pending
+        for batch in list(pending) if pending and pending[0].deadline <= now else ():
+            if batch.deadline > now:
+                break
+            if not batch.done:
+                self._expire_batch(batch)
+        return pending[0].deadline if pending else _NEVER
+
+    def _expire_batch(self, batch: Batch) -> None:
+        lane = self.accumulator.lane_of(batch)
+        flying = batch in lane.in_flight
+        for waiting in (lane.queue, lane.failed):
+            if batch in waiting:
+                waiting.remove(batch)
+                self._leave_gap(lane, batch)
+        if batch is lane.open:
+            lane.open = None
+        outcome: Outcome = "unknown" if batch.maybe_written or flying else "absent"
+        error = DeliveryTimeoutError(
+            f"{batch.topic}-{batch.partition}: {batch.count} records not acknowledged within "
+            f"delivery_timeout_ms={self._settings.delivery_timeout_ms}; {self._trouble(lane, batch)}",
+            outcome=outcome,
+        )
+        error.__cause__ = batch.last_error
+        self._settle(batch, -1, error)
+
+    def _trouble(self, lane: Lane, batch: Batch) -> str:
+        if batch.last_error is not None:
+            return f"last trouble: {batch.last_error}"
+        if self._cluster.leader(lane.topic, lane.partition).node_id < 0:
+            return "the partition has no leader"
+        if batch in lane.in_flight:
+            return "its leader has not answered"
+        return "its turn has not come; is its leader reachable?"
+
+    def _check_requests(self, now: float) -> float:
+        """Where an answer is slow, see whether the leader has moved; if so, do not wait for the old one."""
+        next_at = _NEVER
+        for request in list(self._requests):
+            if request.next_check <= now:
+                request.next_check = now + _SLOW_REQUEST
+                self._cluster.look()
+            if self._settings.idempotent and self._moved(request, now):
+                self._abandon(request)
+            else:
+                next_at = min(next_at, request.next_check)
+        return next_at
+
+    def _moved(self, request: _Request, now: float) -> bool:
+        """All its partitions, or after a while any of them, are led by another node now."""
+        leaders = (self._cluster.leader(lane.topic, lane.partition).node_id for lane, _ in request.sent)
+        gone = [node_id not in (-1, request.node_id) for node_id in leaders]
+        return all(gone) or (any(gone) and now - request.sent_at > _SLOW_REQUEST)
+
+    def _abandon(self, request: _Request) -> None:
+        handle = request.handle
+        error = DeadlineExceeded("leadership moved while the request was under way")
+        self._answered(request, error)
+        if handle is not None:
+            handle.cancel()  # type: ignore[attr-defined]
+
+    # Identity
+
+    def _want_identity(self) -> None:
+        if not self._identifying:
+            self._identifying = True
+            self._nursery.start_soon(self._identify)
+
+    async def _identify(self) -> None:
+        """Get a producer id, or the next epoch of the one that we have."""
+        request = m.InitProducerIdRequest()
+        if self._identity is not None and self._identity.epoch < _GREATEST_EPOCH:
+            producer_id, epoch = self._identity
+            request = m.InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)
+        try:
+            answer: m.InitProducerIdResponse = await self._cluster.ask(
+                m.Kind.INIT_PRODUCER_ID, request, timeout=self._settings.request_timeout_ms / 1000
+            )
+            if answer.error != ErrorCode.NONE:
+                raise error_for(answer.error, "producer id", answer.message)
+            self._identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+            self._identify_failures = 0
+        except (ClientError, TransportError) as error:
+            self._identify_failures += 1
+            _log.warning("no producer id yet: %s", error)
+            await trio.sleep(self._cluster.backoff(self._identify_failures))
+        finally:
+            self._identifying = False
+        self.wake(0)
+
+
+def _code_of(result: m.ProduceResult | None) -> tuple[ErrorCode, str]:
+    if result is None:
+        return ErrorCode.UNKNOWN_SERVER_ERROR, "the answer leaves the partition out"
+    try:
+        return ErrorCode(result.error), result.message
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR, result.message or f"error code {result.error}"
+
+
+def _has_code(batch: Batch, code: ErrorCode) -> bool:
+    return isinstance(batch.last_error, ServerError) and batch.last_error.code == code

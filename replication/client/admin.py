@@ -1,0 +1,270 @@
+"""The admin client: topics, the cluster, and what every replica says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from ...transport import TransportError
+from ..core import messages as m
+from ..core.errors import ErrorCode
+from ..core.messages import FollowerInfo, NodeInfo, PartitionInfo, ReplicaInfo, TopicInfo
+from ._client import Client
+from ._settings import ClientSettings, make_settings
+from .errors import ClientError, RequestTimeoutError, ServerError, error_for
+
+__all__ = [
+    "Admin",
+    "ClusterInfo",
+    "NodeReport",
+    "FollowerInfo",
+    "NodeInfo",
+    "PartitionInfo",
+    "ReplicaInfo",
+    "TopicInfo",
+]
+
+_RETRIED = (ErrorCode.NOT_CONTROLLER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
+
+
+@attrs.frozen(kw_only=True)
+class ClusterInfo:
+    """The cluster as one node sees it; `controller_id` -1: there is none now."""
+
+    cluster_id: str
+    controller_id: int
+    revision: int
+    nodes: list[NodeInfo]
+
+
+@attrs.frozen(kw_only=True)
+class NodeReport:
+    """What one node says of the replicas that it hosts, or why it says nothing (`error`, else empty)."""
+
+    node_id: int
+    endpoints: list[str]
+    incarnation: int = -1
+    replicas: list[ReplicaInfo] = attrs.Factory(list)
+    error: str = ""
+
+    @property
+    def alive(self) -> bool:
+        return not self.error
+
+
+class Admin(Client):
+    """Creates and describes; used as `async with Admin("tcp://127.0.0.1:9092") as admin`.
+
+    Options are the fields of `ClientSettings`; every call gives up after `request_timeout_ms`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        settings: ClientSettings | None = None,
+        **options: Any,
+    ) -> None:
+        self._settings = settings or make_settings(ClientSettings, options)
+        super().__init__(bootstrap_servers, self._settings)
+
+    def _start(self) -> None:
+        """Nothing runs beside the cluster's own task."""
+
+    @property
+    def _timeout(self) -> float:
+        return self._settings.request_timeout_ms / 1000
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int = 3,
+        config: Mapping[str, int | str] | None = None,
+    ) -> str:
+        """Create a topic; gives its topic id, once every node that can be reached knows of it.
+
+        Args:
+          name: 1 to 249 letters, digits, dots, underscores and hyphens.
+          partitions: Their number, at least 1.
+          replication_factor: Copies of each partition; not more than there are living nodes.
+          config: Settings of the topic (fields of `insync.replication.core.records.TopicConfig`).
+
+        Raises:
+          TopicExistsError: There is one of that name.
+          InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError: So they are.
+          RequestTimeoutError: No controller answered in time; the topic may exist all the same.
+        """
+        self._check_open()
+        request = m.CreateTopicRequest(
+            name=name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            config=dict(config or {}),
+        )
+        creation = _Creation(self, request)
+        with trio.move_on_after(self._timeout):
+            topic_id = await creation.run()
+            await self._spread(name)
+            return topic_id
+        if creation.topic_id is not None:
+            return creation.topic_id
+        raise RequestTimeoutError(
+            f"topic {name!r}: not created within request_timeout_ms={self._settings.request_timeout_ms}; "
+            f"last: {creation.error}; look with `insync topic list` before trying again"
+        ) from creation.error
+
+    async def list_topics(self) -> list[str]:
+        """The names of all topics, sorted."""
+        answer = await self._metadata(None)
+        return sorted(topic.name for topic in answer.topics)
+
+    async def describe_topics(self, names: Sequence[str] | None = None) -> list[TopicInfo]:
+        """Topics with their partitions' leaders, epochs, replicas and ISRs; all of them without `names`.
+
+        Raises:
+          UnknownTopicError: One that was named does not exist.
+        """
+        answer = await self._metadata(None if names is None else list(names))
+        for topic in answer.topics:
+            if topic.error != ErrorCode.NONE:
+                raise error_for(topic.error, f"topic {topic.name!r}")
+        return sorted(answer.topics, key=lambda topic: topic.name)
+
+    async def describe_cluster(self) -> ClusterInfo:
+        """Cluster id, controller and living nodes."""
+        answer = await self._metadata([])
+        return ClusterInfo(
+            cluster_id=answer.cluster_id,
+            controller_id=answer.controller_id,
+            revision=answer.revision,
+            nodes=sorted(answer.nodes, key=lambda node: node.node_id),
+        )
+
+    async def describe_replicas(
+        self, topics: Sequence[str] | None = None, *, timeout_ms: int = 5000
+    ) -> list[NodeReport]:
+        """What every node says of its replicas, by node id; nodes that do not answer are reported as such.
+
+        Nodes that are named as replicas of some partition but are not registered are among them.
+        """
+        answer = await self._metadata(None if topics is None else list(topics))
+        living = {node.node_id: node for node in answer.nodes}
+        named = {node for topic in answer.topics for part in topic.partitions for node in part.replicas}
+        reports: list[NodeReport] = [
+            NodeReport(node_id=node_id, endpoints=[], error="not registered; its process is down or cut off")
+            for node_id in named - living.keys()
+        ]
+        request = m.DescribePartitionsRequest(topics=None if topics is None else list(topics))
+
+        async def ask(node: NodeInfo) -> None:
+            reports.append(await self._describe_node(node, request, timeout_ms / 1000))
+
+        self._cluster.nodes = living
+        async with trio.open_nursery() as nursery:
+            for node in living.values():
+                nursery.start_soon(ask, node)
+        return sorted(reports, key=lambda report: report.node_id)
+
+    async def _describe_node(
+        self, node: NodeInfo, request: m.DescribePartitionsRequest, timeout: float
+    ) -> NodeReport:
+        error = f"no answer within {timeout:g} s"
+        with trio.move_on_after(timeout):
+            try:
+                answer: m.DescribePartitionsResponse = await self._cluster.ask(
+                    m.Kind.DESCRIBE_PARTITIONS, request, timeout=timeout, node_id=node.node_id
+                )
+            except TransportError as failure:
+                error = str(failure)
+            else:
+                return NodeReport(
+                    node_id=node.node_id,
+                    endpoints=node.endpoints,
+                    incarnation=answer.incarnation,
+                    replicas=answer.partitions,
+                )
+        return NodeReport(
+            node_id=node.node_id, endpoints=node.endpoints, incarnation=node.incarnation, error=error
+        )
+
+    async def _metadata(self, topics: list[str] | None) -> m.MetadataResponse:
+        self._check_open()
+        return await self._cluster.ask(
+            m.Kind.METADATA, m.MetadataRequest(topics=topics), timeout=self._timeout
+        )
+
+    async def _spread(self, name: str) -> None:
+        """Wait until every node that answers tells of the topic, so that nobody is told that it is unknown."""
+        nodes = await self._metadata([])
+        self._cluster.nodes = {node.node_id: node for node in nodes.nodes}
+        async with trio.open_nursery() as nursery:
+            for node in nodes.nodes:
+                nursery.start_soon(self._until_known, node.node_id, name)
+
+    async def _until_known(self, node_id: int, name: str) -> None:
+        request = m.MetadataRequest(topics=[name])
+        with trio.move_on_after(min(5.0, self._timeout / 2)):
+            while True:
+                try:
+                    answer = await self._cluster.ask(m.Kind.METADATA, request, timeout=2.0, node_id=node_id)
+                except TransportError:
+                    return
+                if all(topic.error == ErrorCode.NONE for topic in answer.topics):
+                    return
+                await trio.sleep(self._cluster.quick_backoff(1))
+
+
+class _Creation:
+    """Tries to create a topic until somebody who can has answered."""
+
+    def __init__(self, admin: Admin, request: m.CreateTopicRequest) -> None:
+        self.topic_id: str | None = None
+        self.error: ClientError | None = None
+        self._admin = admin
+        self._request = request
+        self._unclear = False
+
+    async def run(self) -> str:
+        attempt = 0
+        while True:
+            attempt += 1
+            topic_id = await self._try()
+            if topic_id is not None:
+                self.topic_id = topic_id
+                return topic_id
+            await trio.sleep(self._admin._cluster.quick_backoff(attempt))
+
+    async def _try(self) -> str | None:
+        try:
+            answer: m.CreateTopicResponse = await self._admin._cluster.ask(
+                m.Kind.CREATE_TOPIC, self._request, timeout=self._admin._timeout, once=True
+            )
+        except ClientError as error:
+            self._unclear = True
+            self.error = error
+            return None
+        if answer.error == ErrorCode.NONE:
+            return answer.topic_id
+        if answer.error == ErrorCode.TOPIC_ALREADY_EXISTS and self._unclear:
+            return await self._made_by_us(answer)
+        error = self._refusal(answer)
+        if answer.error not in _RETRIED:
+            raise error
+        self._unclear |= error.outcome == "unknown"
+        self.error = error
+        return None
+
+    async def _made_by_us(self, answer: m.CreateTopicResponse) -> str:
+        """An earlier attempt whose answer was lost may have made it: the same shape counts as that."""
+        (topic,) = await self._admin.describe_topics([self._request.name])
+        shape = (len(topic.partitions), topic.replication_factor)
+        if shape != (self._request.partitions, self._request.replication_factor):
+            raise self._refusal(answer)
+        return topic.topic_id
+
+    def _refusal(self, answer: m.CreateTopicResponse) -> ServerError:
+        return error_for(answer.error, f"topic {self._request.name!r}", answer.message)

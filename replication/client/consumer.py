@@ -1,0 +1,291 @@
+"""The consumer: reads assigned partitions up to their high watermark, as records or as raw batches."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+import attrs
+import trio
+
+from ...storage.batch import BatchInfo, Record, StorageError, records
+from ..core import messages as m
+from ..core.types import PartitionId
+from ._client import Client
+from ._fetcher import Chunk, Fetcher, Reading
+from ._offsets import list_offsets
+from ._settings import ConsumerSettings, make_settings
+from .errors import ClientError, OffsetOutOfRangeError, UndecodableError
+
+_YIELD_EVERY = 256
+
+
+class ConsumerRecord(NamedTuple):
+    """A committed record (a tuple, because one is made for each record read)."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    leader_epoch: int
+
+
+@attrs.frozen(slots=True)
+class FetchedBatches:
+    """Whole committed batches of one partition: `data` and what a scan of it found.
+
+    Wanted are the offsets in [`start_offset`, `next_offset`); the first batch may begin below them.
+    """
+
+    topic: str
+    partition: int
+    data: bytes
+    batches: Sequence[BatchInfo]
+    start_offset: int
+    next_offset: int
+    high_watermark: int
+
+
+class Consumer(Client):
+    """Reads partitions that it is told to read; it belongs to no group and commits no offsets.
+
+    Args:
+      bootstrap_servers: URLs of some nodes, as a list or comma separated; `host:port` means tcp.
+      settings: All settings at once; or give single ones as keywords (fields of `ConsumerSettings`).
+
+    `async for record in consumer` never ends; `poll` comes back after its timeout.
+    """
+
+    _fetcher: Fetcher
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        settings: ConsumerSettings | None = None,
+        **options: Any,
+    ) -> None:
+        self._settings = settings or make_settings(ConsumerSettings, options)
+        super().__init__(bootstrap_servers, self._settings)
+        self._turns: deque[Reading] = deque()
+        self._unyielded = 0
+
+    def _start(self) -> None:
+        self._fetcher = Fetcher(self._settings, self._cluster, self._nursery)
+        self._nursery.start_soon(self._fetcher.run)
+
+    # What is read, and from where
+
+    def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
+        """Read exactly these partitions from now on; those already assigned keep their positions.
+
+        New ones begin where `auto_offset_reset` says, unless `seek` is called before the next poll. One that
+        does not exist is told by the next `poll`.
+        """
+        self._check_open()
+        former = self._fetcher.readings
+        wanted = [PartitionId(topic, partition) for topic, partition in partitions]
+        self._fetcher.readings = {at: former.get(at) or self._new_reading(at) for at in wanted}
+        self._turns = deque(self._fetcher.readings.values())
+        for at in former.keys() - self._fetcher.readings.keys():
+            former[at].restart(None)
+        self._fetcher.interrupt()
+
+    def _new_reading(self, at: PartitionId) -> Reading:
+        return Reading(at, reset=self._fetcher.initial_reset())
+
+    async def assign_topic(self, topic: str) -> list[PartitionId]:
+        """Assign all partitions of one topic.
+
+        Raises:
+          UnknownTopicError: It does not exist; nothing was changed.
+          MetadataTimeoutError: Nobody told about it within `request_timeout_ms`.
+        """
+        self._check_open()
+        found = await self._cluster.topic(topic, timeout=self._settings.request_timeout_ms / 1000)
+        partitions = [PartitionId(topic, n) for n in range(len(found.leaders))]
+        self.assign(partitions)
+        return partitions
+
+    def assignment(self) -> list[PartitionId]:
+        self._check_open()
+        return list(self._fetcher.readings)
+
+    def seek(self, partition: tuple[str, int], offset: int) -> None:
+        """Read a partition from `offset` on, also if it stopped with an error."""
+        if offset < 0:
+            raise ValueError(f"offset {offset} is negative; use seek_to_beginning or seek_to_end")
+        self._restart([partition], offset, None)
+
+    def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Read these (or all assigned) partitions from the oldest record that they still hold."""
+        self._restart(partitions, None, m.EARLIEST_TIMESTAMP)
+
+    def seek_to_end(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Read these (or all assigned) partitions from their high watermark at this time."""
+        self._restart(partitions, None, m.LATEST_TIMESTAMP)
+
+    def _restart(
+        self, partitions: Iterable[tuple[str, int]] | None, offset: int | None, reset: int | None
+    ) -> None:
+        chosen = self.assignment() if partitions is None else list(partitions)
+        for reading in [self._reading(at) for at in chosen]:
+            reading.restart(offset, reset)
+        self._fetcher.interrupt()
+
+    def position(self, partition: tuple[str, int]) -> int | None:
+        """The offset of the next record to be handed out; None until it has been found."""
+        return self._reading(partition).position
+
+    def high_watermark(self, partition: tuple[str, int]) -> int:
+        """The high watermark as of the last answer, -1 before the first."""
+        return self._reading(partition).high_watermark
+
+    async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
+        """The oldest offset of each partition; raises `UnknownTopicError`, `RequestTimeoutError`."""
+        return await self._offsets(partitions, m.EARLIEST_TIMESTAMP)
+
+    async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
+        """The high watermark of each partition; raises `UnknownTopicError`, `RequestTimeoutError`."""
+        return await self._offsets(partitions, m.LATEST_TIMESTAMP)
+
+    async def _offsets(
+        self, partitions: Iterable[tuple[str, int]], timestamp: int
+    ) -> dict[PartitionId, int]:
+        self._check_open()
+        timeout = self._settings.request_timeout_ms / 1000
+        asked = [PartitionId(*at) for at in partitions]
+        return await list_offsets(self._cluster, asked, timestamp, timeout=timeout)
+
+    def _reading(self, partition: tuple[str, int]) -> Reading:
+        self._check_open()
+        reading = self._fetcher.readings.get(PartitionId(*partition))
+        if reading is None:
+            raise ClientError(f"{PartitionId(*partition)} is not assigned; call assign first")
+        return reading
+
+    # Reading
+
+    async def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
+        """The next records, at most `max_poll_records`; empty if none came within `timeout_ms`.
+
+        Raises:
+          OffsetOutOfRangeError: The position is not in the log and `auto_offset_reset` is none.
+          CorruptMessageError: A leader keeps sending batches that do not match their checksum.
+          UndecodableError: A batch is compressed in a way that is not supported here.
+          UnknownTopicError: The topic or partition does not exist.
+
+        An error is raised when everything read before it has been handed out, and again until `seek` or
+        `assign`. If cancelled, no record is lost.
+        """
+        return await self._wait(lambda: self._take(self._settings.max_poll_records), timeout_ms)
+
+    async def poll_batches(self, timeout_ms: int = 1000) -> list[FetchedBatches]:
+        """As `poll`, but whole batches as they came, undecoded; all that has been read ahead."""
+        return await self._wait(self._take_batches, timeout_ms)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ConsumerRecord:
+        self._unyielded += 1
+        if self._unyielded >= _YIELD_EVERY:
+            self._unyielded = 0
+            await trio.lowlevel.checkpoint()
+        if not self._closed and (taken := self._take(1)):
+            return taken[0]
+        while True:
+            if taken := await self._wait(lambda: self._take(1), self._settings.fetch_max_wait_ms):
+                return taken[0]
+
+    async def _wait(self, take: Any, timeout_ms: int) -> Any:
+        self._check_open()
+        await trio.lowlevel.checkpoint()
+        with trio.move_on_after(timeout_ms / 1000):
+            while True:
+                self._fetcher.arrived = trio.Event()
+                if taken := take():
+                    return taken
+                self._raise_error()
+                await self._fetcher.arrived.wait()
+        return take()
+
+    def _raise_error(self) -> None:
+        for reading in self._turns:
+            if reading.error is not None:
+                raise reading.error
+            if reading.position is None and reading.reset is None:
+                raise OffsetOutOfRangeError(
+                    f"{reading.at} has no position and auto_offset_reset is none; seek before the first poll"
+                )
+
+    def _take(self, limit: int) -> list[ConsumerRecord]:
+        """Decode up to `limit` records from what has been read ahead, partitions taking turns."""
+        taken: list[ConsumerRecord] = []
+        for _ in range(len(self._turns)):
+            self._take_from(self._turns[0], taken, limit)
+            if len(taken) >= limit:
+                break
+            self._turns.rotate(-1)
+        return taken
+
+    def _take_from(self, reading: Reading, taken: list[ConsumerRecord], limit: int) -> None:
+        while reading.chunks and len(taken) < limit:
+            chunk = reading.chunks[0]
+            if reading.records is None:
+                reading.records = _decode(reading.at, chunk)
+            got: list[Any] = list(itertools.islice(reading.records, limit - len(taken)))
+            taken.extend(got)
+            if len(taken) < limit:
+                self._finish_chunk(reading, chunk)
+            else:
+                reading.position = got[-1].offset + 1
+
+    def _finish_chunk(self, reading: Reading, chunk: Chunk) -> None:
+        reading.position = chunk.next_offset
+        reading.records = None
+        reading.chunks.popleft()
+        self._fetcher.wake()
+
+    def _take_batches(self) -> list[FetchedBatches]:
+        taken: list[FetchedBatches] = []
+        for reading in self._turns:
+            while reading.chunks:
+                chunk = reading.chunks[0]
+                begun = reading.records is not None and reading.position is not None
+                start = reading.position if begun and reading.position is not None else chunk.start_offset
+                taken.append(_fetched(reading, chunk, start))
+                self._finish_chunk(reading, chunk)
+        return taken
+
+
+def _fetched(reading: Reading, chunk: Chunk, start: int) -> FetchedBatches:
+    return FetchedBatches(
+        *reading.at, chunk.data, chunk.batches, start, chunk.next_offset, reading.high_watermark
+    )
+
+
+def _decode(at: PartitionId, chunk: Chunk) -> Iterator[ConsumerRecord]:
+    topic, partition = at
+    new = tuple.__new__
+    for epoch, run in itertools.groupby(chunk.batches, key=lambda info: info.leader_epoch):
+        for row in _rows(at, chunk, list(run)):
+            # tuple.__new__ is half the cost of calling the named tuple's class.
+            yield new(ConsumerRecord, (topic, partition, *row, epoch))
+
+
+def _rows(at: PartitionId, chunk: Chunk, run: Sequence[BatchInfo]) -> Iterator[Record]:
+    """The records of neighbouring batches, without copying if these are all of the chunk."""
+    start, end = run[0].position, run[-1].position + run[-1].size_bytes
+    data = chunk.data if len(run) == len(chunk.batches) else chunk.data[start:end]
+    try:
+        yield from records(data, start_offset=chunk.start_offset)
+    except StorageError as error:
+        raise UndecodableError(
+            f"{at} between offsets {run[0].base_offset} and {run[-1].next_offset}: {error}; seek past them"
+        ) from error

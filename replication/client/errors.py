@@ -1,0 +1,299 @@
+"""What the clients raise. One class for each error code that a node may answer, and those of the client itself.
+
+Every error knows the `outcome` of the records that it is about: `absent` (they are certainly in no log) or
+`unknown` (they may still be, or become, committed).
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ..core.errors import ErrorCode
+from ..errors import ReplicationError
+
+Outcome = Literal["absent", "unknown"]
+
+
+class ClientError(ReplicationError):
+    """Root of what producer, consumer and admin raise.
+
+    `outcome` tells, of a write, whether it is certainly absent from every log or may be in one.
+    `retriable` tells whether the same call may succeed later.
+    """
+
+    outcome: Outcome = "absent"
+    retriable: bool = False
+
+    def __init__(self, message: str = "", *, outcome: Outcome | None = None) -> None:
+        super().__init__(message)
+        if outcome is not None:
+            self.outcome = outcome
+
+
+class InvalidSettingError(ClientError, ValueError):
+    """A client was given a setting that cannot be, or two that contradict each other."""
+
+
+class ClosedError(ClientError):
+    """The client is closed, or its block has been left."""
+
+
+class BootstrapError(ClientError):
+    """No bootstrap server could be reached; the message names each and what came of it."""
+
+    retriable = True
+
+
+class MetadataTimeoutError(ClientError):
+    """Nobody told in time what the client needed to know before it could begin (`max_block_ms`)."""
+
+    retriable = True
+
+
+class BufferFullError(ClientError):
+    """The records that wait to be sent fill `buffer_memory`; nothing of this one was kept."""
+
+    retriable = True
+
+
+class DeliveryTimeoutError(ClientError):
+    """Not acknowledged within `delivery_timeout_ms`. The message names the last trouble; see `outcome`."""
+
+
+class RequestTimeoutError(ClientError):
+    """A question got no answer in time; the message names the last trouble."""
+
+    outcome = "unknown"
+    retriable = True
+
+
+class UndecodableError(ClientError):
+    """Fetched batches hold what this client cannot decode; the message names the offsets."""
+
+
+class ServerError(ClientError):
+    """Root of the errors that a node answers; `code` is the one it gave."""
+
+    code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+class UnknownServerError(ServerError):
+    """The node met something it has no word for."""
+
+    outcome = "unknown"
+
+
+class OffsetOutOfRangeError(ServerError):
+    """The offset is not (or no longer) in the log, and `auto_offset_reset` is `none`.
+
+    `topic`, `partition`, `offset` (asked for), `log_start_offset` and `end_offset` (what there is, -1: unknown).
+    """
+
+    code = ErrorCode.OFFSET_OUT_OF_RANGE
+    topic = ""
+    partition = -1
+    offset = -1
+    log_start_offset = -1
+    end_offset = -1
+
+
+class CorruptMessageError(ServerError):
+    """A batch did not match its checksum."""
+
+    code = ErrorCode.CORRUPT_MESSAGE
+
+
+class UnknownTopicError(ServerError):
+    """There is no such topic or partition."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+class LeaderNotAvailableError(ServerError):
+    """The partition has no leader now."""
+
+    code = ErrorCode.LEADER_NOT_AVAILABLE
+
+
+class NotLeaderError(ServerError):
+    """The node asked does not lead the partition, or lost it while the request was under way."""
+
+    code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    outcome = "unknown"
+
+
+class RequestTimedOutError(ServerError):
+    """The node could not do it within the request's time; it may still happen."""
+
+    code = ErrorCode.REQUEST_TIMED_OUT
+    outcome = "unknown"
+
+
+class RecordTooLargeError(ServerError):
+    """A record or batch is above a size limit; the message names both sizes and the setting."""
+
+    code = ErrorCode.RECORD_TOO_LARGE
+
+
+class InvalidTopicError(ServerError):
+    """Not a legal topic name."""
+
+    code = ErrorCode.INVALID_TOPIC
+
+
+class NotEnoughReplicasError(ServerError):
+    """Fewer replicas are in sync than `min_insync_replicas`; nothing was written."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+class NotEnoughReplicasAfterAppendError(ServerError):
+    """Written, but the ISR fell under `min_insync_replicas` before it was committed."""
+
+    code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+    outcome = "unknown"
+
+
+class InvalidAcksError(ServerError):
+    """`acks` must be 0, 1 or all."""
+
+    code = ErrorCode.INVALID_REQUIRED_ACKS
+
+
+class TopicExistsError(ServerError):
+    """A topic of that name exists already."""
+
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+class InvalidPartitionsError(ServerError):
+    """Not a possible number of partitions."""
+
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InvalidReplicationFactorError(ServerError):
+    """Not a possible replication factor: below 1, or more than there are living nodes."""
+
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+class InvalidConfigError(ServerError):
+    """A topic setting that does not exist or has an impossible value."""
+
+    code = ErrorCode.INVALID_CONFIG
+
+
+class NotControllerError(ServerError):
+    """There is no acting controller, or it moved while it was asked."""
+
+    code = ErrorCode.NOT_CONTROLLER
+
+
+class InvalidRequestError(ServerError):
+    """The node did not understand the request."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class OutOfOrderSequenceError(ServerError):
+    """The log misses earlier batches of this producer that were acknowledged: committed records are lost.
+
+    Only an unclean leader election or a damaged log can bring this about.
+    """
+
+    code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class ProducerFencedError(ServerError):
+    """A newer epoch of the same producer id has written to the partition."""
+
+    code = ErrorCode.INVALID_PRODUCER_EPOCH
+
+
+class NodeStorageError(ServerError):
+    """The leader's disk failed it."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+    outcome = "unknown"
+
+
+class FencedLeaderEpochError(ServerError):
+    """The client's leader epoch is older than the node's."""
+
+    code = ErrorCode.FENCED_LEADER_EPOCH
+
+
+class UnknownLeaderEpochError(ServerError):
+    """The client's leader epoch is newer than the node's."""
+
+    code = ErrorCode.UNKNOWN_LEADER_EPOCH
+
+
+class OffsetNotAvailableError(ServerError):
+    """A new leader does not know yet how far the log is committed (KIP-207)."""
+
+    code = ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+class InvalidRecordError(ServerError):
+    """The node refuses the batch."""
+
+    code = ErrorCode.INVALID_RECORD
+
+
+def _leaves(cls: type[ServerError]) -> dict[ErrorCode, type[ServerError]]:
+    return {leaf.code: leaf for leaf in cls.__subclasses__()}
+
+
+ERROR_CLASSES: dict[ErrorCode, type[ServerError]] = _leaves(ServerError)
+"""Every error code but NONE, and the class that stands for it."""
+
+_REMEDIES: dict[ErrorCode, str] = {
+    ErrorCode.UNKNOWN_SERVER_ERROR: "the log of that node tells more",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset that exists, or set auto_offset_reset",
+    ErrorCode.CORRUPT_MESSAGE: "check the node's disk and memory; another replica may be whole",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create it (`insync topic create`) or mend the name",
+    ErrorCode.LEADER_NOT_AVAILABLE: "start a node of its in-sync replicas; `insync topic describe` names them",
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "try again; leadership has moved",
+    ErrorCode.REQUEST_TIMED_OUT: "raise request_timeout_ms, or see why its followers lag",
+    ErrorCode.RECORD_TOO_LARGE: "raise the topic's max_message_bytes, or lower batch_size and max_request_size",
+    ErrorCode.INVALID_TOPIC: "use 1 to 249 letters, digits, dots, underscores and hyphens",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "bring replicas back in sync, or lower min_insync_replicas",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "bring replicas back in sync, or lower min_insync_replicas",
+    ErrorCode.INVALID_REQUIRED_ACKS: "use acks 0, 1 or 'all'",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "use it as it is, or choose another name",
+    ErrorCode.INVALID_PARTITIONS: "use at least one partition",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "start more nodes, or lower the replication factor",
+    ErrorCode.INVALID_CONFIG: "mend the topic's settings",
+    ErrorCode.NOT_CONTROLLER: "try again; a controller is being elected",
+    ErrorCode.INVALID_REQUEST: "client and node may be of different versions",
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "compare with the source: acknowledged records were lost",
+    ErrorCode.INVALID_PRODUCER_EPOCH: "open a new producer",
+    ErrorCode.KAFKA_STORAGE_ERROR: "see that node's log and disk",
+    ErrorCode.FENCED_LEADER_EPOCH: "try again; leadership has moved",
+    ErrorCode.UNKNOWN_LEADER_EPOCH: "try again; the node is behind",
+    ErrorCode.OFFSET_NOT_AVAILABLE: "try again; the new leader is catching up",
+    ErrorCode.INVALID_RECORD: "the record breaks a rule of the topic",
+}
+
+
+def error_for(code: int, thing: str, detail: str = "", *, outcome: Outcome | None = None) -> ServerError:
+    """The exception for an answered error code.
+
+    Args:
+      code: As it stood in the answer; numbers that are not known become `UnknownServerError`.
+      thing: What it is about, first in the message ("topic 'orders'", "orders-3").
+      detail: The node's own words, if it gave any.
+      outcome: Overrides what the class says of the records.
+    """
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        known, detail = ErrorCode.UNKNOWN_SERVER_ERROR, detail or f"error code {code}"
+    cls = ERROR_CLASSES.get(known, UnknownServerError)
+    said = f": {detail}" if detail else ""
+    remedy = _REMEDIES.get(known, _REMEDIES[ErrorCode.UNKNOWN_SERVER_ERROR])
+    error = cls(f"{thing}: {known.name}{said}; {remedy}", outcome=outcome)
+    error.retriable = known.retriable
+    return error

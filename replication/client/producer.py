@@ -1,0 +1,227 @@
+"""The producer: `async with Producer("tcp://127.0.0.1:9092") as producer: await producer.send("orders", b"...")`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+
+from ...storage.batch import Headers
+from ._client import Client
+from ._sender import Sender
+from ._settings import ProducerSettings, make_settings
+from .delivery import Deliveries, Delivery, OnDelivery
+from .errors import BufferFullError, MetadataTimeoutError
+
+_YIELD_EVERY = 64
+
+
+class Producer(Client):
+    """Sends records to the leaders of their partitions, each exactly once and in order (with `acks="all"`).
+
+    Args:
+      bootstrap_servers: URLs of some nodes, as a list or comma separated; `host:port` means tcp.
+      settings: All settings at once; or give single ones as keywords (fields of `ProducerSettings`).
+
+    Leaving the block waits for all outcomes. A record that fails is told by its `Delivery` and in the log.
+    """
+
+    _sender: Sender
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        settings: ProducerSettings | None = None,
+        **options: Any,
+    ) -> None:
+        self._settings = settings or make_settings(ProducerSettings, options)
+        super().__init__(bootstrap_servers, self._settings)
+        self._unyielded = 0
+
+    def _start(self) -> None:
+        self._sender = Sender(self._settings, self._cluster, self._nursery)
+        self._accumulator = self._sender.accumulator
+        self._nursery.start_soon(self._sender.run)
+
+    async def _finish(self) -> None:
+        await self.flush()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """Hand over one record; waits only for buffer space, or for the topic to be known.
+
+        Args:
+          topic: An existing topic.
+          value: The bytes; None is a tombstone for the key.
+          key: Records of one key go to one partition, in order.
+          headers: Pairs of name and bytes.
+          partition: Overrides the partitioner.
+          timestamp_ms: Milliseconds since 1970; now if left out.
+          on_delivery: Called with the delivery when the outcome is known.
+
+        Raises:
+          RecordTooLargeError: Above `max_request_size`.
+          UnknownTopicError: The topic or partition does not exist.
+          MetadataTimeoutError: Nobody told within `max_block_ms` about the topic.
+          BufferFullError: No space within `max_block_ms`.
+
+        In all these cases, and if cancelled, the record is not sent.
+        """
+        if self._closed:
+            self._check_open()
+        delivery = self._accumulator.try_append(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery
+        )
+        while delivery is None:
+            await self._make_room(topic)
+            delivery = self._accumulator.try_append(
+                topic, value, key, headers, partition, timestamp_ms, on_delivery
+            )
+        self._unyielded += 1
+        if self._unyielded >= _YIELD_EVERY:
+            await self._yield()
+        return delivery
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: OnDelivery | None = None,
+    ) -> Delivery:
+        """As `send`, but never waits.
+
+        Raises:
+          BufferFullError: `buffer_memory` is full.
+          MetadataTimeoutError: The topic is not known yet; `send` once, or `prepare` it.
+        """
+        self._check_open()
+        delivery = self._accumulator.try_append(
+            topic, value, key, headers, partition, timestamp_ms, on_delivery
+        )
+        if delivery is None and not self._accumulator.knows(topic):
+            raise MetadataTimeoutError(f"topic {topic!r} is not known yet; await producer.prepare({topic!r}) first")
+        if delivery is None:
+            raise BufferFullError(self._full())
+        return delivery
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Deliveries:
+        """Hand over many records at once, which costs far less for each; keys, if any, in the same order.
+
+        Raises what `send` raises; of the records before the one that it is about, all are sent.
+        """
+        self._check_open()
+        if keys is not None and len(keys) != len(values):
+            raise ValueError(f"{len(values)} values but {len(keys)} keys; give one key (or None) for each value")
+        await self.prepare(topic)
+        deliveries = Deliveries()
+        if keys is None and self._settings.partitioner is None:
+            await self._send_runs(deliveries, topic, values, partition, timestamp_ms)
+        else:
+            await self._send_each(deliveries, topic, values, keys, partition, timestamp_ms)
+        await self._yield()
+        return deliveries
+
+    async def prepare(self, topic: str) -> int:
+        """Learn about a topic before the first `send`; gives its number of partitions. Raises as `send` does."""
+        self._check_open()
+        found = await self._cluster.topic(topic, timeout=self._settings.max_block_ms / 1000)
+        if not self._accumulator.knows(topic):
+            self._accumulator.add_topic(found)
+        return len(found.leaders)
+
+    async def flush(self) -> None:
+        """Send what waits without lingering, and wait until every outcome so far is known.
+
+        Failures are told by the deliveries, not here.
+        """
+        self._sender.flushing += 1
+        self._sender.wake(0)
+        try:
+            for batch in list(self._accumulator.pending):
+                await batch.wait()
+        finally:
+            self._sender.flushing -= 1
+        await trio.lowlevel.checkpoint()
+
+    async def _send_runs(
+        self,
+        deliveries: Deliveries,
+        topic: str,
+        values: Sequence[bytes | None],
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        start = 0
+        while start < len(values):
+            taken = self._accumulator.append_run(deliveries, topic, values, start, partition, timestamp_ms)
+            start += taken
+            if taken == 0:
+                await self._make_room(topic)
+            self._unyielded += taken
+            if self._unyielded >= 16 * _YIELD_EVERY:
+                await self._yield()
+
+    async def _send_each(
+        self,
+        deliveries: Deliveries,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> None:
+        append = self._accumulator.try_append
+        for index, value in enumerate(values):
+            key = keys[index] if keys is not None else None
+            delivery = append(topic, value, key, (), partition, timestamp_ms)
+            while delivery is None:
+                await self._make_room(topic)
+                delivery = append(topic, value, key, (), partition, timestamp_ms)
+            deliveries._add(delivery._batch, delivery._index, 1)
+            self._unyielded += 1
+            if self._unyielded >= 4 * _YIELD_EVERY:
+                await self._yield()
+
+    async def _yield(self) -> None:
+        """Let the sender run: a loop of sends that never waits would otherwise starve it."""
+        self._unyielded = 0
+        await trio.lowlevel.cancel_shielded_checkpoint()
+
+    async def _make_room(self, topic: str) -> None:
+        if not self._accumulator.knows(topic):
+            await self.prepare(topic)
+            return
+        with trio.move_on_after(self._settings.max_block_ms / 1000) as scope:
+            await self._accumulator.wait_for_space()
+        if scope.cancelled_caught:
+            raise BufferFullError(self._full(f" for max_block_ms={self._settings.max_block_ms}"))
+
+    def _full(self, how_long: str = "") -> str:
+        return (
+            f"{self._accumulator.used} bytes wait to be acknowledged, buffer_memory={self._settings.buffer_memory} "
+            f"is full{how_long}; send more slowly, raise buffer_memory, or see why the leaders do not answer"
+        )
