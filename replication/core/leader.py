@@ -289,7 +289,7 @@ class LeaderRole:
             incarnation = self._replica.live.get(node)
             if incarnation is not None and 0 <= follower.incarnation < incarnation:
                 self._replaced(follower)
-        self.advance()
+        self._reconsider()
 
     def _replaced(self, follower: rules.Follower) -> rules.Follower:
         """Forget the offset of a process that is gone; a member has as long to catch up as any other."""
@@ -302,12 +302,17 @@ class LeaderRole:
 
     def on_record(self, unchanged: bool) -> None:
         self.change.on_record(unchanged)
-        self.advance()
+        self._reconsider()
 
     def on_isr_outcome(self, event: ev.IsrStored | ev.IsrRefused | ev.IsrUnclear) -> None:
         self.change.on_outcome(event)
+        self._reconsider()
+
+    def _reconsider(self) -> None:
+        """The ISR or the living nodes changed: more may be committed, and a parked follower may join now."""
         self.advance()
         self._complete_produce()
+        self._replica.emit(fx.Wake())
 
     def latest_offset(self) -> tuple[ErrorCode, int]:
         """The end of what consumers may read; not to be trusted before it reaches this epoch (KIP-207)."""
