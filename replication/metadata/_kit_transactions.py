@@ -51,6 +51,10 @@ async def each_put_raises_the_version_by_one(bench: Bench) -> None:
     """A put of an existing key adds one to its version, also with the same value, and leaves other keys alone."""
     async with bench.handle() as store:
         first = await commit(store, Put("k", b"same"), Put("other", b"x"))
+        entry = (await store.get("k")).entry
+        expect_equal(
+            entry, Entry("k", b"same", 1, first.revision, None), "the first of two keys put together"
+        )
         second = await commit(store, Put("k", b"same"))
         expect_equal(second.versions["k"], 2, "the version after the second put")
         expect(second.revision > first.revision, "the revision did not rise")

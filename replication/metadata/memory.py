@@ -6,6 +6,7 @@ import weakref
 from bisect import bisect_left, insort
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from itertools import takewhile
 from types import TracebackType
 from typing import Literal, Self
@@ -230,14 +231,15 @@ class MemoryStore(MetadataStore):
 
     def __init__(self, hub: MemoryHub | None = None) -> None:
         self.hub = hub if hub is not None else MemoryHub()
-        self.watches = WatchHub(lambda: self.hub.watch_delay)
-        self._nursery_manager = trio.open_nursery()
+        self.watches = WatchHub(partial(getattr, self.hub, "watch_delay"))
+        self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
 
     async def __aenter__(self) -> Self:
         if self._nursery is not None:
             raise StoreClosedError("a store handle can be entered once only; ask the hub for another")
         self.hub.check_reachable()
+        self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
         self.hub.attach(self)
         return self
@@ -251,6 +253,7 @@ class MemoryStore(MetadataStore):
         self.hub.detach(self)
         self.watches.close()
         self._live_nursery().cancel_scope.cancel()
+        assert self._nursery_manager is not None, "set with the nursery"
         await self._nursery_manager.__aexit__(None, None, None)
 
     def _live_nursery(self) -> trio.Nursery:

@@ -76,6 +76,7 @@ class _Engine:
     worker: Worker
     database: Database
     nursery: trio.Nursery
+    nursery_manager: AbstractAsyncContextManager[trio.Nursery]
 
 
 class SqliteStore(MetadataStore):
@@ -93,7 +94,6 @@ class SqliteStore(MetadataStore):
         self._busy_seconds = busy_timeout_ms / 1000
         self._sessions: dict[int, SqliteSession] = {}
         self._watches = WatchHub()
-        self._nursery_manager = trio.open_nursery()
         self._engine: _Engine | None = None
         self._pid = 0
         self._poll_failure = ""
@@ -112,8 +112,8 @@ class SqliteStore(MetadataStore):
         except BaseException:
             await worker.stop()
             raise
-        nursery = await self._nursery_manager.__aenter__()
-        self._engine = _Engine(worker, database, nursery)
+        manager = trio.open_nursery()
+        self._engine = _Engine(worker, database, await manager.__aenter__(), manager)
         return self
 
     async def __aexit__(
@@ -131,7 +131,7 @@ class SqliteStore(MetadataStore):
         with trio.CancelScope(shield=True):
             await self._remove_sessions(engine, sessions)
             await engine.worker.stop(engine.database.close)
-        await self._nursery_manager.__aexit__(None, None, None)
+        await engine.nursery_manager.__aexit__(None, None, None)
 
     async def _remove_sessions(self, engine: _Engine, session_ids: Collection[int]) -> None:
         """Their leases are dropped, so readers see them gone already; what fails here, the next writer does."""

@@ -4,7 +4,8 @@ import os
 import sqlite3
 import struct
 import time
-from collections.abc import Iterator
+import zlib
+from collections.abc import Coroutine, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -41,6 +42,26 @@ def locked(path: Path) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
+def contents(path: Path | str) -> bytes:
+    return Path(path).read_bytes()
+
+
+def fill(path: Path | str, data: bytes) -> None:
+    Path(path).write_bytes(data)
+
+
+def patch(path: Path | str, position: int, data: bytes) -> None:
+    """Overwrite a part of the file in place."""
+    with open(path, "r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def move_away(path: Path) -> None:
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").rename(f"{path}.old{suffix}")
+
+
 async def fails_to_open(path: Path, error: type[Exception], *words: str) -> None:
     with pytest.raises(error) as caught:
         async with SqliteStore(path):
@@ -59,17 +80,17 @@ async def test_folder_in_place_of_the_file(tmp_path: Path) -> None:
 
 
 async def test_file_that_is_no_database(path: Path) -> None:
-    path.write_bytes(b"something else entirely" * 100)
+    fill(path, b"something else entirely" * 100)
     await fails_to_open(path, StoreCorruptError, "no SQLite file")
-    assert path.read_bytes() == b"something else entirely" * 100
+    assert contents(path) == b"something else entirely" * 100
 
 
 async def test_database_of_another_program(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE theirs (a)")
-    before = path.read_bytes()
+    before = contents(path)
     await fails_to_open(path, StoreCorruptError, "other program")
-    assert path.read_bytes() == before
+    assert contents(path) == before
 
 
 async def test_schema_of_a_newer_release(path: Path) -> None:
@@ -83,41 +104,35 @@ async def test_schema_of_a_newer_release(path: Path) -> None:
 async def test_damaged_page(path: Path) -> None:
     async with SqliteStore(path) as store:
         await store.commit([], [Put(f"k{number}", bytes(500)) for number in range(200)])
-    damaged = bytearray(path.read_bytes())
+    damaged = bytearray(contents(path))
     damaged[4096:] = b"\xee" * (len(damaged) - 4096)
-    path.write_bytes(damaged)
+    fill(path, bytes(damaged))
     with pytest.raises(StoreCorruptError):
         async with SqliteStore(path) as store:
             await store.list("")
 
 
 async def test_foreign_lease_file(path: Path) -> None:
-    leases = Path(f"{path}-leases")
-    leases.write_bytes(b"not ours" * 20)
-    await fails_to_open(path, StoreCorruptError, str(leases))
+    fill(f"{path}-leases", b"not ours" * 20)
+    await fails_to_open(path, StoreCorruptError, f"{path}-leases")
 
 
 async def test_newer_lease_format(path: Path) -> None:
     async with SqliteStore(path):
         pass
-    with open(f"{path}-leases", "r+b") as file:
-        header = bytearray(file.read(SLOT_BYTES))
-        struct.pack_into("<I", header, 8, 7)
-        import zlib
-
-        struct.pack_into("<I", header, 60, zlib.crc32(header[:60]))
-        file.seek(0)
-        file.write(header)
+    header = bytearray(contents(f"{path}-leases")[:SLOT_BYTES])
+    struct.pack_into("<I", header, 8, 7)
+    struct.pack_into("<I", header, 60, zlib.crc32(header[:60]))
+    patch(f"{path}-leases", 0, bytes(header))
     await fails_to_open(path, StoreVersionError, "7")
 
 
 async def test_leases_of_a_replaced_database_are_dropped(path: Path) -> None:
     async with SqliteStore(path) as store:
         await store.open_session(60_000)
-        for suffix in ("", "-wal", "-shm"):
-            Path(f"{path}{suffix}").rename(f"{path}.old{suffix}")
+        move_away(path)
         async with SqliteStore(path) as fresh:
-            assert Path(f"{path}-leases").stat().st_size <= 2 * SLOT_BYTES
+            assert len(contents(f"{path}-leases")) <= 2 * SLOT_BYTES
             await fresh.commit([], [Put("k", b"")])
 
 
@@ -152,9 +167,7 @@ async def test_torn_lease_is_over(path: Path) -> None:
     async with SqliteStore(path) as store, SqliteStore(path) as other:
         session = await store.open_session(60_000)
         await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
-        with open(f"{path}-leases", "r+b") as file:
-            file.seek(session.held.slot * SLOT_BYTES + 20)
-            file.write(b"\xff")
+        patch(f"{path}-leases", session.held.slot * SLOT_BYTES + 20, b"\xff")
         assert (await other.get("e")).entry is None
 
 
@@ -224,16 +237,15 @@ async def test_expiry_shows_while_the_file_is_locked(path: Path) -> None:
     async with SqliteStore(path) as store, SqliteStore(path) as other, other.watch("e") as watch:
         session = await store.open_session(150)
         await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
+        while (await watch.__anext__()).revision < 1:
+            pass
         with locked(path), trio.fail_after(2):
             session.stop_renewing()
-            while (await other.list("e")).entries:
-                await watch.__anext__()
-            while not isinstance(event := await watch.__anext__(), Resync | Changed):
-                pass
+            assert await watch.__anext__() == Resync(1)
+            assert not (await other.list("e")).entries
         with trio.fail_after(2):
-            while (await other.get("e")).revision < 2:
-                await trio.lowlevel.checkpoint()
-        assert event.revision <= 2
+            assert await watch.__anext__() == Changed("e", 2)
+        assert (await other.get("e")).revision == 2
 
 
 async def test_sessions_close_while_the_file_is_locked(path: Path) -> None:
@@ -285,17 +297,22 @@ def test_crash_between_publishing_and_commit_hides_nothing(path: Path) -> None:
     assert news == [Announcement(1, ("k",))]
 
 
+def exit_code_in_a_fork(call: Coroutine[object, None, object]) -> int:
+    """Begin the call in a forked child: 0 if it is refused as the parent's."""
+    child = os.fork()
+    if child == 0:
+        try:
+            call.send(None)
+        except StoreClosedError as error:
+            os._exit(0 if "parent" in str(error) else 2)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
 async def test_forked_child_must_open_its_own(path: Path) -> None:
     async with SqliteStore(path) as store:
         call = store.get("k")
-        child = os.fork()
-        if child == 0:
-            try:
-                call.send(None)
-            except StoreClosedError as error:
-                os._exit(0 if "parent" in str(error) else 2)
-            os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert exit_code_in_a_fork(call) == 0
         assert (await call).entry is None
 
 

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from insync.replication.metadata import Exists, MetadataStore, Put, Read, SqliteStore, Watch
+from insync.replication.metadata import (
+    Committed,
+    Conflict,
+    Exists,
+    MetadataStore,
+    Put,
+    Read,
+    SqliteStore,
+    Watch,
+)
 
 HOLDER = Path(__file__).with_name("holder.py")
 TIMEOUT_MS = 500
@@ -91,7 +100,7 @@ async def test_session_of_a_dead_process_ends_in_time(family: Family, how: signa
         child.process.send_signal(how)
         took = await gone_after(store, watch, time.monotonic())
         assert TIMEOUT_MS / 1000 * 0.5 < took < TIMEOUT_MS / 1000 + GRACE_SECONDS
-        assert (await store.commit([Exists("node/1")], [])).__class__.__name__ == "Conflict"
+        assert await store.commit([Exists("node/1")], []) == Conflict("node/1")
 
 
 async def test_continued_process_learns_that_its_session_is_over(family: Family) -> None:
@@ -158,7 +167,7 @@ async def test_killed_writer_leaves_whole_transactions(family: Family) -> None:
             child.process.wait()
             entries = (await store.list("pair/")).entries
             assert entries["pair/a"].value == entries["pair/b"].value
-            assert (await store.commit([], [Put("after", b"")])).__class__.__name__ == "Committed"
+            assert isinstance(await store.commit([], [Put("after", b"")]), Committed)
 
 
 async def first_pair(store: MetadataStore) -> Read:
