@@ -18,7 +18,11 @@ PLANTS = [
     ("replication/core/epochs.py", "from ..wire import encode", "the core does no I/O"),
     ("storage/segment_planted.py", "from ..transport import connect", "know neither each other"),
     ("transport/abc.py", "from ..replication.core import types", "nothing below imports"),
-    ("replication/node/settings.py", "from insync.plugins.tcp import TcpTransport", "nothing imports a plugin"),
+    (
+        "replication/node/settings.py",
+        "from insync.plugins.tcp import TcpTransport",
+        "nothing imports a plugin",
+    ),
     ("replication/client/producer.py", "from ...storage import LogDirectory", "nothing else of storage"),
     ("replication/core/records.py", "from ..node import Node", "imports go one way"),
 ]

@@ -1,0 +1,69 @@
+"""Node processes for benchmarks and tests, each ended by its id."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+
+@attrs.define(eq=False)
+class NodeProcess:
+    """A node of its own process, started by the command that users have."""
+
+    node_id: int
+    folder: Path
+    process: subprocess.Popen[str]
+    endpoint: str
+
+    @classmethod
+    def start(cls, node_id: int, folder: Path, *options: str) -> NodeProcess:
+        process = subprocess.Popen(
+            [
+                sys.executable,
+                *("-m", "insync.replication.cli", "node", "--json"),
+                *("--node-id", str(node_id), "--data-dir", str(folder / f"node-{node_id}")),
+                *("--store", f"sqlite:///{folder / 'meta.db'}", *options),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=(folder / f"node-{node_id}.err").open("a"),
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if not line:
+            process.wait()
+            raise RuntimeError((folder / f"node-{node_id}.err").read_text())
+        return cls(node_id, folder, process, json.loads(line)["endpoints"][0])
+
+    def kill(self) -> None:
+        """As a crash does it."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> int:
+        """As an operator does it; the exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(30)
+
+
+@contextmanager
+def cluster(folder: Path, count: int = 3, *options: str) -> Iterator[list[NodeProcess]]:
+    """`count` nodes on one store, ended when the block is left, however it is left."""
+    nodes: list[NodeProcess] = []
+    try:
+        for node_id in range(1, count + 1):
+            nodes.append(NodeProcess.start(node_id, folder, *options))
+        yield nodes
+    finally:
+        for node in nodes:
+            if node.process.poll() is None:
+                node.kill()

@@ -1,0 +1,101 @@
+"""End to end: one producer, three node processes, replication factor 3, acks=all, idempotent."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import trio
+
+from insync.replication import Admin, Producer
+
+from . import _floor
+from ._nodes import cluster
+from .report import Result, against, at_least, at_most
+
+MIB = 1 << 20
+PARTITIONS = 3
+ROUNDS = 3
+CHUNK = 2000
+
+
+async def produce(servers: list[str], topic: str, size: int, total: int, options: dict[str, int]) -> float:
+    """Records of `size` bytes, `total` bytes in all; bytes per second until the last is acknowledged."""
+    values = [bytes([index % 251]) * size for index in range(CHUNK)]
+    async with Producer(servers, **options) as producer:
+        await producer.prepare(topic)
+        start = time.perf_counter()
+        sent = 0
+        while sent < total:
+            await producer.send_many(topic, values)
+            sent += CHUNK * size
+        await producer.flush()
+        return sent / (time.perf_counter() - start)
+
+
+async def latency(servers: list[str], topic: str, count: int) -> list[float]:
+    """Seconds from `send` to the acknowledgement, at 1,000 records a second without lingering."""
+    taken: list[float] = []
+
+    async with Producer(servers, linger_ms=0) as producer, trio.open_nursery() as nursery:
+        await producer.prepare(topic)
+        start = trio.current_time()
+
+        async def one(index: int) -> None:
+            await trio.sleep_until(start + index / 1000)
+            begun = time.perf_counter()
+            delivery = await producer.send(topic, b"x" * 100, partition=index % PARTITIONS)
+            await delivery.wait()
+            taken.append(time.perf_counter() - begun)
+
+        for index in range(count):
+            nursery.start_soon(one, index)
+    return sorted(taken)
+
+
+async def _create(servers: list[str], topic: str) -> None:
+    async with Admin(servers) as admin:
+        await admin.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
+
+
+def run(*, smoke: bool) -> Sequence[Result]:
+    big, small, count = (4 * MIB, MIB, 200) if smoke else (256 * MIB, 64 * MIB, 5000)
+    rounds = 1 if smoke else ROUNDS
+    floors: list[float] = []
+    figures: dict[str, list[float]] = {}
+    fast = {"batch_size": 512 << 10, "linger_ms": 20, "max_request_size": MIB, "buffer_memory": 64 * MIB}
+    runs: list[tuple[str, int, int, dict[str, int]]] = [
+        ("1 KiB, batch 512 KiB", 1024, big, fast),
+        ("1 KiB, defaults", 1024, big // 2, {}),
+        ("100 B, batch 512 KiB", 100, small, fast),
+        ("100 B, defaults", 100, small, {}),
+    ]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with cluster(folder) as nodes:
+            servers = [node.endpoint for node in nodes]
+            trio.run(_create, servers, "bench")
+            for _ in range(rounds):
+                floors.append(_floor.measure(folder, big, 512 << 10))
+                for figure, size, total, options in runs:
+                    rate = trio.run(produce, servers, "bench", size, total, options)
+                    figures.setdefault(figure, []).append(rate)
+            delays = trio.run(latency, servers, "bench", count)
+    floor = statistics.median(floors) / 1e6
+    rates = {figure: statistics.median(values) for figure, values in figures.items()}
+    return [
+        against("1 KiB, batch 512 KiB", rates["1 KiB, batch 512 KiB"] / 1e6, "MB/s", floor, 0.35),
+        against("1 KiB, defaults", rates["1 KiB, defaults"] / 1e6, "MB/s", floor),
+        at_least("100 B, batch 512 KiB", rates["100 B, batch 512 KiB"] / 100, "records/s", 250_000),
+        against(
+            "100 B, defaults",
+            rates["100 B, defaults"] / 100,
+            "records/s",
+            rates["100 B, batch 512 KiB"] / 100,
+        ),
+        at_most("latency p50 at 1,000/s", delays[len(delays) // 2] * 1000, "ms", 3),
+        at_most("latency p99 at 1,000/s", delays[int(len(delays) * 0.99)] * 1000, "ms", 15),
+    ]
