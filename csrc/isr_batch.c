@@ -188,8 +188,8 @@ size_t isr_batch_scan_file(int fd, int64_t from, int64_t end, isr_batch_info *ou
     return found;
 }
 
-int isr_batch_walk_file(int fd, int64_t from, int64_t end, int64_t stop_offset, int64_t *position,
-                        int64_t *next_offset)
+int isr_batch_walk_file(int fd, int64_t from, int64_t end, int64_t stop_offset, int64_t stop_position,
+                        int at_least_one, int64_t *position, int64_t *offset)
 {
     window w;
     isr_batch_info info;
@@ -199,10 +199,12 @@ int isr_batch_walk_file(int fd, int64_t from, int64_t end, int64_t stop_offset, 
         reason = next_header(&w, from, end, &info);
         if (reason != ISR_OK)
             break;
-        int64_t next = info.base_offset + info.last_offset_delta + 1;
-        if (next > stop_offset)
+        *offset = info.base_offset;
+        int64_t after = info.base_offset + info.last_offset_delta + 1;
+        if (!at_least_one && (after > stop_offset || from + info.size_bytes > stop_position))
             break;
-        *next_offset = next;
+        at_least_one = 0;
+        *offset = after;
         from += info.size_bytes;
     }
     *position = from;

@@ -50,11 +50,11 @@ size_t isr_batch_scan_file(int fd, int64_t from, int64_t end, isr_batch_info *ou
 int64_t isr_batch_search(const uint8_t *data, size_t len, size_t from, int64_t min_base, int64_t max_base,
                          int32_t min_epoch);
 
-/* Skips batches in a file's bytes [from, end) while their next offset is <= stop_offset and they end at or
- * before `end`. Fills the position where it stopped and the next offset of the last one skipped (untouched if
- * none). Returns a reason: ISR_OK, or what is wrong with the header at *position. */
-int isr_batch_walk_file(int fd, int64_t from, int64_t end, int64_t stop_offset, int64_t *position,
-                        int64_t *next_offset);
+/* Skips batches in a file's bytes [from, end) while they end at or below stop_offset and stop_position, but
+ * the first in any case if at_least_one. Fills the position where it stopped and the offset there (untouched if
+ * no header was read). Returns a reason: ISR_OK, or what is wrong with the header at *position. */
+int isr_batch_walk_file(int fd, int64_t from, int64_t end, int64_t stop_offset, int64_t stop_position,
+                        int at_least_one, int64_t *position, int64_t *offset);
 
 /* Copies whole batches from src to dst (may be the same), giving them consecutive offsets from base_offset and
  * the leader epoch; neither is under the CRC. Returns the next offset, or -1 if src is not whole batches. */

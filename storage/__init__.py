@@ -1,0 +1,63 @@
+"""One partition's log, on disk or in memory, and the data folder that holds a node's logs. Knows no network."""
+
+from .batch import BatchInfo, Buffer
+from .directory import LogDirectory, check_topic
+from .disk_log import DiskLog
+from .errors import (
+    AppendError,
+    BatchTooLargeError,
+    CorruptBatchError,
+    CorruptLogError,
+    InvalidTopicError,
+    LogClosedError,
+    LogDirectoryError,
+    LogDirectoryLockedError,
+    LogNotFoundError,
+    OffsetOutOfRangeError,
+    StorageBrokenError,
+    StorageError,
+    StorageFullError,
+    UnsupportedCompressionError,
+    WrongClusterError,
+    WrongNodeError,
+    WrongTopicIdError,
+)
+from .file_range import FileRange
+from .log import Chunk, EpochEntry, Log, ProducedBatch, ProducerSnapshot, ReadResult, RecoveryReport
+from .memory_log import MemoryLog
+from .settings import LogSettings
+
+__all__ = [
+    "LogDirectory",
+    "LogSettings",
+    "check_topic",
+    "Log",
+    "DiskLog",
+    "MemoryLog",
+    "BatchInfo",
+    "Buffer",
+    "Chunk",
+    "EpochEntry",
+    "FileRange",
+    "ProducedBatch",
+    "ProducerSnapshot",
+    "ReadResult",
+    "RecoveryReport",
+    "AppendError",
+    "BatchTooLargeError",
+    "CorruptBatchError",
+    "CorruptLogError",
+    "InvalidTopicError",
+    "LogClosedError",
+    "LogDirectoryError",
+    "LogDirectoryLockedError",
+    "LogNotFoundError",
+    "OffsetOutOfRangeError",
+    "StorageBrokenError",
+    "StorageError",
+    "StorageFullError",
+    "UnsupportedCompressionError",
+    "WrongClusterError",
+    "WrongNodeError",
+    "WrongTopicIdError",
+]

@@ -37,7 +37,15 @@ class _Lib:
         self, data: Any, length: int, start: int, min_base: int, max_base: int, min_epoch: int
     ) -> int: ...
     def isr_batch_walk_file(
-        self, fd: int, start: int, end: int, stop_offset: int, position: Any, next_offset: Any
+        self,
+        fd: int,
+        start: int,
+        end: int,
+        stop_offset: int,
+        stop_position: int,
+        at_least_one: int,
+        position: Any,
+        offset: Any,
     ) -> int: ...
     def isr_batch_stamp(
         self, dst: Any, src: Any, length: int, base_offset: int, leader_epoch: int

@@ -7,6 +7,7 @@ batches; the work on single records happens in C, a batch or a column at a time.
 
 from __future__ import annotations
 
+import os
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -33,6 +34,7 @@ __all__ = [
     "records",
     "restamp_producer",
     "scan",
+    "scan_file",
     "scan_prefix",
     "BatchTooLargeError",
     "CorruptBatchError",
@@ -156,6 +158,24 @@ def scan_prefix(data: Buffer, *, verify_crc: bool = True) -> tuple[list[BatchInf
     """
     found, consumed, reason = _scan(data, verify_crc)
     return found, consumed, _REASONS.get(reason)
+
+
+def scan_file(fd: int, start: int, end: int) -> Iterator[BatchInfo]:
+    """The headers of the batches in a file's bytes [start, end), which are whole batches; records are not read.
+
+    Positions are those in the file. Raises CorruptBatchError, OSError.
+    """
+    out = ffi.new("isr_batch_info[]", _SCAN_CHUNK)
+    raw = ffi.buffer(out)
+    consumed, reason = ffi.new("int64_t *", start), ffi.new("int *")
+    while consumed[0] < end:
+        count = lib.isr_batch_scan_file(fd, consumed[0], end, out, _SCAN_CHUNK, consumed, reason)
+        error = ffi.errno
+        yield from [BatchInfo(*fields) for fields in _INFO.iter_unpack(raw[: count * _INFO.size])]
+        if reason[0] == lib.ISR_IO_ERROR:
+            raise OSError(error, os.strerror(error))
+        if reason[0] != lib.ISR_OK:
+            raise CorruptBatchError(consumed[0], _REASONS[reason[0]])
 
 
 def record_overhead_bytes(key_len: int, value_len: int) -> int:

@@ -1,0 +1,76 @@
+"""Which leader epoch wrote which offsets (KIP-101), kept in `leader-epoch-checkpoint`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+from pathlib import Path
+
+from ._files import read_table, replace_file
+from .log import EpochEntry
+
+FILE_NAME = "leader-epoch-checkpoint"
+NO_EPOCH = -1
+
+
+class EpochCache:
+    """The entries in rising order. Readers take `entries`, an immutable tuple, at any time."""
+
+    def __init__(self, path: Path | None, entries: Iterable[EpochEntry] = ()) -> None:
+        self._path = path
+        self.entries = tuple(entries)
+
+    @classmethod
+    def load(cls, folder: Path) -> EpochCache:
+        """From a partition's folder; a missing or damaged file gives an empty cache, for the log to fill."""
+        path = folder / FILE_NAME
+        try:
+            entries = [EpochEntry(int(epoch), int(start)) for epoch, start in read_table(path)]
+        except ValueError:
+            entries = []
+        rising = all(
+            before.epoch < after.epoch and before.start_offset < after.start_offset
+            for before, after in pairwise(entries)
+        )
+        return cls(path, entries if rising else ())
+
+    @property
+    def latest(self) -> int:
+        """The last epoch, -1 if there is none."""
+        return self.entries[-1].epoch if self.entries else NO_EPOCH
+
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Enter an epoch, dropping what contradicts it, and write the file."""
+        kept = [entry for entry in self.entries if entry.epoch < epoch and entry.start_offset < start_offset]
+        self.replace((*kept, EpochEntry(epoch, start_offset)))
+
+    def add(self, entries: Iterable[EpochEntry]) -> None:
+        """Enter the epochs of appended batches, in order."""
+        result = list(self.entries)
+        for entry in entries:
+            while result and result[-1].start_offset >= entry.start_offset:
+                result.pop()
+            if not result or result[-1].epoch < entry.epoch:
+                result.append(entry)
+        self.replace(tuple(result))
+
+    def trim_end(self, log_end_offset: int) -> None:
+        """Drop the entries that start at or above the log end."""
+        self.replace(tuple(entry for entry in self.entries if entry.start_offset < log_end_offset))
+
+    def trim_start(self, log_start_offset: int) -> None:
+        """Drop the epochs that end at or below the log start; the one that covers it starts there."""
+        kept = [entry for entry in self.entries if entry.start_offset > log_start_offset]
+        covering = [entry for entry in self.entries if entry.start_offset <= log_start_offset]
+        if covering:
+            kept.insert(0, EpochEntry(covering[-1].epoch, log_start_offset))
+        self.replace(tuple(kept))
+
+    def replace(self, entries: tuple[EpochEntry, ...]) -> None:
+        """Write the file, then show the entries; nothing if they are the same."""
+        if entries == self.entries:
+            return
+        if self._path is not None:
+            lines = "".join(f"{entry.epoch} {entry.start_offset}\n" for entry in entries)
+            replace_file(self._path, f"0\n{len(entries)}\n{lines}".encode())
+        self.entries = entries

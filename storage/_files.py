@@ -1,0 +1,89 @@
+"""Writing files so that a crash leaves the old or the new content, never a mixture."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from ._columns import Buffer
+from .errors import StorageBrokenError, StorageError, StorageFullError
+
+_IOV_MAX = os.sysconf("SC_IOV_MAX")
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+PartitionKey = tuple[str, int]
+
+
+def write_all(fd: int, buffers: Sequence[Buffer], position: int) -> None:
+    """Write the buffers one after the other from `position` on, gathered; raises OSError as the device does."""
+    left = [memoryview(buffer) for buffer in buffers if len(buffer)]
+    first = 0
+    while first < len(left):
+        written = os.pwritev(fd, left[first : first + _IOV_MAX], position)
+        if written == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        position += written
+        while first < len(left) and written >= len(left[first]):
+            written -= len(left[first])
+            first += 1
+        if written:
+            left[first] = left[first][written:]
+
+
+def storage_error(error: OSError, doing: str) -> StorageError:
+    """What a user is told of a failed system call."""
+    reason = os.strerror(error.errno) if error.errno is not None else str(error)
+    if error.errno in _FULL:
+        return StorageFullError(
+            f"{doing}: {reason}; free some space or move the data folder to a larger device"
+        )
+    return StorageBrokenError(f"{doing}: {reason}; check the device, then restart the node")
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make names made or removed in a folder durable."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Give a small file new content: written aside, fsynced, renamed over the old, the folder fsynced."""
+    aside = path.with_name(path.name + ".tmp")
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, [content], 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.replace(aside, path)
+    fsync_folder(path.parent)
+
+
+def write_checkpoint(path: Path, offsets: Mapping[PartitionKey, int]) -> None:
+    """Kafka's offset checkpoint: version 0, count, then `topic partition offset` lines."""
+    lines = [f"{topic} {partition} {offset}\n" for (topic, partition), offset in sorted(offsets.items())]
+    replace_file(path, f"0\n{len(lines)}\n{''.join(lines)}".encode())
+
+
+def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
+    """What `write_checkpoint` wrote. A missing or damaged file gives nothing: all of it can be found again."""
+    rows = read_table(path)
+    try:
+        return {(topic, int(partition)): int(offset) for topic, partition, offset in rows}
+    except ValueError:
+        return {}
+
+
+def read_table(path: Path) -> list[list[str]]:
+    """The rows of a checkpoint file, split at blanks; none if it is missing or damaged."""
+    try:
+        version, count, *lines = path.read_text().splitlines()
+        rows = [line.split(" ") for line in lines]
+        return rows if version == "0" and int(count) == len(rows) else []
+    except (FileNotFoundError, ValueError):
+        return []

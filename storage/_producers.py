@@ -1,0 +1,142 @@
+"""What a log holds of idempotent producers, and its snapshots on disk.
+
+Only what happened is kept here; what a producer may do next (KIP-98's sequence rules) is not this room's matter.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import attrs
+
+from ._files import replace_file
+from ._segment import Segment, segment_path
+from .batch import SEQUENCE_MODULUS, BatchInfo, crc32c, scan_file
+from .log import ProducedBatch, ProducerSnapshot
+
+WINDOW = 5
+SNAPSHOT_SUFFIX = ".snapshot"
+
+_VERSION = 1
+_HEADER = struct.Struct(">hIi")  # version, CRC-32C of what follows it, number of entries
+_ENTRY = struct.Struct(">qhiqiqiq")
+_NO_COORDINATOR, _NO_TRANSACTION = -1, -1
+
+
+@attrs.define(eq=False, slots=True)
+class _Producer:
+    epoch: int
+    timestamp_ms: int = -1
+    batches: deque[ProducedBatch] = attrs.Factory(lambda: deque(maxlen=WINDOW))
+
+
+class ProducerTable:
+    """Fed with every batch of the log in order."""
+
+    def __init__(self) -> None:
+        self._producers: dict[int, _Producer] = {}
+
+    def add(self, info: BatchInfo, base_offset: int) -> None:
+        """Take notice of a batch that was written at `base_offset`."""
+        if info.producer_id < 0:
+            return
+        producer = self._producers.get(info.producer_id)
+        if producer is None or producer.epoch != info.producer_epoch:
+            producer = self._producers[info.producer_id] = _Producer(info.producer_epoch)
+        producer.timestamp_ms = info.max_timestamp
+        if info.base_sequence >= 0:
+            producer.batches.append(
+                ProducedBatch(
+                    info.base_sequence, info.last_sequence, base_offset, base_offset + info.last_offset_delta
+                )
+            )
+
+    def cut(self, log_end_offset: int) -> bool:
+        """Forget batches at or above the log end; False if that is not enough and the log must be replayed.
+
+        The batches that stay are those before the cut ones, so they still answer a retry of any of the five
+        that a producer may have in flight. A producer none of whose batches stays may have older ones.
+        """
+        for producer in self._producers.values():
+            while producer.batches and producer.batches[-1].last_offset >= log_end_offset:
+                producer.batches.pop()
+            if not producer.batches:
+                return False
+        return True
+
+    def snapshots(self) -> tuple[ProducerSnapshot, ...]:
+        return tuple(
+            ProducerSnapshot(producer_id, producer.epoch, tuple(producer.batches), producer.timestamp_ms)
+            for producer_id, producer in list(self._producers.items())
+        )
+
+    def save(self, path: Path) -> None:
+        """Write Kafka's `.snapshot`, which keeps the last batch of each producer."""
+        entries = [_encode(snapshot) for snapshot in self.snapshots() if snapshot.batches]
+        body = struct.pack(">i", len(entries)) + b"".join(entries)
+        replace_file(path, struct.pack(">hI", _VERSION, crc32c(body)) + body)
+
+    @classmethod
+    def load(cls, path: Path) -> ProducerTable | None:
+        """From a `.snapshot`; None if it is damaged, for the log to be replayed from an earlier one."""
+        data = path.read_bytes()
+        if len(data) < _HEADER.size:
+            return None
+        version, crc, count = _HEADER.unpack_from(data)
+        whole = len(data) == _HEADER.size + count * _ENTRY.size
+        if version != _VERSION or not whole or crc32c(data[6:]) != crc:
+            return None
+        table = cls()
+        table._fill(_ENTRY.iter_unpack(data[_HEADER.size :]))
+        return table
+
+    def _fill(self, entries: Iterable[tuple[int, ...]]) -> None:
+        for producer_id, epoch, last_sequence, last_offset, delta, timestamp, _, _ in entries:
+            producer = self._producers[producer_id] = _Producer(epoch, timestamp)
+            base_sequence = (last_sequence - delta) % SEQUENCE_MODULUS
+            producer.batches.append(
+                ProducedBatch(base_sequence, last_sequence, last_offset - delta, last_offset)
+            )
+
+
+def _encode(snapshot: ProducerSnapshot) -> bytes:
+    last = snapshot.batches[-1]
+    return _ENTRY.pack(
+        snapshot.producer_id,
+        snapshot.producer_epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.last_offset - last.base_offset,
+        snapshot.timestamp_ms,
+        _NO_COORDINATOR,
+        _NO_TRANSACTION,
+    )
+
+
+def snapshots_in(folder: Path) -> list[int]:
+    """The offsets at which a partition's folder has snapshots, the latest first."""
+    return sorted((int(path.stem) for path in folder.glob(f"*{SNAPSHOT_SUFFIX}")), reverse=True)
+
+
+def replay(folder: Path, segments: Sequence[Segment]) -> ProducerTable:
+    """The producers of a log: its latest good snapshot, and the headers of all batches behind that."""
+    table, start = _latest(folder, segments[-1].end.offset)
+    for segment in segments:
+        if segment.end.offset <= max(start, segment.base_offset):
+            continue
+        position = segment.holding(max(start, segment.base_offset)).position
+        for info in scan_file(segment.file.fileno(), position, segment.end.position):
+            table.add(info, info.base_offset)
+    return table
+
+
+def _latest(folder: Path, log_end_offset: int) -> tuple[ProducerTable, int]:
+    for offset in snapshots_in(folder):
+        if offset <= log_end_offset:
+            table = ProducerTable.load(segment_path(folder, offset, SNAPSHOT_SUFFIX))
+            if table is not None:
+                return table, offset
+    return ProducerTable(), 0

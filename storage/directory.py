@@ -1,0 +1,292 @@
+"""A node's data folder: who owns it, which partitions it holds, and the offsets it remembers for them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import threading
+import uuid
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping
+from pathlib import Path
+
+from ._files import PartitionKey, fsync_folder, read_checkpoint, replace_file, storage_error, write_checkpoint
+from .disk_log import DiskLog
+from .errors import (
+    InvalidTopicError,
+    LogClosedError,
+    LogDirectoryError,
+    LogDirectoryLockedError,
+    LogNotFoundError,
+    WrongClusterError,
+    WrongNodeError,
+    WrongTopicIdError,
+)
+from .settings import LogSettings
+
+LOCK = ".lock"
+META = "meta.properties"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_STARTS = "log-start-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+_TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_FOLDER = re.compile(rf"({_TOPIC.pattern})-(0|[1-9][0-9]*)")
+
+
+def check_topic(topic: str) -> None:
+    """Raise InvalidTopicError unless Kafka would accept the name (KIP-29)."""
+    if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+        raise InvalidTopicError(
+            f"{topic!r} is not a topic name: use 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'"
+        )
+
+
+class LogDirectory:
+    """Opens and locks a data folder, creating it if need be; then gives out its logs.
+
+    `open_log` and `write_checkpoints` may be called from several threads; a log that was given out belongs to
+    one writer thread.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        cluster_id: str,
+        node_id: int,
+        settings: LogSettings | None = None,
+    ) -> None:
+        """
+        Raises:
+          LogDirectoryLockedError: Another process uses it.
+          WrongClusterError: It holds data of another cluster.
+          WrongNodeError: It holds data of another node.
+          LogDirectoryError: Its `meta.properties` cannot be read.
+          StorageError: The device refuses.
+        """
+        self.path = Path(path)
+        self.settings = settings or LogSettings()
+        self._lock = threading.RLock()
+        self._logs: dict[PartitionKey, DiskLog] = {}
+        self._lock_fd = -1
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock_fd = self._take_lock()
+            self._enter(cluster_id, node_id)
+        except OSError as error:
+            self._release()
+            raise storage_error(error, f"cannot use {self.path}") from error
+        except LogDirectoryError:
+            self._release()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<LogDirectory {self.path}>"
+
+    def _enter(self, cluster_id: str, node_id: int) -> None:
+        self.directory_id = self._check_meta(cluster_id, node_id)
+        """Made once for each folder; tells whether it was replaced."""
+        self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
+        self._high_watermarks = read_checkpoint(self.path / HIGH_WATERMARKS)
+        self._recovery_points = read_checkpoint(self.path / RECOVERY_POINTS)
+        self._log_starts = read_checkpoint(self.path / LOG_STARTS)
+
+    def _take_lock(self) -> int:
+        fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(fd, 32, 0).strip()
+            os.close(fd)
+            raise LogDirectoryLockedError(str(self.path), int(owner) if owner.isdigit() else None) from None
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+        return fd
+
+    def _check_meta(self, cluster_id: str, node_id: int) -> str:
+        path = self.path / META
+        if not path.exists():
+            return self._write_meta(cluster_id, node_id)
+        pairs = [line.partition("=") for line in path.read_text().splitlines() if not line.startswith("#")]
+        meta = {key.strip(): value.strip() for key, _, value in pairs}
+        try:
+            found_cluster, found_node = meta["cluster.id"], int(meta["node.id"])
+            directory_id = meta["directory.id"]
+        except (KeyError, ValueError):
+            raise LogDirectoryError(
+                f"{path} does not name cluster.id, node.id and directory.id: restore it or use another data folder"
+            ) from None
+        if found_cluster != cluster_id:
+            raise WrongClusterError(str(self.path), found_cluster, cluster_id)
+        if found_node != node_id:
+            raise WrongNodeError(str(self.path), found_node, node_id)
+        return directory_id
+
+    def _write_meta(self, cluster_id: str, node_id: int) -> str:
+        directory_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
+        text = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
+        replace_file(self.path / META, text.encode())
+        return directory_id
+
+    def _take_clean_marker(self) -> tuple[bool, int]:
+        """Read the marker and delete it for good before anything can be written."""
+        path = self.path / CLEAN_SHUTDOWN
+        try:
+            marker = json.loads(path.read_bytes())
+            found = (True, int(marker.get("brokerEpoch", -1)))
+        except FileNotFoundError:
+            return False, -1
+        except (ValueError, AttributeError):
+            found = (False, -1)
+        path.unlink()
+        fsync_folder(self.path)
+        return found
+
+    def partitions(self) -> list[PartitionKey]:
+        """The partitions that have a folder here, in order."""
+        matches = (_FOLDER.fullmatch(entry.name) for entry in os.scandir(self.path) if entry.is_dir())
+        return sorted((match[1], int(match[2])) for match in matches if match)
+
+    def open_log(self, topic: str, partition: int, *, create: bool, topic_id: str | None = None) -> DiskLog:
+        """The log of a partition; the same object while it is open.
+
+        `topic_id` guards against a topic that was deleted and created again: it is written into a new folder and
+        compared with an old one's.
+
+        Raises:
+          InvalidTopicError: Not a topic name.
+          LogNotFoundError: There is no folder, and `create` is false.
+          WrongTopicIdError: The folder is that of an earlier topic.
+          CorruptLogError: The files are damaged. Nothing was changed.
+        """
+        check_topic(topic)
+        if partition < 0:
+            raise LogNotFoundError(f"{topic} has no partition {partition}")
+        with self._lock:
+            self._check_open()
+            key = (topic, partition)
+            if key not in self._logs:
+                try:
+                    folder = self._folder(topic, partition, create, topic_id)
+                    self._logs[key] = self._open(folder, key)
+                except OSError as error:
+                    raise storage_error(error, f"cannot open {topic}-{partition} in {self.path}") from error
+            return self._logs[key]
+
+    def _open(self, folder: Path, key: PartitionKey) -> DiskLog:
+        return DiskLog(
+            folder,
+            *key,
+            settings=self.settings,
+            recovery_point=self._recovery_points.get(key, 0),
+            log_start_offset=self._log_starts.get(key, 0),
+            clean=self.was_clean,
+            on_recovery_point_lowered=self._write_recovery_points,
+        )
+
+    def _folder(self, topic: str, partition: int, create: bool, topic_id: str | None) -> Path:
+        folder = self.path / f"{topic}-{partition}"
+        if not folder.is_dir():
+            if not create:
+                raise LogNotFoundError(f"{self.path} holds no partition {partition} of topic {topic}")
+            folder.mkdir()
+            fsync_folder(self.path)
+            # A folder of that name may have been moved away: what was remembered of it is not true of this one.
+            for remembered in (self._recovery_points, self._log_starts, self._high_watermarks):
+                remembered.pop((topic, partition), None)
+        if topic_id is not None:
+            self._check_topic_id(folder, topic_id)
+        return folder
+
+    @staticmethod
+    def _check_topic_id(folder: Path, topic_id: str) -> None:
+        path = folder / PARTITION_METADATA
+        if not path.exists():
+            replace_file(path, f"version: 0\ntopic_id: {topic_id}\n".encode())
+            return
+        found = path.read_text().rpartition("topic_id:")[2].strip()
+        if found != topic_id:
+            raise WrongTopicIdError(str(folder), found, topic_id)
+
+    def high_watermarks(self) -> dict[PartitionKey, int]:
+        """As last checkpointed: hints, perhaps old."""
+        return dict(self._high_watermarks)
+
+    def write_checkpoints(self, high_watermarks: Mapping[PartitionKey, int]) -> None:
+        """Write high watermarks (of those given), recovery points and log starts.
+
+        Raises StorageError if the device refuses; the old checkpoints stand then.
+        """
+        with self._lock:
+            self._check_open()
+            self._write_checkpoints(high_watermarks)
+
+    def _write_checkpoints(self, high_watermarks: Mapping[PartitionKey, int]) -> None:
+        self._high_watermarks.update(high_watermarks)
+        self._log_starts.update({key: log.log_start_offset for key, log in self._logs.items()})
+        try:
+            write_checkpoint(self.path / HIGH_WATERMARKS, self._high_watermarks)
+            write_checkpoint(self.path / LOG_STARTS, self._log_starts)
+        except OSError as error:
+            raise storage_error(error, f"cannot write the checkpoints in {self.path}") from error
+        self._write_recovery_points()
+
+    def _write_recovery_points(self) -> None:
+        with self._lock:
+            self._recovery_points.update({key: log.recovery_point for key, log in self._logs.items()})
+            try:
+                write_checkpoint(self.path / RECOVERY_POINTS, self._recovery_points)
+            except OSError as error:
+                raise storage_error(error, f"cannot write the checkpoints in {self.path}") from error
+
+    def close(
+        self,
+        clean: bool = True,
+        *,
+        high_watermarks: Mapping[PartitionKey, int] | None = None,
+        broker_epoch: int = -1,
+    ) -> None:
+        """Close every log and give up the folder.
+
+        `clean`: flush all, write the checkpoints, and last the marker by which the next start trusts the files.
+        The marker is not written if anything before it fails; that error is raised once all is closed.
+        """
+        with self._lock:
+            if self._lock_fd < 0:
+                return
+            try:
+                self._close_logs(clean)
+                if clean:
+                    self._write_checkpoints(high_watermarks or {})
+                    self._write_clean_marker(broker_epoch)
+            finally:
+                self._release()
+
+    def _close_logs(self, clean: bool) -> None:
+        try:
+            for log in self._logs.values():
+                log.close(clean)
+        finally:
+            for log in self._logs.values():
+                log.close(clean=False)
+
+    def _write_clean_marker(self, broker_epoch: int) -> None:
+        try:
+            marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode()
+            replace_file(self.path / CLEAN_SHUTDOWN, marker)
+        except OSError as error:
+            raise storage_error(error, f"cannot write the clean-stop marker in {self.path}") from error
+
+    def _check_open(self) -> None:
+        if self._lock_fd < 0:
+            raise LogClosedError(f"{self.path} is closed")
+
+    def _release(self) -> None:
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1

@@ -1,0 +1,330 @@
+"""A log in a folder of segment files, laid out as Kafka does."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ._epochs import EpochCache
+from ._files import fsync_folder, storage_error
+from ._prepare import Piece, prepare
+from ._producers import SNAPSHOT_SUFFIX, ProducerTable, replay, snapshots_in
+from ._recovery import open_segments, recover, remove_leftovers, trust
+from ._segment import Segment, Spot, segment_path
+from .errors import AppendError, LogClosedError, OffsetOutOfRangeError, StorageBrokenError, StorageError
+from .file_range import FileRange
+from .log import Chunk, EpochEntry, Log, ProducerSnapshot, ReadResult, RecoveryReport
+from .settings import LogSettings
+
+
+class DiskLog(Log):
+    """Open one through `LogDirectory.open_log`, which also keeps its recovery point and log start."""
+
+    def __init__(
+        self,
+        folder: Path,
+        topic: str,
+        partition: int,
+        *,
+        settings: LogSettings | None = None,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        clean: bool = False,
+        on_recovery_point_lowered: Callable[[], None] | None = None,
+    ) -> None:
+        """Open the log in an existing folder, empty or not.
+
+        `recovery_point` and `log_start_offset` are what was checkpointed; `clean` says that the last stop was.
+
+        Raises:
+          CorruptLogError: The files are damaged as no crash does it. Nothing was changed.
+        """
+        self.topic = topic
+        self.partition = partition
+        self._folder = folder
+        self._settings = settings or LogSettings()
+        self._lowered = on_recovery_point_lowered or (lambda: None)
+        self._broken: str | None = None
+        self._is_closed = False
+        remove_leftovers(folder)
+        self._epochs = EpochCache.load(folder)
+        self._segments = open_segments(folder, log_start_offset, self._settings)
+        try:
+            self.recovery = self._recover(clean, recovery_point)
+            """What opening found."""
+            self._finish_opening(recovery_point, log_start_offset)
+        except OSError as error:
+            self._close_files()
+            raise storage_error(error, f"cannot open {folder}") from error
+        except StorageError:
+            self._close_files()
+            raise
+
+    def _recover(self, clean: bool, recovery_point: int) -> RecoveryReport:
+        if clean and trust(self._segments, recovery_point):
+            return RecoveryReport(clean=True)
+        found = recover(self._segments, recovery_point, self._settings.index_interval_bytes)
+        self._segments = found.segments
+        self._epochs.add(found.epochs)
+        return found.report
+
+    def _finish_opening(self, recovery_point: int, log_start_offset: int) -> None:
+        self._log_end_offset = self._segments[-1].end.offset
+        self._log_start_offset = max(log_start_offset, self._segments[0].base_offset)
+        self._recovery_point = recovery_point
+        self._segments[-1].open_for_writing()
+        if self._log_start_offset > self._log_end_offset:
+            self.truncate_fully(log_start_offset)
+        self._epochs.trim_end(self._log_end_offset)
+        self._epochs.trim_start(self._log_start_offset)
+        self._producers = replay(self._folder, self._segments)
+
+    def __repr__(self) -> str:
+        return f"<DiskLog {self.name} {self.log_start_offset}..{self.log_end_offset}>"
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+    @property
+    def folder(self) -> Path:
+        return self._folder
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._log_end_offset
+
+    @property
+    def recovery_point(self) -> int:
+        return self._recovery_point
+
+    @property
+    def epochs(self) -> tuple[EpochEntry, ...]:
+        return self._epochs.entries
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.end.position for segment in self._segments)
+
+    @property
+    def segment_base_offsets(self) -> tuple[int, ...]:
+        """Where each segment starts; the last is the one being written."""
+        return tuple(segment.base_offset for segment in self._segments)
+
+    def producer_states(self) -> tuple[ProducerSnapshot, ...]:
+        return self._producers.snapshots()
+
+    # Reading
+
+    def read(
+        self, offset: int, *, max_bytes: int, limit_offset: int | None = None, min_one: bool = True
+    ) -> ReadResult:
+        end = self._log_end_offset
+        segments = self._segments
+        if not self._log_start_offset <= offset <= end:
+            raise OffsetOutOfRangeError(self.name, offset, self._log_start_offset, end)
+        limit = end if limit_offset is None else min(limit_offset, end)
+        if offset >= limit:
+            return ReadResult(None, offset, offset, 0)
+        segment = self._segment_of(segments, offset)
+        start, stop = segment.slice(offset, limit, max_bytes, min_one)
+        size = stop.position - start.position
+        if size == 0:
+            return ReadResult(None, offset, offset, 0)
+        return ReadResult(FileRange(segment.file, start.position, size), start.offset, stop.offset, size)
+
+    # Writing
+
+    def append(self, chunks: Sequence[Chunk]) -> None:
+        self._check_writable()
+        pieces, epochs = prepare(self.name, chunks, self._log_end_offset, self._epochs.latest)
+        end = self._log_end_offset
+        try:
+            self._write(pieces)
+            self._epochs.add(epochs)
+        except OSError as error:
+            raise self._undo(end, error) from error
+        for piece in pieces:
+            for info, placed in zip(piece.infos, piece.batches, strict=True):
+                self._producers.add(info, placed.base_offset)
+        self._log_end_offset = self._segments[-1].end.offset
+
+    def _write(self, pieces: Sequence[Piece]) -> None:
+        """One gathered write for each segment that the pieces go to."""
+        group: list[Piece] = []
+        size = 0
+        for piece in pieces:
+            if not self._segments[-1].has_room(size, len(piece.data), piece.batches[-1].last_offset):
+                self._write_group(group)
+                group, size = [], 0
+                self._roll(piece.batches[0].base_offset)
+            group.append(piece)
+            size += len(piece.data)
+        self._write_group(group)
+
+    def _write_group(self, group: Sequence[Piece]) -> None:
+        if group:
+            segment = self._segments[-1]
+            segment.write([piece.data for piece in group], segment.end.position)
+            segment.added([batch for piece in group for batch in piece.batches])
+
+    def _roll(self, base_offset: int) -> None:
+        """Begin the next segment."""
+        self._segments[-1].index.trim()
+        if base_offset == self._log_end_offset:
+            self._save_producers()
+        segment = Segment(self._folder, base_offset, self._settings)
+        segment.open_for_writing()
+        self._segments = (*self._segments, segment)
+
+    def _undo(self, end: int, error: OSError) -> StorageError:
+        """Bring the files back to the old end after a failed write."""
+        failure = storage_error(error, f"cannot write to {self._folder}")
+        try:
+            self._cut_files(end)
+        except OSError as second:
+            failure = StorageBrokenError(
+                f"{failure}; the half-written batches could not be removed: {second}"
+            )
+        if isinstance(failure, StorageBrokenError):
+            self._broken = str(failure)
+        return failure
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        self._check_writable()
+        later = [
+            each for each in self.epochs if each.epoch > epoch and each.start_offset < self._log_end_offset
+        ]
+        if later:
+            raise AppendError(
+                f"{self.name} holds batches of leader epoch {later[-1].epoch}, later than {epoch}"
+            )
+        with self._device(f"cannot write the leader epochs of {self.name}"):
+            self._epochs.assign(epoch, start_offset)
+
+    def truncate(self, offset: int) -> None:
+        self._check_writable()
+        if offset < self._segments[0].base_offset:
+            self.truncate_fully(offset)
+            return
+        with self._device(f"cannot truncate {self.name}", half_done=True):
+            if offset < self._log_end_offset:
+                self._truncate(offset)
+            self._epochs.trim_end(self._log_end_offset)
+
+    def _truncate(self, offset: int) -> None:
+        segment = self._segment_of(self._segments, offset)
+        end = offset if offset == segment.base_offset else segment.holding(offset).offset
+        self._lower_recovery_point(end)
+        self._log_start_offset = min(self._log_start_offset, end)
+        self._log_end_offset = end
+        self._cut_files(end)
+        self._segments[-1].flush()
+        for snapshot in snapshots_in(self._folder):
+            if snapshot > end:
+                segment_path(self._folder, snapshot, SNAPSHOT_SUFFIX).unlink()
+        if not self._producers.cut(end):
+            self._producers = replay(self._folder, self._segments)
+
+    def _cut_files(self, end: int) -> None:
+        """Remove what lies at or above `end`, a batch boundary; the last first, so that a crash leaves a prefix."""
+        while len(self._segments) > 1 and self._segments[-1].base_offset >= end:
+            dropped = self._segments[-1]
+            self._segments = self._segments[:-1]
+            dropped.delete()
+        last = self._segments[-1]
+        if last.base_offset == end:
+            last.cut(Spot(0, end))
+        else:
+            last.cut(last.holding(end) if last.end.offset > end else last.end)
+        last.open_for_writing()
+
+    def truncate_fully(self, new_start_offset: int) -> None:
+        self._check_writable()
+        with self._device(f"cannot truncate {self.name}", half_done=True):
+            self._lower_recovery_point(new_start_offset)
+            for segment in reversed(self._segments):
+                segment.delete()
+            for snapshot in snapshots_in(self._folder):
+                segment_path(self._folder, snapshot, SNAPSHOT_SUFFIX).unlink()
+            fresh = Segment(self._folder, new_start_offset, self._settings)
+            fresh.open_for_writing()
+            self._segments = (fresh,)
+            self._log_end_offset = self._log_start_offset = new_start_offset
+            self._producers = ProducerTable()
+            self._epochs.replace(())
+            fsync_folder(self._folder)
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        self._check_writable()
+        offset = min(offset, self._log_end_offset)
+        if offset > self._log_start_offset:
+            self._log_start_offset = offset
+            with self._device(f"cannot write the leader epochs of {self.name}"):
+                self._epochs.trim_start(offset)
+
+    def flush(self) -> None:
+        self._check_writable()
+        end = self._log_end_offset
+        if end == self._recovery_point:
+            return
+        with self._device(f"cannot flush {self.name}", half_done=True):
+            for segment in self._segments:
+                if segment.end.offset > self._recovery_point:
+                    segment.flush()
+            fsync_folder(self._folder)
+        self._recovery_point = end
+
+    def close(self, clean: bool = True) -> None:
+        if self._is_closed:
+            return
+        try:
+            if clean and self._broken is None:
+                self.flush()
+                with self._device(f"cannot write the producers of {self.name}"):
+                    self._save_producers()
+        finally:
+            self._is_closed = True
+            self._close_files()
+
+    def _close_files(self) -> None:
+        for segment in self._segments:
+            segment.close()
+
+    def _save_producers(self) -> None:
+        self._producers.save(segment_path(self._folder, self._log_end_offset, SNAPSHOT_SUFFIX))
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        """Before files get shorter: a checkpoint above the log end would later look like lost data."""
+        if offset < self._recovery_point:
+            self._recovery_point = offset
+            self._lowered()
+
+    def _check_writable(self) -> None:
+        if self._is_closed:
+            raise LogClosedError(f"{self.name} is closed")
+        if self._broken is not None:
+            raise StorageBrokenError(self._broken)
+
+    @contextmanager
+    def _device(self, doing: str, *, half_done: bool = False) -> Iterator[None]:
+        """Turn what the device says into our errors. After a failure that may be half done nothing is written."""
+        try:
+            yield
+        except OSError as error:
+            failure = storage_error(error, doing)
+            if half_done or isinstance(failure, StorageBrokenError):
+                self._broken = str(failure)
+            raise failure from error
+
+    @staticmethod
+    def _segment_of(segments: Sequence[Segment], offset: int) -> Segment:
+        if offset >= segments[-1].base_offset:
+            return segments[-1]
+        return segments[bisect_right(segments, offset, key=lambda each: each.base_offset) - 1]

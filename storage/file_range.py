@@ -1,0 +1,64 @@
+"""Byte ranges of segment files, as a transport sends them: by reference, without reading them."""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+
+import attrs
+
+
+class ReadableFile(Protocol):
+    """Anything with a descriptor that can be read at a position."""
+
+    def fileno(self) -> int: ...
+
+
+class RangeFile:
+    """A descriptor for reading, closed when the last range (or segment) that holds it is gone.
+
+    So a range outlives the removal of its segment: unlinking a file leaves open descriptors alone.
+    """
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    @classmethod
+    def open(cls, path: str) -> RangeFile:
+        return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+
+@attrs.frozen(slots=True)
+class FileRange:
+    """`length` bytes from `offset` on of an append-only file."""
+
+    file: ReadableFile
+    offset: int
+    length: int
+
+    def fileno(self) -> int:
+        """Valid for as long as this object lives."""
+        return self.file.fileno()
+
+    def read_bytes(self) -> bytes:
+        """The bytes themselves; fewer if the file was truncated meanwhile."""
+        return read_at(self.file.fileno(), self.length, self.offset)
+
+
+def read_at(fd: int, length: int, position: int) -> bytes:
+    """`length` bytes of a file, fewer only at its end."""
+    data = os.pread(fd, length, position)
+    while 0 < len(data) < length:
+        more = os.pread(fd, length - len(data), position + len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -1,0 +1,177 @@
+"""The log of one partition, as a node sees it. Synchronous; it knows nothing of roles or of the network."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import attrs
+
+from ._columns import Buffer
+from .batch import BatchInfo
+from .file_range import FileRange
+
+
+class EpochEntry(NamedTuple):
+    """The first offset of a leader epoch (KIP-101)."""
+
+    epoch: int
+    start_offset: int
+
+
+class ProducedBatch(NamedTuple):
+    """A batch of an idempotent producer: where it lies in the producer's sequence and in the log, inclusive."""
+
+    base_sequence: int
+    last_sequence: int
+    base_offset: int
+    last_offset: int
+
+
+@attrs.frozen(slots=True)
+class ProducerSnapshot:
+    """What the log holds of one idempotent producer: its epoch and its last batches, five at most (KIP-98)."""
+
+    producer_id: int
+    producer_epoch: int
+    batches: tuple[ProducedBatch, ...]
+    timestamp_ms: int
+
+
+@attrs.frozen(slots=True)
+class Chunk:
+    """Whole, valid batches to append, and what `scan` said of them.
+
+    With a `leader_epoch` the log stamps it and the offsets from `base_offset` on (a leader's append; the data
+    is left as it is). With None the bytes are kept as they are and must run on from the log end (a follower's).
+    """
+
+    data: Buffer
+    batches: Sequence[BatchInfo]
+    base_offset: int
+    leader_epoch: int | None
+
+
+@attrs.frozen(slots=True)
+class ReadResult:
+    """Whole batches from one segment; `range` is None, `size` 0 and `next_offset` the offset asked for if none."""
+
+    range: FileRange | None
+    first_base_offset: int
+    """May be below the offset asked for, which can lie inside a batch."""
+    next_offset: int
+    """Where to read on."""
+    size: int
+
+
+@attrs.frozen(slots=True)
+class RecoveryReport:
+    """What opening a log found."""
+
+    clean: bool
+    """The last stop was clean and the files agreed with it, so nothing was scanned."""
+    batches_scanned: int = 0
+    bytes_cut: int = 0
+    """Size of the torn tail that was cut off."""
+    cut_position: int = -1
+    cut_reason: str = ""
+    segments_rebuilt: int = 0
+    """Segments whose index was built anew."""
+
+
+class Log(abc.ABC):
+    """An append-only sequence of record batches over the offsets [log_start_offset, log_end_offset).
+
+    One thread writes (`append`, `assign_epoch`, `truncate`, `truncate_fully`, `flush`, `close`); another may
+    read (`read` and the attributes) at the same time. What a writing method raises has changed nothing that a
+    reader sees, unless it says otherwise.
+    """
+
+    topic: str
+    partition: int
+
+    @property
+    @abc.abstractmethod
+    def log_start_offset(self) -> int:
+        """The first offset that can be read; may lie inside a batch."""
+
+    @property
+    @abc.abstractmethod
+    def log_end_offset(self) -> int:
+        """The offset that the next record will get (LEO)."""
+
+    @property
+    @abc.abstractmethod
+    def recovery_point(self) -> int:
+        """Everything below is on the device, not just in the page cache."""
+
+    @property
+    @abc.abstractmethod
+    def epochs(self) -> tuple[EpochEntry, ...]:
+        """Leader epochs and where they start, both strictly rising. The last may start at the log end."""
+
+    @property
+    @abc.abstractmethod
+    def size_bytes(self) -> int:
+        """Of all batches held."""
+
+    @abc.abstractmethod
+    def append(self, chunks: Sequence[Chunk]) -> None:
+        """Write all the chunks, in one go where they fit one segment, then move the log end.
+
+        Raises:
+          AppendError: They do not run on from the log end, or an epoch goes back. Nothing was written.
+          StorageFullError: No room. Nothing was written; the log can be used on.
+          StorageBrokenError: The device failed. Nothing is served of it; the log must be reopened to write.
+        """
+
+    @abc.abstractmethod
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Begin a leader epoch at `start_offset`; on the device before this returns.
+
+        Entries that contradict it (same or later epoch, or same or later start) are dropped.
+
+        Raises:
+          AppendError: Batches of a later epoch are in the log.
+        """
+
+    @abc.abstractmethod
+    def truncate(self, offset: int) -> None:
+        """Drop the batches that do not end at or below `offset`, and the epochs that start at the new end.
+
+        The new log end is `offset`, or the base of the batch that `offset` lies inside. An offset at or above
+        the log end drops only epochs.
+        """
+
+    @abc.abstractmethod
+    def truncate_fully(self, new_start_offset: int) -> None:
+        """Drop everything and go on, empty, at `new_start_offset`."""
+
+    @abc.abstractmethod
+    def advance_log_start_offset(self, offset: int) -> None:
+        """Hide everything below `offset`, at most up to the log end; a lower offset changes nothing."""
+
+    @abc.abstractmethod
+    def read(
+        self, offset: int, *, max_bytes: int, limit_offset: int | None = None, min_one: bool = True
+    ) -> ReadResult:
+        """Whole batches from the one that holds `offset`, all below `limit_offset` (default: the log end).
+
+        At most `max_bytes`, except that the first batch comes whatever its size if `min_one`.
+
+        Raises:
+          OffsetOutOfRangeError: Below the log start or above the log end.
+        """
+
+    @abc.abstractmethod
+    def producer_states(self) -> tuple[ProducerSnapshot, ...]:
+        """The idempotent producers seen in the log."""
+
+    @abc.abstractmethod
+    def flush(self) -> None:
+        """Bring everything to the device and move the recovery point."""
+
+    @abc.abstractmethod
+    def close(self, clean: bool = True) -> None:
+        """Stop using the log; `clean` flushes first and leaves what lets the next open trust it."""
