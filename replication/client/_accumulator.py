@@ -206,7 +206,7 @@ class Accumulator:
         self._space = trio.Event()
         self._linger = settings.linger_ms / 1000
         self._delivery_timeout = settings.delivery_timeout_ms / 1000
-        self._limit = settings.batch_size
+        self._limit = min(settings.batch_size, settings.max_request_size)
         self._random = random.Random()
 
     def knows(self, topic: str) -> bool:
@@ -285,7 +285,11 @@ class Accumulator:
         run = values[start : start + max(1, (self._limit - batch.size) // first_size + 1)]
         if not all(value.__class__ is bytes for value in run):
             run = [value if value is None else _as_bytes("value", value) for value in run]
-        ends = list(itertools.accumulate(_RECORD_OVERHEAD + (len(value) if value else 0) for value in run))
+        sizes = [_RECORD_OVERHEAD + (len(value) if value else 0) for value in run]
+        if max(sizes) > largest:
+            # It is told when it comes first, after those before it have been taken.
+            sizes = list(itertools.takewhile(lambda size: size <= largest, sizes))
+        ends = list(itertools.accumulate(sizes))
         count = max(1, bisect_right(ends, min(self._limit - batch.size, room)))
         index = self._extend(batch, run[:count], timestamp_ms)
         batch.size += ends[count - 1]

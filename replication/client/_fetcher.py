@@ -244,7 +244,7 @@ class Fetcher:
             _log.error("node %d: %s", poll.node_id, error)
             poll.connection.abort(str(error))
             return
-        payload = response.payload
+        payload = response.payload.view()
         at = 0
         for result in answer.partitions:
             data = bytes(payload[at : at + result.size])

@@ -82,7 +82,8 @@ class Sender:
     def _pump(self) -> float:
         """Send all that may be sent; gives the time at which to look again."""
         now = trio.current_time()
-        next_at = min(self._expire(now), self._check_requests(now))
+        self._check_requests(now)
+        next_at = self._expire(now)
         ready: dict[int, list[Lane]] = {}
         for lane in list(self.accumulator.active):
             if not lane.queue:
@@ -96,7 +97,7 @@ class Sender:
                 next_at = min(next_at, at)
         for node_id, lanes in ready.items():
             next_at = min(next_at, self._send_to(node_id, lanes, now))
-        return next_at
+        return min([next_at, *(request.next_check for request in self._requests)])
 
     def _sendable_at(self, lane: Lane, leader: Leader, now: float) -> float:
         """When the head of a lane may go; never, if an event must come first that wakes us anyway."""
@@ -121,7 +122,9 @@ class Sender:
             # before the first, which then never could.
             return False
         limit = self._settings.max_in_flight_requests_per_connection
-        return len(lane.in_flight) < limit and leader == lane.in_flight_leader
+        # Counted from the oldest not acknowledged, also past acknowledged ones: the leader must still remember
+        # it when it comes again.
+        return lane.queue[0].number - lane.in_flight[0].number < limit and leader == lane.in_flight_leader
 
     def _due_at(self, lane: Lane, now: float) -> float:
         head = lane.queue[0]
@@ -380,6 +383,8 @@ class Sender:
             if batch in waiting:
                 waiting.remove(batch)
                 self._leave_gap(lane, batch)
+                # The pauses were the trouble of this one; what follows gets its own first try at once.
+                lane.retries, lane.retry_at = 0, -1.0
         if batch is lane.open:
             lane.open = None
         outcome: Outcome = "unknown" if batch.maybe_written or flying else "absent"
@@ -400,18 +405,14 @@ class Sender:
             return "its leader has not answered"
         return "its turn has not come; is its leader reachable?"
 
-    def _check_requests(self, now: float) -> float:
+    def _check_requests(self, now: float) -> None:
         """Where an answer is slow, see whether the leader has moved; if so, do not wait for the old one."""
-        next_at = _NEVER
         for request in list(self._requests):
             if request.next_check <= now:
                 request.next_check = now + _SLOW_REQUEST
                 self._cluster.look()
             if self._settings.idempotent and self._moved(request, now):
                 self._abandon(request)
-            else:
-                next_at = min(next_at, request.next_check)
-        return next_at
 
     def _moved(self, request: _Request, now: float) -> bool:
         """All its partitions, or after a while any of them, are led by another node now."""

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import wire
+from insync.replication.client import (
+    Admin,
+    BootstrapError,
+    InvalidReplicationFactorError,
+    Producer,
+    RequestTimeoutError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from insync.replication.core import messages as m
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import Kind
+
+from .fake_cluster import FakeNode, disconnect, drop, fake_cluster
+
+
+async def test_create_list_and_describe():
+    async with fake_cluster(old=2) as cluster, Admin(cluster.urls) as admin:
+        assert await admin.create_topic("new", 3, 2) == "id-new"
+        assert await admin.list_topics() == ["new", "old"]
+        (topic,) = await admin.describe_topics(["old"])
+        assert [(p.leader, p.isr) for p in topic.partitions] == [(0, [0, 1, 2]), (1, [0, 1, 2])]
+        info = await admin.describe_cluster()
+        assert (info.cluster_id, [n.node_id for n in info.nodes]) == ("fake-cluster", [0, 1, 2])
+
+
+async def test_refusals_have_their_classes_and_the_nodes_words():
+    async with fake_cluster(t=1) as cluster, Admin(cluster.urls) as admin:
+        with pytest.raises(TopicExistsError, match=r"'t'.*as scripted"):
+            await admin.create_topic("t")
+        with pytest.raises(InvalidReplicationFactorError):
+            await admin.create_topic("u", 1, 9)
+        with pytest.raises(UnknownTopicError, match="'nope'"):
+            await admin.describe_topics(["nope"])
+
+
+def no_controller(node: FakeNode, request: Any) -> bool:
+    request.reply(wire.encode(m.CreateTopicResponse(error=ErrorCode.NOT_CONTROLLER)))
+    return True
+
+
+def created_but_cut_off(node: FakeNode, request: Any) -> bool:
+    node.cluster.create("t", 2)
+    return disconnect(node, request)
+
+
+async def test_creation_waits_for_a_controller():
+    async with fake_cluster(nodes=1) as cluster, Admin(cluster.urls) as admin:
+        cluster.nodes[0].script(Kind.CREATE_TOPIC, no_controller, no_controller)
+        with trio.fail_after(3):
+            assert await admin.create_topic("t", 1, 1) == "id-t"
+
+
+async def test_creation_whose_answer_was_lost_is_recognised():
+    async with fake_cluster(nodes=1) as cluster, Admin(cluster.urls) as admin:
+        cluster.nodes[0].script(Kind.CREATE_TOPIC, created_but_cut_off)
+        with trio.fail_after(3):
+            assert await admin.create_topic("t", 2, 1) == "id-t"
+
+
+async def test_creation_that_nobody_answers_ends():
+    async with fake_cluster(nodes=1) as cluster, Admin(cluster.urls, request_timeout_ms=200) as admin:
+        cluster.nodes[0].script(Kind.CREATE_TOPIC, *[drop] * 9)
+        with pytest.raises(RequestTimeoutError, match="'t'") as caught:
+            await admin.create_topic("t", 2, 1)
+        assert caught.value.outcome == "unknown"
+
+
+async def test_replicas_of_every_node_also_of_dead_ones():
+    async with fake_cluster(t=2) as cluster, Admin(cluster.urls) as admin:
+        await cluster.nodes[1].stop()
+        reports = await admin.describe_replicas(["t"])
+        assert [(r.node_id, r.alive) for r in reports] == [(0, True), (1, False), (2, True)]
+        assert "down" in reports[1].error
+        assert [(r.topic, r.partition, r.role) for r in reports[0].replicas] == [
+            ("t", 0, "leader"),
+            ("t", 1, "follower"),
+        ]
+
+
+async def test_a_node_that_hangs_is_reported_not_waited_for():
+    async with fake_cluster(t=1) as cluster, Admin(cluster.urls) as admin:
+        cluster.nodes[2].script(Kind.DESCRIBE_PARTITIONS, drop)
+        with trio.fail_after(3):
+            reports = await admin.describe_replicas(timeout_ms=200)
+        assert [r.alive for r in reports] == [True, True, False]
+
+
+async def test_bootstrap_tries_all_and_names_each():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        async with Producer(["mem://client-test-none/a", *cluster.urls]) as producer:
+            assert await producer.prepare("t") == 1
+    with pytest.raises(BootstrapError, match="client-test-none/a.*client-test-none/b"):
+        async with Admin("mem://client-test-none/a,mem://client-test-none/b"):
+            pass

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import trio
+import trio.testing
+
+from insync.replication.client import (
+    ClientError,
+    Consumer,
+    ConsumerRecord,
+    CorruptMessageError,
+    OffsetOutOfRangeError,
+    Producer,
+    UnknownTopicError,
+)
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import Kind
+from insync.storage.batch import build_batch
+
+from .fake_cluster import FakeCluster, Partition, disconnect, fail_with, fake_cluster
+
+
+def fill(log: Partition, count: int, *, each: int = 10) -> list[bytes]:
+    """Append `count` numbered records, `each` to a batch."""
+    values = [b"%d" % n for n in range(log.end, log.end + count)]
+    for at in range(0, count, each):
+        part = values[at : at + each]
+        log.append(build_batch([None] * len(part), part, timestamps_ms=1))
+    return values
+
+
+async def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    with trio.fail_after(5):
+        while len(found) < count:
+            found += await consumer.poll(1000)
+    return found
+
+
+async def test_reads_all_from_the_beginning_with_every_field():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls) as producer:
+        sent = await producer.send("t", b"v", key=b"k", headers=[("h", b"1"), ("n", None)], timestamp_ms=9)
+        await sent.wait()
+        await (await producer.send("t", None, key=b"k", timestamp_ms=10)).wait()
+        async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            assert await read(consumer, 2) == [
+                ("t", 0, 0, 9, b"k", b"v", (("h", b"1"), ("n", None)), 0),
+                ("t", 0, 1, 10, b"k", None, (), 0),
+            ]
+            assert consumer.position(("t", 0)) == 2
+
+
+async def test_many_partitions_on_many_nodes():
+    async with fake_cluster(t=7) as cluster:
+        expected = {n: fill(log, 95) for n, log in enumerate(cluster.topics["t"])}
+        async with Consumer(cluster.urls, auto_offset_reset="earliest", max_poll_records=50) as consumer:
+            await consumer.assign_topic("t")
+            found = await read(consumer, 7 * 95)
+        for n, values in expected.items():
+            mine = [r for r in found if r.partition == n]
+            assert [r.offset for r in mine] == list(range(95))
+            assert [r.value for r in mine] == values
+
+
+async def test_poll_gives_at_most_what_was_asked_for():
+    async with fake_cluster(t=1) as cluster:
+        fill(cluster.topics["t"][0], 100)
+        async with Consumer(cluster.urls, auto_offset_reset="earliest", max_poll_records=7) as consumer:
+            consumer.assign([("t", 0)])
+            sizes = []
+            while sum(sizes) < 100:
+                sizes.append(len(await consumer.poll(1000)))
+        assert max(sizes) == 7
+
+
+async def test_latest_sees_only_what_comes_later():
+    async with fake_cluster(t=1) as cluster:
+        log = cluster.topics["t"][0]
+        fill(log, 10)
+        async with Consumer(cluster.urls) as consumer:
+            consumer.assign([("t", 0)])
+            assert await consumer.poll(100) == []
+            assert consumer.position(("t", 0)) == 10
+            fill(log, 3)
+            cluster.appended()
+            assert [r.offset for r in await read(consumer, 3)] == [10, 11, 12]
+
+
+async def test_seek_into_the_middle_of_a_batch():
+    async with fake_cluster(t=1) as cluster:
+        fill(cluster.topics["t"][0], 40)
+        async with Consumer(cluster.urls) as consumer:
+            consumer.assign([("t", 0)])
+            consumer.seek(("t", 0), 17)
+            assert [r.offset for r in await read(consumer, 23)] == list(range(17, 40))
+            consumer.seek(("t", 0), 5)
+            assert (await read(consumer, 1))[0].offset == 5
+            consumer.seek_to_beginning()
+            assert (await read(consumer, 1))[0].offset == 0
+            consumer.seek_to_end([("t", 0)])
+            assert await consumer.poll(100) == []
+            assert consumer.position(("t", 0)) == 40
+
+
+async def test_seek_does_not_wait_for_the_long_poll():
+    async with fake_cluster(t=1) as cluster:
+        fill(cluster.topics["t"][0], 10)
+        async with Consumer(cluster.urls, fetch_max_wait_ms=60_000) as consumer:
+            consumer.assign([("t", 0)])
+            assert await consumer.poll(100) == []
+            consumer.seek(("t", 0), 3)
+            with trio.fail_after(2):
+                assert (await consumer.poll(60_000))[0].offset == 3
+
+
+async def test_iteration_and_position():
+    async with fake_cluster(t=1) as cluster:
+        fill(cluster.topics["t"][0], 30)
+        async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            seen = []
+            with trio.fail_after(5):
+                async for record in consumer:
+                    seen.append(record.offset)
+                    assert consumer.position(("t", 0)) in (record.offset + 1, 30)
+                    if len(seen) == 15:
+                        break
+            assert seen == list(range(15))
+            assert consumer.position(("t", 0)) == 15
+            assert [r.offset for r in await read(consumer, 15)] == list(range(15, 30))
+
+
+async def test_raw_batches_come_whole():
+    async with fake_cluster(t=1) as cluster:
+        log = cluster.topics["t"][0]
+        fill(log, 30)
+        async with Consumer(cluster.urls) as consumer:
+            consumer.assign([("t", 0)])
+            consumer.seek(("t", 0), 13)
+            with trio.fail_after(5):
+                (fetched,) = await consumer.poll_batches(1000)
+            assert fetched.data == b"".join(log.batches[1:])
+            assert (fetched.start_offset, fetched.next_offset, fetched.high_watermark) == (13, 30, 30)
+            assert [info.base_offset for info in fetched.batches] == [10, 20]
+            assert consumer.position(("t", 0)) == 30
+
+
+async def test_offsets_that_are_gone_are_named():
+    async with fake_cluster(t=1) as cluster:
+        log = cluster.topics["t"][0]
+        fill(log, 40)
+        log.drop_before(20)
+        async with Consumer(cluster.urls, auto_offset_reset="none") as consumer:
+            consumer.assign([("t", 0)])
+            with pytest.raises(OffsetOutOfRangeError, match="seek before the first poll"):
+                await consumer.poll(100)
+            consumer.seek(("t", 0), 5)
+            with pytest.raises(OffsetOutOfRangeError, match="offsets 5 to 19 are gone") as caught:
+                await consumer.poll(5000)
+            assert (caught.value.offset, caught.value.log_start_offset) == (5, 20)
+            consumer.seek(("t", 0), 20)
+            assert (await read(consumer, 20))[0].offset == 20
+
+
+async def test_offsets_that_are_gone_are_skipped_if_so_set():
+    async with fake_cluster(t=1) as cluster:
+        log = cluster.topics["t"][0]
+        fill(log, 40)
+        log.drop_before(20)
+        async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            consumer.seek(("t", 0), 5)
+            assert (await read(consumer, 20))[0].offset == 20
+
+
+async def test_begin_and_end_offsets():
+    async with fake_cluster(t=4) as cluster:
+        for n, log in enumerate(cluster.topics["t"]):
+            fill(log, 10 * (n + 1))
+            log.drop_before(n)
+        cluster.move("t", 1, 0)
+        async with Consumer(cluster.urls) as consumer:
+            cluster.move("t", 2, 0)
+            everything = [("t", n) for n in range(4)]
+            assert await consumer.end_offsets(everything) == {("t", n): 10 * (n + 1) for n in range(4)}
+            assert await consumer.beginning_offsets(everything) == {("t", n): n for n in range(4)}
+            with pytest.raises(UnknownTopicError, match="t-9"):
+                await consumer.end_offsets([("t", 9)])
+
+
+async def test_unknown_topic_is_told_by_poll():
+    async with fake_cluster(t=1) as cluster, Consumer(cluster.urls) as consumer:
+        consumer.assign([("nope", 0)])
+        with trio.fail_after(3), pytest.raises(UnknownTopicError, match="'nope'"):
+            await consumer.poll(10_000)
+        consumer.assign([("t", 3)])
+        with trio.fail_after(3), pytest.raises(UnknownTopicError, match="t-3"):
+            await consumer.poll(10_000)
+
+
+async def test_what_is_not_assigned_cannot_be_sought():
+    async with fake_cluster(t=1) as cluster, Consumer(cluster.urls) as consumer:
+        with pytest.raises(ClientError, match="t-0 is not assigned"):
+            consumer.seek(("t", 0), 1)
+
+
+async def grow(cluster: FakeCluster, until: int) -> None:
+    log = cluster.topics["t"][0]
+    while log.end < until:
+        fill(log, 5, each=3)
+        cluster.appended()
+        await trio.sleep(0.001)
+
+
+async def test_follows_the_leader_and_survives_faults():
+    async with fake_cluster(t=1) as cluster:
+        for node in cluster.nodes:
+            node.script(
+                Kind.FETCH,
+                disconnect,
+                fail_with(ErrorCode.FENCED_LEADER_EPOCH),
+                fail_with(ErrorCode.NOT_LEADER_OR_FOLLOWER),
+                fail_with(ErrorCode.KAFKA_STORAGE_ERROR),
+            )
+        async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(grow, cluster, 300)
+                found = []
+                for step in itertools.count():
+                    found += await consumer.poll(200)
+                    if len(found) >= 300:
+                        break
+                    if step % 3 == 0:
+                        cluster.move("t", 0, step % 2)
+                    assert step < 500
+            assert [r.offset for r in found] == list(range(300))
+
+
+async def test_a_dead_leaders_successor_is_found_quickly():
+    async with fake_cluster(t=1) as cluster:
+        log = cluster.topics["t"][0]
+        fill(log, 10)
+        async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            await read(consumer, 10)
+            await cluster.nodes[0].stop()
+            cluster.move("t", 0, 1)
+            fill(log, 1)
+            started = trio.current_time()
+            assert (await read(consumer, 1))[0].offset == 10
+            assert trio.current_time() - started < 0.5
+
+
+async def test_a_corrupt_batch_is_asked_for_again_and_then_told():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        log = cluster.topics["t"][0]
+        fill(log, 10)
+        whole = log.batches[0]
+        log.batches[0] = whole[:-3] + bytes([whole[-3] ^ 1]) + whole[-2:]
+        async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            with trio.fail_after(5), pytest.raises(CorruptMessageError, match="t-0 at offset 0: node 0"):
+                await consumer.poll(10_000)
+            assert cluster.nodes[0].seen[Kind.FETCH] == 3
+            log.batches[0] = whole
+            consumer.seek(("t", 0), 0)
+            assert len(await read(consumer, 10)) == 10
+
+
+async def test_reading_ahead_is_bounded():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        log = cluster.topics["t"][0]
+        fill(log, 4000, each=100)
+        size = sum(map(len, log.batches))
+        async with Consumer(
+            cluster.urls, auto_offset_reset="earliest", max_partition_fetch_bytes=size // 20
+        ) as consumer:
+            consumer.assign([("t", 0)])
+            await consumer.poll(1000)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert cluster.nodes[0].seen[Kind.FETCH] <= 4
+            assert len(await read(consumer, 3500)) >= 3500

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from insync.replication import ReplicationError
+from insync.replication.client import (
+    ERROR_CLASSES,
+    ClientError,
+    InvalidSettingError,
+    OffsetOutOfRangeError,
+    UnknownServerError,
+    error_for,
+)
+from insync.replication.client._settings import bootstrap_urls
+from insync.replication.core.errors import ErrorCode
+
+CODES = [code for code in ErrorCode if code is not ErrorCode.NONE]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_every_code_has_a_class_of_its_own_that_names_thing_and_remedy(code):
+    error = error_for(code, "orders-3", "said the node")
+    assert type(error) is ERROR_CLASSES[code]
+    assert error.code is code and isinstance(error, ReplicationError)
+    before, _, remedy = str(error).partition("; ")
+    assert before == f"orders-3: {code.name}: said the node"
+    assert len(remedy) > 10
+    assert error.retriable is code.retriable
+
+
+def test_the_classes_agree_with_the_codes_on_what_is_unknown():
+    for code in CODES:
+        assert (error_for(code, "x").outcome == "absent") is code.definite, code
+
+
+def test_a_code_from_the_future_is_told_by_its_number():
+    error = error_for(999, "orders-3")
+    assert type(error) is UnknownServerError and "999" in str(error)
+
+
+def test_errors_survive_pickling_with_what_they_know():
+    error = OffsetOutOfRangeError("gone", outcome="unknown")
+    error.offset = 7
+    copy = pickle.loads(pickle.dumps(error))
+    assert (type(copy), str(copy), copy.offset, copy.outcome) == (OffsetOutOfRangeError, "gone", 7, "unknown")
+    assert isinstance(copy, ClientError)
+
+
+def test_bootstrap_servers_may_be_one_string_or_many():
+    assert bootstrap_urls("a:1, tcp://b:2") == ("tcp://a:1", "tcp://b:2")
+    assert bootstrap_urls(["mem://x/y"]) == ("mem://x/y",)
+    with pytest.raises(InvalidSettingError, match="bootstrap_servers"):
+        bootstrap_urls("")

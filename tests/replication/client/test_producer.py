@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+from collections import defaultdict
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from insync.replication.client import (
+    BufferFullError,
+    ClosedError,
+    DeliveryTimeoutError,
+    InvalidSettingError,
+    MetadataTimeoutError,
+    NotEnoughReplicasError,
+    OutOfOrderSequenceError,
+    Producer,
+    RecordTooLargeError,
+    UnknownTopicError,
+)
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import Kind
+
+from .fake_cluster import (
+    answer_after,
+    disconnect,
+    disconnect_after_append,
+    drop,
+    drop_after_append,
+    fail_with,
+    fake_cluster,
+    healthy,
+    not_leader,
+    random_faults,
+)
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [b"%06d" % n for n in range(start, start + count)]
+
+
+async def test_records_arrive_in_order_and_deliveries_tell_where():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls) as producer:
+        deliveries = [await producer.send("t", value, timestamp_ms=7) for value in numbered(500)]
+        found = [await delivery.wait() for delivery in deliveries]
+        assert [f.offset for f in found] == list(range(500))
+        assert found[3] == ("t", 0, 3, 7)
+        assert cluster.topics["t"][0].values() == numbered(500)
+
+
+async def test_leaving_the_block_sends_what_waits():
+    async with fake_cluster(t=1) as cluster:
+        async with Producer(cluster.urls, linger_ms=60_000) as producer:
+            delivery = await producer.send("t", b"x")
+        assert delivery.done and delivery.result().offset == 0
+
+
+async def test_send_many_keeps_order_and_indexes():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls) as producer:
+        deliveries = await producer.send_many("t", numbered(1000))
+        found = await deliveries.wait()
+        assert len(deliveries) == 1000
+        assert [f.offset for f in found] == list(range(1000))
+        assert deliveries[-1].result().offset == 999
+        assert cluster.topics["t"][0].values() == numbered(1000)
+
+
+async def test_keys_go_where_kafka_puts_them():
+    async with fake_cluster(t=10) as cluster, Producer(cluster.urls) as producer:
+        keys = [b"21", b"foobar", b"abc"]
+        expected = [(n & 0x7FFFFFFF) % 10 for n in (-973932308, -790332482, 479470107)]
+        deliveries = await producer.send_many("t", [b"v"] * 3, keys)
+        assert [f.partition for f in await deliveries.wait()] == expected
+
+
+async def test_batches_share_requests_and_carry_many_records():
+    async with fake_cluster(nodes=1, t=4) as cluster, Producer(cluster.urls, linger_ms=20) as producer:
+        for part in range(4):
+            await producer.send_many("t", numbered(50), partition=part)
+        await producer.flush()
+        assert cluster.nodes[0].seen[Kind.PRODUCE] <= 2
+
+
+async def test_unknown_topic_is_told_at_once_with_its_remedy():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls) as producer:
+        with trio.fail_after(2), pytest.raises(UnknownTopicError, match=r"'nope'.*insync topic create"):
+            await producer.send("nope", b"x")
+
+
+async def test_partition_that_does_not_exist_is_named():
+    async with fake_cluster(t=2) as cluster, Producer(cluster.urls) as producer:
+        with pytest.raises(UnknownTopicError, match="partition 5 of topic 't', which has 2"):
+            await producer.send("t", b"x", partition=5)
+
+
+async def test_record_above_the_limit_is_refused_with_both_sizes():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, max_request_size=1000) as producer:
+        with pytest.raises(RecordTooLargeError, match=r"20\d\d bytes.*max_request_size=1000"):
+            await producer.send("t", bytes(2000))
+        with pytest.raises(RecordTooLargeError):
+            await producer.send_many("t", [b"x", bytes(2000)])
+
+
+async def test_text_is_refused():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls) as producer:
+        with pytest.raises(TypeError, match="must be bytes"):
+            await producer.send("t", "text")  # type: ignore[arg-type]
+        assert (await (await producer.send("t", bytearray(b"x"))).wait()).offset == 0
+        assert cluster.topics["t"][0].values() == [b"x"]
+
+
+async def test_full_buffer_makes_send_wait_and_send_nowait_raise():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        node = cluster.nodes[0]
+        node.script(Kind.PRODUCE, *[answer_after(0.3)] * 5)
+        async with Producer(cluster.urls, buffer_memory=2000, batch_size=500, linger_ms=0) as producer:
+            await producer.send("t", bytes(900))
+            await producer.send("t", bytes(900))
+            with pytest.raises(BufferFullError, match="buffer_memory=2000"):
+                producer.send_nowait("t", bytes(900))
+            with trio.fail_after(5):
+                assert (await (await producer.send("t", bytes(900))).wait()).offset == 2
+
+
+async def test_full_buffer_raises_after_max_block():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(Kind.PRODUCE, answer_after(0.5))
+        async with Producer(cluster.urls, buffer_memory=1000, linger_ms=0, max_block_ms=50) as producer:
+            await producer.send("t", bytes(900))
+            with pytest.raises(BufferFullError, match="max_block_ms=50"):
+                await producer.send("t", bytes(900))
+
+
+async def test_send_nowait_needs_a_known_topic():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls) as producer:
+        with pytest.raises(MetadataTimeoutError, match="prepare"):
+            producer.send_nowait("t", b"x")
+        assert await producer.prepare("t") == 1
+        assert (await producer.send_nowait("t", b"x").wait()).offset == 0
+
+
+async def test_a_closed_producer_says_so():
+    async with fake_cluster(t=1) as cluster:
+        async with Producer(cluster.urls) as producer:
+            await producer.prepare("t")
+        with pytest.raises(ClosedError):
+            await producer.send("t", b"x")
+
+
+async def test_callbacks_hear_of_success_and_failure():
+    heard = []
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(Kind.PRODUCE, fail_with(ErrorCode.INVALID_RECORD, "no"))
+        async with Producer(cluster.urls) as producer:
+            first = await producer.send("t", b"bad", on_delivery=heard.append)
+            await producer.flush()
+            second = await producer.send("t", b"good", on_delivery=heard.append)
+    assert [d.error is None for d in heard] == [False, True]
+    assert first.error is not None and first.error.outcome == "absent"
+    assert second.result().offset == 0
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [not_leader, disconnect, disconnect_after_append, fail_with(ErrorCode.NOT_ENOUGH_REPLICAS)],
+    ids=["not-leader", "disconnect", "disconnect-after-append", "not-enough-replicas"],
+)
+@pytest.mark.parametrize("healthy_before", [0, 1, 3])
+async def test_a_fault_neither_loses_nor_repeats_nor_reorders(fault, healthy_before):
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(Kind.PRODUCE, *[healthy] * healthy_before, fault)
+        async with Producer(cluster.urls, batch_size=400, linger_ms=0) as producer:
+            deliveries = await producer.send_many("t", numbered(200))
+            with trio.fail_after(5):
+                found = await deliveries.wait()
+        assert [f.offset for f in found] == list(range(200))
+        assert cluster.topics["t"][0].values() == numbered(200)
+
+
+async def test_an_answer_that_never_comes_is_asked_for_again():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(Kind.PRODUCE, healthy, drop_after_append, drop)
+        async with Producer(cluster.urls, batch_size=400, linger_ms=0, request_timeout_ms=200) as producer:
+            deliveries = await producer.send_many("t", numbered(200))
+            with trio.fail_after(5):
+                await deliveries.wait()
+        assert cluster.topics["t"][0].values() == numbered(200)
+
+
+async def test_a_leader_that_dies_is_followed_by_the_next_quickly():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
+        await (await producer.send("t", b"before")).wait()
+        await cluster.nodes[0].stop()
+        started = trio.current_time()
+        delivery = await producer.send("t", b"after")
+        cluster.move("t", 0, 1)
+        with trio.fail_after(3):
+            await delivery.wait()
+        assert trio.current_time() - started < 0.5
+        assert cluster.topics["t"][0].values() == [b"before", b"after"]
+
+
+async def test_a_partition_without_leader_waits_for_one():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
+        cluster.move("t", 0, -1)
+        delivery = await producer.send("t", b"x")
+        with trio.move_on_after(0.2):
+            await delivery.wait()
+        assert not delivery.done
+        cluster.move("t", 0, 2)
+        with trio.fail_after(3):
+            assert (await delivery.wait()).offset == 0
+
+
+async def test_a_silent_old_leader_is_left_when_leadership_has_moved():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
+        await (await producer.send("t", b"a")).wait()
+        cluster.nodes[0].script(Kind.PRODUCE, drop_after_append)
+        delivery = await producer.send("t", b"b")
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        cluster.move("t", 0, 1)
+        with trio.fail_after(5):
+            assert (await delivery.wait()).offset == 1
+        assert cluster.topics["t"][0].values() == [b"a", b"b"]
+
+
+async def test_hints_in_answers_save_a_look():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
+        await (await producer.send("t", b"a")).wait()
+        for node in cluster.nodes:
+            node.script(Kind.METADATA, *[drop] * 50)
+        cluster.move("t", 0, 2)
+        with trio.fail_after(3):
+            await (await producer.send("t", b"b")).wait()
+        assert cluster.nodes[2].seen[Kind.PRODUCE] == 1
+
+
+async def test_delivery_timeout_says_whether_the_record_may_be_there():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(
+            Kind.PRODUCE, drop_after_append, *[fail_with(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 2")] * 20
+        )
+        async with Producer(
+            cluster.urls, linger_ms=0, request_timeout_ms=100, delivery_timeout_ms=300
+        ) as producer:
+            maybe = await producer.send("t", b"maybe")
+            with pytest.raises(DeliveryTimeoutError, match="delivery_timeout_ms=300") as caught:
+                await maybe.wait()
+            assert caught.value.outcome == "unknown"
+
+
+async def test_delivery_timeout_of_what_was_always_refused_is_definite():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        node = cluster.nodes[0]
+        node.script(Kind.PRODUCE, *[fail_with(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 2")] * 20)
+        async with Producer(cluster.urls, linger_ms=0, delivery_timeout_ms=300) as producer:
+            delivery = await producer.send("t", b"x")
+            with pytest.raises(DeliveryTimeoutError, match="NOT_ENOUGH_REPLICAS: 1 of 2") as caught:
+                await delivery.wait()
+            assert caught.value.outcome == "absent"
+            assert isinstance(caught.value.__cause__, NotEnoughReplicasError)
+            node.before.clear()
+            with trio.fail_after(3):
+                assert (await (await producer.send("t", b"y")).wait()).offset == 0
+
+
+@pytest.mark.parametrize("really_written", [True, False])
+async def test_what_follows_a_batch_of_unknown_outcome_gets_through(really_written):
+    """Whether the lost batch is in the log or leaves a gap, the partition goes on, each record once."""
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        node = cluster.nodes[0]
+        async with Producer(cluster.urls, linger_ms=0, batch_size=100, delivery_timeout_ms=400) as producer:
+            await (await producer.send("t", b"first")).wait()
+            node.script(Kind.PRODUCE, drop_after_append if really_written else drop)
+            lost = await producer.send("t", b"lost")
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            with pytest.raises(DeliveryTimeoutError):
+                await lost.wait()
+            node.connections[0].abort("the answer never comes")
+            with trio.fail_after(5):
+                later = await (await producer.send_many("t", numbered(50))).wait()
+        expected = [b"first", *([b"lost"] if really_written else []), *numbered(50)]
+        assert cluster.topics["t"][0].values() == expected
+        assert later[0].offset == len(expected) - 50
+
+
+async def test_batches_behind_a_refused_one_move_to_the_next_epoch():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        node = cluster.nodes[0]
+        async with Producer(cluster.urls, linger_ms=0, batch_size=300) as producer:
+            await (await producer.send("t", b"first")).wait()
+            node.script(Kind.PRODUCE, fail_with(ErrorCode.RECORD_TOO_LARGE))
+            deliveries = await producer.send_many("t", numbered(100))
+            await producer.flush()
+        failed = [d.error is not None for d in deliveries]
+        lost = sum(failed)
+        assert 0 < lost < 20 and failed == [True] * lost + [False] * (100 - lost)
+        assert cluster.topics["t"][0].values() == [b"first", *numbered(100)[lost:]]
+        assert node.seen[Kind.INIT_PRODUCER_ID] == 2
+
+
+async def test_lost_acknowledged_records_are_told_and_the_partition_goes_on():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        log = cluster.topics["t"][0]
+        async with Producer(cluster.urls, linger_ms=0) as producer:
+            for value in numbered(3):
+                await (await producer.send("t", value)).wait()
+            entry = log.producers.get(1)
+            assert entry is not None
+            kept = type(entry)(entry.producer_id, entry.producer_epoch, entry.batches[:1])
+            log.producers = type(log.producers)([kept])
+            with pytest.raises(OutOfOrderSequenceError):
+                await (await producer.send("t", b"x")).wait()
+            with trio.fail_after(3):
+                await (await producer.send("t", b"y")).wait()
+        assert log.values()[-1] == b"y"
+
+
+async def test_acks_zero_does_not_wait_for_answers():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(Kind.PRODUCE, drop_after_append)
+        async with Producer(cluster.urls, acks=0, linger_ms=0) as producer:
+            with trio.fail_after(2):
+                assert (await (await producer.send("t", b"x")).wait()).offset == -1
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"acks": 2}, "acks"),
+        ({"acks": 1, "enable_idempotence": True}, "acks='all'"),
+        ({"max_in_flight_requests_per_connection": 6}, "at most 5"),
+        ({"linger": 5}, "did you mean linger_ms"),
+        ({"linger_ms": -1}, "negative"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(options, said):
+    with pytest.raises(InvalidSettingError, match=said):
+        Producer("mem://x/y", **options)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32), rate=st.sampled_from([0.1, 0.3, 0.6]))
+def test_exactly_once_in_order_under_random_faults(seed, rate):
+    async def main() -> None:
+        async with fake_cluster(nodes=3, t=3) as cluster:
+            cluster.chaos = random_faults(seed, rate=rate, budget=12)
+            async with Producer(
+                cluster.urls,
+                batch_size=300,
+                linger_ms=1,
+                request_timeout_ms=150,
+                retry_backoff_ms=5,
+                retry_backoff_max_ms=20,
+            ) as producer:
+                deliveries = []
+                for n in range(150):
+                    deliveries.append(await producer.send("t", b"%d" % n, key=b"%d" % (n % 7)))
+                    if n % 40 == 0:
+                        await trio.sleep(0)
+                with trio.fail_after(30):
+                    found = [await d.wait() for d in deliveries]
+            sent = defaultdict(list)
+            for n, meta in enumerate(found):
+                sent[meta.partition].append((meta.offset, b"%d" % n))
+            for number, log in enumerate(cluster.topics["t"]):
+                assert list(enumerate(log.values())) == sent[number]
+
+    trio.run(main)
