@@ -1,0 +1,153 @@
+"""The parts of the SQLite store by themselves: leases against a set clock, the worker's order, merged events."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from insync.replication.metadata import Changed, Put, Resync, SqliteStore, StoreClosedError
+from insync.replication.metadata import _sqlite_leases as leases_module
+from insync.replication.metadata._sqlite_leases import HeldLease, LeaseFile
+from insync.replication.metadata._sqlite_worker import StoreBusyError, Worker
+from insync.replication.metadata._watch import PrefixWatch
+
+MS = 1_000_000
+
+
+@attrs.define
+class Clock:
+    """Stands in for the time module of the leases: each reading may move it on."""
+
+    now: int = 1_000 * MS
+    steps: list[int] = attrs.field(factory=list)
+
+    def monotonic_ns(self) -> int:
+        self.now += self.steps.pop(0) if self.steps else 0
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += int(seconds * 1e9)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(leases_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Iterator[LeaseFile]:
+    with closing(LeaseFile(str(tmp_path / "leases"), boot=1)) as file:
+        file.adopt(bytes(16))
+        yield file
+
+
+def test_renewal_extends_the_lease(file: LeaseFile, clock: Clock) -> None:
+    held = HeldLease(file, 2, 7, timeout_ms=100)
+    clock.now += 99 * MS
+    assert held.renew()
+    clock.now += 99 * MS
+    assert held.is_alive()
+    assert file.is_alive(7, 2)
+    assert not file.is_alive(8, 2)
+    assert not file.is_alive(7, 3)
+
+
+def test_late_renewal_ends_the_lease_for_ever(file: LeaseFile, clock: Clock) -> None:
+    held = HeldLease(file, 2, 7, timeout_ms=100)
+    clock.now += 100 * MS
+    assert not file.is_alive(7, 2)
+    assert not held.renew()
+    clock.now -= 50 * MS
+    assert not held.is_alive()
+
+
+def test_process_stopped_inside_a_renewal_gives_the_lease_up(file: LeaseFile, clock: Clock) -> None:
+    held = HeldLease(file, 2, 7, timeout_ms=100)
+    clock.steps = [50 * MS, 0, 80 * MS]  # the check, the new deadline, the look after the write
+    assert not held.renew()
+    assert file.deadline(7, 2) is None
+
+
+def test_slot_that_was_given_to_another_is_not_touched(file: LeaseFile, clock: Clock) -> None:
+    held = HeldLease(file, 2, 7, timeout_ms=100)
+    heir = HeldLease(file, 2, 8, timeout_ms=100)
+    assert not held.renew()
+    held.drop()
+    assert heir.renew()
+
+
+async def test_writers_do_not_overtake_a_blocked_writer() -> None:
+    order: list[str] = []
+    refusals = [StoreBusyError("locked"), StoreBusyError("locked")]
+
+    def write(name: str) -> None:
+        if refusals:
+            raise refusals.pop()
+        order.append(name)
+
+    worker = Worker("test", 5.0, lambda: None, 1.0)
+    async with trio.open_nursery() as nursery:
+        for name in ("first", "second"):
+            nursery.start_soon(partial(worker.run, partial(write, name), writes=True))
+            await trio.testing.wait_all_tasks_blocked()
+    await worker.stop()
+    assert order == ["first", "second"]
+
+
+async def test_stopped_worker_refuses_what_still_waits() -> None:
+    def busy() -> None:
+        raise StoreBusyError("locked")
+
+    async def refused() -> None:
+        with pytest.raises(StoreClosedError):
+            await worker.run(busy, writes=True)
+
+    last: list[str] = []
+    worker = Worker("test", 60.0, lambda: None, 1.0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(refused)
+        await trio.testing.wait_all_tasks_blocked()
+        await worker.stop(lambda: last.append("closed"))
+    assert last == ["closed"]
+    await refused()
+
+
+async def test_error_of_a_job_is_raised_where_it_was_awaited() -> None:
+    worker = Worker("test", 5.0, lambda: None, 1.0)
+    with pytest.raises(ZeroDivisionError):
+        await worker.run(lambda: 1 // 0)
+    assert await worker.run(lambda: 7) == 7
+    await worker.stop()
+
+
+async def test_watch_merges_and_skips_what_was_covered() -> None:
+    watch = PrefixWatch("a/", lambda: 0.0)
+    watch.changed(["a/1"], 3)
+    watch.resync(2)
+    assert await watch.__anext__() == Resync(3)
+    watch.changed(["a/1"], 5)
+    watch.changed(["b/1"], 6)
+    watch.changed(["a/2"], 7)
+    assert await watch.__anext__() == Changed("a/", 7)
+    watch.changed(["a/1"], 6)
+    with trio.move_on_after(0.02) as scope:
+        await watch.__anext__()
+    assert scope.cancelled_caught
+
+
+async def test_leaving_deletes_the_rows_of_its_sessions(tmp_path: Path) -> None:
+    path = tmp_path / "meta.db"
+    async with SqliteStore(path) as store:
+        session = await store.open_session(60_000)
+        await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM entries)")
+        assert rows.fetchone() == (0, 0)
