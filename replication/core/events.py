@@ -96,11 +96,16 @@ class Fetch:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Fetched:
-    """The answer to our own `FetchNext` of the same offset and leader epoch; `handle` names its bytes."""
+    """The answer to our own `FetchNext` of the same offset and epochs; `handle` names its bytes.
+
+    Without `last_fetched_epoch` the host vouches that no answer is told after `FetchFailed` or `StopFetch`: a
+    late divergence, asked for before a truncation, would cut what has been fetched since.
+    """
 
     fetch_offset: int
     leader_epoch: int
     error: ErrorCode
+    last_fetched_epoch: int | None = None
     high_watermark: int = -1
     log_start_offset: int = -1
     log_end_offset: int = -1

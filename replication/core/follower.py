@@ -24,8 +24,8 @@ class FollowerRole:
         self._replica = replica
         self._leader = replica.versioned.record.leader
         self._leader_epoch = replica.versioned.record.leader_epoch
-        self._asked: int | None = None
-        """The offset of the outstanding question; an answer to any other is stale."""
+        self._asked: tuple[int, int] | None = None
+        """Offset and last epoch of the outstanding question; an answer to any other is stale."""
         self._leader_high_watermark = -1
 
     def enter(self) -> None:
@@ -45,7 +45,7 @@ class FollowerRole:
         if self._leader == NO_LEADER:
             return
         log = self._replica.log
-        self._asked = log.log_end_offset
+        self._asked = (log.log_end_offset, log.epochs.latest)
         self._replica.emit(
             fx.FetchNext(
                 leader=self._leader,
@@ -59,15 +59,18 @@ class FollowerRole:
         )
 
     def on_fetch_failed(self, event: ev.FetchFailed) -> None:
-        if self._is_current(event.fetch_offset, event.leader_epoch):
+        if self._is_current(event.fetch_offset, event.leader_epoch, None):
             self._ask(delayed=True)
 
-    def _is_current(self, fetch_offset: int, leader_epoch: int) -> bool:
-        """Only the answer to the outstanding question counts (a late one may be of a replaced log)."""
-        return self._asked is not None and self._asked == fetch_offset and self._leader_epoch == leader_epoch
+    def _is_current(self, fetch_offset: int, leader_epoch: int, last_fetched_epoch: int | None) -> bool:
+        """Only the answer to the outstanding question counts (a late one may be of a log that was cut since)."""
+        if self._asked is None or self._leader_epoch != leader_epoch:
+            return False
+        asked_offset, asked_epoch = self._asked
+        return fetch_offset == asked_offset and last_fetched_epoch in (None, asked_epoch)
 
     def on_fetched(self, event: ev.Fetched) -> None:
-        if not self._is_current(event.fetch_offset, event.leader_epoch):
+        if not self._is_current(event.fetch_offset, event.leader_epoch, event.last_fetched_epoch):
             return
         self._asked = None
         if event.error != ErrorCode.NONE:

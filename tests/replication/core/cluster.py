@@ -63,6 +63,8 @@ class Sent:
     node: int
     process: int
     reply: fx.ReplyProduce | None = None
+    by_the_leader: bool = False
+    """Whether who answered was the leader by the store's record, too."""
 
 
 @attrs.define(eq=False)
@@ -229,9 +231,7 @@ class Cluster:
         for effect in node.controller.step(event):
             match effect:
                 case ctl.Commit():
-                    self.transact(
-                        node, partial(self._commit, node, effect), partial(self._committed, node)
-                    )
+                    self.transact(node, partial(self._commit, node, effect), partial(self._committed, node))
                 case ctl.ReadView():
                     self.read_store(node)
                 case ctl.ReplyCreateTopic():
@@ -544,6 +544,7 @@ class Cluster:
             ev.Fetched(
                 fetch_offset=event.fetch_offset,
                 leader_epoch=event.leader_epoch,
+                last_fetched_epoch=event.last_fetched_epoch,
                 error=effect.error,
                 high_watermark=effect.high_watermark,
                 log_start_offset=effect.log_start_offset,
@@ -623,4 +624,8 @@ class Cluster:
         sent = self.sent[effect.request_id]
         require(sent.reply is None, "L5", f"{sent} answered twice")
         sent.reply = effect
+        replica, versioned = self.nodes[sent.node].replica, self.store.partition
+        if replica is not None and versioned is not None:
+            held = (sent.node, replica.leader_epoch)
+            sent.by_the_leader = held == (versioned.record.leader, versioned.record.leader_epoch)
         self.oracle.answered(sent, effect)

@@ -57,8 +57,12 @@ class Storm(Cluster):
             producer.attempts.clear()
             payload = f"{producer.producer_id}:{producer.sequence}"
         for sent in producer.attempts:
-            fatal = sent.reply and sent.reply.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            require(not fatal, "S12", f"{payload} does not go on from what was acknowledged")
+            unordered = sent.reply and sent.reply.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            require(
+                not (unordered and sent.by_the_leader),
+                "S12",
+                f"{payload} does not go on from what was acknowledged",
+            )
         batch = BatchMeta(-1, producer.count, -1, 100, producer.producer_id, 0, producer.sequence)
         if not self.calm or producer.attempts:
             sent = self.produce(payload, -1, batch, again=True)

@@ -1,0 +1,186 @@
+"""A follower believes the answer to the question that it asked last, and no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from insync.replication.core import effects as fx
+from insync.replication.core import events as ev
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.records import PartitionRecord, Versioned
+from insync.replication.core.replica import Replica
+from insync.replication.core.types import BatchMeta, EpochEnd, EpochEntry, PartitionId
+
+
+def record(epoch: int, leader: int = 1) -> Versioned:
+    return Versioned(
+        PartitionRecord(
+            topic="t",
+            partition=0,
+            topic_id="x",
+            replicas=(1, 2),
+            isr=(1, 2),
+            leader=leader,
+            leader_epoch=epoch,
+        ),
+        epoch,
+    )
+
+
+def follower(*, end: int = 10, epoch: int = 0, leader_epoch: int = 1, high_watermark: int = 0) -> Replica:
+    """Replica 2, with `end` records of `epoch`, following node 1."""
+    replica = Replica(PartitionId("t", 0), 2, 22)
+    entries = (EpochEntry(epoch, 0),) if end else ()
+    replica.step(
+        ev.Opened(
+            log_start_offset=0,
+            log_end_offset=end,
+            high_watermark=high_watermark,
+            epochs=entries,
+            producers=(),
+        ),
+        0.0,
+    )
+    replica.step(ev.RecordChanged(versioned=record(leader_epoch)), 0.0)
+    assert replica.role == "follower"
+    return replica
+
+
+def fetched(
+    offset: int,
+    *,
+    last_fetched_epoch: int | None = None,
+    error: ErrorCode = ErrorCode.NONE,
+    high_watermark: int = 0,
+    log_start_offset: int = 0,
+    log_end_offset: int = 50,
+    diverging: EpochEnd | None = None,
+    batches: tuple[BatchMeta, ...] = (),
+    leader_epoch: int = 1,
+) -> ev.Fetched:
+    return ev.Fetched(
+        fetch_offset=offset,
+        leader_epoch=leader_epoch,
+        last_fetched_epoch=last_fetched_epoch,
+        error=error,
+        high_watermark=high_watermark,
+        log_start_offset=log_start_offset,
+        log_end_offset=log_end_offset,
+        diverging=diverging,
+        batches=batches,
+    )
+
+
+def only(effects: list[fx.Effect], kind: type[fx.Effect]) -> list[fx.Effect]:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def truncated(end: int, *epochs: EpochEntry) -> ev.Truncated:
+    return ev.Truncated(log_start_offset=0, log_end_offset=end, epochs=epochs, producers=())
+
+
+def test_a_late_divergence_does_not_cut_what_was_fetched_since() -> None:
+    replica = follower()
+    late = fetched(10, last_fetched_epoch=0, diverging=EpochEnd(0, 0))
+    assert only(replica.step(late, 0.0), fx.Truncate) == [fx.Truncate(offset=0)]
+    replica.step(truncated(0), 0.0)
+    batch = BatchMeta(0, 10, 1, 100)
+    replica.step(fetched(0, last_fetched_epoch=-1, batches=(batch,)), 0.0)
+    asked = replica.step(ev.Appended(log_end_offset=10), 0.0)
+    assert [(e.fetch_offset, e.last_fetched_epoch) for e in asked if isinstance(e, fx.FetchNext)] == [(10, 1)]
+    assert replica.step(late, 0.0) == []
+
+
+def test_an_answer_for_another_offset_or_epoch_is_ignored() -> None:
+    replica = follower()
+    assert replica.step(fetched(9, high_watermark=9), 0.0) == []
+    assert replica.step(fetched(10, high_watermark=9, leader_epoch=0), 0.0) == []
+    assert replica.log.high_watermark == 0
+
+
+def test_a_divergence_tells_nothing_else() -> None:
+    replica = follower(high_watermark=3)
+    effects = replica.step(fetched(10, high_watermark=10, diverging=EpochEnd(0, 4)), 0.0)
+    assert effects == [fx.Truncate(offset=4)]
+    assert replica.log.high_watermark == 3
+
+
+def test_the_high_watermark_is_never_above_the_end_nor_below_the_start() -> None:
+    replica = follower()
+    replica.step(fetched(10, high_watermark=40), 0.0)
+    assert replica.log.high_watermark == 10
+    replica.step(fetched(10, high_watermark=5), 0.0)
+    assert replica.log.high_watermark == 10, "what was committed stays committed"
+    replica.step(fetched(10, diverging=EpochEnd(0, 7)), 0.0)
+    replica.step(truncated(7, EpochEntry(0, 0)), 0.0)
+    assert replica.log.high_watermark == 7
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        (BatchMeta(11, 1, 1, 9),),
+        (BatchMeta(9, 2, 1, 9),),
+        (BatchMeta(10, 2, 1, 9), BatchMeta(13, 1, 1, 9)),
+        (BatchMeta(10, 2, 2, 9),),
+        (BatchMeta(10, 2, 1, 9), BatchMeta(12, 1, 0, 9)),
+    ],
+    ids=["gap", "overlap", "hole", "epoch beyond the leader's", "epoch goes back"],
+)
+def test_batches_that_do_not_go_on_from_the_end_are_asked_for_again(batches: tuple[BatchMeta, ...]) -> None:
+    replica = follower()
+    (again,) = replica.step(fetched(10, batches=batches), 0.0)
+    assert isinstance(again, fx.FetchNext)
+    assert again.delayed
+    assert replica.log.next_offset == 10
+
+
+def test_out_of_range_cuts_to_a_shorter_leader_or_starts_over_past_the_end() -> None:
+    shorter = follower().step(
+        fetched(10, error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=0, log_end_offset=6), 0.0
+    )
+    assert shorter == [fx.Truncate(offset=6)]
+    replica = follower(high_watermark=10)
+    over = replica.step(
+        fetched(10, error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start_offset=40, log_end_offset=50), 0.0
+    )
+    assert over == [fx.Truncate(offset=40, restart=True)]
+    replica.step(
+        ev.Truncated(log_start_offset=40, log_end_offset=40, epochs=(), producers=()),
+        0.0,
+    )
+    assert (replica.log.log_start_offset, replica.log.high_watermark) == (40, 40)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+def test_other_errors_are_asked_about_again_after_a_pause(error: ErrorCode) -> None:
+    (again,) = follower().step(fetched(10, error=error), 0.0)
+    assert isinstance(again, fx.FetchNext)
+    assert again.delayed
+
+
+def test_a_fenced_follower_waits_for_the_newer_record() -> None:
+    replica = follower()
+    assert replica.step(fetched(10, error=ErrorCode.FENCED_LEADER_EPOCH), 0.0) == []
+    effects = replica.step(ev.RecordChanged(versioned=record(2)), 0.0)
+    (asked,) = only(effects, fx.FetchNext)
+    assert isinstance(asked, fx.FetchNext)
+    assert asked.leader_epoch == 2
+
+
+def test_it_leads_from_the_end_of_what_it_was_still_writing() -> None:
+    replica = follower()
+    replica.step(fetched(10, batches=(BatchMeta(10, 5, 1, 9),)), 0.0)
+    effects = replica.step(ev.RecordChanged(versioned=record(2, leader=2)), 0.0)
+    assert replica.stepping
+    assert not only(effects, fx.AssignEpoch)
+    effects = replica.step(ev.Appended(log_end_offset=15), 0.0)
+    assert only(effects, fx.AssignEpoch) == [fx.AssignEpoch(epoch=2, start_offset=15)]
+    assert replica.leader is not None
+    assert replica.leader.epoch_start == 15
+
+
+def test_an_older_record_changes_nothing() -> None:
+    replica = follower(leader_epoch=5)
+    assert replica.step(ev.RecordChanged(versioned=record(4, leader=2)), 0.0) == []
+    assert (replica.role, replica.leader_epoch) == ("follower", 5)
