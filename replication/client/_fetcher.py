@@ -23,6 +23,7 @@ from .errors import ClientError, CorruptMessageError, OffsetOutOfRangeError, err
 _log = logging.getLogger("insync.client")
 _NEVER = float("inf")
 _CORRUPT_TRIES = 3
+_LARGEST_BATCH = 64 << 20
 
 
 @attrs.frozen(slots=True)
@@ -209,6 +210,7 @@ class Fetcher:
                 wire.encode(request),
                 (),
                 timeout=(self._settings.fetch_max_wait_ms + self._settings.request_timeout_ms) / 1000,
+                max_response=self._settings.fetch_max_bytes + _LARGEST_BATCH,
                 on_done=lambda outcome: self._answered(poll, outcome),
             )
         except TransportError as error:

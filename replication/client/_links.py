@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from ...transport import Connection, Identity, TransportError, UnknownSchemeError, connect
+from ...transport import ConnectError, Connection, Identity, TransportError, UnknownSchemeError, connect
 from ._settings import ClientSettings
 
 
@@ -133,12 +133,15 @@ class Links:
         raise error
 
     async def _connect_url(self, url: str, expect_node: int | None) -> Connection:
-        connection = await connect(
-            url,
-            identity=Identity(cluster_id=self.cluster_id),
-            expect_node=expect_node,
-            nursery=self._nursery,
-            timeout=self._settings.connect_timeout_ms / 1000,
-        )
+        try:
+            connection = await connect(
+                url,
+                identity=Identity(cluster_id=self.cluster_id),
+                expect_node=expect_node,
+                nursery=self._nursery,
+                timeout=self._settings.connect_timeout_ms / 1000,
+            )
+        except ValueError as error:
+            raise ConnectError(f"{url}: {error}", peer=url) from error
         self.cluster_id = self.cluster_id or connection.peer.cluster_id
         return connection

@@ -11,6 +11,7 @@ import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import attrs
@@ -130,7 +131,10 @@ class FakeNode:
     async def _serve(self, *, task_status: trio.TaskStatus[Any]) -> None:
         identity = Identity(cluster_id=CLUSTER_ID, node_id=self.node_id, incarnation=self.incarnation)
         with trio.CancelScope() as self._scope:
-            await serve(self.url, self.handle, identity=identity, task_status=task_status)
+            async with trio.open_nursery() as nursery:
+                serving = await nursery.start(partial(serve, self.url, self.handle, identity=identity))
+                self.url = serving.endpoints[0]
+                task_status.started()
 
     def handle(self, request: Any) -> None:
         self.seen[request.kind] += 1
@@ -381,13 +385,14 @@ class FakeCluster:
 
 
 @asynccontextmanager
-async def fake_cluster(nodes: int = 3, **topics: int) -> AsyncIterator[FakeCluster]:
+async def fake_cluster(nodes: int = 3, *, scheme: str = "mem", **topics: int) -> AsyncIterator[FakeCluster]:
     """A running cluster with these topics (name=partitions)."""
     async with trio.open_nursery() as nursery:
         cluster = FakeCluster(nursery)
         net = next(_numbers)
         for node_id in range(nodes):
-            node = FakeNode(cluster, node_id, f"mem://client-test-{net}/node-{node_id}")
+            url = "tcp://127.0.0.1:0" if scheme == "tcp" else f"mem://client-test-{net}/node-{node_id}"
+            node = FakeNode(cluster, node_id, url)
             cluster.nodes.append(node)
             await node.start()
         for name, partitions in topics.items():

@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import trio
+
+from insync.replication.client import (
+    BlockingAdmin,
+    BlockingConsumer,
+    BlockingProducer,
+    BootstrapError,
+    BufferFullError,
+    ClosedError,
+    RecordTooLargeError,
+    TopicExistsError,
+    UnknownTopicError,
+)
+from insync.replication.core.messages import Kind
+
+from .fake_cluster import FakeCluster, drop, fake_cluster
+
+
+class ThreadedCluster:
+    """A fake cluster on tcp in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._stop = trio.Event()
+        self._up = threading.Event()
+        self.cluster: FakeCluster
+        self._thread = threading.Thread(target=trio.run, args=(self._main,))
+        self._thread.start()
+        assert self._up.wait(10)
+
+    @property
+    def urls(self) -> list[str]:
+        return self.cluster.urls
+
+    def do(self, function: Callable[[], object]) -> None:
+        async def run() -> None:
+            function()
+
+        trio.from_thread.run(run, trio_token=self._token)
+
+    def close(self) -> None:
+        assert self._token is not None
+        self._token.run_sync_soon(self._stop.set)
+        self._thread.join(10)
+
+    async def _main(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        async with fake_cluster(nodes=2, scheme="tcp", t=1) as self.cluster:
+            self._up.set()
+            await self._stop.wait()
+
+
+@pytest.fixture
+def threaded() -> Iterator[ThreadedCluster]:
+    cluster = ThreadedCluster()
+    yield cluster
+    cluster.close()
+
+
+def test_send_result_flush_and_read_back(threaded):
+    with BlockingProducer(threaded.urls) as producer:
+        first = producer.send("t", b"a", key=b"k", timestamp_ms=3)
+        assert first.result(5) == ("t", 0, 0, 3)
+        more = [producer.send("t", b"%d" % n) for n in range(300)]
+        producer.flush(5)
+        assert all(d.done() for d in more)
+        assert [d.result().offset for d in more] == list(range(1, 301))
+        many = producer.send_many("t", [b"x"] * 50)
+    assert many[49].result().offset == 350
+    with BlockingConsumer(threaded.urls, auto_offset_reset="earliest") as consumer:
+        assert consumer.assign_topic("t") == [("t", 0)]
+        assert consumer.end_offsets([("t", 0)]) == {("t", 0): 351}
+        found = [record.offset for record, _ in zip(consumer, range(351), strict=False)]
+        assert found == list(range(351))
+        consumer.seek(("t", 0), 7)
+        assert consumer.poll(5000)[0].value == b"6"
+
+
+def test_errors_are_raised_in_the_caller(threaded):
+    with BlockingProducer(threaded.urls, max_request_size=1000) as producer:
+        with pytest.raises(UnknownTopicError, match="'nope'"):
+            producer.send("nope", b"x").result(5)
+        assert isinstance(producer.send("t", bytes(2000)).exception(5), RecordTooLargeError)
+        with pytest.raises(TypeError, match="must be bytes"):
+            producer.send("t", "text").result(5)  # type: ignore[arg-type]
+        assert producer.send("t", b"x").result(5).offset == 0
+    with BlockingAdmin(threaded.urls) as admin, pytest.raises(TopicExistsError):
+        admin.create_topic("t", 1, 1)
+    with pytest.raises(BootstrapError, match="127.0.0.1:1"):
+        BlockingProducer("127.0.0.1:1")
+
+
+def test_admin(threaded):
+    with BlockingAdmin(threaded.urls) as admin:
+        assert admin.create_topic("u", 2, 2) == "id-u"
+        assert admin.list_topics() == ["t", "u"]
+        assert [len(t.partitions) for t in admin.describe_topics()] == [1, 2]
+        assert admin.describe_cluster().controller_id == 0
+        assert [r.alive for r in admin.describe_replicas()] == [True, True]
+
+
+def test_many_threads_share_a_producer(threaded):
+    with BlockingProducer(threaded.urls) as producer, ThreadPoolExecutor(8) as pool:
+
+        def work(worker: int) -> list[int]:
+            return [d.result(10).offset for d in [producer.send("t", b"%d" % worker) for _ in range(200)]]
+
+        offsets = list(pool.map(work, range(8)))
+    assert all(mine == sorted(mine) for mine in offsets)
+    assert sorted(sum(offsets, [])) == list(range(1600))
+
+
+def test_asyncio_can_wait_for_a_delivery(threaded):
+    async def main(producer: BlockingProducer) -> int:
+        return (await asyncio.wrap_future(producer.send("t", b"x").as_future())).offset
+
+    with BlockingProducer(threaded.urls) as producer:
+        assert asyncio.run(main(producer)) == 0
+
+
+def test_a_result_that_does_not_come_times_out_and_close_does_not_hang(threaded):
+    with BlockingProducer(threaded.urls) as producer:
+        producer.send("t", b"x").result(5)
+        for node in threaded.cluster.nodes:
+            threaded.do(lambda node=node: node.script(Kind.PRODUCE, *[drop] * 1000))
+        delivery = producer.send("t", b"y")
+        with pytest.raises(TimeoutError):
+            delivery.result(0.1)
+        started = time.monotonic()
+        producer.close(0.2)
+        assert time.monotonic() - started < 3
+    with pytest.raises(ClosedError):
+        producer.send("t", b"z")
+    with pytest.raises(ClosedError):
+        delivery.result(1)
+
+
+def test_send_waits_for_space_and_then_says_so(threaded):
+    with BlockingProducer(threaded.urls, buffer_memory=100_000, max_block_ms=200) as producer:
+        producer.send("t", b"x").result(5)
+        threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, *[drop] * 1000))
+        with pytest.raises(BufferFullError):
+            for _ in range(20_000):
+                producer.send("t", bytes(1000))
+        producer.close(0.1)
+
+
+INTERRUPTED = """
+import sys, time
+from insync.replication.client import BlockingProducer
+try:
+    with BlockingProducer(sys.argv[1]) as producer:
+        producer.send("t", b"x").result(5)
+        print("ready", flush=True)
+        while True:
+            producer.send("t", b"y").result()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+def test_ctrl_c_ends_a_script_at_once(threaded):
+    script = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, threaded.urls[0]], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert script.stdout is not None
+        assert script.stdout.readline() == "ready\n"
+        script.send_signal(signal.SIGINT)
+        out, _ = script.communicate(timeout=10)
+        assert out == "interrupted\n"
+        assert script.returncode == 0
+    finally:
+        script.kill()
+        script.wait()
