@@ -7,20 +7,20 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, entry_points, version
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, Parameter
 
 from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UsageError, explain, one_line
 
 COMMANDS_GROUP = "insync.commands"
 
 _COMMANDS = {
-    "demo": ("demo.command:demo", "Kill a leader under load and check that nothing was lost."),
-    "up": ("up:up", "Run a local cluster in the foreground."),
-    "node": ("node:node", "Run one node of a cluster."),
-    "topic": ("topic:app", "Create, list and describe topics."),
-    "produce": ("produce:produce", "Write lines from standard input or a file to a topic."),
-    "consume": ("consume:consume", "Print the records of a topic."),
-    "status": ("status:status", "Show nodes, controller, lag and under-replicated partitions."),
+    "demo": "demo.command:demo",
+    "up": "up:up",
+    "node": "node:node",
+    "topic": "topic:app",
+    "produce": "produce:produce",
+    "consume": "consume:consume",
+    "status": "status:status",
 }
 
 _HELP = """Partitioned, replicated, append-only logs with Kafka's semantics.
@@ -34,7 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and return its exit status; never raises."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = build_app()(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+        app = build_app()
+        if not tokens or tokens[0] in app.help_flags:
+            _load_help(app)
+        status = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
         return _complain(f"{one_line(str(error))} (see: insync --help)", EXIT_USAGE)
@@ -46,18 +49,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def build_app() -> App:
-    """The command tree, with what plugins add; nothing but names and help lines is imported yet."""
-    app = App(name="insync", help=_HELP, help_format="markdown", version=_version)
-    for name, (target, line) in _COMMANDS.items():
-        app.command(f"{__package__}.{target}", name=name, help=line)
+    """The command tree, with what plugins add; nothing but their names is known yet."""
+    app = App(
+        name="insync",
+        help=_HELP,
+        help_format="markdown",
+        version=_version,
+        default_parameter=Parameter(negative=()),
+    )
+    for order, (name, target) in enumerate(_COMMANDS.items()):
+        app.command(f"{__package__}.{target}", name=name, sort_key=order)
     for entry in entry_points(group=COMMANDS_GROUP):
         if entry.name in _COMMANDS:
             raise UsageError(
                 f"the plugin {entry.value!r} wants the command name {entry.name!r}, which is insync's own: "
                 "uninstall the plugin or ask its author to rename the command"
             )
-        app.command(entry.value, name=entry.name)
+        app.command(
+            entry.value, name=entry.name, help=f"Of the plugin {entry.dist.name if entry.dist else '?'}."
+        )
     return app
+
+
+def _load_help(app: App) -> None:
+    """Import our own commands, for the first line of each one's docstring to stand in the overview."""
+    for name in _COMMANDS:
+        app[name]
 
 
 def _version() -> str:

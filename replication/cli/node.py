@@ -10,9 +10,9 @@ import sys
 import threading
 from collections.abc import AsyncIterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-from cyclopts import Parameter
+from .clusters import Flag
 
 if TYPE_CHECKING:
     from ..node import Node, NodeSettings
@@ -28,11 +28,11 @@ def node(
     store: str,
     listen: tuple[str, ...] = ("tcp://127.0.0.1:0",),
     cluster_id: str | None = None,
-    rack: str = "",
+    rack: str | None = None,
     session_timeout_ms: int = 1000,
     log_level: Literal["debug", "info", "warning", "error"] = "info",
-    json: Annotated[bool, Parameter(negative="")] = False,
-    stop_with_stdin: Annotated[bool, Parameter(negative="")] = False,
+    json: Flag = False,
+    stop_with_stdin: Flag = False,
 ) -> int:
     """Run one node of a cluster until SIGINT or SIGTERM.
 
@@ -78,7 +78,7 @@ def node(
         store=store,
         listeners=listen,
         cluster_id=cluster_id,
-        rack=rack,
+        rack=rack or "",
         session_timeout_ms=session_timeout_ms,
     )
     return trio.run(_serve, settings, json)
@@ -108,7 +108,7 @@ async def _serve(settings: NodeSettings, as_json: bool) -> int:
                     ready = True
                     _announce(node, as_json)
                     with serving:
-                        await node.wait_closed()
+                        await trio.sleep_forever()
             nursery.cancel_scope.cancel()
     return 0 if not caught or caught[0] == signal.SIGTERM else 128 + caught[0]
 

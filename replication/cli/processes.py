@@ -145,10 +145,10 @@ class NodeProcess:
 
 
 @contextlib.asynccontextmanager
-async def running(nodes: Sequence[NodeProcess], *, grace: float = STOP_TIMEOUT) -> AsyncIterator[None]:
+async def running(nodes: Sequence[NodeProcess], *, hurry: bool = False) -> AsyncIterator[None]:
     """Start all nodes together; stop whatever still runs when the block is left, however that comes about.
 
-    If the block fails or is cancelled the nodes are killed rather than asked: nobody waits for them any more.
+    With `hurry` the nodes are killed, not asked, if the block fails or is cancelled: nobody wants their data.
     """
     try:
         async with trio.open_nursery() as nursery:
@@ -156,9 +156,31 @@ async def running(nodes: Sequence[NodeProcess], *, grace: float = STOP_TIMEOUT) 
                 nursery.start_soon(node.start)
         yield
     except BaseException:
-        await _stop_all(nodes, grace=0)
+        await _stop_all(nodes, 0 if hurry else STOP_TIMEOUT)
         raise
-    await _stop_all(nodes, grace=grace)
+    await _stop_all(nodes, STOP_TIMEOUT)
+
+
+def local_nodes(count: int, folder: Path, *, first_port: int = 0) -> list[NodeProcess]:
+    """Nodes 1 to `count` on loopback, sharing a SQLite store in `folder`; not started yet.
+
+    With `first_port` they listen on that port and those after it, else on free ones.
+    """
+    store = f"sqlite://{folder.absolute() / 'metadata.db'}"
+    return [
+        NodeProcess(
+            node_id,
+            folder.absolute() / f"node-{node_id}",
+            store,
+            (f"tcp://127.0.0.1:{first_port + node_id - 1 if first_port else 0}",),
+        )
+        for node_id in range(1, count + 1)
+    ]
+
+
+def servers_of(nodes: Sequence[NodeProcess]) -> str:
+    """Bootstrap servers for clients: every node's first endpoint."""
+    return ",".join(node.endpoints[0] for node in nodes if node.endpoints)
 
 
 async def _stop_all(nodes: Sequence[NodeProcess], grace: float) -> None:

@@ -14,12 +14,18 @@ from .replica_files import batches, encode, expectation, input_lines, write_repl
 
 
 def test_whole_replicas_pass(tmp_path: Path) -> None:
-    seen: list[int] = []
-    result = verify(
-        write_replicas(tmp_path, input_lines()), expectation(input_lines()), on_progress=seen.append
-    )
+    seen: list[tuple[int, int]] = []
+
+    def note(records: int, size_bytes: int) -> None:
+        seen.append((records, size_bytes))
+
+    replicas = write_replicas(tmp_path, input_lines())
+    result = verify(replicas, expectation(input_lines()), on_progress=note)
     assert result.ok and result.replicas_identical
-    assert result.records == 60 and seen[-1] == 60
+    assert result.records == 60 and seen[-1] == (
+        60,
+        sum(path.stat().st_size for path in tmp_path.rglob("*.log")),
+    )
     assert not result.defects
 
 

@@ -1,0 +1,39 @@
+"""What the commands that talk to a running cluster have in common."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from .errors import UsageError
+
+Servers = Annotated[
+    str,
+    Parameter(
+        name=("--servers", "-s"),
+        env_var="INSYNC_SERVERS",
+        show_default=False,
+        help="URLs of some nodes, comma separated, e.g. tcp://127.0.0.1:9092.",
+    ),
+]
+Flag = Annotated[bool, Parameter(show_default=False)]
+Json = Annotated[
+    bool, Parameter(show_default=False, help="Print JSON for programs, instead of text for people.")
+]
+
+
+def known(servers: str) -> str:
+    """The given servers; raises `UsageError` if there are none."""
+    if not servers.strip():
+        raise UsageError(
+            "no servers to ask: give --servers tcp://host:port or set INSYNC_SERVERS "
+            "(insync up starts a cluster to try and prints its servers)"
+        )
+    return servers
+
+
+def print_json(value: Any) -> None:
+    sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")

@@ -1,0 +1,149 @@
+"""`insync consume`: records to lines."""
+
+from __future__ import annotations
+
+import base64
+import json as json_
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import attrs
+from cyclopts import Parameter, validators
+
+from .clusters import Flag, Json, Servers, known
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from ..client import Consumer, ConsumerRecord
+
+_POLL_MS = 500
+_NotNegative = Parameter(validator=validators.Number(gte=0))
+
+
+@attrs.frozen
+class _Wish:
+    topic: str
+    partitions: tuple[int, ...]
+    offset: int | None
+    max_records: int | None
+    timeout_ms: int | None
+
+
+def consume(
+    topic: str,
+    /,
+    *,
+    from_beginning: Flag = False,
+    offset: Annotated[int | None, _NotNegative] = None,
+    partition: Annotated[tuple[int, ...], Parameter(show_default=False)] = (),
+    max_records: Annotated[int | None, _NotNegative] = None,
+    timeout_ms: Annotated[int | None, _NotNegative] = None,
+    keys: Flag = False,
+    servers: Servers = "",
+    json: Json = False,
+) -> int:
+    """Print the records of a topic, one line each, as they are committed.
+
+    Begins with what is written from now on, unless told otherwise, and goes on until Ctrl-C, unless bounded by
+    --max-records or --timeout-ms.
+
+    Example: `insync consume orders --from-beginning --keys --timeout-ms 2000`
+
+    Parameters
+    ----------
+    topic
+        An existing topic.
+    from_beginning
+        Begin with the oldest record of each partition.
+    offset
+        Begin at this offset of each partition.
+    partition
+        Read only this partition; may be given several times.
+    max_records
+        Stop after so many.
+    timeout_ms
+        Stop when nothing has come for so long.
+    keys
+        Print the key and a tab before the value.
+    """
+    from .running import run
+
+    if from_beginning and offset is not None:
+        raise UsageError("--from-beginning and --offset exclude each other; give one of them")
+    wish = _Wish(topic, partition, offset, max_records, timeout_ms)
+
+    async def consume_it() -> None:
+        from ..client import Consumer
+
+        reset = "earliest" if from_beginning else "latest"
+        async with Consumer(known(servers), auto_offset_reset=reset) as consumer:
+            await _assign(consumer, wish)
+            await _print_all(consumer, wish, _json_line if json else (_key_line if keys else _value_line))
+
+    return run(consume_it)
+
+
+async def _assign(consumer: Consumer, wish: _Wish) -> None:
+    if wish.partitions:
+        consumer.assign([(wish.topic, each) for each in wish.partitions])
+    else:
+        await consumer.assign_topic(wish.topic)
+    if wish.offset is not None:
+        for partition in consumer.assignment():
+            consumer.seek(partition, wish.offset)
+
+
+async def _print_all(consumer: Consumer, wish: _Wish, line: Any) -> None:
+    import trio
+
+    left = wish.max_records
+    timeout = float("inf") if wish.timeout_ms is None else wish.timeout_ms / 1000
+    deadline = trio.current_time() + timeout
+    while left != 0:
+        wait = min(deadline - trio.current_time(), _POLL_MS / 1000)
+        if wait < 0:
+            return
+        records = await consumer.poll(int(1000 * wait))
+        if records:
+            deadline = trio.current_time() + timeout
+            wanted = records if left is None else records[:left]
+            _write([line(each) for each in wanted])
+            left = None if left is None else left - len(wanted)
+
+
+def _write(lines: Sequence[bytes]) -> None:
+    sys.stdout.buffer.write(b"\n".join(lines) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _value_line(record: ConsumerRecord) -> bytes:
+    return record.value or b""
+
+
+def _key_line(record: ConsumerRecord) -> bytes:
+    return (record.key or b"") + b"\t" + (record.value or b"")
+
+
+def _json_line(record: ConsumerRecord) -> bytes:
+    """Bytes that are UTF-8 stand as text, others in base64 under `key_base64` and `value_base64`."""
+    fields: dict[str, Any] = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp_ms": record.timestamp_ms,
+        **_text("key", record.key),
+        **_text("value", record.value),
+    }
+    if record.headers:
+        fields["headers"] = [{"name": name, **_text("value", value)} for name, value in record.headers]
+    return json_.dumps(fields, ensure_ascii=False).encode()
+
+
+def _text(name: str, data: bytes | None) -> dict[str, str | None]:
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}

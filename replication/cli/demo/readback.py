@@ -1,0 +1,104 @@
+"""Reading everything back through the public consumer, and asking every replica how far it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import attrs
+import trio
+
+from ...client import Admin, Consumer, NodeReport
+from .expectation import Expectation, fingerprints
+from .scene import Progress
+
+IDLE_TIMEOUT = 15.0
+_POLL_MS = 1000
+
+
+@attrs.define(eq=False)
+class ReadBack:
+    """What the consumer handed out: records per partition and the sums of their fingerprints.
+
+    `out_of_sequence` counts records whose offset was not the next one of their partition.
+    """
+
+    records: Counter[int] = attrs.Factory(Counter)
+    sums: Counter[int] = attrs.Factory(Counter)
+    out_of_sequence: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.records.total()
+
+    def defects(self, expectation: Expectation) -> list[str]:
+        """How what was read differs from what was acknowledged."""
+        found = [
+            f"the consumer read other records of partition {partition} than were acknowledged"
+            for partition, expected in expectation.partitions.items()
+            if (self.records[partition], self.sums[partition]) != (len(expected), sum(expected.fingerprints))
+        ]
+        if self.out_of_sequence:
+            found.append(f"the consumer skipped or repeated offsets {self.out_of_sequence} times")
+        return found
+
+
+async def read_back(servers: str, topic: str, total: int, progress: Progress) -> ReadBack:
+    """Read the topic from its beginning: `total` records, and whatever more comes; or less if nothing comes."""
+    read = ReadBack()
+    async with Consumer(servers, auto_offset_reset="earliest", max_poll_records=5000) as consumer:
+        await consumer.assign_topic(topic)
+        last = trio.current_time()
+        while progress.done < total and trio.current_time() - last < IDLE_TIMEOUT:
+            batch = await consumer.poll(_POLL_MS)
+            if batch:
+                last = trio.current_time()
+            for record in batch:
+                partition = record.partition
+                read.out_of_sequence += record.offset != read.records[partition]
+                read.records[partition] += 1
+                progress.size_bytes += len(record.key or b"") + len(record.value or b"")
+            for record, print_ in zip(batch, fingerprints((r.key, r.value) for r in batch), strict=True):
+                read.sums[record.partition] += print_
+            progress.done += len(batch)
+    progress.end()
+    return read
+
+
+def watermark_defects(
+    reports: Sequence[NodeReport], topic: str, counts: Mapping[int, int], replicas: int
+) -> list[str]:
+    """What keeps "high watermark = log end offset = number of records" from being true on every replica."""
+    found: list[str] = [
+        f"node {each.node_id} does not answer: {each.error}" for each in reports if not each.alive
+    ]
+    seen: Counter[int] = Counter()
+    for report in reports:
+        for replica in report.replicas:
+            if replica.topic != topic:
+                continue
+            seen[replica.partition] += 1
+            expected = counts.get(replica.partition, 0)
+            if not replica.high_watermark == replica.log_end_offset == expected:
+                found.append(
+                    f"partition {replica.partition} on node {report.node_id}: high watermark "
+                    f"{replica.high_watermark}, log end offset {replica.log_end_offset}, {expected} acknowledged"
+                )
+    found += [
+        f"partition {partition}: {seen[partition]} of {replicas} replicas answer"
+        for partition in counts
+        if seen[partition] != replicas
+    ]
+    return found
+
+
+async def wait_for_watermarks(
+    admin: Admin, topic: str, counts: Mapping[int, int], replicas: int, *, timeout: float = IDLE_TIMEOUT
+) -> list[str]:
+    """Ask every node until all replicas are level; gives what is still wrong after `timeout` seconds."""
+    defects: list[str] = ["nobody was asked"]
+    with trio.move_on_after(timeout):
+        while defects:
+            defects = watermark_defects(await admin.describe_replicas([topic]), topic, counts, replicas)
+            await trio.sleep(0.02 if defects else 0)
+    return defects

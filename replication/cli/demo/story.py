@@ -1,0 +1,196 @@
+"""The demo from start to verdict: who does what, and when."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+import trio
+
+from ...client import Admin, Producer
+from ..processes import NodeProcess, local_nodes, peak_rss_bytes, running, servers_of
+from .drama import RECOVERY_TIMEOUT, Drama
+from .expectation import UNACKNOWLEDGED, Acknowledgements, expect
+from .inputs import Input, Lines
+from .killing import last_records
+from .observer import Observer
+from .plant import Plant, plant
+from .production import Production
+from .readback import ReadBack, read_back, wait_for_watermarks
+from .report import Report
+from .scene import Progress, Scene
+from .verify import Verification, verify
+
+TOPIC = "demo"
+PARTITIONS = 6
+REPLICAS = 3
+MIN_INSYNC_REPLICAS = 2
+_CHUNK_RECORDS = 1000
+_CHUNKS_MIN = 60
+"""Short inputs go out in smaller chunks, so that the kill still falls where it should."""
+_BATCH_BYTES = 64 << 10
+
+
+@attrs.frozen
+class Options:
+    """What the user asked for; `records` None is the whole input once."""
+
+    nodes: int
+    seed: int
+    folder: Path
+    keep: bool
+    records: int | None = None
+    plant: Plant | None = None
+
+
+@attrs.define(eq=False)
+class Story:
+    """One run. `tell` gives the report; whatever it started has ended when it returns or raises."""
+
+    options: Options
+    data: Input
+    scene: Scene
+    report: Report = attrs.field(init=False)
+    _nodes: list[NodeProcess] = attrs.field(init=False)
+    _rng: random.Random = attrs.field(init=False)
+    _acks: Acknowledgements = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        options = self.options
+        records = options.records or self.data.records
+        self.report = Report(nodes=options.nodes, seed=options.seed, records=records)
+        self._nodes = local_nodes(options.nodes, options.folder)
+        self._rng = random.Random(options.seed)
+        self._acks = Acknowledgements.of_records(records)
+
+    async def tell(self) -> Report:
+        """Run everything; raises if the cluster itself fails, reports what the check finds."""
+        self.scene.happen(f"{self.report.records:,} records from {self.data.name}, seed {self.report.seed}")
+        async with running(self._nodes, hurry=not self.options.keep):
+            read, leaders = await self._with_cluster()
+            self.scene.happen("stopping the nodes cleanly")
+        await self._check(read, leaders)
+        self._finish()
+        return self.report
+
+    async def _with_cluster(self) -> tuple[ReadBack, dict[int, int]]:
+        servers = servers_of(self._nodes)
+        self.scene.happen(f"{len(self._nodes)} nodes are up: {servers}", "good")
+        async with Admin(servers) as admin, trio.open_nursery() as nursery:
+            for node in self._nodes:
+                nursery.start_soon(_guard, node)
+            observer = Observer(admin, TOPIC, self._nodes, self.scene)
+            await self._create_topic(admin, observer)
+            nursery.start_soon(observer.run)
+            await self._produce(servers, observer)
+            await self._level(admin)
+            read = await self._read_back(servers_of(self._nodes))
+            leaders = await observer.leaders()
+            nursery.cancel_scope.cancel()
+        return read, leaders
+
+    async def _create_topic(self, admin: Admin, observer: Observer) -> None:
+        config = {"min_insync_replicas": MIN_INSYNC_REPLICAS}
+        await admin.create_topic(TOPIC, PARTITIONS, REPLICAS, config)
+        await observer.wait_until_full(RECOVERY_TIMEOUT)
+        shape = f"{PARTITIONS} partitions, {REPLICAS} replicas, min_insync_replicas={MIN_INSYNC_REPLICAS}"
+        self.scene.happen(f"topic {TOPIC}: {shape}")
+
+    async def _produce(self, servers: str, observer: Observer) -> None:
+        """Produce everything with acks=all; meanwhile a leader dies and comes back."""
+        async with Producer(
+            servers, acks="all", enable_idempotence=True, batch_size=_BATCH_BYTES
+        ) as producer:
+            production = Production(producer, TOPIC, self._acks, self._phase("produced"))
+            last = last_records(self.data, self.report.records, PARTITIONS)
+            nodes = {node.node_id: node for node in self._nodes}
+            drama = Drama(nodes, production, observer, self.scene, self.report, last, self._rng)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(drama.run)
+                await production.run(self._stream(), drama.after_chunk)
+                self._note_production(production.progress)
+
+    def _note_production(self, progress: Progress) -> None:
+        self.report.records_acked = self._acks.count
+        self.report.produce_mb_per_s = progress.mb_per_s
+        self.report.produce_s = progress.seconds
+        self.scene.happen(
+            f"{self.report.records_acked:,} records acknowledged by all in-sync replicas, "
+            f"{progress.mb_per_s:.1f} MB/s, {progress.records_per_s:,.0f} records/s",
+            "good",
+        )
+
+    async def _level(self, admin: Admin) -> None:
+        counts = Counter(self._acks.partitions)
+        del counts[UNACKNOWLEDGED]
+        wrong = await wait_for_watermarks(admin, TOPIC, {n: counts[n] for n in range(PARTITIONS)}, REPLICAS)
+        self.report.problems += wrong
+        if not wrong:
+            self.scene.happen(
+                "on every replica: high watermark = log end offset = records acknowledged", "good"
+            )
+
+    async def _read_back(self, servers: str) -> ReadBack:
+        read = await read_back(servers, TOPIC, self.report.records, self._phase("read back"))
+        self.report.records_read = read.total
+        return read
+
+    async def _check(self, read: ReadBack, leaders: dict[int, int]) -> None:
+        """In a thread, so that the view goes on; it is left to itself if the demo is interrupted."""
+        progress = self._phase("checked on disk")
+        self.report.verification = await trio.to_thread.run_sync(
+            self._verify, read, self._replicas(leaders), progress, abandon_on_cancel=True
+        )
+        progress.end()
+
+    def _verify(
+        self, read: ReadBack, replicas: dict[int, dict[int, Path]], progress: Progress
+    ) -> Verification:
+        if self.options.plant is not None:
+            planted = plant(self.options.plant, replicas, self._rng)
+            self.report.planted = str(planted)
+            self.scene.happen(str(planted), "warning")
+        expectation = expect(self._stream, self._acks, PARTITIONS)
+        self.report.problems += read.defects(expectation)
+
+        def show(records: int, size_bytes: int) -> None:
+            progress.done, progress.size_bytes = records, size_bytes
+
+        return verify(replicas, expectation, on_progress=show)
+
+    def _replicas(self, leaders: dict[int, int]) -> dict[int, dict[int, Path]]:
+        """Partition -> node id -> folder with the replica's segments, the leader's first."""
+        nodes = {node.node_id: node for node in self._nodes}
+        return {
+            partition: {
+                node_id: folder
+                for node_id in sorted(nodes, key=lambda node_id: (node_id != leader, node_id))
+                if (folder := nodes[node_id].data_dir / f"{TOPIC}-{partition}").is_dir()
+            }
+            for partition, leader in leaders.items()
+        }
+
+    def _finish(self) -> None:
+        self.report.rss_mb = {"demo": peak_rss_bytes() / 1e6}
+        self.report.rss_mb |= {f"node-{node.node_id}": node.peak_rss_bytes / 1e6 for node in self._nodes}
+        self.report.elapsed_s = self.scene.elapsed
+        self.report.conclude()
+        for tone, line in self.report.lines():
+            self.scene.happen(line, tone)
+
+    def _phase(self, name: str) -> Progress:
+        return self.scene.phase(name, self.report.records)
+
+    def _stream(self) -> Iterator[Lines]:
+        chunk = max(1, min(_CHUNK_RECORDS, self.report.records // _CHUNKS_MIN))
+        return self.data.stream(self.report.records, chunk)
+
+
+async def _guard(node: NodeProcess) -> None:
+    """Raise if a node's process ends that nobody killed."""
+    status = await node.wait()
+    if node.state != "killed":
+        raise node.died(status)

@@ -1,0 +1,102 @@
+"""`insync status`: the cluster at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .clusters import Json, Servers, known, print_json
+
+if TYPE_CHECKING:
+    from ..client import Admin, ClusterInfo, NodeReport
+    from ..core.messages import TopicInfo
+
+
+def status(*, servers: Servers = "", json: Json = False) -> int:
+    """Show nodes, controller, lag and under-replicated partitions.
+
+    A partition is under-replicated if its in-sync replicas (ISR) are fewer than its replicas. `lag` is by how many
+    records the slowest replica on a node is behind its leader. The status is 1 if a partition has no leader.
+
+    Example: `insync status --servers tcp://127.0.0.1:9092`
+    """
+    from .running import run
+
+    async def show() -> int:
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            seen = await look(admin)
+        if json:
+            print_json(seen)
+        else:
+            _print(seen)
+        return 1 if seen["leaderless"] else 0
+
+    return run(show)
+
+
+async def look(admin: Admin) -> dict[str, Any]:
+    """The cluster's state as plain data, for printing either way."""
+    cluster = await admin.describe_cluster()
+    topics = await admin.describe_topics()
+    reports = await admin.describe_replicas()
+    return summarise(cluster, topics, reports)
+
+
+def summarise(
+    cluster: ClusterInfo, topics: Sequence[TopicInfo], reports: Sequence[NodeReport]
+) -> dict[str, Any]:
+    partitions = [(topic.name, each) for topic in topics for each in topic.partitions]
+    behind = _lag(reports)
+    return {
+        "cluster_id": cluster.cluster_id,
+        "controller_id": cluster.controller_id,
+        "topics": len(topics),
+        "partitions": len(partitions),
+        "nodes": [
+            {
+                "node_id": report.node_id,
+                "alive": report.alive,
+                "endpoints": list(report.endpoints),
+                "leads": sum(each.leader == report.node_id for _, each in partitions),
+                "replicas": sum(report.node_id in each.replicas for _, each in partitions),
+                "lag": behind.get(report.node_id, 0),
+                "error": report.error,
+            }
+            for report in reports
+        ],
+        "under_replicated": [
+            {"partition": f"{name}-{each.partition}", "isr": each.isr, "replicas": each.replicas}
+            for name, each in partitions
+            if len(each.isr) < len(each.replicas)
+        ],
+        "leaderless": [f"{name}-{each.partition}" for name, each in partitions if each.leader < 0],
+    }
+
+
+def _lag(reports: Sequence[NodeReport]) -> dict[int, int]:
+    """Per node: records by which its slowest replica is behind, as the leaders see their followers."""
+    lag: dict[int, int] = {}
+    for replica in (replica for report in reports for replica in report.replicas):
+        for follower in replica.followers:
+            behind = replica.log_end_offset - max(follower.log_end_offset, 0)
+            lag[follower.node_id] = max(lag.get(follower.node_id, 0), behind)
+    return lag
+
+
+def _print(seen: dict[str, Any]) -> None:
+    controller = seen["controller_id"] if seen["controller_id"] >= 0 else "none"
+    print(f"cluster {seen['cluster_id']}: controller {controller}, ", end="")
+    print(f"{seen['topics']} topics, {seen['partitions']} partitions")
+    for node in seen["nodes"]:
+        health = "alive" if node["alive"] else f"DOWN: {node['error']}"
+        place = f" {', '.join(node['endpoints'])}" if node["endpoints"] else ""
+        held = f"leads {node['leads']}, {node['replicas']} replicas, lag {node['lag']}"
+        print(f"node {node['node_id']}{place}: {held}; {health}")
+    for each in seen["under_replicated"]:
+        print(f"under-replicated: {each['partition']}, ISR {each['isr']} of {each['replicas']}")
+    for name in seen["leaderless"]:
+        print(f"WITHOUT A LEADER: {name}")
+    if not seen["under_replicated"] and not seen["leaderless"]:
+        print("all partitions are fully replicated")

@@ -1,0 +1,193 @@
+"""`insync topic`: create, list and describe topics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import attrs
+from cyclopts import App, Parameter, validators
+
+from .clusters import Json, Servers, known, print_json
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from ..client import NodeReport
+    from ..core.messages import FollowerInfo, PartitionInfo, ReplicaInfo, TopicInfo
+
+app = App(name="topic", help="Create, list and describe topics.", help_format="markdown")
+
+_AtLeastOne = Parameter(validator=validators.Number(gte=1))
+
+
+@app.command
+def create(
+    name: str,
+    /,
+    *,
+    partitions: Annotated[int, _AtLeastOne] = 1,
+    replication_factor: Annotated[int, _AtLeastOne] = 3,
+    config: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    servers: Servers = "",
+    json: Json = False,
+) -> int:
+    """Create a topic.
+
+    Example: `insync topic create orders --partitions 6 --replication-factor 3 --config min_insync_replicas=2`
+
+    Parameters
+    ----------
+    name
+        Letters, digits, dots, underscores and hyphens.
+    partitions
+        How many; records of one key always go to one partition, in order.
+    replication_factor
+        How many nodes hold a copy of each partition.
+    config
+        A setting of the topic as name=value, repeatable: min_insync_replicas, unclean_leader_election,
+        max_message_bytes, segment_bytes.
+    """
+    from .running import run
+
+    settings = dict(_setting(each) for each in config)
+
+    async def create_it() -> None:
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            topic_id = await admin.create_topic(name, partitions, replication_factor, settings)
+        if json:
+            print_json({"topic": name, "topic_id": topic_id})
+        else:
+            print(f"created topic {name}: {partitions} partitions, replication factor {replication_factor}")
+
+    return run(create_it)
+
+
+@app.command(name="list")
+def list_(*, servers: Servers = "", json: Json = False) -> int:
+    """List the names of all topics.
+
+    Example: `insync topic list --servers tcp://127.0.0.1:9092`
+    """
+    from .running import run
+
+    async def list_them() -> None:
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            names = await admin.list_topics()
+        if json:
+            print_json(names)
+        else:
+            print("\n".join(names) if names else "no topics yet; see: insync topic create --help")
+
+    return run(list_them)
+
+
+@app.command
+def describe(name: str, /, *, servers: Servers = "", json: Json = False) -> int:
+    """Show a topic's partitions and every replica, with the reason why one is out of sync.
+
+    `AR` are all assigned replicas in order of preference, `ISR` those in sync, `OSR` the others. For each replica:
+    log end offset (LEO) and high watermark (HW), asked of its own node.
+
+    Example: `insync topic describe orders`
+    """
+    from .running import run
+
+    async def describe_it() -> None:
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            (topic,) = await admin.describe_topics([name])
+            reports = await admin.describe_replicas([name])
+        described = [_partition(topic, each, reports) for each in topic.partitions]
+        if json:
+            print_json({**_head(topic), "partitions": described})
+        else:
+            _print(topic, described)
+
+    return run(describe_it)
+
+
+def _setting(text: str) -> tuple[str, int | str]:
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--config {text}: write it as name=value, e.g. --config min_insync_replicas=2")
+    return name, int(value) if value.lstrip("-").isdigit() else value
+
+
+def _head(topic: TopicInfo) -> dict[str, Any]:
+    return {
+        "topic": topic.name,
+        "topic_id": topic.topic_id,
+        "replication_factor": topic.replication_factor,
+        "config": topic.config,
+    }
+
+
+def _partition(topic: TopicInfo, info: PartitionInfo, reports: Sequence[NodeReport]) -> dict[str, Any]:
+    told = {
+        report.node_id: replica
+        for report in reports
+        for replica in report.replicas
+        if (replica.topic, replica.partition) == (topic.name, info.partition)
+    }
+    silent = {report.node_id: report.error for report in reports if report.error}
+    followers = {f.node_id: f for f in told[info.leader].followers} if info.leader in told else {}
+    return {
+        **attrs.asdict(info),
+        "osr": [node for node in info.replicas if node not in info.isr],
+        "replica_states": [
+            _replica(node, node in info.isr, told.get(node), followers.get(node), silent.get(node, ""))
+            for node in info.replicas
+        ],
+    }
+
+
+def _replica(
+    node: int, in_sync: bool, told: ReplicaInfo | None, seen: FollowerInfo | None, silence: str
+) -> dict[str, Any]:
+    """What the replica's own node says, or why it says nothing; `why_out` as its leader sees it."""
+    state: dict[str, Any] = {"node_id": node, "in_sync": in_sync}
+    if told is not None:
+        state |= {
+            "role": told.role,
+            "leader_epoch": told.leader_epoch,
+            "log_start_offset": told.log_start_offset,
+            "log_end_offset": told.log_end_offset,
+            "high_watermark": told.high_watermark,
+            "size_bytes": told.size_bytes,
+        }
+        silence = told.error
+    state["error"] = silence
+    state["why_out"] = "" if in_sync else (seen.why_out if seen is not None and seen.why_out else silence)
+    return state
+
+
+def _print(topic: TopicInfo, partitions: Sequence[dict[str, Any]]) -> None:
+    settings = ", ".join(f"{name}={value}" for name, value in topic.config.items())
+    print(f"topic {topic.name}: {len(partitions)} partitions, replication factor {topic.replication_factor}")
+    print(f"  id {topic.topic_id}\n  {settings}")
+    for each in partitions:
+        print(
+            f"partition {each['partition']}: leader {each['leader'] if each['leader'] >= 0 else 'none'}, "
+            f"AR {each['replicas']}, ISR {each['isr']}, OSR {each['osr']}, "
+            f"leader epoch {each['leader_epoch']}, partition epoch {each['partition_epoch']}"
+        )
+        for state in each["replica_states"]:
+            print(f"  node {state['node_id']}: {_replica_line(state)}")
+
+
+def _replica_line(state: dict[str, Any]) -> str:
+    parts = ["in sync" if state["in_sync"] else "OUT OF SYNC"]
+    if "log_end_offset" in state:
+        parts.append(
+            f"LEO {state['log_end_offset']}, HW {state['high_watermark']}, {state['size_bytes']} bytes"
+        )
+    if state["in_sync"] and state["error"]:
+        parts.append(state["error"])
+    if not state["in_sync"]:
+        parts.append(f"why: {state['why_out'] or 'its leader has not said'}")
+    return "; ".join(parts)

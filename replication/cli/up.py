@@ -1,0 +1,73 @@
+"""`insync up`: a local cluster in the foreground, to try things on."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter, validators
+
+if TYPE_CHECKING:
+    from .processes import NodeProcess
+
+Port = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))]
+NodeCount = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=99))]
+
+
+def up(*, nodes: NodeCount = 3, data_dir: Path | None = None, port: Port = 0) -> int:
+    """Run a local cluster in the foreground until Ctrl-C.
+
+    Every node is a process of its own on 127.0.0.1; all stop with this command, however it ends. A node that dies
+    is reported and not started again, so you can kill one and watch the others take over.
+
+    Example: `insync up --nodes 3 --data-dir /tmp/cluster --port 9092`
+
+    Parameters
+    ----------
+    nodes
+        How many.
+    data_dir
+        Folder for logs and metadata, kept for the next time; without it a temporary one, removed at the end.
+    port
+        Port of the first node, the others have the next ones; 0 takes free ports.
+    """
+    from .processes import local_nodes
+    from .running import run
+
+    with ExitStack() as stack:
+        folder = data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="insync-up-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        members = local_nodes(nodes, folder, first_port=port)
+        return run(lambda: _run(members, folder))
+
+
+async def _run(nodes: list[NodeProcess], folder: Path) -> None:
+    import trio
+
+    from .processes import running
+
+    async with running(nodes):
+        _welcome(nodes, folder)
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                nursery.start_soon(_report_end, node)
+    print("all nodes have ended", file=sys.stderr)
+
+
+def _welcome(nodes: list[NodeProcess], folder: Path) -> None:
+    from .processes import servers_of
+
+    for node in nodes:
+        print(f"node {node.node_id}  pid {node.pid}  {', '.join(node.endpoints)}  log {node.log_path}")
+    print(f"\ndata in {folder}; Ctrl-C stops all nodes. In another terminal:\n")
+    print(f"  export INSYNC_SERVERS={servers_of(nodes)}")
+    print(f"  insync topic create hello --partitions 3 --replication-factor {min(3, len(nodes))}")
+    print("  echo 'first record' | insync produce hello")
+    print("  insync consume hello --from-beginning --max-records 1", flush=True)
+
+
+async def _report_end(node: NodeProcess) -> None:
+    print(node.died(await node.wait()), file=sys.stderr)
