@@ -5,14 +5,16 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 import trio
 import trio.testing
 
-from insync.replication.metadata import Changed, Put, Resync, SqliteStore, StoreClosedError
+from insync.replication.metadata import Changed, Put, Resync, SqliteStore, StoreClosedError, Unknown
 from insync.replication.metadata import _sqlite_leases as leases_module
+from insync.replication.metadata._sqlite_database import Announcement, Database
 from insync.replication.metadata._sqlite_leases import HeldLease, LeaseFile
 from insync.replication.metadata._sqlite_worker import StoreBusyError, Worker
 from insync.replication.metadata._watch import PrefixWatch
@@ -151,3 +153,72 @@ async def test_leaving_deletes_the_rows_of_its_sessions(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT (SELECT count(*) FROM sessions), (SELECT count(*) FROM entries)")
         assert rows.fetchone() == (0, 0)
+
+
+class FailingCommit:
+    """A connection whose COMMIT fails with `code`, after it was carried out or instead of it."""
+
+    def __init__(self, connection: sqlite3.Connection, code: int, carried_out: bool) -> None:
+        self._connection = connection
+        self._code = code
+        self._carried_out = carried_out
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if sql != "COMMIT":
+            return self._connection.execute(sql, *parameters)
+        if self._carried_out:
+            self._connection.execute(sql)
+        error = sqlite3.OperationalError("injected")
+        error.sqlite_errorcode = self._code
+        raise error
+
+
+def database_with_failing_commit(
+    path: Path, code: int, carried_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Database, list[Announcement]]:
+    news: list[Announcement] = []
+    database = Database(str(path), 1, news.append)
+    monkeypatch.setattr(database, "_connection", FailingCommit(database._connection, code, carried_out))
+    return database, news
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+def test_failed_commit_is_unknown_and_watches_learn_the_truth(
+    tmp_path: Path, carried_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "meta.db"
+    database, news = database_with_failing_commit(path, sqlite3.SQLITE_IOERR, carried_out, monkeypatch)
+    with closing(database):
+        outcome = database.commit([], [Put("k", b"")], None)
+        assert isinstance(outcome, Unknown)
+        assert str(path) in outcome.reason
+        database.poll()
+        assert (database.read("k").entry is not None) is carried_out
+        assert news == ([Announcement(1, ("k",))] if carried_out else [])
+
+
+def test_commit_that_met_the_lock_wrote_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "meta.db"
+    database, news = database_with_failing_commit(path, sqlite3.SQLITE_BUSY, False, monkeypatch)
+    with closing(database):
+        with pytest.raises(StoreBusyError):
+            database.commit([], [Put("k", b"")], None)
+        assert database.read("k").entry is None
+        assert news == []
+
+
+async def test_store_passes_errors_and_cancellation_through_unwrapped(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with SqliteStore(tmp_path / "meta.db") as store:
+            await store.open_session(1_000)
+            raise KeyError("mine")
+    with trio.move_on_after(0.1) as scope:
+        async with SqliteStore(tmp_path / "meta.db") as store, store.watch("") as watch:
+            session = await store.open_session(60_000)
+            async for _ in watch:
+                pass
+    assert scope.cancelled_caught
+    assert session.expired.is_set()
