@@ -1,0 +1,91 @@
+"""Requests and answers between nodes, over any transport that carries frames.
+
+`serve` and `connect` make connections; plugins implement `StreamTransport` (byte streams) or `LinkTransport`.
+"""
+
+from .abc import API_VERSION, Buffer, Capabilities, FileRange, Link, LinkTransport, Listener, Part, Payload
+from .connection import Connection, Handler, connect
+from .errors import (
+    AddressInUseError,
+    AmbiguousTransportError,
+    AuthError,
+    ConnectError,
+    ConnectionLost,
+    DeadlineExceeded,
+    EndOfLink,
+    FrameTooLargeError,
+    LinkBroken,
+    LinkClosed,
+    Overloaded,
+    PeerGoingAway,
+    ProtocolError,
+    RangeTruncated,
+    RemoteError,
+    TransportError,
+    UnknownSchemeError,
+    VersionMismatchError,
+    WrongPeerError,
+)
+from .frames import Limits, Status
+from .peers import Peer, PeerManager
+from .registry import register, schemes
+from .requests import Identity, PeerIdentity, Request, RequestHandle, Response
+from .server import Serving, serve
+from .stream import ByteListener, ByteStream, StreamTransport
+from .urls import URL, Endpoint
+
+__all__ = [
+    # Connections.
+    "Connection",
+    "Handler",
+    "Identity",
+    "Limits",
+    "PeerIdentity",
+    "Request",
+    "RequestHandle",
+    "Response",
+    "Serving",
+    "Status",
+    "connect",
+    "serve",
+    "Peer",
+    "PeerManager",
+    # What travels.
+    "Buffer",
+    "FileRange",
+    "Part",
+    "Payload",
+    # Writing a transport.
+    "API_VERSION",
+    "ByteListener",
+    "ByteStream",
+    "Capabilities",
+    "Endpoint",
+    "Link",
+    "LinkTransport",
+    "Listener",
+    "StreamTransport",
+    "URL",
+    "register",
+    "schemes",
+    # Errors.
+    "AddressInUseError",
+    "AmbiguousTransportError",
+    "AuthError",
+    "ConnectError",
+    "ConnectionLost",
+    "DeadlineExceeded",
+    "EndOfLink",
+    "FrameTooLargeError",
+    "LinkBroken",
+    "LinkClosed",
+    "Overloaded",
+    "PeerGoingAway",
+    "ProtocolError",
+    "RangeTruncated",
+    "RemoteError",
+    "TransportError",
+    "UnknownSchemeError",
+    "VersionMismatchError",
+    "WrongPeerError",
+]

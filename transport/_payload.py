@@ -60,7 +60,9 @@ class BufferPayload:
 
     source: Literal["pooled", "ring", "range"] = "pooled"
 
-    def __init__(self, view: memoryview, pool: PayloadPool | None = None, buffer: bytearray | None = None) -> None:
+    def __init__(
+        self, view: memoryview, pool: PayloadPool | None = None, buffer: bytearray | None = None
+    ) -> None:
         self.nbytes = view.nbytes
         self._view: memoryview | None = view
         self._pool = pool

@@ -13,9 +13,10 @@ from types import TracebackType
 from typing import ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import attrs
+import trio
 
-from ._url import URL, Endpoint
 from .frames import Frame, Limits, decode_frame
+from .urls import URL, Endpoint
 
 API_VERSION = (1, 0)
 
@@ -119,6 +120,10 @@ class Link(ABC):
     @abstractmethod
     def abort(self) -> None:
         """Close at once without blocking; wakes both tasks with LinkClosed. Idempotent."""
+
+    async def send_eof(self) -> None:
+        """Nothing more will be sent, receiving goes on; only with `caps.half_close`."""
+        await trio.lowlevel.checkpoint()
 
     async def recv_hello(self) -> bytes:
         """The peer's preface and HELLO, the first thing that it sent."""

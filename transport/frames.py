@@ -192,7 +192,7 @@ def encode_header(
         payload_length,
         body_crc,
         payload_crc,
-        max_response >> 10,
+        (max_response + 1023) >> 10,
     )
     return head + _CRC.pack(lib.isr_crc32c(0, head, 44)) + body
 
@@ -204,9 +204,22 @@ def decode_header(raw: bytes, limits: Limits) -> Header:
       ProtocolError: It is no header, or it is damaged.
       FrameTooLargeError: Its lengths are above the limits.
     """
-    (magic, words, kind_of_frame, kind, version, flags, corr, body, aux, payload, body_crc, payload_crc, most, crc) = (
-        HEADER.unpack(raw)
-    )
+    (
+        magic,
+        words,
+        kind_of_frame,
+        kind,
+        version,
+        flags,
+        corr,
+        body,
+        aux,
+        payload,
+        body_crc,
+        payload_crc,
+        most,
+        crc,
+    ) = HEADER.unpack(raw)
     if magic != MAGIC:
         raise ProtocolError(f"expected a frame, received {raw[:16]!r}")
     if lib.isr_crc32c(0, raw, 44) != crc:
@@ -216,7 +229,18 @@ def decode_header(raw: bytes, limits: Limits) -> Header:
     if body > limits.max_body_bytes or payload > limits.max_payload_bytes:
         raise _too_large(body, payload, limits)
     return Header(
-        kind_of_frame, kind, version, flags, corr, body, aux, payload, body_crc, payload_crc, most << 10, words * 8
+        kind_of_frame,
+        kind,
+        version,
+        flags,
+        corr,
+        body,
+        aux,
+        payload,
+        body_crc,
+        payload_crc,
+        most << 10,
+        words * 8,
     )
 
 

@@ -6,7 +6,9 @@ import re
 
 import attrs
 
-_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<options>[^#]*))?")
+_URL = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<path>/[^?#]*)?(?:\?(?P<options>[^#]*))?"
+)
 
 
 @attrs.frozen

@@ -1,0 +1,422 @@
+"""Connections: requests and answers over one link, driven by trio."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+
+import trio
+
+from . import registry
+from ._handshake import Introduced, introduce, judge_acceptor, make_hello
+from .abc import Buffer, Link, Part
+from .errors import (
+    ConnectError,
+    ConnectionLost,
+    EndOfLink,
+    LinkBroken,
+    LinkClosed,
+    PeerGoingAway,
+    TransportError,
+)
+from .frames import Frame, Limits, Status
+from .requests import Identity, OnDone, PeerIdentity, Request, RequestHandle, Response
+from .session import Pending, Session
+
+log = logging.getLogger("insync.transport")
+
+Handler = Callable[[Request], None]
+"""Called by the reader in the order of arrival. It must not block; it answers now or later."""
+
+_BATCH_BYTES = 256 << 10
+_NOW_BYTES = 64 << 10
+_SILENT_TICKS = 3
+
+
+class Connection:
+    """One connection. Made by `connect` and `serve`; all methods belong to the trio thread."""
+
+    def __init__(
+        self, link: Link, introduced: Introduced, handler: Handler | None, *, lane: str, dialer: bool
+    ) -> None:
+        hello = introduced.hello
+        self.peer = PeerIdentity(hello.cluster_id, hello.node_id, hello.incarnation, lane)
+        self.url = str(link.remote)
+        self.closed = trio.Event()
+        self.close_reason: TransportError | None = None
+        self._link = link
+        self._handler = handler
+        self._limits = introduced.limits
+        self._first = introduced.frames
+        name = f"{self.peer} at {link.remote}"
+        self._name = name
+        self._session = Session(dialer=dialer, limits=introduced.limits, peer=name, on_request=self._serve)
+        self._scope = trio.CancelScope()
+        self._alarm = trio.CancelScope()
+        self._sleeping_writer: trio.lowlevel.Task | None = None
+        self._in_batch = False
+        self._relieved = trio.Event()
+        self._idle = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self._name}{', closed' if self.closed.is_set() else ''}>"
+
+    # Asking.
+
+    async def request(
+        self,
+        kind: int,
+        body: Buffer = b"",
+        parts: Sequence[Part] = (),
+        *,
+        timeout: float,
+        max_response: int = 64 << 20,
+    ) -> Response:
+        """Ask and wait for the answer. `parts` must not change until then.
+
+        `timeout` is in seconds (inf: none), `max_response` in bytes of payload. Cancelling withdraws the request.
+
+        Raises:
+          DeadlineExceeded: No answer in time.
+          RemoteError: The peer answered with an error.
+          ConnectionLost, PeerGoingAway, LinkClosed: The connection ended, see `delivery`.
+          Overloaded, FrameTooLargeError: Not sent.
+        """
+        task = trio.lowlevel.current_task()
+        answers: list[Response | TransportError] = []
+        waiting = False
+
+        def done(answer: Response | TransportError) -> None:
+            answers.append(answer)
+            if waiting:
+                trio.lowlevel.reschedule(task)
+
+        await trio.lowlevel.checkpoint_if_cancelled()
+        handle = self.request_nowait(
+            kind, body, parts, timeout=timeout, max_response=max_response, on_done=done
+        )
+
+        def abort(_: Callable[[], object]) -> trio.lowlevel.Abort:
+            handle.cancel()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        if not answers:
+            waiting = True
+            await trio.lowlevel.wait_task_rescheduled(abort)
+        answer = answers[0]
+        if isinstance(answer, TransportError):
+            raise answer
+        return answer
+
+    def request_nowait(
+        self,
+        kind: int,
+        body: Buffer = b"",
+        parts: Sequence[Part] = (),
+        *,
+        timeout: float,
+        on_done: OnDone,
+        max_response: int = 64 << 20,
+    ) -> RequestHandle:
+        """Ask without waiting. `on_done` is called exactly once, from a task of the connection, unless it is cancelled.
+
+        Also what cannot be sent at all comes by `on_done`, before this returns. ValueError for parts that are no
+        contiguous memory.
+        """
+        now = trio.current_time()
+        deadline = now + timeout
+        try:
+            pending = self._session.request(
+                kind, body, parts, deadline=deadline, now=now, max_response=max_response, on_done=on_done
+            )
+        except TransportError as error:
+            on_done(error)
+            return RequestHandle(self, Pending(None, math.inf, kind, b"", (), 0))
+        if deadline < self._alarm.deadline:
+            self._alarm.deadline = deadline
+        if not self._in_batch:
+            if self._session.is_alone:
+                self._flush()
+            else:
+                self._wake_writer()
+        return RequestHandle(self, pending)
+
+    def withdraw(self, pending: Pending) -> None:
+        """Cancel a request; see `RequestHandle.cancel`."""
+        self._session.cancel(pending)
+        self.queued()
+
+    def notify(self, kind: int, body: Buffer = b"") -> bool:
+        """Tell the peer something, without an answer or a promise. False when it was not even queued."""
+        accepted = self._session.notify(kind, body)
+        self.queued()
+        return accepted
+
+    # Ending.
+
+    async def aclose(self, grace: float = 1.0) -> None:
+        """Take no more requests, let those under way finish for `grace` seconds, then close. Idempotent."""
+        try:
+            if not self.closed.is_set():
+                self._session.go_away()
+                self._wake_writer()
+                with trio.move_on_after(grace):
+                    await self._farewell()
+        finally:
+            self._end(self._closed_here())
+        await trio.lowlevel.checkpoint()
+
+    def abort(self, reason: str) -> None:
+        """End it at once; what is queued is not sent. Requests under way get ConnectionLost a moment later."""
+        self._end(ConnectionLost(f"the connection to {self._name} was ended here: {reason}", peer=self.url))
+
+    def _closed_here(self) -> LinkClosed:
+        return LinkClosed(f"the connection to {self._name} was closed here", peer=self.url)
+
+    async def _farewell(self) -> None:
+        while not (self._session.is_idle and not self._session.outbox and not self._link.has_rest):
+            self._idle = trio.Event()
+            await self._idle.wait()
+        if self._link.caps.half_close:
+            await self._link.send_eof()
+            await self.closed.wait()
+        else:
+            await self._link.aclose()
+
+    def _end(self, error: TransportError) -> None:
+        if not self.closed.is_set():
+            self.close_reason = error
+            self.closed.set()
+            self._link.abort()
+            self._scope.cancel()
+
+    # Running.
+
+    async def run(self) -> None:
+        """Drive the connection until it ends; its errors are in `close_reason`."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._guard, self._write)
+                    nursery.start_soon(self._guard, self._watch)
+                    nursery.start_soon(self._guard, self._read)
+        finally:
+            self._end(
+                LinkClosed(f"the connection to {self._name} was closed with its nursery", peer=self.url)
+            )
+            assert self.close_reason is not None
+            self._session.end(self.close_reason)
+            self._idle.set()
+
+    async def _guard(self, run: Callable[[], object]) -> None:
+        try:
+            await run()  # type: ignore[misc]
+        except EndOfLink as error:
+            # The peer has said its last word, so nothing of ours is on its way that a reset would have to stop.
+            await self._link.aclose()
+            self._end(self._lost(error))
+        except LinkBroken as error:
+            self._end(self._lost(error))
+        except TransportError as error:
+            log.warning("the connection to %s is ended: %s", self._name, error)
+            self._end(error)
+
+    def _lost(self, error: TransportError) -> TransportError:
+        if self._session.goes:
+            return self._closed_here()
+        if self._session.peer_goes:
+            text = f"{self._name} has closed the connection"
+            return PeerGoingAway(text, peer=self.url, delivery="maybe")
+        return ConnectionLost(f"the connection to {self._name} is lost: {error}", peer=self.url)
+
+    async def _read(self) -> None:
+        frames, self._first = self._first, []
+        while True:
+            if frames:
+                self._take(frames)
+            while self._is_congested():
+                self._relieved = trio.Event()
+                await self._relieved.wait()
+            frames = await self._link.recv_many()
+
+    def _take(self, frames: list[Frame]) -> None:
+        """Dispatch frames, then send all that they gave rise to."""
+        now = trio.current_time()
+        self._in_batch = True
+        try:
+            for frame in frames:
+                self._session.receive(frame, now)
+        finally:
+            self._in_batch = False
+        self._flush()
+        self._check_idle()
+
+    def _serve(self, request: Request) -> None:
+        request.connection = self
+        if self._handler is None:
+            request.payload.release()
+            self._session.fail(request, Status.NO_HANDLER, "no requests are served on this connection")
+            return
+        try:
+            self._handler(request)
+        except Exception as error:
+            log.exception("the handler of request %d from %s failed", request.kind, self._name)
+            if request.corr in self._session.unanswered:
+                self._session.fail(request, Status.INTERNAL, f"{type(error).__name__}: {error}")
+
+    def _is_congested(self) -> bool:
+        session, limits = self._session, self._limits
+        return (
+            len(session.unanswered) > limits.max_in_flight
+            or session.unanswered_bytes > limits.receive_budget_bytes
+            or session.outbox_bytes > limits.send_budget_bytes
+        )
+
+    # Writing.
+
+    def queued(self) -> None:
+        """Something may be in the outbox: it is sent at the end of the batch that is being dispatched, or soon."""
+        if not self._in_batch:
+            self._wake_writer()
+
+    def _flush(self) -> None:
+        """Send what is queued from here, if it is small and nothing else is being sent: a task switch less."""
+        session = self._session
+        if not session.outbox:
+            return
+        if self._sleeping_writer is not None and session.outbox_bytes <= _NOW_BYTES:
+            heads = [frame.head for frame in session.outbox if not frame.parts]
+            if len(heads) == len(session.outbox):
+                self._send_now(heads[0] if len(heads) == 1 else b"".join(heads))
+                return
+        self._wake_writer()
+
+    def _send_now(self, data: bytes) -> None:
+        try:
+            taken = self._link.send_now(data)
+        except TransportError as error:
+            self._end(self._lost(error))
+            return
+        if taken:
+            self._session.outbox.clear()
+            self._session.outbox_bytes = 0
+        if not taken or self._link.has_rest:
+            self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        task, self._sleeping_writer = self._sleeping_writer, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
+
+    async def _write(self) -> None:
+        session, link = self._session, self._link
+        while True:
+            if not session.outbox and not link.has_rest:
+                await self._sleep_until_queued()
+                continue
+            frames = self._next_batch()
+            await link.send_many(frames)
+            self._check_idle()
+            if not self._is_congested():
+                self._relieved.set()
+
+    async def _sleep_until_queued(self) -> None:
+        self._sleeping_writer = trio.lowlevel.current_task()
+
+        def abort(_: Callable[[], object]) -> trio.lowlevel.Abort:
+            self._sleeping_writer = None
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def _next_batch(self) -> list[tuple[bytes, Sequence[Part]]]:
+        session = self._session
+        batch: list[tuple[bytes, Sequence[Part]]] = []
+        size = 0
+        while session.outbox and size < _BATCH_BYTES:
+            frame = session.outbox.popleft()
+            session.outbox_bytes -= frame.nbytes
+            size += frame.nbytes
+            batch.append((frame.head, frame.parts))
+        return batch
+
+    def _check_idle(self) -> None:
+        if not self._idle.is_set() and self._session.is_idle and not self._session.outbox:
+            self._idle.set()
+        if not self._relieved.is_set() and not self._is_congested():
+            self._relieved.set()
+
+    # Time.
+
+    async def _watch(self) -> None:
+        """Requests end at their deadlines; a silent peer is asked for a sign of life, then given up."""
+        interval = self._limits.keepalive
+        seen, silent = -1, 0
+        next_tick = trio.current_time() + interval
+        while True:
+            with trio.CancelScope(deadline=min(self._session.next_deadline, next_tick)) as self._alarm:
+                await trio.sleep_forever()
+            now = trio.current_time()
+            self._session.expire(now)
+            if now >= next_tick:
+                next_tick = now + interval
+                # Ticks are counted, not seconds: a process that was stopped itself hears its peer before it judges.
+                silent = 0 if self._link.received != seen or self._is_congested() else silent + 1
+                seen = self._link.received
+                self._ask_for_life(silent)
+            self._wake_writer()
+            self._check_idle()
+
+    def _ask_for_life(self, silent: int) -> None:
+        if silent >= _SILENT_TICKS:
+            seconds = silent * self._limits.keepalive
+            text = f"{self._name} has given no sign of life for {seconds:.1f} s"
+            self._end(ConnectionLost(text, peer=self.url))
+        elif silent:
+            self._session.ping()
+
+
+async def connect(
+    url: str,
+    *,
+    identity: Identity,
+    expect_node: int | None = None,
+    lane: str = "data",
+    handler: Handler | None = None,
+    nursery: trio.Nursery,
+    timeout: float = 5.0,
+    limits: Limits | None = None,
+) -> Connection:
+    """Connect and shake hands. The connection lives in `nursery`, and ends with it.
+
+    `expect_node`: refuse any other node. `handler`: serve the peer's requests; without one they get an error.
+
+    Raises:
+      ConnectError: Nobody answers there within `timeout` seconds.
+      WrongPeerError: Another cluster or node, or our incarnation has been replaced.
+      VersionMismatchError, AuthError, ProtocolError: We do not fit together.
+      UnknownSchemeError: No transport for this URL is installed.
+      ValueError: The URL is malformed.
+    """
+    mine = make_hello(identity, lane, limits or Limits(), expect_node)
+    transport, endpoint = registry.resolve(url)
+    with trio.move_on_after(timeout):
+        link = await transport.connect(endpoint)
+        try:
+            introduced = await introduce(link, mine, judge_acceptor)
+        except (EndOfLink, LinkBroken) as error:
+            link.abort()
+            raise ConnectError(
+                f"{url}: the connection ended during the handshake: {error}", peer=url
+            ) from error
+        except BaseException:
+            link.abort()
+            raise
+        connection = Connection(link, introduced, handler, lane=lane, dialer=True)
+        nursery.start_soon(connection.run, name=f"connection to {connection.peer}")
+        return connection
+    raise ConnectError(f"{url}: no answer within {timeout:g} s", peer=url)
+
+
+__all__ = ["Connection", "Handler", "connect"]

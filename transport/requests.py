@@ -1,0 +1,163 @@
+"""Requests and responses as handlers and callers see them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import attrs
+
+from .abc import Buffer, Part, Payload
+from .frames import FRAMEWORK_STATUS
+
+if TYPE_CHECKING:
+    from .connection import Connection
+    from .errors import TransportError
+    from .session import Pending, Session
+
+
+@attrs.frozen
+class Identity:
+    """What a process says of itself. `cluster_id` "" is "not known yet", `node_id` -1 a client."""
+
+    cluster_id: str = ""
+    node_id: int = -1
+    incarnation: int = 0
+
+
+@attrs.frozen
+class PeerIdentity:
+    """Who is at the other end. `method`: how it proved that ("none" so far), `verified`: whether it did."""
+
+    cluster_id: str
+    node_id: int
+    incarnation: int
+    lane: str
+    method: str = "none"
+    verified: bool = False
+
+    def __str__(self) -> str:
+        who = f"node {self.node_id}" if self.node_id >= 0 else "a client"
+        return f"{who} ({self.lane})"
+
+
+class Response:
+    """An answer. Its payload is valid until `release()`, or the end of `with`."""
+
+    __slots__ = ("body", "payload")
+
+    def __init__(self, body: bytes, payload: Payload) -> None:
+        self.body = body
+        self.payload = payload
+
+    def release(self) -> None:
+        """Give the payload's memory back. Idempotent."""
+        self.payload.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.payload.release()
+
+
+OnDone = Callable[["Response | TransportError"], None]
+
+
+class RequestHandle:
+    """A request under way."""
+
+    __slots__ = ("_connection", "_pending")
+
+    def __init__(self, connection: Connection, pending: Pending) -> None:
+        self._connection = connection
+        self._pending = pending
+
+    def cancel(self) -> None:
+        """Withdraw it: `on_done` is not called any more, the peer is told. No-op when it is done."""
+        self._connection.withdraw(self._pending)
+
+
+class Request:
+    """A request as its handler gets it; answered once, now or later, on the thread that runs the connection.
+
+    `payload` is the handler's to release. `deadline` is a time of the trio clock, inf if there is none. A
+    notification is a request that nobody waits for: what is answered goes nowhere.
+    """
+
+    __slots__ = (
+        "_callbacks",
+        "_session",
+        "body",
+        "cancelled",
+        "connection",
+        "corr",
+        "deadline",
+        "kind",
+        "kind_version",
+        "max_response",
+        "payload",
+        "payload_bytes",
+    )
+
+    def __init__(
+        self, session: Session, kind: int, kind_version: int, corr: int, body: bytes, payload: Payload
+    ) -> None:
+        self._session = session
+        self._callbacks: list[Callable[[], None]] = []
+        self.kind = kind
+        self.kind_version = kind_version
+        self.corr = corr
+        self.body = body
+        self.payload = payload
+        self.payload_bytes = payload.nbytes
+        self.deadline = math.inf
+        self.max_response = 0
+        self.cancelled = False
+        """The requester does not wait any more, or the connection has ended."""
+        self.connection: Connection
+
+    @property
+    def peer(self) -> PeerIdentity:
+        return self.connection.peer
+
+    def reply(self, body: Buffer = b"", parts: Sequence[Part] = ()) -> None:
+        """Queue the answer and return at once. Nothing happens when nobody waits for it.
+
+        `parts` must not change until the peer has them: bytes, or memory that is left alone; file ranges as in `FileRange`.
+        An answer above the requester's or the connection's limits becomes an error there.
+
+        Raises:
+          RuntimeError: It was answered before.
+        """
+        self._session.reply(self, body, parts)
+        self.connection.queued()
+
+    def fail(self, code: int, detail: str) -> None:
+        """Answer with an error: the requester gets RemoteError(code, detail).
+
+        Raises:
+          ValueError: `code` is not from 1 to 2**31 - 1.
+          RuntimeError: It was answered before.
+        """
+        if not 0 < code < FRAMEWORK_STATUS:
+            raise ValueError(f"an error code of a handler is from 1 to 2**31 - 1, not {code}")
+        self._session.fail(self, code, detail)
+        self.connection.queued()
+
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """Call it when the requester withdraws or the connection ends before the answer; at once if that has happened."""
+        if self.cancelled:
+            callback()
+        else:
+            self._callbacks.append(callback)
+
+    def withdrawn(self) -> list[Callable[[], None]]:
+        """Mark it as cancelled; returns what is to be called."""
+        self.cancelled = True
+        callbacks, self._callbacks = self._callbacks, []
+        return callbacks

@@ -1,0 +1,154 @@
+"""Listening: accept links, shake hands with each in its own task, and run the connections."""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from . import registry
+from ._handshake import Introduced, Refusal, introduce, judge_dialer, make_hello
+from .abc import Link, Listener
+from .connection import Connection, Handler
+from .errors import TransportError
+from .frames import Hello, Limits, Status
+from .requests import Identity
+
+log = logging.getLogger("insync.transport")
+
+OnConnection = Callable[[Connection], None]
+
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+_EXHAUSTED_PAUSE = 0.1
+
+
+@attrs.frozen
+class Serving:
+    """A listener at work. `endpoints` are the URLs at which peers reach it, with real ports."""
+
+    endpoints: list[str]
+
+
+async def serve(
+    url: str,
+    handler: Handler,
+    *,
+    identity: Identity,
+    on_connect: OnConnection | None = None,
+    on_disconnect: OnConnection | None = None,
+    limits: Limits | None = None,
+    task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Listen until cancelled; the connections end with it. Start it by `nursery.start`, which returns a `Serving`.
+
+    `on_connect` is called before the first request of a connection, `on_disconnect` after its end. A node's newer
+    incarnation replaces its older connections of the same lane; an older incarnation is refused.
+
+    Raises:
+      AddressInUseError: Somebody else listens there.
+      UnknownSchemeError: No transport for this URL is installed.
+      OSError: The system refuses for another reason.
+      ValueError: The URL is malformed.
+    """
+    transport, endpoint = registry.resolve(url)
+    listener = await transport.listen(endpoint)
+    server = _Server(handler, identity, on_connect, on_disconnect, limits or Limits())
+    try:
+        async with trio.open_nursery() as nursery:
+            task_status.started(Serving([str(one) for one in listener.endpoints]))
+            await server.accept(listener, nursery)
+    finally:
+        with trio.CancelScope(shield=True):
+            await listener.aclose()
+
+
+@attrs.define(eq=False)
+class _Server:
+    handler: Handler
+    identity: Identity
+    on_connect: OnConnection | None
+    on_disconnect: OnConnection | None
+    limits: Limits
+    half_open: dict[Link, trio.CancelScope] = attrs.Factory(dict)
+    newest: dict[int, int] = attrs.Factory(dict)
+    connections: set[Connection] = attrs.Factory(set)
+
+    async def accept(self, listener: Listener, nursery: trio.Nursery) -> None:
+        while True:
+            try:
+                link = await listener.accept()
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                log.warning("cannot accept on %s for now: %s", listener.endpoints[0], error.strerror)
+                await trio.sleep(_EXHAUSTED_PAUSE)
+                continue
+            self._make_room()
+            nursery.start_soon(self._welcome, link, name=f"link from {link.remote}")
+
+    def _make_room(self) -> None:
+        """Those who connect and say nothing must not keep others out: the oldest goes."""
+        if len(self.half_open) >= self.limits.max_half_open:
+            link, scope = next(iter(self.half_open.items()))
+            log.warning("%s has not finished its handshake and makes room for others", link.remote)
+            del self.half_open[link]
+            scope.cancel()
+
+    async def _welcome(self, link: Link) -> None:
+        try:
+            introduced = await self._introduce(link)
+            if introduced is not None:
+                await self._run(link, introduced)
+        finally:
+            link.abort()
+
+    async def _introduce(self, link: Link) -> Introduced | None:
+        mine = make_hello(self.identity, "", self.limits)
+        with trio.move_on_after(self.limits.handshake_timeout) as scope:
+            self.half_open[link] = scope
+            try:
+                return await introduce(link, mine, self._judge)
+            except TransportError as error:
+                log.warning("no connection with %s: %s", link.remote, error)
+                return None
+            finally:
+                self.half_open.pop(link, None)
+        log.warning("%s did not finish its handshake in time", link.remote)
+        return None
+
+    def _judge(self, mine: Hello, theirs: Hello) -> Refusal | None:
+        newest = self.newest.get(theirs.node_id, 0)
+        if theirs.node_id >= 0 and theirs.incarnation < newest:
+            text = f"node {theirs.node_id} was started again: incarnation {newest} is known, this is {theirs.incarnation}"
+            return Refusal(Status.STALE_INCARNATION, text)
+        return judge_dialer(mine, theirs)
+
+    async def _run(self, link: Link, introduced: Introduced) -> None:
+        connection = Connection(link, introduced, self.handler, lane=introduced.hello.lane, dialer=False)
+        self._supersede(connection)
+        self.connections.add(connection)
+        try:
+            if self.on_connect is not None:
+                self.on_connect(connection)
+            await connection.run()
+        finally:
+            self.connections.discard(connection)
+            if self.on_disconnect is not None:
+                self.on_disconnect(connection)
+
+    def _supersede(self, newcomer: Connection) -> None:
+        peer = newcomer.peer
+        if peer.node_id < 0:
+            return
+        self.newest[peer.node_id] = max(peer.incarnation, self.newest.get(peer.node_id, 0))
+        for connection in list(self.connections):
+            other = connection.peer
+            same = (other.node_id, other.lane) == (peer.node_id, peer.lane)
+            if same and other.incarnation < peer.incarnation:
+                connection.abort(f"node {peer.node_id} was started again")
+
+
+__all__ = ["OnConnection", "Serving", "serve"]

@@ -1,0 +1,443 @@
+"""Requests on a connection as a machine without I/O: correlation, deadlines, cancelling, going away.
+
+Frames come in by `receive`, times by arguments; frames to send come out in `outbox`. Every request that was sent
+gets exactly one REPLY or ERROR (also when it was cancelled), so both sides agree on how many are unanswered.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from .abc import Buffer, Part
+from .errors import (
+    DeadlineExceeded,
+    Delivery,
+    FrameTooLargeError,
+    LinkClosed,
+    Overloaded,
+    PeerGoingAway,
+    ProtocolError,
+    RemoteError,
+    TransportError,
+)
+from .frames import Flag, Frame, FrameType, Header, Limits, Status, crc32c_of, encode_header
+from .requests import OnDone, Request, Response
+
+log = logging.getLogger("insync.transport")
+
+_IGNORED_FROM = 128
+
+
+@attrs.define(slots=True, eq=False)
+class Pending:
+    """A request of ours. `corr` is 0 until it is its turn to be sent."""
+
+    on_done: OnDone | None
+    deadline: float
+    kind: int
+    body: bytes
+    parts: Sequence[Part]
+    max_response: int
+    corr: int = 0
+
+    def __lt__(self, other: Pending) -> bool:
+        return self.deadline < other.deadline
+
+
+@attrs.define(slots=True)
+class Outgoing:
+    """A frame to send; `nbytes` is what of it occupies memory."""
+
+    head: bytes
+    parts: Sequence[Part]
+    nbytes: int
+
+
+class Session:
+    """One side of a connection after the handshake. `on_request` gets what the peer asks for."""
+
+    def __init__(
+        self, *, dialer: bool, limits: Limits, peer: str, on_request: Callable[[Request], None]
+    ) -> None:
+        self.limits = limits
+        self.outbox: deque[Outgoing] = deque()
+        self.outbox_bytes = 0
+        self.unanswered: dict[int, Request] = {}
+        self.unanswered_bytes = 0
+        self.peer_goes = False
+        self._peer = peer
+        self._on_request = on_request
+        self._next_corr = 1 if dialer else 2
+        self._peer_parity = 0 if dialer else 1
+        self._last_peer_corr = 0
+        self._pending: dict[int, Pending] = {}
+        self._tombstones: set[int] = set()
+        self._waiting: deque[Pending] = deque()
+        self._deadlines: list[Pending] = []
+        self.goes = False
+        self._ended: TransportError | None = None
+
+    # Requests of ours.
+
+    def request(
+        self,
+        kind: int,
+        body: Buffer,
+        parts: Sequence[Part],
+        *,
+        deadline: float,
+        now: float,
+        max_response: int,
+        on_done: OnDone,
+    ) -> Pending:
+        """Queue a request, to be sent when fewer than `max_in_flight` are unanswered.
+
+        Raises:
+          LinkClosed, PeerGoingAway, ConnectionLost: The connection takes no more requests.
+          FrameTooLargeError: It is above the limits.
+          Overloaded: Too many wait already.
+        """
+        self._check_open()
+        body = bytes(body)
+        self._check_size(len(body), size_of(parts))
+        pending = Pending(
+            on_done, deadline, kind, body, parts, min(max_response, self.limits.max_payload_bytes)
+        )
+        if deadline != math.inf:
+            self._push_deadline(pending)
+        if self._waiting or self._in_flight >= self.limits.max_in_flight:
+            if len(self._waiting) >= self.limits.max_waiting:
+                raise Overloaded(
+                    f"{len(self._waiting)} requests to {self._peer} wait for their turn", peer=self._peer
+                )
+            self._waiting.append(pending)
+        else:
+            self._send_request(pending, now)
+        return pending
+
+    def cancel(self, pending: Pending) -> None:
+        """Withdraw a request; its `on_done` is not called. No-op when it is done."""
+        if pending.on_done is not None:
+            pending.on_done = None
+            self._bury(pending)
+
+    def notify(self, kind: int, body: Buffer) -> bool:
+        """Queue a notification; False when the connection takes none, or has too much to send."""
+        if self._ended or self.goes or self.peer_goes or self.outbox_bytes > self.limits.send_budget_bytes:
+            return False
+        body = bytes(body)
+        self._check_size(len(body), 0)
+        self._queue(encode_header(FrameType.NOTIFY, 0, kind=kind, flags=Flag.NO_REPLY, body=body))
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is asked, either way."""
+        return not self._pending and not self._waiting and not self.unanswered
+
+    @property
+    def is_alone(self) -> bool:
+        """A single request is under way: it may as well be sent at once."""
+        return len(self._pending) == 1
+
+    @property
+    def next_deadline(self) -> float:
+        while self._deadlines and self._deadlines[0].on_done is None:
+            heapq.heappop(self._deadlines)
+        return self._deadlines[0].deadline if self._deadlines else math.inf
+
+    def expire(self, now: float) -> None:
+        """End the requests whose deadline has come."""
+        while self.next_deadline <= now:
+            pending = heapq.heappop(self._deadlines)
+            self._bury(pending)
+            sent = pending.corr != 0
+            delivery: Delivery = "maybe" if sent else "never"
+            what = "no answer" if sent else "not even sent: too many requests are under way;"
+            text = f"request {pending.kind} to {self._peer}: {what} within its timeout"
+            self._done(pending, DeadlineExceeded(text, peer=self._peer, delivery=delivery))
+
+    # Requests of the peer.
+
+    def reply(self, request: Request, body: Buffer, parts: Sequence[Part]) -> None:
+        """Queue an answer, if anybody waits for it."""
+        if not self._answered(request):
+            return
+        body, size = bytes(body), size_of(parts)
+        most = min(request.max_response, self.limits.max_payload_bytes)
+        if len(body) > self.limits.max_body_bytes or size > most:
+            detail = f"the answer to request {request.kind} has a payload of {size} bytes, above {most}"
+            log.warning("%s: %s", self._peer, detail)
+            self._queue_error(request.corr, Status.RESPONSE_TOO_LARGE, detail)
+            return
+        flags, crc = payload_check(parts)
+        head = encode_header(
+            FrameType.REPLY, request.corr, flags=flags, body=body, payload_length=size, payload_crc=crc
+        )
+        self._queue(head, parts)
+
+    def fail(self, request: Request, code: int, detail: str) -> None:
+        """Queue an error as the answer, if anybody waits for it."""
+        if self._answered(request):
+            self._queue_error(request.corr, code, detail)
+
+    def go_away(self) -> None:
+        """Take no more requests, and tell the peer which was the last."""
+        if not self.goes:
+            self.goes = True
+            self._queue(encode_header(FrameType.GOAWAY, self._last_peer_corr))
+
+    def ping(self) -> None:
+        self._queue(encode_header(FrameType.PING, 0))
+
+    # What comes in.
+
+    def receive(self, frame: Frame, now: float) -> None:
+        """Take a frame.
+
+        Raises:
+          ProtocolError: The peer must not send this, now or ever.
+        """
+        kind = frame.header.type
+        if kind == FrameType.REPLY:
+            self._receive_reply(frame, now)
+        elif kind == FrameType.REQUEST:
+            self._receive_request(frame, now)
+        elif kind == FrameType.NOTIFY:
+            self._on_request(self._make_request(frame))
+        else:
+            self._receive_control(frame, now)
+
+    def end(self, error: TransportError) -> None:
+        """The connection has ended: nothing is sent any more, everybody who waits is told."""
+        self._ended = error
+        self.outbox.clear()
+        self.outbox_bytes = 0
+        waiting, self._waiting = self._waiting, deque()
+        pending, self._pending = self._pending, {}
+        for one in pending.values():
+            self._done(one, _copy(error, "maybe"))
+        for one in waiting:
+            self._done(one, _copy(error, "never"))
+        requests, self.unanswered = self.unanswered, {}
+        for request in requests.values():
+            self._withdraw(request)
+
+    def _receive_reply(self, frame: Frame, now: float) -> None:
+        header = frame.header
+        pending = self._pending.pop(header.corr, None)
+        if pending is None:
+            frame.payload.release()
+            self._forget(header)
+        elif header.payload_length > pending.max_response:
+            frame.payload.release()
+            self._pending[header.corr] = pending
+            raise ProtocolError(
+                f"{self._peer} answers with {header.payload_length} bytes, above the request's limit"
+            )
+        else:
+            self._done(pending, Response(frame.body, frame.payload))
+        self._send_waiting(now)
+
+    def _receive_error(self, frame: Frame, now: float) -> None:
+        pending = self._pending.pop(frame.header.corr, None)
+        if pending is None:
+            self._forget(frame.header)
+        else:
+            detail = frame.body.decode(errors="replace")
+            self._done(pending, RemoteError(frame.header.aux, detail, peer=self._peer))
+        self._send_waiting(now)
+
+    def _receive_request(self, frame: Frame, now: float) -> None:
+        header = frame.header
+        if header.corr <= self._last_peer_corr or header.corr & 1 != self._peer_parity:
+            raise ProtocolError(f"{self._peer} uses the number {header.corr} for a request, out of turn")
+        if self.goes:
+            frame.payload.release()
+            return
+        self._last_peer_corr = header.corr
+        request = self._make_request(frame)
+        request.max_response = header.max_response
+        if header.aux:
+            request.deadline = now + header.aux / 1000
+        self.unanswered[header.corr] = request
+        self.unanswered_bytes += request.payload_bytes
+        self._on_request(request)
+
+    def _make_request(self, frame: Frame) -> Request:
+        header = frame.header
+        corr = header.corr if header.type == FrameType.REQUEST else 0
+        return Request(self, header.kind, header.kind_version, corr, frame.body, frame.payload)
+
+    def _receive_control(self, frame: Frame, now: float) -> None:
+        frame.payload.release()
+        header = frame.header
+        if header.type == FrameType.ERROR:
+            self._receive_error(frame, now)
+        elif header.type == FrameType.CANCEL:
+            self._receive_cancel(header.corr)
+        elif header.type == FrameType.PING:
+            self._queue(encode_header(FrameType.PONG, 0, aux=header.aux))
+        elif header.type == FrameType.GOAWAY:
+            self._receive_goaway(header.corr)
+        elif header.type != FrameType.PONG and header.type < _IGNORED_FROM:
+            raise ProtocolError(f"{self._peer} sent a frame of type {header.type}, which was not agreed on")
+
+    def _receive_cancel(self, corr: int) -> None:
+        request = self.unanswered.pop(corr, None)
+        if request is not None:
+            self.unanswered_bytes -= request.payload_bytes
+            self._queue_error(corr, Status.CANCELLED, "")
+            self._withdraw(request)
+
+    def _receive_goaway(self, last_corr: int) -> None:
+        """What the peer has not begun will get no answer."""
+        self.peer_goes = True
+        self._tombstones = {corr for corr in self._tombstones if corr <= last_corr}
+        unseen = [self._pending.pop(corr) for corr in list(self._pending) if corr > last_corr]
+        waiting, self._waiting = self._waiting, deque()
+        for pending in (*unseen, *waiting):
+            self._done(pending, PeerGoingAway(f"{self._peer} is closing the connection", peer=self._peer))
+
+    # Details.
+
+    @property
+    def _in_flight(self) -> int:
+        return len(self._pending) + len(self._tombstones)
+
+    def _bury(self, pending: Pending) -> None:
+        """Nobody waits for the answer any more, but it will come."""
+        if self._pending.pop(pending.corr, None) is not None:
+            self._tombstones.add(pending.corr)
+            self._queue(encode_header(FrameType.CANCEL, pending.corr))
+
+    def _forget(self, header: Header) -> None:
+        try:
+            self._tombstones.remove(header.corr)
+        except KeyError:
+            raise ProtocolError(f"{self._peer} answers request {header.corr}, which is not open") from None
+
+    def _send_waiting(self, now: float) -> None:
+        while self._waiting and self._in_flight < self.limits.max_in_flight:
+            pending = self._waiting.popleft()
+            if pending.on_done is not None:
+                self._send_request(pending, now)
+
+    def _send_request(self, pending: Pending, now: float) -> None:
+        pending.corr = corr = self._next_corr
+        self._next_corr += 2
+        self._pending[corr] = pending
+        remaining = 0
+        if pending.deadline != math.inf:
+            remaining = min(max(1, int((pending.deadline - now) * 1000)), 0xFFFFFFFF)
+        flags, crc = payload_check(pending.parts)
+        head = encode_header(
+            FrameType.REQUEST,
+            corr,
+            kind=pending.kind,
+            flags=flags,
+            aux=remaining,
+            body=pending.body,
+            payload_length=size_of(pending.parts),
+            payload_crc=crc,
+            max_response=pending.max_response,
+        )
+        self._queue(head, pending.parts)
+        pending.body, pending.parts = b"", ()
+
+    def _queue(self, head: bytes, parts: Sequence[Part] = ()) -> None:
+        nbytes = len(head)
+        for part in parts:
+            if isinstance(part, bytes | bytearray | memoryview):
+                nbytes += memoryview(part).nbytes
+        self.outbox.append(Outgoing(head, parts, nbytes))
+        self.outbox_bytes += nbytes
+
+    def _queue_error(self, corr: int, code: int, detail: str) -> None:
+        body = detail.encode(errors="replace")[: min(4096, self.limits.max_body_bytes)]
+        self._queue(encode_header(FrameType.ERROR, corr, aux=code, body=body))
+
+    def _answered(self, request: Request) -> bool:
+        """Whether the answer is wanted; it cannot be given twice."""
+        if request.corr == 0 or request.cancelled:
+            return False
+        if self.unanswered.pop(request.corr, None) is None:
+            raise RuntimeError(f"request {request.kind} of {self._peer} was answered before")
+        self.unanswered_bytes -= request.payload_bytes
+        return True
+
+    def _withdraw(self, request: Request) -> None:
+        for callback in request.withdrawn():
+            _call(callback)
+
+    def _done(self, pending: Pending, outcome: Response | TransportError) -> None:
+        on_done, pending.on_done = pending.on_done, None
+        if on_done is not None:
+            _call(on_done, outcome)
+        elif isinstance(outcome, Response):
+            outcome.release()
+
+    def _push_deadline(self, pending: Pending) -> None:
+        heapq.heappush(self._deadlines, pending)
+        if len(self._deadlines) > 64 + 2 * (self._in_flight + len(self._waiting)):
+            self._deadlines = [one for one in self._deadlines if one.on_done is not None]
+            heapq.heapify(self._deadlines)
+
+    def _check_open(self) -> None:
+        if self._ended is not None:
+            raise _copy(self._ended, "never")
+        if self.goes:
+            raise LinkClosed(f"the connection to {self._peer} is being closed here", peer=self._peer)
+        if self.peer_goes:
+            raise PeerGoingAway(f"{self._peer} is closing the connection", peer=self._peer)
+
+    def _check_size(self, body: int, payload: int) -> None:
+        if body > self.limits.max_body_bytes or payload > self.limits.max_payload_bytes:
+            raise FrameTooLargeError(
+                f"a body of {body} and a payload of {payload} bytes: the limits with {self._peer} are "
+                f"{self.limits.max_body_bytes} and {self.limits.max_payload_bytes}",
+                peer=self._peer,
+            )
+
+
+def size_of(parts: Sequence[Part]) -> int:
+    """The bytes of a payload. ValueError for a memoryview with gaps."""
+    size = 0
+    for part in parts:
+        if isinstance(part, bytes | bytearray):
+            size += len(part)
+        elif isinstance(part, memoryview):
+            if not part.c_contiguous:
+                raise ValueError("a part of a payload must be contiguous: copy it with bytes() first")
+            size += part.nbytes
+        else:
+            size += part.length
+    return size
+
+
+def payload_check(parts: Sequence[Part]) -> tuple[int, int]:
+    """Flags and CRC of a payload. With file ranges there is none: computing it would read what sendfile need not."""
+    if not parts or not all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
+        return 0, 0
+    return Flag.PAYLOAD_CRC, crc32c_of(parts)  # type: ignore[arg-type]
+
+
+def _call(callback: Callable[..., None], *arguments: object) -> None:
+    """Call what a user gave us; its failure is not the connection's."""
+    try:
+        callback(*arguments)
+    except Exception:
+        log.exception("the callback %r failed", callback)
+
+
+def _copy(error: TransportError, delivery: Delivery) -> TransportError:
+    """The same error for one more caller: a raised exception carries that caller's traceback."""
+    if isinstance(error, RemoteError | Overloaded):
+        return error
+    return type(error)(str(error), peer=error.peer, delivery=delivery)

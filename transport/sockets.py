@@ -1,0 +1,277 @@
+"""Byte streams on non-blocking sockets, for every plugin whose streams are sockets."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from collections.abc import Sequence
+
+import trio
+
+from ._native import ffi, lib
+from .abc import Buffer, Capabilities, FileRange, Part
+from .errors import LinkBroken, LinkClosed, RangeTruncated
+from .stream import ByteListener, ByteStream
+from .urls import Endpoint
+
+SENDFILE_FROM = 16 << 10
+"""Shorter ranges are read and sent with their neighbours: two system calls cost more than copying."""
+QUANTUM = 256 << 10
+"""Bytes of file ranges sent between two checkpoints."""
+_JOIN_BELOW = 64 << 10
+_MAX_BUFFERS = 512
+_COPY_CHUNK = 256 << 10
+
+_warmers = trio.CapacityLimiter(4)
+
+
+class SocketStream(ByteStream):
+    """A connected, non-blocking stream socket. It owns the socket."""
+
+    def __init__(self, sock: socket.socket, caps: Capabilities, local: Endpoint, remote: Endpoint) -> None:
+        self.caps, self.local, self.remote = caps, local, remote
+        self._socket = sock
+        self._closed = False
+        self._drained = True
+
+    def send_now(self, data: Buffer) -> int:
+        self._check_open()
+        try:
+            return self._socket.send(data, socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._broken(error) from error
+
+    async def send(self, parts: Sequence[Part]) -> None:
+        self._check_open()
+        pieces: list[Part] = [_short_range(part) for part in parts]
+        if any(_is_range(piece) for piece in pieces):
+            await self._send_mixed(pieces)
+        else:
+            await self._send_buffers(pieces)  # type: ignore[arg-type]
+
+    async def receive_into(self, buffer: memoryview) -> int:
+        self._check_open()
+        if not self._drained:
+            await trio.lowlevel.checkpoint()
+        while True:
+            if self._drained:
+                await self._wait_readable()
+            try:
+                count = self._socket.recv_into(buffer)
+            except BlockingIOError:
+                self._drained = True
+                continue
+            except OSError as error:
+                raise self._broken(error) from error
+            self._drained = count < len(buffer)
+            return count
+
+    async def send_eof(self) -> None:
+        self._check_open()
+        try:
+            self._socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            raise self._broken(error) from error
+        await trio.lowlevel.checkpoint()
+
+    async def aclose(self) -> None:
+        self._close()
+        await trio.lowlevel.checkpoint()
+
+    def abort(self) -> None:
+        if not self._closed:
+            # Reset at once: what is queued refers to memory and files that may change now.
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._close()
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+
+    async def _send_buffers(self, buffers: list[Buffer]) -> None:
+        if len(buffers) > 1 and sum(map(len, buffers)) <= _JOIN_BELOW:
+            buffers = [b"".join(buffers)]
+        rest = [memoryview(buffer) for buffer in buffers if len(buffer)]
+        while rest:
+            self._check_open()
+            try:
+                count = self._socket.sendmsg(
+                    rest[:_MAX_BUFFERS], (), socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT
+                )
+            except BlockingIOError:
+                await self._wait_writable()
+                continue
+            except OSError as error:
+                raise self._broken(error) from error
+            _advance(rest, count)
+
+    async def _send_mixed(self, parts: list[Part]) -> None:
+        """Buffers and file ranges, by the C sender; a range whose file cannot be sent by sendfile is copied."""
+        await self._warm(parts)
+        # `views` keeps the buffers where they are while C points at them.
+        views = [None if _is_range(part) else ffi.from_buffer(part) for part in parts]
+        native = ffi.new("isr_tx_part[]", len(parts))
+        for slot, part, view in zip(native, parts, views, strict=True):
+            if view is not None:
+                slot.data, slot.length, slot.fd = view, len(part), -1  # type: ignore[arg-type]
+            else:
+                slot.fd, slot.offset, slot.length = part.fileno(), part.offset, part.length  # type: ignore[union-attr]
+        cursor, sent = ffi.new("isr_tx_cursor *"), ffi.new("int64_t *")
+        while True:
+            self._check_open()
+            code = lib.isr_tx_step(self._socket.fileno(), native, len(parts), cursor, QUANTUM, sent)
+            if code == lib.ISR_TX_DONE:
+                return
+            if code == lib.ISR_TX_BLOCKED:
+                await self._wait_writable()
+            elif code == lib.ISR_TX_QUANTUM:
+                await trio.lowlevel.checkpoint()
+            elif code == lib.ISR_TX_NO_SENDFILE:
+                await self._copy(parts[cursor.part], cursor.done)  # type: ignore[arg-type]
+                cursor.part, cursor.done = cursor.part + 1, 0
+            elif code == lib.ISR_TX_TRUNCATED:
+                raise _truncated(parts[cursor.part], cursor.done)  # type: ignore[arg-type]
+            else:
+                raise self._broken(OSError(-code, os.strerror(-code)))
+
+    async def _copy(self, part: FileRange, done: int) -> None:
+        while done < part.length:
+            data = os.pread(part.fileno(), min(_COPY_CHUNK, part.length - done), part.offset + done)
+            if not data:
+                raise _truncated(part, done)
+            await self._send_buffers([data])
+            done += len(data)
+
+    async def _warm(self, parts: list[Part]) -> None:
+        """Bring cold files into memory on another thread: sendfile would block this one on the disk."""
+        for part in parts:
+            if _is_range(part) and lib.isr_tx_is_warm(part.fileno(), part.offset, part.length) == 0:  # type: ignore[union-attr]
+                await trio.to_thread.run_sync(_read_through, part, limiter=_warmers)
+
+    async def _wait_readable(self) -> None:
+        try:
+            await trio.lowlevel.wait_readable(self._socket)
+        except (trio.ClosedResourceError, ValueError) as error:
+            raise self._link_closed() from error
+        self._check_open()
+
+    async def _wait_writable(self) -> None:
+        try:
+            await trio.lowlevel.wait_writable(self._socket)
+        except (trio.ClosedResourceError, ValueError) as error:
+            raise self._link_closed() from error
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._link_closed()
+
+    def _link_closed(self) -> LinkClosed:
+        return LinkClosed(f"the link to {self.remote} was closed here", peer=str(self.remote))
+
+    def _broken(self, error: OSError) -> LinkBroken:
+        return LinkBroken(
+            f"the link to {self.remote} broke: {error.strerror or error}", peer=str(self.remote)
+        )
+
+
+class SocketListener(ByteListener):
+    """Accepts on listening, non-blocking sockets. Subclasses say what a stream's socket needs and its addresses are."""
+
+    def __init__(self, sock: socket.socket, caps: Capabilities, endpoints: Sequence[Endpoint]) -> None:
+        self.endpoints = endpoints
+        self._caps = caps
+        self._socket = sock
+        self._closed = False
+
+    def prepare(self, sock: socket.socket) -> tuple[Endpoint, Endpoint]:
+        """Set the options of an accepted socket; returns its local and remote endpoint."""
+        raise NotImplementedError
+
+    async def accept(self) -> ByteStream:
+        while True:
+            try:
+                if self._closed:
+                    raise LinkClosed(f"the listener on {self.endpoints[0]} was closed here")
+                await trio.lowlevel.wait_readable(self._socket)
+                sock, _ = self._socket.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                continue
+            except trio.ClosedResourceError as error:
+                raise LinkClosed(f"the listener on {self.endpoints[0]} was closed here") from error
+            try:
+                sock.setblocking(False)
+                local, remote = self.prepare(sock)
+            except OSError as error:
+                sock.close()
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    raise
+                continue
+            return SocketStream(sock, self._caps, local, remote)
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            trio.lowlevel.notify_closing(self._socket)
+            self._socket.close()
+        await trio.lowlevel.checkpoint()
+
+
+def _is_range(part: Part) -> bool:
+    return not isinstance(part, bytes | bytearray | memoryview)
+
+
+def _short_range(part: Part) -> Part:
+    """A short range as bytes, a memoryview as one of bytes; anything else as it is."""
+    if type(part) is bytes:
+        return part
+    if isinstance(part, memoryview):
+        return part.cast("B") if part.itemsize != 1 or part.ndim != 1 else part
+    if isinstance(part, bytes | bytearray) or part.length >= SENDFILE_FROM:
+        return part
+    return read_range(part)
+
+
+def read_range(part: FileRange) -> bytes:
+    """The bytes of a range. Raises RangeTruncated."""
+    chunks = []
+    done = 0
+    while done < part.length:
+        data = os.pread(part.fileno(), part.length - done, part.offset + done)
+        if not data:
+            raise _truncated(part, done)
+        chunks.append(data)
+        done += len(data)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _read_through(part: FileRange) -> None:
+    with open(os.devnull, "wb") as sink:
+        done = 0
+        while done < part.length:
+            count = os.sendfile(sink.fileno(), part.fileno(), part.offset + done, part.length - done)
+            if count == 0:
+                return
+            done += count
+
+
+def _truncated(part: FileRange, done: int) -> RangeTruncated:
+    return RangeTruncated(
+        f"a file ends at byte {part.offset + done}, inside the range of {part.length} bytes from {part.offset} "
+        "that was being sent: a log must not be cut while its bytes are on their way"
+    )
+
+
+def _advance(buffers: list[memoryview], count: int) -> None:
+    index = 0
+    while index < len(buffers) and count >= len(buffers[index]):
+        count -= len(buffers[index])
+        index += 1
+    del buffers[:index]
+    if count:
+        buffers[0] = buffers[0][count:]

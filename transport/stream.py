@@ -1,0 +1,303 @@
+"""Frames over byte streams: a plugin for a byte stream implements opening and listening, the rest is here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from ._payload import POOL, BufferPayload, bytes_payload
+from .abc import Buffer, Capabilities, Link, LinkTransport, Listener, Part, Payload
+from .errors import EndOfLink, LinkBroken
+from .frames import (
+    HEADER_SIZE,
+    PREFACE,
+    Frame,
+    Header,
+    check_frame,
+    decode_header,
+    encode_header,
+    hello_length,
+)
+from .urls import Endpoint
+
+RECEIVE_BUFFER = 256 << 10
+LARGE_PAYLOAD = 64 << 10
+"""From here on a payload is received straight into memory of its own."""
+
+
+class ByteStream(ABC):
+    """An ordered, reliable duplex of bytes, used by one sending and one receiving task."""
+
+    local: Endpoint
+    remote: Endpoint
+    caps: Capabilities
+
+    @abstractmethod
+    async def send(self, parts: Sequence[Part]) -> None:
+        """Send it all, in order. Raises LinkBroken, LinkClosed, RangeTruncated."""
+
+    @abstractmethod
+    async def receive_into(self, buffer: memoryview) -> int:
+        """Receive at least one byte; 0 at the end. Cancelling loses nothing. Raises LinkBroken, LinkClosed."""
+
+    async def send_eof(self) -> None:
+        """Nothing more will be sent; only with `caps.half_close`."""
+        await trio.lowlevel.checkpoint()
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Close in good order; when cancelled, closed all the same. Idempotent."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Close at once, without blocking; wakes both tasks with LinkClosed. Idempotent."""
+
+    def send_now(self, data: Buffer) -> int:
+        """Send what goes without waiting; returns how many bytes went. Raises LinkBroken, LinkClosed."""
+        return 0
+
+
+class ByteListener(ABC):
+    """Accepts byte streams; see `Listener`."""
+
+    endpoints: Sequence[Endpoint]
+
+    @abstractmethod
+    async def accept(self) -> ByteStream: ...
+
+    @abstractmethod
+    async def aclose(self) -> None: ...
+
+
+class StreamTransport(LinkTransport):
+    """A transport whose links are byte streams. `parse` remains to be written, too."""
+
+    @abstractmethod
+    async def open_stream(self, endpoint: Endpoint) -> ByteStream:
+        """Open a stream. Raises ConnectError."""
+
+    @abstractmethod
+    async def listen_streams(self, endpoint: Endpoint) -> ByteListener:
+        """Open a listener. Raises AddressInUseError, OSError."""
+
+    async def connect(self, endpoint: Endpoint) -> Link:
+        return StreamLink(await self.open_stream(endpoint))
+
+    async def listen(self, endpoint: Endpoint) -> Listener:
+        return _StreamListener(await self.listen_streams(endpoint))
+
+
+class _StreamListener(Listener):
+    def __init__(self, listener: ByteListener) -> None:
+        self._listener = listener
+        self.endpoints = listener.endpoints
+
+    async def accept(self) -> Link:
+        return StreamLink(await self._listener.accept())
+
+    async def aclose(self) -> None:
+        await self._listener.aclose()
+
+
+@attrs.define(slots=True, eq=False)
+class _Partial:
+    """A frame too large for the receive buffer, while it comes in."""
+
+    header: Header
+    body: bytearray
+    payload: BufferPayload
+    missing: list[memoryview]
+
+
+class StreamLink(Link):
+    """Frames on a byte stream. Many frames are parsed from one read, and many are sent by one write."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self.caps, self.local, self.remote = stream.caps, stream.local, stream.remote
+        self._buffer = memoryview(bytearray(RECEIVE_BUFFER))
+        self._start = self._end = 0
+        self._partial: _Partial | None = None
+        self._ready: list[Frame] = []
+        self._rest = memoryview(b"")
+        self._sending = self._receiving = False
+
+    async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
+        await self.send_many([(head, parts)])
+
+    async def send_many(self, frames: Sequence[tuple[Buffer, Sequence[Part]]]) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending on this link")
+        pieces: list[Part] = [self._rest] if self._rest else []
+        for head, parts in frames:
+            pieces.append(head)
+            pieces.extend(parts)
+        self._sending = True
+        try:
+            await self._stream.send(pieces)
+        except BaseException:
+            self.abort()
+            raise
+        finally:
+            self._sending = False
+        self._rest = memoryview(b"")
+
+    def send_now(self, head: Buffer) -> bool:
+        if self._sending or self._rest:
+            return False
+        self._rest = memoryview(head)[self._stream.send_now(head) :]
+        return True
+
+    @property
+    def has_rest(self) -> bool:
+        return len(self._rest) > 0
+
+    async def recv(self) -> tuple[memoryview, Payload]:
+        if not self._ready:
+            self._ready = await self.recv_many()
+        frame = self._ready.pop(0)
+        return memoryview(_encode_again(frame)), frame.payload
+
+    async def recv_many(self) -> list[Frame]:
+        with self._receiver():
+            while True:
+                frames = self._parse()
+                if frames:
+                    return frames
+                await self._fill()
+
+    async def recv_hello(self) -> bytes:
+        with self._receiver():
+            await self._fill_until(PREFACE.size)
+            length = PREFACE.size + hello_length(
+                bytes(self._buffer[self._start : self._start + PREFACE.size])
+            )
+            await self._fill_until(length)
+            hello = bytes(self._buffer[self._start : self._start + length])
+            self._start += length
+            return hello
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def abort(self) -> None:
+        self._stream.abort()
+
+    @contextmanager
+    def _receiver(self) -> Iterator[None]:
+        if self._receiving:
+            raise trio.BusyResourceError("another task is receiving on this link")
+        self._receiving = True
+        try:
+            yield
+        finally:
+            self._receiving = False
+
+    def _parse(self) -> list[Frame]:
+        """All whole frames that are there; a large one that has begun becomes `_partial`."""
+        frames, self._ready = self._ready, []
+        if self._partial is not None:
+            if self._partial.missing:
+                return frames
+            frames.append(self._finish(self._partial))
+            self._partial = None
+        while self._end - self._start >= HEADER_SIZE:
+            start = self._start
+            header = decode_header(bytes(self._buffer[start : start + HEADER_SIZE]), self.limits)
+            if header.payload_length >= LARGE_PAYLOAD or header.total > RECEIVE_BUFFER:
+                if self._end - start < header.size:
+                    break
+                partial = self._begin(header)
+                if partial.missing:
+                    self._partial = partial
+                    break
+                frames.append(self._finish(partial))
+                continue
+            if self._end - start < header.total:
+                break
+            frames.append(self._take(header))
+        return frames
+
+    def _take(self, header: Header) -> Frame:
+        body_at = self._start + header.size
+        payload_at = body_at + header.body_length
+        self._start = payload_at + header.payload_length
+        body = bytes(self._buffer[body_at:payload_at])
+        frame = Frame(header, body, bytes_payload(bytes(self._buffer[payload_at : self._start])))
+        check_frame(frame)
+        return frame
+
+    def _begin(self, header: Header) -> _Partial:
+        """Lay out a large frame; what is in the buffer goes to its place, the rest will be received there."""
+        body, payload = bytearray(header.body_length), POOL.take(header.payload_length)
+        self._start += header.size
+        missing = []
+        for target in (memoryview(body), payload.view()):
+            there = min(len(target), self._end - self._start)
+            target[:there] = self._buffer[self._start : self._start + there]
+            self._start += there
+            if there < len(target):
+                missing.append(target[there:])
+        return _Partial(header, body, payload, missing)
+
+    @staticmethod
+    def _finish(partial: _Partial) -> Frame:
+        frame = Frame(partial.header, bytes(partial.body), partial.payload)
+        check_frame(frame)
+        return frame
+
+    async def _fill(self) -> None:
+        if self._partial is None:
+            await self._fill_buffer()
+            return
+        target = self._partial.missing[0]
+        count = await self._receive(target)
+        if count == len(target):
+            del self._partial.missing[0]
+        else:
+            self._partial.missing[0] = target[count:]
+
+    async def _fill_until(self, size: int) -> None:
+        while self._end - self._start < size:
+            await self._fill_buffer()
+
+    async def _fill_buffer(self) -> None:
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif RECEIVE_BUFFER - self._start < HEADER_SIZE or self._end == RECEIVE_BUFFER:
+            rest = bytes(self._buffer[self._start : self._end])
+            self._start, self._end = 0, len(rest)
+            self._buffer[: len(rest)] = rest
+        self._end += await self._receive(self._buffer[self._end :])
+
+    async def _receive(self, target: memoryview) -> int:
+        count = await self._stream.receive_into(target)
+        if count == 0:
+            if self._partial is None and self._start == self._end:
+                raise EndOfLink(f"{self.remote} closed the connection", peer=str(self.remote))
+            raise LinkBroken(f"{self.remote} closed the connection inside a frame", peer=str(self.remote))
+        self.received += count
+        return count
+
+
+def _encode_again(frame: Frame) -> bytes:
+    header = frame.header
+    return encode_header(
+        header.type,
+        header.corr,
+        kind=header.kind,
+        kind_version=header.kind_version,
+        flags=header.flags,
+        aux=header.aux,
+        body=frame.body,
+        payload_length=header.payload_length,
+        payload_crc=header.payload_crc,
+        max_response=header.max_response,
+    )
