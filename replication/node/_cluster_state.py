@@ -43,7 +43,9 @@ class ViewReader:
             if cls is None:
                 continue
             known = self._decoded.get(key)
-            record = known[1] if known is not None and known[0] == entry else wire.decode_record(cls, entry.value)
+            record = (
+                known[1] if known is not None and known[0] == entry else wire.decode_record(cls, entry.value)
+            )
             fresh[key] = (entry, record)
             match record:
                 case rec.NodeRecord():
@@ -102,6 +104,7 @@ class ClusterState:
         self._next_request = 0
         self._creations: dict[int, Callable[[m.CreateTopicResponse], None]] = {}
         self.ready = trio.Event()
+        self.leaving = False
 
     @property
     def is_controller(self) -> bool:
@@ -110,10 +113,18 @@ class ClusterState:
     def create_topic(
         self, request: m.CreateTopicRequest, reply: Callable[[m.CreateTopicResponse], None]
     ) -> None:
-        """Ask our own controller; `reply` is called once."""
+        """Ask our own controller, as soon as it knows of every node that is there now; `reply` is called once."""
         self._next_request += 1
         self._creations[self._next_request] = reply
-        self._step(ctl.CreateTopic(request_id=self._next_request, request=request, topic_id=uuid.uuid4().hex))
+        wish = ctl.CreateTopic(request_id=self._next_request, request=request, topic_id=uuid.uuid4().hex)
+        self._nursery.start_soon(self._create_topic, wish)
+
+    async def _create_topic(self, wish: ctl.CreateTopic) -> None:
+        try:
+            await self._read()
+        except MetadataError as error:
+            log.warning("topic %s is created without another look: %s", wish.request.name, error)
+        self._step(wish)
 
     def read_again(self) -> None:
         """Have the store read though no watch fired."""
@@ -173,7 +184,10 @@ class ClusterState:
         try:
             for node_id, incarnation in proposal.joining:
                 entry = (await self._store.get(rec.node_key(node_id))).entry
-                if entry is None or wire.decode_record(rec.NodeRecord, entry.value).incarnation != incarnation:
+                if (
+                    entry is None
+                    or wire.decode_record(rec.NodeRecord, entry.value).incarnation != incarnation
+                ):
                     return refused
                 compares.append(store_api.ValueIs(rec.node_key(node_id), entry.value))
             put = store_api.Put(key, wire.encode_record(proposal.record))
@@ -207,7 +221,8 @@ class ClusterState:
             for key, version in effect.checks.items()
         ]
         puts = [
-            store_api.Put(put.key, wire.encode_record(put.record), ephemeral=put.ephemeral) for put in effect.puts
+            store_api.Put(put.key, wire.encode_record(put.record), ephemeral=put.ephemeral)
+            for put in effect.puts
         ]
         try:
             outcome = await self._store.commit(compares, puts, session=self.session)
@@ -228,6 +243,11 @@ class ClusterState:
     def session_lost(self) -> None:
         self._step(ctl.SessionLost())
 
+    async def leave(self) -> None:
+        """Give the registration back, so that others take over at once."""
+        self.leaving = True
+        await self.session.close()
+
     async def producer_ids(self, count: int) -> int:
         """Take `count` producer ids out of the store; the first of them.
 
@@ -244,5 +264,3 @@ class ClusterState:
             outcome = await self._store.commit([compare], [store_api.Put(rec.PRODUCER_IDS_KEY, record)])
             if isinstance(outcome, store_api.Committed):
                 return first
-
-

@@ -54,7 +54,9 @@ class Fetchers:
         if effect.delayed:
             fetcher.rest(partition)
             pause = self.settings.replica_fetch_backoff_ms / 1000
-            fetcher.resting[partition] = self.node.timers.call_after(pause, lambda: fetcher.want(partition, effect))
+            fetcher.resting[partition] = self.node.timers.call_after(
+                pause, lambda: fetcher.want(partition, effect)
+            )
         else:
             fetcher.want(partition, effect)
 
@@ -259,7 +261,9 @@ def _no_news(want: fx.FetchNext) -> ev.Fetched:
     return ev.Fetched(fetch_offset=want.fetch_offset, leader_epoch=want.leader_epoch, error=ErrorCode.NONE)
 
 
-def _fetched(want: fx.FetchNext, result: m.FetchResult, infos: list[BatchInfo], handle: Batches) -> ev.Fetched:
+def _fetched(
+    want: fx.FetchNext, result: m.FetchResult, infos: list[BatchInfo], handle: Batches
+) -> ev.Fetched:
     try:
         error = ErrorCode(result.error)
     except ValueError:

@@ -56,6 +56,8 @@ class Handlers:
             serve(request)
         except wire.WireError as error:
             request.fail(ErrorCode.INVALID_REQUEST, str(error))
+        if request.kind != m.Kind.PRODUCE:
+            request.payload.release()
         self._replicas.settle()
 
     def disconnected(self, connection: Connection) -> None:
@@ -153,7 +155,9 @@ class Handlers:
         except MetadataError as error:
             response = m.InitProducerIdResponse(error=ErrorCode.LEADER_NOT_AVAILABLE, message=str(error))
         else:
-            response = m.InitProducerIdResponse(error=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0)
+            response = m.InitProducerIdResponse(
+                error=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
+            )
         request.reply(wire.encode(response))
 
 
@@ -209,5 +213,3 @@ def _describe_topic(view: ClusterView, name: str) -> m.TopicInfo:
             for record in records
         ],
     )
-
-

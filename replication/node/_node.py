@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -16,7 +17,7 @@ from ..metadata import MetadataError, MetadataStore, open_store
 from ._cluster_state import ClusterState
 from ._handlers import Handlers
 from ._registration import Registration, found_or_join
-from ._replicas import Replicas
+from ._replicas import Replicas, holds, open_existing
 from .errors import NodeError, NodeStartError
 from .settings import NodeSettings
 
@@ -87,18 +88,20 @@ class Node:
             self.cluster_id = await found_or_join(store, settings.cluster_id)
             directory = await trio.to_thread.run_sync(self._open_directory)
             stack.push_async_callback(self._stop_logs, directory)
+            logs = await trio.to_thread.run_sync(open_existing, directory)
             registration = await Registration.prepare(
                 store,
                 node_id=self.node_id,
                 directory_id=directory.directory_id,
                 clean=directory.was_clean,
                 rack=settings.rack,
+                holds=partial(holds, logs, directory.high_watermarks()),
             )
             self.incarnation = registration.incarnation
             nursery = await stack.enter_async_context(trio.open_nursery())
             stack.callback(nursery.cancel_scope.cancel)
             replicas = self._replicas = Replicas(settings, directory, self.incarnation, nursery)
-            replicas.adopt(await trio.to_thread.run_sync(replicas.open_existing))
+            replicas.adopt(logs)
             await self._go_live(stack, store, registration, replicas, nursery)
         except (StorageError, TransportError, MetadataError) as error:
             raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error
@@ -141,6 +144,8 @@ class Node:
         """A lost session is opened anew: the process is the same, so it comes back as it was."""
         while True:
             await state.session.expired.wait()
+            if state.leaving:
+                return
             log.warning("node %d lost its session in the metadata store and registers again", self.node_id)
             state.session_lost()
             try:
@@ -161,7 +166,7 @@ class Node:
     async def _stop_logs(self, directory: LogDirectory) -> None:
         """All that was asked of the logs is done, then they are closed; cleanly, unless one has failed."""
         replicas = self._replicas
-        clean = replicas is not None and replicas.failure is None and replicas.opened
+        clean = replicas is not None and replicas.failure is None
         with trio.CancelScope(shield=True):
             if replicas is not None:
                 await replicas.writer.stop()
@@ -174,7 +179,7 @@ class Node:
 async def _end_session(state: ClusterState) -> None:
     """Leave the cluster before anything else stops, so that others lead at once."""
     with trio.move_on_after(1.0, shield=True):
-        await state.session.close()
+        await state.leave()
 
 
 async def _serve(
@@ -195,5 +200,3 @@ def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
-
-

@@ -151,8 +151,8 @@ class Fetches:
         must_read: bool,
     ) -> tuple[m.FetchResult, list[FileRange]]:
         partition = PartitionId(wanted.topic, wanted.partition)
-        error, ranges, size = answer.error, [], 0
-        message = ""
+        error, message, size = answer.error, "", 0
+        ranges: list[FileRange] = []
         readable = error == ErrorCode.NONE and answer.diverging is None
         if readable and wanted.fetch_offset < answer.limit_offset and (budget > 0 or must_read):
             try:
@@ -191,5 +191,3 @@ class Fetches:
             limit_offset=answer.limit_offset,
         )
         return ([read.range] if read.range is not None else []), read.size
-
-

@@ -58,8 +58,13 @@ class Produces:
 
     def serve(self, request: Request) -> None:
         """Take a request from the transport."""
-        message: m.ProduceRequest = wire.decode_request(m.Kind.PRODUCE, request.body)
         payload = SharedPayload(request.payload)
+        try:
+            self._serve(request, wire.decode_request(m.Kind.PRODUCE, request.body), payload)
+        finally:
+            payload.release()
+
+    def _serve(self, request: Request, message: m.ProduceRequest, payload: SharedPayload) -> None:
         pending = PendingProduce(request, len(message.partitions))
         if not message.partitions:
             request.reply(wire.encode(m.ProduceResponse(partitions=[])))
@@ -67,7 +72,6 @@ class Produces:
         for wanted in message.partitions:
             self._produce(pending, message, wanted, payload, position)
             position += wanted.size
-        payload.release()
 
     def replied(self, partition: PartitionId, effect: fx.ReplyProduce) -> None:
         """The core's answer for one partition of one request."""
@@ -144,7 +148,9 @@ class Produces:
             raise RejectedBatchError(ErrorCode.INVALID_RECORD, f"expected one batch, found {len(infos)}")
         info = infos[0]
         if info.record_count != info.last_offset_delta + 1 or info.is_control:
-            raise RejectedBatchError(ErrorCode.INVALID_RECORD, "a producer's batch is dense and no control batch")
+            raise RejectedBatchError(
+                ErrorCode.INVALID_RECORD, "a producer's batch is dense and no control batch"
+            )
         if info.producer_id >= 0 and (info.base_sequence < 0 or info.producer_epoch < 0):
             raise RejectedBatchError(ErrorCode.INVALID_RECORD, "a producer id without an epoch or a sequence")
         return info

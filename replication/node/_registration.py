@@ -3,12 +3,14 @@
 All of it is one transaction. A process that has replaced another under the same node id may not lead in an epoch
 of its predecessor; one that cannot prove that it has every byte its predecessor wrote leaves ISR and ELR as well
 (KAFKA-15586, KAFKA-18106). Two proofs are good: a clean stop, or the same log directory under the same boot of the
-machine, because a killed process loses no written page.
+machine, because a killed process loses no written page. Neither covers a partition whose folder was moved away, or
+whose log ends before what its own checkpoint says is committed.
 """
 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -18,6 +20,7 @@ from .. import metadata as store_api
 from .. import wire
 from ..core import records as rec
 from ..core import transitions
+from ..core.types import PartitionId
 from ..metadata import MetadataStore, Session
 from .errors import ClusterMismatchError, DuplicateNodeError
 
@@ -63,10 +66,19 @@ class Registration:
     directory_id: str
     clean: bool
     rack: str
+    holds: Callable[[PartitionId], bool]
+    """Whether the log of a partition is here, with all that was known to be committed."""
 
     @classmethod
     async def prepare(
-        cls, store: MetadataStore, *, node_id: int, directory_id: str, clean: bool, rack: str
+        cls,
+        store: MetadataStore,
+        *,
+        node_id: int,
+        directory_id: str,
+        clean: bool,
+        rack: str,
+        holds: Callable[[PartitionId], bool],
     ) -> Registration:
         """Take the next incarnation in mind; `enter` makes it true or fails."""
         former = await _former(store, node_id)
@@ -78,6 +90,7 @@ class Registration:
             directory_id=directory_id,
             clean=clean,
             rack=rack,
+            holds=holds,
         )
 
     async def enter(self, session: Session, endpoints: list[str], patience: float) -> None:
@@ -141,7 +154,7 @@ class Registration:
             if not partition_key.startswith(rec.PARTITIONS_PREFIX):
                 continue
             partition = wire.decode_record(rec.PartitionRecord, entry.value)
-            change = transitions.restarted if intact else transitions.forget
+            change = transitions.restarted if intact and self.holds(partition.id) else transitions.forget
             changed = change(partition, self.node_id)
             if changed is not None:
                 compares.append(store_api.VersionIs(partition_key, entry.version))

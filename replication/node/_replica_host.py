@@ -55,7 +55,12 @@ class ReplicaHost:
     """Drives one `Replica`. All methods run on the event loop; the log is changed by the writer thread only."""
 
     def __init__(
-        self, node: Replicas, partition: PartitionId, node_id: int, incarnation: int, settings: ReplicaSettings
+        self,
+        node: Replicas,
+        partition: PartitionId,
+        node_id: int,
+        incarnation: int,
+        settings: ReplicaSettings,
     ) -> None:
         self.partition = partition
         self.replica = Replica(partition, node_id, incarnation, settings)
@@ -129,9 +134,7 @@ class ReplicaHost:
     def _truncate(self, effect: fx.Truncate) -> None:
         opened = self._opened()
         self._node.abort_ranges(self.partition, 0 if effect.restart else effect.offset)
-        log.warning(
-            "%s: truncate from %d to %d", self.partition, opened.log_end_offset, effect.offset
-        )
+        log.warning("%s: truncate from %d to %d", self.partition, opened.log_end_offset, effect.offset)
         cut = partial(opened.truncate_fully if effect.restart else opened.truncate, effect.offset)
         self._node.writer.submit(CallWork(self.lane, partial(_cut, opened, cut), self._truncated))
 

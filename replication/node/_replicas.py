@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from ...storage import Log, LogDirectory, StorageError
-from ...transport import installed_schemes
+from ...transport import schemes
 from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
@@ -32,6 +32,26 @@ if TYPE_CHECKING:
 log = logging.getLogger("insync.node")
 
 TICKS_PER_LAG_TIME = 20
+
+
+def open_existing(directory: LogDirectory) -> dict[PartitionId, Log]:
+    """Open every log that a directory holds; in a thread, before the node serves anything.
+
+    Raises:
+      StorageError: A log cannot be opened as it is; nothing was changed.
+    """
+    return {
+        PartitionId(topic, partition): directory.open_log(topic, partition, create=False)
+        for topic, partition in directory.partitions()
+    }
+
+
+def holds(
+    logs: Mapping[PartitionId, Log], high_watermarks: Mapping[tuple[str, int], int], partition: PartitionId
+) -> bool:
+    """Whether a log is there and reaches what its checkpoint says is committed."""
+    opened = logs.get(partition)
+    return opened is not None and opened.log_end_offset >= high_watermarks.get(partition, 0)
 
 
 class StoreWriter(Protocol):
@@ -75,28 +95,13 @@ class Replicas:
         self._core_settings = ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000)
         self._woken: set[PartitionId] = set()
         self._live: dict[int, int] = {}
-        self.opened = False
         self.failure: NodeError | None = None
         self.failed = trio.Event()
 
-    def open_existing(self) -> dict[PartitionId, Log]:
-        """Open every log that the directory holds; in a thread, before the node serves anything.
-
-        Raises:
-          StorageError: A log cannot be opened as it is; nothing was changed.
-        """
-        return {
-            PartitionId(topic, partition): self._directory.open_log(
-                topic, partition, create=False, topic_id=None
-            )
-            for topic, partition in self._directory.partitions()
-        }
-
     def adopt(self, logs: Mapping[PartitionId, Log]) -> None:
-        """Take the logs of `open_existing` over."""
+        """Take over the logs of `open_existing`."""
         for partition, opened in logs.items():
             self._new_host(partition).adopt(opened, self._checkpoints.get(partition, 0))
-        self.opened = True
 
     def apply(self, view: ClusterView) -> None:
         """The store was read: tell every core what concerns it."""
@@ -167,11 +172,13 @@ class Replicas:
         Raises:
           ConnectionError: There is none.
         """
-        schemes = installed_schemes()
+        installed = schemes()
         for url in endpoints:
-            if url.partition("://")[0] in schemes:
+            if url.partition("://")[0] in installed:
                 return url
-        raise ConnectionError(f"no transport is installed for any of {', '.join(endpoints) or 'no endpoints'}")
+        raise ConnectionError(
+            f"no transport is installed for any of {', '.join(endpoints) or 'no endpoints'}"
+        )
 
     async def tick(self) -> None:
         """Let time pass for the cores."""
@@ -219,7 +226,9 @@ class Replicas:
     def describe(self, topics: list[str] | None) -> list[m.ReplicaInfo]:
         """The state of every replica here."""
         return [
-            _describe(key, host) for key, host in sorted(self.hosts.items()) if topics is None or key.topic in topics
+            _describe(key, host)
+            for key, host in sorted(self.hosts.items())
+            if topics is None or key.topic in topics
         ]
 
 
@@ -235,7 +244,9 @@ def _describe(partition: PartitionId, host: ReplicaHost) -> m.ReplicaInfo:
                 m.FollowerInfo(
                     node_id=node_id,
                     log_end_offset=follower.log_end_offset,
-                    lag_ms=0 if follower.log_end_offset == replica.log.log_end_offset else _milliseconds(behind),
+                    lag_ms=0
+                    if follower.log_end_offset == replica.log.log_end_offset
+                    else _milliseconds(behind),
                     in_sync=node_id in leader.record.isr,
                     why_out=leader.why_out(node_id),
                 )

@@ -1,1 +1,1 @@
-"""Benchmarks: each figure beside the raw limit or a peer, measured in the same run. `python -m tests.bench NAME`."""
+"""Benchmarks: each figure beside the raw limit or a peer, in one run. `python -m tests.bench NAME`."""

@@ -13,7 +13,7 @@ import trio
 from insync.replication import Admin, Producer
 
 from . import _floor
-from ._nodes import cluster
+from ..processes import cluster
 from .report import Result, against, at_least, at_most
 
 MIB = 1 << 20

@@ -1,0 +1,176 @@
+"""Nodes together, inside one trio program: replication, leadership, restarts."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+from insync.replication import Admin, Consumer, Node, NodeSettings, Producer, ReplicationError
+from insync.replication.node import ClusterMismatchError, DuplicateNodeError, NodeStartError
+
+
+def settings(folder: Path, node_id: int, **options: object) -> NodeSettings:
+    return NodeSettings(
+        node_id=node_id,
+        data_dir=folder / f"node-{node_id}",
+        store=f"sqlite:///{folder}/meta.db",
+        **options,  # type: ignore[arg-type]
+    )
+
+
+async def until(condition: Callable[[], Awaitable[bool]], seconds: float = 10.0) -> None:
+    """Ask again and again, at the pace of the answers."""
+    with trio.fail_after(seconds):
+        while not await condition():
+            await trio.lowlevel.checkpoint()
+
+
+async def full_isr(admin: Admin, topic: str, size: int) -> bool:
+    (info,) = await admin.describe_topics([topic])
+    return all(len(partition.isr) == size for partition in info.partitions)
+
+
+async def replicas_agree(admin: Admin, topic: str, nodes: int) -> bool:
+    """Whether every replica of every partition has HW = LEO = that of the others."""
+    ends: dict[int, set[tuple[int, int]]] = {}
+    count = 0
+    for report in await admin.describe_replicas([topic]):
+        for replica in report.replicas:
+            count += 1
+            ends.setdefault(replica.partition, set()).add((replica.high_watermark, replica.log_end_offset))
+    return count == nodes * len(ends) and all(
+        len(each) == 1 and len(set(next(iter(each)))) == 1 for each in ends.values()
+    )
+
+
+async def produce(servers: list[str], topic: str, values: list[bytes]) -> None:
+    async with Producer(servers) as producer:
+        deliveries = await producer.send_many(
+            topic, values, keys=[b"k%d" % (n % 31) for n in range(len(values))]
+        )
+        for metadata in await deliveries.wait():
+            assert metadata.offset >= 0
+
+
+async def consume(servers: list[str], topic: str, partitions: int, count: int) -> list[bytes]:
+    async with Consumer(servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, partition) for partition in range(partitions)])
+        found: list[bytes] = []
+        with trio.fail_after(20):
+            while len(found) < count:
+                found += [record.value or b"" for record in await consumer.poll(timeout_ms=200)]
+        return found
+
+
+async def test_three_nodes_replicate_what_is_produced(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(settings(tmp_path, n))) for n in (1, 2, 3)]
+        servers = [node.endpoints[0] for node in nodes]
+        async with Admin(servers) as admin:
+            await admin.create_topic("t", partitions=4, replication_factor=3)
+            values = [b"%d" % n * (n % 9 + 1) for n in range(500)]
+            await produce(servers, "t", values)
+            assert sorted(await consume(servers, "t", 4, 500)) == sorted(values)
+            await until(lambda: replicas_agree(admin, "t", 3))
+    folders = [tmp_path / f"node-{n}" for n in (1, 2, 3)]
+    for partition in range(4):
+        logs = {(folder / f"t-{partition}" / f"{0:020}.log").read_bytes() for folder in folders}
+        assert len(logs) == 1
+        assert logs != {b""}
+
+
+async def test_what_a_node_held_is_there_after_a_clean_restart(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as node:
+        async with Admin(node.endpoints) as admin:
+            await admin.create_topic("t", partitions=1, replication_factor=1)
+        await produce(node.endpoints, "t", [b"a", b"b"])
+        first = node.incarnation
+    async with Node(settings(tmp_path, 1)) as node:
+        assert node.incarnation == first + 1
+        await produce(node.endpoints, "t", [b"c"])
+        assert await consume(node.endpoints, "t", 1, 3) == [b"a", b"b", b"c"]
+
+
+async def test_another_replica_leads_when_the_leader_leaves(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        others = [await stack.enter_async_context(Node(settings(tmp_path, n))) for n in (2, 3)]
+        servers = [node.endpoints[0] for node in others]
+        async with Admin(servers) as admin:
+            async with Node(settings(tmp_path, 1)):
+                await admin.create_topic("t", partitions=3, replication_factor=3)
+                await produce(servers, "t", [b"before"] * 50)
+                await until(lambda: full_isr(admin, "t", 3))
+            await produce(servers, "t", [b"after"] * 50)
+            (info,) = await admin.describe_topics(["t"])
+            assert {partition.leader for partition in info.partitions} <= {2, 3}
+            assert all(1 not in partition.isr for partition in info.partitions)
+            async with Node(settings(tmp_path, 1)):
+                await until(lambda: full_isr(admin, "t", 3))
+                await until(lambda: replicas_agree(admin, "t", 3))
+            assert len(await consume(servers, "t", 3, 100)) == 100
+
+
+async def test_under_the_minimum_isr_writes_are_refused_and_absent(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(Node(settings(tmp_path, 1)))
+        async with Admin(one.endpoints) as admin:
+            async with Node(settings(tmp_path, 2)):
+                await admin.create_topic("t", 1, 2, config={"min_insync_replicas": 2})
+            await until(lambda: full_isr(admin, "t", 1))
+            async with Producer(one.endpoints, delivery_timeout_ms=700, request_timeout_ms=500) as producer:
+                delivery = await producer.send("t", b"x")
+                with pytest.raises(ReplicationError):
+                    await delivery.wait()
+            reports = await admin.describe_replicas(["t"])
+            assert [replica.log_end_offset for each in reports for replica in each.replicas] == [0]
+            async with Node(settings(tmp_path, 2)):
+                await produce(one.endpoints, "t", [b"y"])
+                assert await consume(one.endpoints, "t", 1, 1) == [b"y"]
+
+
+async def test_a_living_node_id_is_refused(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)):
+        twin = NodeSettings(node_id=1, data_dir=tmp_path / "elsewhere", store=f"sqlite:///{tmp_path}/meta.db")
+        with pytest.raises(DuplicateNodeError, match="node id 1 is in use"):
+            async with Node(twin):
+                pytest.fail("a second node 1 must not start")
+
+
+async def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)):
+        with pytest.raises(NodeStartError, match=r"node-1"):
+            async with Node(settings(tmp_path, 1)):
+                pytest.fail("the folder is locked")
+
+
+async def test_a_folder_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)):
+        pass
+    other_node = NodeSettings(node_id=2, data_dir=tmp_path / "node-1", store=f"sqlite:///{tmp_path}/meta.db")
+    other_store = NodeSettings(
+        node_id=1, data_dir=tmp_path / "node-1", store=f"sqlite:///{tmp_path}/other.db"
+    )
+    for wrong in (other_node, other_store):
+        with pytest.raises(NodeStartError, match="node-1"):
+            async with Node(wrong):
+                pytest.fail("the folder belongs to somebody else")
+    with pytest.raises(ClusterMismatchError, match="belongs to cluster"):
+        async with Node(settings(tmp_path, 1, cluster_id="another")):
+            pytest.fail("the store belongs to another cluster")
+
+
+async def test_an_occupied_port_is_refused(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as node:
+        with pytest.raises(NodeStartError, match=node.endpoints[0].rpartition(":")[2]):
+            async with Node(settings(tmp_path, 2, listeners=(node.endpoints[0],))):
+                pytest.fail("the port is taken")
+
+
+async def test_an_error_in_the_body_comes_out_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(KeyError, match="mine"):
+        async with Node(settings(tmp_path, 1)):
+            raise KeyError("mine")
