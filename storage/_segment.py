@@ -151,7 +151,7 @@ class Segment:
         if stop.position - start.position > max_bytes:
             stop = self._last_boundary(start, start.position + max_bytes)
             if stop.position <= start.position and min_one:
-                stop = self._walk(start.position, at_least_one=True)
+                stop = self._walk(start.position, stop_position=start.position, at_least_one=True)
         return start, max(start, stop)
 
     def holding(self, offset: int) -> Spot:

@@ -194,14 +194,19 @@ class LogDirectory:
         if not folder.is_dir():
             if not create:
                 raise LogNotFoundError(f"{self.path} holds no partition {partition} of topic {topic}")
+            self._forget((topic, partition))
             folder.mkdir()
             fsync_folder(self.path)
-            # A folder of that name may have been moved away: what was remembered of it is not true of this one.
-            for remembered in (self._recovery_points, self._log_starts, self._high_watermarks):
-                remembered.pop((topic, partition), None)
         if topic_id is not None:
             self._check_topic_id(folder, topic_id)
         return folder
+
+    def _forget(self, key: PartitionKey) -> None:
+        """A folder of that name may have been moved away: what is remembered will not be true of a new one."""
+        self._high_watermarks.pop(key, None)
+        self._log_starts.pop(key, None)
+        if self._recovery_points.pop(key, None) is not None:
+            self._write_checkpoints({})
 
     @staticmethod
     def _check_topic_id(folder: Path, topic_id: str) -> None:

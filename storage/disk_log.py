@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -79,6 +79,8 @@ class DiskLog(Log):
             self.truncate_fully(log_start_offset)
         self._epochs.trim_end(self._log_end_offset)
         self._epochs.trim_start(self._log_start_offset)
+        held = [each for each in snapshots_in(self._folder) if each <= self._log_end_offset]
+        self._keep_snapshots({*held[:1], *self.segment_base_offsets} & {*held})
         self._producers = replay(self._folder, self._segments)
 
     def __repr__(self) -> str:
@@ -226,9 +228,7 @@ class DiskLog(Log):
         self._log_end_offset = end
         self._cut_files(end)
         self._segments[-1].flush()
-        for snapshot in snapshots_in(self._folder):
-            if snapshot > end:
-                segment_path(self._folder, snapshot, SNAPSHOT_SUFFIX).unlink()
+        self._keep_snapshots(each for each in snapshots_in(self._folder) if each <= end)
         if not self._producers.cut(end):
             self._producers = replay(self._folder, self._segments)
 
@@ -248,11 +248,11 @@ class DiskLog(Log):
     def truncate_fully(self, new_start_offset: int) -> None:
         self._check_writable()
         with self._device(f"cannot truncate {self.name}", half_done=True):
-            self._lower_recovery_point(new_start_offset)
+            # Should a crash come when all is deleted, an empty log must not look as if it had lost something.
+            self._lower_recovery_point(0)
             for segment in reversed(self._segments):
                 segment.delete()
-            for snapshot in snapshots_in(self._folder):
-                segment_path(self._folder, snapshot, SNAPSHOT_SUFFIX).unlink()
+            self._keep_snapshots(())
             fresh = Segment(self._folder, new_start_offset, self._settings)
             fresh.open_for_writing()
             self._segments = (fresh,)
@@ -299,6 +299,11 @@ class DiskLog(Log):
 
     def _save_producers(self) -> None:
         self._producers.save(segment_path(self._folder, self._log_end_offset, SNAPSHOT_SUFFIX))
+
+    def _keep_snapshots(self, kept: Iterable[int]) -> None:
+        """Delete the others; one above the log end would be wrong once other batches stand there."""
+        for offset in {*snapshots_in(self._folder)}.difference(kept):
+            segment_path(self._folder, offset, SNAPSHOT_SUFFIX).unlink()
 
     def _lower_recovery_point(self, offset: int) -> None:
         """Before files get shorter: a checkpoint above the log end would later look like lost data."""
