@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import AsyncIterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .clusters import Flag
 
@@ -72,15 +72,16 @@ def node(
     _log_to_stderr(node_id, log_level)
     if stop_with_stdin:
         _stop_when_stdin_ends()
-    settings = NodeSettings(
-        node_id=node_id,
-        data_dir=str(data_dir),
-        store=store,
-        listeners=listen,
-        cluster_id=cluster_id,
-        rack=rack or "",
-        session_timeout_ms=session_timeout_ms,
-    )
+    given: dict[str, Any] = {
+        "node_id": node_id,
+        "data_dir": data_dir,
+        "store": store,
+        "listeners": listen,
+        "cluster_id": cluster_id,
+        "rack": rack or "",
+        "session_timeout_ms": session_timeout_ms,
+    }
+    settings = NodeSettings(**given)
     return trio.run(_serve, settings, json)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import signal
 from collections.abc import Awaitable, Callable
 
@@ -11,7 +13,14 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(main: Callable[[], Awaitable[int | None]]) -> int:
-    """Run `main`; on SIGINT, SIGTERM or SIGHUP it is cancelled, cleans up, and the status is 128 + signal."""
+    """Run `main`; on SIGINT, SIGTERM or SIGHUP it is cancelled, cleans up, and the status is 128 + signal.
+
+    What clients log meanwhile is for programs; here the command's own output and errors say it, so it is not shown.
+    """
+    if os.environ.get("INSYNC_TRACEBACK") == "1":
+        logging.basicConfig(level="INFO")
+    else:
+        logging.getLogger("insync").addHandler(logging.NullHandler())
     return trio.run(_until_signalled, main)
 
 

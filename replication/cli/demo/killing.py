@@ -12,8 +12,11 @@ from ..errors import CommandError
 from .inputs import Input
 
 EARLIEST = 0.5
-LATEST = 0.75
-"""The kill falls between these shares of the input."""
+LATEST = 0.7
+"""The trigger is armed between these shares of the input; it fires within three quarters of it."""
+PLENTY_IN_FLIGHT = 500
+PATIENCE = 0.02
+"""For so much of the input the trigger waits for plenty of records in flight; then any will do."""
 
 
 class NoVictimError(CommandError):
@@ -28,7 +31,9 @@ class Victim:
     busy: frozenset[int]
     idle: frozenset[int]
     kill_at: int
-    """Number of records handed over from which on the kill may happen, at the first moment with some in flight."""
+    """Number of records handed over from which on it may be killed, at the first moment with plenty in flight."""
+    patient_until: int
+    """Number of records handed over after which any record in flight is reason enough."""
 
 
 def last_records(data: Input, records: int, partitions: int) -> dict[int, int]:
@@ -71,7 +76,9 @@ def choose_victim(
         )
     node, busy = min(candidates, key=lambda each: (-len(led[each[0]]), -len(each[1]), each[0]))
     end = max(earliest + 1, min(latest, *(last[each] for each in busy)))
-    return Victim(node, busy, frozenset(led[node]) - busy, rng.randrange(earliest, end))
+    kill_at = rng.randrange(earliest, end)
+    patient_until = min(kill_at + int(PATIENCE * records), end)
+    return Victim(node, busy, frozenset(led[node]) - busy, kill_at, patient_until)
 
 
 @attrs.define(eq=False)
@@ -88,7 +95,7 @@ class Trigger:
         if sent < self.victim.kill_at:
             return False
         count = self.in_flight(self.victim.busy | self.victim.idle)
-        if count == 0:
+        if count < (PLENTY_IN_FLIGHT if sent < self.victim.patient_until else 1):
             return False
         self.kill()
         self.in_flight_at_kill = count

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter, ne
 
 import attrs
 import trio
 
-from ...client import Admin, Consumer, NodeReport
+from ...client import Admin, Consumer, ConsumerRecord, NodeReport
 from .expectation import Expectation, fingerprints
 from .scene import Progress
 
 IDLE_TIMEOUT = 15.0
 _POLL_MS = 1000
+_PARTITION = ConsumerRecord._fields.index("partition")
 
 
 @attrs.define(eq=False)
@@ -26,6 +29,17 @@ class ReadBack:
     records: Counter[int] = attrs.Factory(Counter)
     sums: Counter[int] = attrs.Factory(Counter)
     out_of_sequence: int = 0
+
+    def add(self, partition: int, rows: list[ConsumerRecord]) -> int:
+        """Take note of records of one partition; gives the bytes of their keys and values."""
+        offsets = [row.offset for row in rows]
+        due = range(self.records[partition], self.records[partition] + len(rows))
+        if offsets != list(due):
+            self.out_of_sequence += sum(map(ne, offsets, due))
+        pairs = [(row.key, row.value) for row in rows]
+        self.records[partition] += len(rows)
+        self.sums[partition] += sum(fingerprints(pairs))
+        return sum(len(key or b"") + len(value or b"") for key, value in pairs)
 
     @property
     def total(self) -> int:
@@ -53,13 +67,8 @@ async def read_back(servers: str, topic: str, total: int, progress: Progress) ->
             batch = await consumer.poll(_POLL_MS)
             if batch:
                 last = trio.current_time()
-            for record in batch:
-                partition = record.partition
-                read.out_of_sequence += record.offset != read.records[partition]
-                read.records[partition] += 1
-                progress.size_bytes += len(record.key or b"") + len(record.value or b"")
-            for record, print_ in zip(batch, fingerprints((r.key, r.value) for r in batch), strict=True):
-                read.sums[record.partition] += print_
+            for partition, group in groupby(batch, itemgetter(_PARTITION)):
+                progress.size_bytes += read.add(partition, list(group))
             progress.done += len(batch)
     progress.end()
     return read
