@@ -1,7 +1,8 @@
 """Who are you, and do we fit: the exchange with which every connection begins.
 
-Both sides send preface and HELLO at once, judge the other's, and send the verdict: REPLY with correlation 0 to accept,
-ERROR with correlation 0, a `Status` and a sentence to refuse. Each starts when it has accepted and been accepted.
+Both sides send preface and HELLO at once, judge the other's, and send the verdict: REPLY with correlation 0 to
+accept, ERROR with correlation 0, a `Status` and a sentence to refuse. Each starts when it has accepted and been
+accepted.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def _name(hello: Hello) -> str:
 
 
 async def _refuse(link: Link, refusal: Refusal) -> None:
-    """Say why, and let the peer read it: closing with unread bytes would reset the link and take the answer back."""
+    """Say why, and let the peer read it: closing with unread bytes would reset the link and lose the answer."""
     await link.send(encode_header(FrameType.ERROR, 0, aux=refusal.status, body=refusal.text.encode()), ())
     with trio.move_on_after(_FAREWELL):
         try:

@@ -14,7 +14,7 @@ _MAX_POOLED = 16 << 20
 class PayloadPool:
     """Buffers for large payloads, kept warm: fresh memory costs a page fault every 4 KiB.
 
-    A buffer comes back only when nobody looks at it any more, so that what a careless holder kept is never overwritten.
+    A buffer is used again only when nobody looks at it any more: what a careless holder kept is never overwritten.
     """
 
     def __init__(self) -> None:

@@ -43,7 +43,7 @@ Part = Buffer | FileRange
 
 
 class Payload(Protocol):
-    """Bytes received beside a body. Valid until `release()`; what is released may be overwritten by later frames."""
+    """Bytes received beside a body. Valid until `release()`."""
 
     @property
     def nbytes(self) -> int: ...
@@ -54,7 +54,7 @@ class Payload(Protocol):
         """The bytes. Raises ValueError after `release()`."""
 
     def copy_to(self, fd: int, offset: int) -> int:
-        """Write all of it to a file at `offset`; returns the number of bytes. Blocks: call it where files are written."""
+        """Write all of it to a file at `offset`; returns the number of bytes. It blocks."""
 
     def release(self) -> None:
         """Give the memory back. Idempotent."""
@@ -79,7 +79,7 @@ class Capabilities:
 
 
 class Link(ABC):
-    """One ordered, reliable duplex of frames. One task sends and one receives; a second raises trio.BusyResourceError.
+    """One ordered, reliable duplex of frames. One task sends, one receives; a second raises trio.BusyResourceError.
 
     The first thing on a link is the handshake's preface and HELLO, by `send` and `recv_hello`; frames follow.
     """
@@ -146,7 +146,8 @@ class Link(ABC):
     def send_now(self, head: Buffer) -> bool:
         """Take small frames (joined in `head`) without waiting, if nothing else is being sent; else False.
 
-        May leave a rest inside the link, which `has_rest` tells and the next `send_many` (perhaps of nothing) sends.
+        May leave a rest inside the link, which `has_rest` tells and the next `send_many` (perhaps of nothing)
+        sends.
         """
         return False
 

@@ -119,7 +119,7 @@ class Connection:
         on_done: OnDone,
         max_response: int = 64 << 20,
     ) -> RequestHandle:
-        """Ask without waiting. `on_done` is called exactly once, from a task of the connection, unless it is cancelled.
+        """Ask without waiting. `on_done` is called exactly once, by a task of the connection, unless cancelled.
 
         Also what cannot be sent at all comes by `on_done`, before this returns. ValueError for parts that are no
         contiguous memory.

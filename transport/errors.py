@@ -1,4 +1,7 @@
-"""What can go wrong between two nodes. Every class says whether trying again can help and whether the peer may have seen it."""
+"""What can go wrong between two nodes.
+
+Every class says whether trying again can help, and whether the peer may have acted.
+"""
 
 from __future__ import annotations
 

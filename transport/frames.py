@@ -89,7 +89,7 @@ class Status(IntEnum):
 
 @attrs.frozen
 class Limits:
-    """What one side of a connection allows. Those that HELLO carries are settled at the smaller of both sides' values."""
+    """What one side of a connection allows. What HELLO carries is settled at the smaller of both sides' values."""
 
     max_body_bytes: int = 1 << 20
     max_payload_bytes: int = 64 << 20

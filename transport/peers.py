@@ -22,7 +22,10 @@ CONTROL_LANE = "control"
 
 @attrs.frozen
 class Reconnect:
-    """Pauses between attempts, in seconds: `first`, growing by `factor` up to `most`, each shortened by up to `jitter` of itself."""
+    """Pauses between attempts, in seconds: `first`, growing by `factor` up to `most`.
+
+    Each is shortened at random by up to the fraction `jitter`, so that many do not come back at once.
+    """
 
     first: float = 0.05
     factor: float = 2.0

@@ -1,4 +1,4 @@
-"""Transports by URL scheme: registered here, built in, or installed under the entry point group `insync.transports`."""
+"""Transports by URL scheme: registered, built in, or installed as entry points of the group `insync.transports`."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ class Request:
     def reply(self, body: Buffer = b"", parts: Sequence[Part] = ()) -> None:
         """Queue the answer and return at once. Nothing happens when nobody waits for it.
 
-        `parts` must not change until the peer has them: bytes, or memory that is left alone; file ranges as in `FileRange`.
+        `parts` must not change until the peer has them: bytes, memory that is left alone, or a `FileRange`.
         An answer above the requester's or the connection's limits becomes an error there.
 
         Raises:
@@ -150,7 +150,7 @@ class Request:
         self.connection.queued()
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
-        """Call it when the requester withdraws or the connection ends before the answer; at once if that has happened."""
+        """Call it when the requester withdraws, or the connection ends, before the answer; at once if so."""
         if self.cancelled:
             callback()
         else:

@@ -122,7 +122,7 @@ class _Server:
     def _judge(self, mine: Hello, theirs: Hello) -> Refusal | None:
         newest = self.newest.get(theirs.node_id, 0)
         if theirs.node_id >= 0 and theirs.incarnation < newest:
-            text = f"node {theirs.node_id} was started again: incarnation {newest} is known, this is {theirs.incarnation}"
+            text = f"node {theirs.node_id} has incarnation {newest} by now, this is {theirs.incarnation}"
             return Refusal(Status.STALE_INCARNATION, text)
         return judge_dialer(mine, theirs)
 

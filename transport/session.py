@@ -422,7 +422,7 @@ def size_of(parts: Sequence[Part]) -> int:
 
 
 def payload_check(parts: Sequence[Part]) -> tuple[int, int]:
-    """Flags and CRC of a payload. With file ranges there is none: computing it would read what sendfile need not."""
+    """Flags and CRC of a payload. File ranges have none: computing it would read what sendfile need not."""
     if not parts or not all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
         return 0, 0
     return Flag.PAYLOAD_CRC, crc32c_of(parts)  # type: ignore[arg-type]

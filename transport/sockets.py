@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
+from typing import Any, TypeGuard
 
 import trio
 
@@ -114,14 +115,9 @@ class SocketStream(ByteStream):
     async def _send_mixed(self, parts: list[Part]) -> None:
         """Buffers and file ranges, by the C sender; a range whose file cannot be sent by sendfile is copied."""
         await self._warm(parts)
-        # `views` keeps the buffers where they are while C points at them.
-        views = [None if _is_range(part) else ffi.from_buffer(part) for part in parts]
         native = ffi.new("isr_tx_part[]", len(parts))
-        for slot, part, view in zip(native, parts, views, strict=True):
-            if view is not None:
-                slot.data, slot.length, slot.fd = view, len(part), -1  # type: ignore[arg-type]
-            else:
-                slot.fd, slot.offset, slot.length = part.fileno(), part.offset, part.length  # type: ignore[union-attr]
+        # `_held` keeps the buffers where they are while C points at them.
+        _held = [_describe(part, slot) for part, slot in zip(parts, native, strict=True)]
         cursor, sent = ffi.new("isr_tx_cursor *"), ffi.new("int64_t *")
         while True:
             self._check_open()
@@ -133,14 +129,15 @@ class SocketStream(ByteStream):
             elif code == lib.ISR_TX_QUANTUM:
                 await trio.lowlevel.checkpoint()
             elif code == lib.ISR_TX_NO_SENDFILE:
-                await self._copy(parts[cursor.part], cursor.done)  # type: ignore[arg-type]
+                await self._copy(parts[cursor.part], cursor.done)
                 cursor.part, cursor.done = cursor.part + 1, 0
             elif code == lib.ISR_TX_TRUNCATED:
-                raise _truncated(parts[cursor.part], cursor.done)  # type: ignore[arg-type]
+                raise _truncated(parts[cursor.part], cursor.done)
             else:
                 raise self._broken(OSError(-code, os.strerror(-code)))
 
-    async def _copy(self, part: FileRange, done: int) -> None:
+    async def _copy(self, part: Part, done: int) -> None:
+        assert _is_range(part)
         while done < part.length:
             data = os.pread(part.fileno(), min(_COPY_CHUNK, part.length - done), part.offset + done)
             if not data:
@@ -151,8 +148,8 @@ class SocketStream(ByteStream):
     async def _warm(self, parts: list[Part]) -> None:
         """Bring cold files into memory on another thread: sendfile would block this one on the disk."""
         for part in parts:
-            if _is_range(part) and lib.isr_tx_is_warm(part.fileno(), part.offset, part.length) == 0:  # type: ignore[union-attr]
-                await trio.to_thread.run_sync(_read_through, part, limiter=_warmers)
+            if _is_range(part) and lib.isr_tx_is_warm(part.fileno(), part.offset, part.length) == 0:
+                await trio.to_thread.run_sync(_read_through, part, part.length, limiter=_warmers)
 
     async def _wait_readable(self) -> None:
         try:
@@ -181,7 +178,7 @@ class SocketStream(ByteStream):
 
 
 class SocketListener(ByteListener):
-    """Accepts on listening, non-blocking sockets. Subclasses say what a stream's socket needs and its addresses are."""
+    """Accepts on a listening, non-blocking socket. Subclasses know a stream's socket options and addresses."""
 
     def __init__(self, sock: socket.socket, caps: Capabilities, endpoints: Sequence[Endpoint]) -> None:
         self.endpoints = endpoints
@@ -222,8 +219,18 @@ class SocketListener(ByteListener):
         await trio.lowlevel.checkpoint()
 
 
-def _is_range(part: Part) -> bool:
+def _is_range(part: Part) -> TypeGuard[FileRange]:
     return not isinstance(part, bytes | bytearray | memoryview)
+
+
+def _describe(part: Part, slot: Any) -> object:
+    """Fill a native part; returns what keeps its memory in place."""
+    if _is_range(part):
+        slot.fd, slot.offset, slot.length = part.fileno(), part.offset, part.length
+        return part
+    view = ffi.from_buffer(part)
+    slot.data, slot.length, slot.fd = view, len(view), -1
+    return view
 
 
 def _short_range(part: Part) -> Part:
@@ -250,17 +257,18 @@ def read_range(part: FileRange) -> bytes:
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
-def _read_through(part: FileRange) -> None:
+def _read_through(part: FileRange, length: int) -> None:
     with open(os.devnull, "wb") as sink:
         done = 0
-        while done < part.length:
-            count = os.sendfile(sink.fileno(), part.fileno(), part.offset + done, part.length - done)
+        while done < length:
+            count = os.sendfile(sink.fileno(), part.fileno(), part.offset + done, length - done)
             if count == 0:
                 return
             done += count
 
 
-def _truncated(part: FileRange, done: int) -> RangeTruncated:
+def _truncated(part: Part, done: int) -> RangeTruncated:
+    assert _is_range(part)
     return RangeTruncated(
         f"a file ends at byte {part.offset + done}, inside the range of {part.length} bytes from {part.offset} "
         "that was being sent: a log must not be cut while its bytes are on their way"

@@ -131,7 +131,7 @@ def _endpoint(address: tuple[str, int] | tuple[str, int, int, int]) -> Endpoint:
 
 
 def _contact_host(host: str, sock: socket.socket) -> str:
-    """Where peers reach a listener: the host that was asked for, or for a wildcard the address of the default route."""
+    """Where peers reach a listener: the host asked for, or for a wildcard the address of the default route."""
     if host not in _WILDCARDS:
         return host
     probe = "192.0.2.1" if sock.family == socket.AF_INET or host == "*" else "2001:db8::1"
