@@ -1,5 +1,6 @@
 """Producer, consumer and admin for trio, and a blocking façade of each for everything else."""
 
+from ._murmur2 import partition_for_key
 from ._settings import ClientSettings, ConsumerSettings, Partitioner, ProducerSettings
 from .admin import Admin, ClusterInfo, NodeReport
 from .blocking import BlockingAdmin, BlockingConsumer, BlockingDelivery, BlockingProducer
@@ -45,7 +46,6 @@ from .errors import (
     UnknownTopicError,
     error_for,
 )
-
 from .producer import Producer
 
 __all__ = [
@@ -54,6 +54,7 @@ __all__ = [
     "Deliveries",
     "RecordMetadata",
     "Partitioner",
+    "partition_for_key",
     "Consumer",
     "ConsumerRecord",
     "FetchedBatches",

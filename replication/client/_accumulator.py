@@ -3,154 +3,31 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import random
 import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import attrs
 import trio
 
-from ...storage.batch import BATCH_OVERHEAD_BYTES, Headers, build_batch, record_overhead_bytes, restamp_producer
+from ...storage.batch import (
+    BATCH_OVERHEAD_BYTES,
+    Headers,
+    record_overhead_bytes,
+)
 from ..core.errors import ErrorCode
+from ._batch import Batch, ProducerIdentity
 from ._cluster import NOBODY, Cluster, Leader, Topic
 from ._murmur2 import partition_for_key
 from ._settings import ProducerSettings
-from .delivery import Deliveries, Delivery, OnDelivery, RecordMetadata
+from .delivery import Deliveries, Delivery, OnDelivery
 from .errors import ClientError, RecordTooLargeError, error_for
 
-_log = logging.getLogger("insync.client")
 _RECORD_OVERHEAD = record_overhead_bytes(1 << 20, 1 << 20)
 _HEADER_OVERHEAD = 10
 _KEYS_CACHED = 1 << 16
-
-
-class ProducerIdentity(NamedTuple):
-    """Who writes, for nodes to tell a repeated batch from a new one (KIP-98)."""
-
-    producer_id: int
-    epoch: int
-
-
-class Batch:
-    """Records of one partition that are sent, acknowledged and failed together."""
-
-    __slots__ = (
-        "attempts",
-        "base_offset",
-        "callbacks",
-        "created",
-        "data",
-        "deadline",
-        "done",
-        "error",
-        "event",
-        "headers",
-        "keys",
-        "last_error",
-        "maybe_written",
-        "number",
-        "partition",
-        "sequence",
-        "size",
-        "timestamps",
-        "topic",
-        "values",
-    )
-
-    def __init__(self, topic: str, partition: int, number: int, created: float, deadline: float) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.number = number
-        self.created = created
-        self.deadline = deadline
-        self.values: list[bytes | None] = []
-        self.keys: list[bytes | None] | None = None
-        self.headers: list[Headers] | None = None
-        self.timestamps: list[int] = []
-        self.callbacks: list[tuple[int, OnDelivery]] | None = None
-        self.size = BATCH_OVERHEAD_BYTES
-        self.data: bytes | None = None
-        self.sequence = -1
-        self.attempts = 0
-        self.maybe_written = False
-        self.last_error: BaseException | None = None
-        self.done = False
-        self.base_offset = -1
-        self.error: ClientError | None = None
-        self.event: trio.Event | None = None
-
-    @property
-    def count(self) -> int:
-        return len(self.timestamps)
-
-    def add(self, key: bytes | None, value: bytes | None, headers: Headers, timestamp_ms: int, size: int) -> int:
-        """Take a record; gives its index."""
-        index = len(self.timestamps)
-        self.timestamps.append(timestamp_ms)
-        self.values.append(value)
-        if self.keys is not None:
-            self.keys.append(key)
-        elif key is not None:
-            self.keys = [None] * index
-            self.keys.append(key)
-        if self.headers is not None:
-            self.headers.append(headers)
-        elif headers:
-            self.headers = [()] * index
-            self.headers.append(headers)
-        self.size += size
-        return index
-
-    def seal(self, identity: ProducerIdentity | None, sequence: int) -> None:
-        """Make the bytes, once; they stay the same however often they are sent."""
-        producer_id, epoch = identity or (-1, -1)
-        self.sequence = sequence
-        self.data = build_batch(
-            self.keys if self.keys is not None else [None] * self.count,
-            self.values,
-            timestamps_ms=self.timestamps,
-            headers=self.headers,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-        )
-        self.keys, self.values, self.headers = None, [], None
-
-    def restamp(self, identity: ProducerIdentity, sequence: int) -> None:
-        """Give a sealed batch, which is certainly in no log, another place among the producer's."""
-        assert self.data is not None
-        self.sequence = sequence
-        self.data = restamp_producer(self.data, identity.producer_id, identity.epoch, sequence)
-
-    def settle(self, base_offset: int, error: ClientError | None) -> None:
-        """The outcome is known; told once."""
-        self.done, self.base_offset, self.error = True, base_offset, error
-        if self.event is not None:
-            self.event.set()
-        for index, callback in self.callbacks or ():
-            try:
-                callback(Delivery(self, index))
-            except Exception:
-                _log.exception("on_delivery of %s-%d raised", self.topic, self.partition)
-        self.callbacks = None
-
-    async def wait(self) -> None:
-        if not self.done:
-            if self.event is None:
-                self.event = trio.Event()
-            await self.event.wait()
-
-    def metadata(self, index: int) -> RecordMetadata:
-        if self.error is not None:
-            raise self.error
-        if not self.done:
-            raise RuntimeError("the outcome is not known yet; use wait()")
-        offset = self.base_offset + index if self.base_offset >= 0 else -1
-        return RecordMetadata(self.topic, self.partition, offset, self.timestamps[index])
 
 
 @attrs.define(eq=False, slots=True)
@@ -302,7 +179,9 @@ class Accumulator:
     def _extend(self, batch: Batch, run: Sequence[bytes | None], timestamp_ms: int | None) -> int:
         index, count = batch.count, len(run)
         batch.values.extend(run)
-        batch.timestamps.extend([time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms] * count)
+        batch.timestamps.extend(
+            [time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms] * count
+        )
         if batch.keys is not None:
             batch.keys.extend([None] * count)
         if batch.headers is not None:
@@ -352,7 +231,9 @@ class Accumulator:
                 raise self._no_partition(lanes, partition)
             return lanes.lanes[partition]
         if self._settings.partitioner is not None:
-            return self._chosen(lanes, key, self._settings.partitioner(lanes.topic.name, key, len(lanes.lanes)))
+            return self._chosen(
+                lanes, key, self._settings.partitioner(lanes.topic.name, key, len(lanes.lanes))
+            )
         if key is not None:
             return lanes.by_key.get(key) or self._keyed(lanes, key)
         sticky = lanes.sticky
@@ -373,7 +254,11 @@ class Accumulator:
 
     def _unkeyed(self, lanes: TopicLanes) -> Lane:
         """A partition that has a leader and the fewest batches waiting (KIP-794: the slow ones get less)."""
-        led = [lane for lane, leader in zip(lanes.lanes, lanes.topic.leaders, strict=False) if leader.node_id >= 0]
+        led = [
+            lane
+            for lane, leader in zip(lanes.lanes, lanes.topic.leaders, strict=False)
+            if leader.node_id >= 0
+        ]
         choices = led or lanes.lanes
         shortest = min(len(lane.queue) for lane in choices)
         return self._random.choice([lane for lane in choices if len(lane.queue) == shortest])

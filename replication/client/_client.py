@@ -55,7 +55,9 @@ class Client(ABC):
         self._nursery.cancel_scope.cancel()
         self._cluster.links.abort_all()
         ours = error if isinstance(error, trio.Cancelled | BaseExceptionGroup) else None
-        await self._manager.__aexit__(type(ours) if ours else None, ours, ours.__traceback__ if ours else None)
+        await self._manager.__aexit__(
+            type(ours) if ours else None, ours, ours.__traceback__ if ours else None
+        )
 
     @abstractmethod
     def _start(self) -> None:
@@ -63,6 +65,7 @@ class Client(ABC):
 
     async def _finish(self) -> None:
         """What is left to do when the block is left."""
+        await trio.lowlevel.checkpoint()
 
     def _check_open(self) -> None:
         if self._closed:

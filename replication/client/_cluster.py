@@ -94,11 +94,15 @@ class Cluster:
                         await trio.sleep(self._random.uniform(*_QUICK))
             except trio.TooSlowError:
                 why = f": {self._error}" if self._error is not None else ""
-                raise MetadataTimeoutError(f"topic {name!r}: no metadata within {timeout:g} s{why}") from self._error
+                raise MetadataTimeoutError(
+                    f"topic {name!r}: no metadata within {timeout:g} s{why}"
+                ) from self._error
             except ClientError as error:
                 if not error.retriable:
                     raise
-                await trio.sleep(min(self._settings.retry_backoff_ms / 1000, max(0, deadline - trio.current_time())))
+                await trio.sleep(
+                    min(self._settings.retry_backoff_ms / 1000, max(0, deadline - trio.current_time()))
+                )
             if denials >= 2 and name not in self.topics:
                 self._topic_names.discard(name)
                 raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r}")
@@ -263,7 +267,9 @@ class Cluster:
         else:
             # A node that is behind must not take us back to a former leader.
             kept = known.leaders + [NOBODY] * (len(leaders) - len(known.leaders))
-            known.leaders = [max(pair, key=lambda leader: leader.epoch) for pair in zip(leaders, kept, strict=False)]
+            known.leaders = [
+                max(pair, key=lambda leader: leader.epoch) for pair in zip(leaders, kept, strict=False)
+            ]
         for partition, leader in enumerate(known.leaders):
             self._clear(PartitionId(info.name, partition), leader)
 

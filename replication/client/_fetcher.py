@@ -159,7 +159,9 @@ class Fetcher:
         return now
 
     def _full(self, reading: Reading) -> bool:
-        return sum(len(chunk.data) for chunk in reading.chunks) >= 2 * self._settings.max_partition_fetch_bytes
+        return (
+            sum(len(chunk.data) for chunk in reading.chunks) >= 2 * self._settings.max_partition_fetch_bytes
+        )
 
     def _check_poll(self, poll: _Poll) -> None:
         """Do not sit out a long poll at a node that leads none of the partitions asked for any more."""
@@ -355,7 +357,9 @@ class Fetcher:
         found = -1
         try:
             timeout = self._settings.request_timeout_ms / 1000
-            found = (await list_offsets(self._cluster, [reading.at], reading.reset, timeout=timeout))[reading.at]
+            found = (await list_offsets(self._cluster, [reading.at], reading.reset, timeout=timeout))[
+                reading.at
+            ]
         except ClientError as failure:
             error = failure
         if reading.generation != generation:

@@ -31,7 +31,9 @@ async def list_offsets(
     if query.missing:
         one = sorted(query.missing)[0]
         why = f": {query.error}" if query.error is not None else ""
-        raise RequestTimeoutError(f"{one}: its leader told no offset within {timeout:g} s{why}") from query.error
+        raise RequestTimeoutError(
+            f"{one}: its leader told no offset within {timeout:g} s{why}"
+        ) from query.error
     return query.found
 
 

@@ -32,10 +32,10 @@ class Portal(Generic[C]):
         self._ready: Future[C] = Future()
         self._closing = trio.Event()
         self._abandon = trio.CancelScope()
-        self._nursery: trio.Nursery | None = None
+        self.nursery: trio.Nursery | None = None
         self._lock = threading.Lock()
         self._calls: set[Future[Any]] = set()
-        self._closed = False
+        self.closed = False
         self._end: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="insync-client", daemon=True)
 
@@ -53,7 +53,7 @@ class Portal(Generic[C]):
     def post(self, function: Callable[[], None]) -> None:
         """Run a function in the trio thread soon, in order; raises `ClosedError` if that has ended."""
         token = self._token
-        if self._closed or token is None:
+        if self.closed or token is None:
             raise ClosedError("the client is closed")
         try:
             token.run_sync_soon(function)
@@ -88,7 +88,7 @@ class Portal(Generic[C]):
     def close(self, timeout: float | None) -> None:
         """Let the client finish for at most `timeout` seconds (None: as long as it takes), then end it."""
         with self._lock:
-            closed, self._closed = self._closed, True
+            closed, self.closed = self.closed, True
         token = self._token
         if token is None or closed:
             return
@@ -117,8 +117,8 @@ class Portal(Generic[C]):
     def _start(
         self, function: Callable[[], Awaitable[T]], future: Future[T], scope: trio.CancelScope
     ) -> None:
-        assert self._nursery is not None
-        self._nursery.start_soon(self._call, function, future, scope)
+        assert self.nursery is not None
+        self.nursery.start_soon(self._call, function, future, scope)
 
     async def _call(
         self, function: Callable[[], Awaitable[T]], future: Future[T], scope: trio.CancelScope
@@ -141,7 +141,7 @@ class Portal(Generic[C]):
             if self._ready.done():
                 raise
         finally:
-            self._closed = True
+            self.closed = True
             self._fail_calls()
 
     def _fail_calls(self) -> None:
@@ -157,7 +157,7 @@ class Portal(Generic[C]):
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
         with self._abandon:
-            async with self._make() as client, trio.open_nursery() as self._nursery:
+            async with self._make() as client, trio.open_nursery() as self.nursery:
                 self._ready.set_result(client)
                 await self._closing.wait()
-                self._nursery.cancel_scope.cancel()
+                self.nursery.cancel_scope.cancel()

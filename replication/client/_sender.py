@@ -19,15 +19,16 @@ from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.types import SEQUENCE_MODULUS
-from ._accumulator import Accumulator, Batch, Lane, ProducerIdentity
+from ._accumulator import Accumulator, Lane
+from ._batch import Batch
 from ._cluster import Cluster, Leader
+from ._identities import Identities
 from ._settings import ProducerSettings
 from .errors import ClientError, DeliveryTimeoutError, Outcome, ServerError, error_for
 
 _log = logging.getLogger("insync.client")
 _NEVER = float("inf")
 _SLOW_REQUEST = 1.0
-_GREATEST_EPOCH = 2**15 - 1
 
 
 @attrs.define(eq=False, slots=True)
@@ -48,14 +49,11 @@ class Sender:
         self.flushing = 0
         self._settings = settings
         self._cluster = cluster
-        self._nursery = nursery
         self._event = trio.Event()
         self._armed = _NEVER
         self._requests: dict[_Request, None] = {}
         self._in_flight: dict[int, int] = {}
-        self._identity: ProducerIdentity | None = None
-        self._identifying = False
-        self._identify_failures = 0
+        self._identities = Identities(settings, cluster, nursery, self.wake)
         self._linger = settings.linger_ms / 1000
         cluster.listeners.append(self._metadata_changed)
 
@@ -138,21 +136,22 @@ class Sender:
         if lane.gap >= 0 and not lane.in_flight and (lane.gap_confirmed or lane.queue[0].data is None):
             return self._bump(lane)
         if lane.identity is None:
-            lane.identity = self._identity
+            lane.identity = self._identities.current
         if lane.identity is None:
-            self._want_identity()
+            self._identities.want()
         return lane.identity is not None
 
     def _bump(self, lane: Lane) -> bool:
         """Begin anew at sequence 0 of the next epoch; nothing of the lane is in flight, nor in the log."""
-        if self._identity is None or self._identity == lane.identity:
-            self._want_identity()
+        identity = self._identities.current
+        if identity is None or identity == lane.identity:
+            self._identities.want()
             return False
-        lane.identity, lane.next_sequence = self._identity, 0
+        lane.identity, lane.next_sequence = identity, 0
         lane.gap, lane.gap_confirmed, lane.established = -1, False, False
         for batch in lane.queue:
             if batch.data is not None:
-                batch.restamp(self._identity, self._take_sequence(lane, batch))
+                batch.restamp(identity, self._take_sequence(lane, batch))
         return True
 
     def _take_sequence(self, lane: Lane, batch: Batch) -> int:
@@ -166,7 +165,9 @@ class Sender:
         connection = self._cluster.links.nowait(node_id)
         if connection is None:
             return self._unreachable(node_id, lanes)
-        while lanes and self._in_flight.get(node_id, 0) < self._settings.max_in_flight_requests_per_connection:
+        while (
+            lanes and self._in_flight.get(node_id, 0) < self._settings.max_in_flight_requests_per_connection
+        ):
             self._send_one(connection, node_id, lanes, now)
             lanes = [lane for lane in lanes if lane.queue and self._still_sendable(lane, node_id, now)]
         return _NEVER
@@ -201,7 +202,9 @@ class Sender:
                 acks=self._settings.wire_acks,
                 timeout_ms=self._settings.request_timeout_ms,
                 partitions=[
-                    m.ProducePartition(topic=batch.topic, partition=batch.partition, size=len(batch.data or b""))
+                    m.ProducePartition(
+                        topic=batch.topic, partition=batch.partition, size=len(batch.data or b"")
+                    )
                     for _, batch in request.sent
                 ],
             )
@@ -230,7 +233,9 @@ class Sender:
             self.accumulator.active[lane] = None
         if batch.data is None:
             sequenced = self._settings.idempotent
-            batch.seal(lane.identity if sequenced else None, self._take_sequence(lane, batch) if sequenced else -1)
+            batch.seal(
+                lane.identity if sequenced else None, self._take_sequence(lane, batch) if sequenced else -1
+            )
         batch.attempts += 1
         lane.in_flight.append(batch)
         lane.in_flight_leader = self._cluster.leader(lane.topic, lane.partition)
@@ -335,7 +340,9 @@ class Sender:
         outcome: Outcome = "unknown" if batch.maybe_written else "absent"
         if not isinstance(error, ClientError):
             thing = f"{lane.topic}-{lane.partition}"
-            error = DeliveryTimeoutError(f"{thing}: not acknowledged after {batch.attempts} attempts; {error}")
+            error = DeliveryTimeoutError(
+                f"{thing}: not acknowledged after {batch.attempts} attempts; {error}"
+            )
         error.outcome = outcome
         self._settle(batch, -1, error)
 
@@ -426,35 +433,6 @@ class Sender:
         self._answered(request, error)
         if handle is not None:
             handle.cancel()  # type: ignore[attr-defined]
-
-    # Identity
-
-    def _want_identity(self) -> None:
-        if not self._identifying:
-            self._identifying = True
-            self._nursery.start_soon(self._identify)
-
-    async def _identify(self) -> None:
-        """Get a producer id, or the next epoch of the one that we have."""
-        request = m.InitProducerIdRequest()
-        if self._identity is not None and self._identity.epoch < _GREATEST_EPOCH:
-            producer_id, epoch = self._identity
-            request = m.InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)
-        try:
-            answer: m.InitProducerIdResponse = await self._cluster.ask(
-                m.Kind.INIT_PRODUCER_ID, request, timeout=self._settings.request_timeout_ms / 1000
-            )
-            if answer.error != ErrorCode.NONE:
-                raise error_for(answer.error, "producer id", answer.message)
-            self._identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
-            self._identify_failures = 0
-        except (ClientError, TransportError) as error:
-            self._identify_failures += 1
-            _log.warning("no producer id yet: %s", error)
-            await trio.sleep(self._cluster.backoff(self._identify_failures))
-        finally:
-            self._identifying = False
-        self.wake(0)
 
 
 def _code_of(result: m.ProduceResult | None) -> tuple[ErrorCode, str]:

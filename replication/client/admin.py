@@ -251,11 +251,11 @@ class _Creation:
             return answer.topic_id
         if answer.error == ErrorCode.TOPIC_ALREADY_EXISTS and self._unclear:
             return await self._made_by_us(answer)
-        error = self._refusal(answer)
+        refusal = self._refusal(answer)
         if answer.error not in _RETRIED:
-            raise error
-        self._unclear |= error.outcome == "unknown"
-        self.error = error
+            raise refusal
+        self._unclear |= refusal.outcome == "unknown"
+        self.error = refusal
         return None
 
     async def _made_by_us(self, answer: m.CreateTopicResponse) -> str:

@@ -146,14 +146,14 @@ class BlockingProducer(_Blocking[Producer]):
         cost = _RECORD_COST + (len(value) if value else 0)
         with self._space:
             if self._queued > _HANDOVER_BYTES and not self._space.wait_for(
-                lambda: self._queued <= _HANDOVER_BYTES or self._portal._closed,
+                lambda: self._queued <= _HANDOVER_BYTES or self._portal.closed,
                 self._settings.max_block_ms / 1000,
             ):
                 raise BufferFullError(
                     f"the producer takes no record for max_block_ms={self._settings.max_block_ms}; "
                     "see why the leaders do not answer, or raise buffer_memory"
                 )
-            if self._portal._closed:
+            if self._portal.closed:
                 raise ClosedError("the producer is closed")
             first = not self._queue and not self._moving
             self._moving |= first
@@ -202,7 +202,7 @@ class BlockingProducer(_Blocking[Producer]):
 
     def _begin_moving(self) -> None:
         """Take over what has been queued without waiting, as long as there is room."""
-        nursery = self._portal._nursery
+        nursery = self._portal.nursery
         assert nursery is not None
         if self._move():
             nursery.start_soon(self._move_on)
@@ -285,8 +285,8 @@ class BlockingProducer(_Blocking[Producer]):
                 future.set_result(delivery._delivery.result())
 
         def begin() -> None:
-            assert self._portal._nursery is not None
-            self._portal._nursery.start_soon(tell)
+            assert self._portal.nursery is not None
+            self._portal.nursery.start_soon(tell)
 
         self._portal.post(begin)
 
@@ -354,7 +354,20 @@ class BlockingConsumer(_Blocking[Consumer]):
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
         while True:
-            yield from self.poll()
+            polled = self.poll()
+            for index, record in enumerate(polled):
+                try:
+                    yield record
+                except GeneratorExit:
+                    self._put_back(polled[index + 1 :])
+                    raise
+
+    def _put_back(self, unread: list[ConsumerRecord]) -> None:
+        """A loop was left: go on from the first record that it did not see."""
+        if self._portal.closed:
+            return
+        for record in reversed(unread):
+            self.seek((record.topic, record.partition), record.offset)
 
     def _run(self, function: Callable[[], Any]) -> Any:
         async def run() -> Any:

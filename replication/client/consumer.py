@@ -154,9 +154,7 @@ class Consumer(Client):
         """The high watermark of each partition; raises `UnknownTopicError`, `RequestTimeoutError`."""
         return await self._offsets(partitions, m.LATEST_TIMESTAMP)
 
-    async def _offsets(
-        self, partitions: Iterable[tuple[str, int]], timestamp: int
-    ) -> dict[PartitionId, int]:
+    async def _offsets(self, partitions: Iterable[tuple[str, int]], timestamp: int) -> dict[PartitionId, int]:
         self._check_open()
         timeout = self._settings.request_timeout_ms / 1000
         asked = [PartitionId(*at) for at in partitions]

@@ -11,7 +11,7 @@ import trio
 from .errors import ClientError
 
 if TYPE_CHECKING:
-    from ._accumulator import Batch
+    from ._batch import Batch
 
 
 class RecordMetadata(NamedTuple):

@@ -1,4 +1,4 @@
-"""The producer: `async with Producer("tcp://127.0.0.1:9092") as producer: await producer.send("orders", b"...")`."""
+"""The producer: `async with Producer("tcp://host:9092") as producer: await producer.send("orders", b"...")`."""
 
 from __future__ import annotations
 
@@ -115,7 +115,9 @@ class Producer(Client):
             topic, value, key, headers, partition, timestamp_ms, on_delivery
         )
         if delivery is None and not self._accumulator.knows(topic):
-            raise MetadataTimeoutError(f"topic {topic!r} is not known yet; await producer.prepare({topic!r}) first")
+            raise MetadataTimeoutError(
+                f"topic {topic!r} is not known yet; await producer.prepare({topic!r}) first"
+            )
         if delivery is None:
             raise BufferFullError(self._full())
         return delivery
@@ -135,7 +137,9 @@ class Producer(Client):
         """
         self._check_open()
         if keys is not None and len(keys) != len(values):
-            raise ValueError(f"{len(values)} values but {len(keys)} keys; give one key (or None) for each value")
+            raise ValueError(
+                f"{len(values)} values but {len(keys)} keys; give one key (or None) for each value"
+            )
         await self.prepare(topic)
         deliveries = Deliveries()
         if keys is None and self._settings.partitioner is None:

@@ -95,9 +95,11 @@ async def test_a_node_that_hangs_is_reported_not_waited_for():
 
 
 async def test_bootstrap_tries_all_and_names_each():
-    async with fake_cluster(nodes=1, t=1) as cluster:
-        async with Producer(["mem://client-test-none/a", *cluster.urls]) as producer:
-            assert await producer.prepare("t") == 1
-    with pytest.raises(BootstrapError, match="client-test-none/a.*client-test-none/b"):
+    async with (
+        fake_cluster(nodes=1, t=1) as cluster,
+        Producer(["mem://client-test-none/a", *cluster.urls]) as producer,
+    ):
+        assert await producer.prepare("t") == 1
+    with pytest.raises(BootstrapError, match=r"client-test-none/a.*client-test-none/b"):
         async with Admin("mem://client-test-none/a,mem://client-test-none/b"):
             pass

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import subprocess
 import sys
@@ -82,7 +83,12 @@ def test_send_result_flush_and_read_back(threaded):
     with BlockingConsumer(threaded.urls, auto_offset_reset="earliest") as consumer:
         assert consumer.assign_topic("t") == [("t", 0)]
         assert consumer.end_offsets([("t", 0)]) == {("t", 0): 351}
-        found = [record.offset for record, _ in zip(consumer, range(351), strict=False)]
+        found = []
+        for record in consumer:
+            found.append(record.offset)
+            if len(found) == 120:
+                break
+        found += [record.offset for _, record in zip(range(231), consumer, strict=False)]
         assert found == list(range(351))
         consumer.seek(("t", 0), 7)
         assert consumer.poll(5000)[0].value == b"6"
@@ -98,7 +104,7 @@ def test_errors_are_raised_in_the_caller(threaded):
         assert producer.send("t", b"x").result(5).offset == 0
     with BlockingAdmin(threaded.urls) as admin, pytest.raises(TopicExistsError):
         admin.create_topic("t", 1, 1)
-    with pytest.raises(BootstrapError, match="127.0.0.1:1"):
+    with pytest.raises(BootstrapError, match=r"127\.0\.0\.1:1"):
         BlockingProducer("127.0.0.1:1")
 
 
@@ -119,7 +125,7 @@ def test_many_threads_share_a_producer(threaded):
 
         offsets = list(pool.map(work, range(8)))
     assert all(mine == sorted(mine) for mine in offsets)
-    assert sorted(sum(offsets, [])) == list(range(1600))
+    assert sorted(itertools.chain.from_iterable(offsets)) == list(range(1600))
 
 
 def test_asyncio_can_wait_for_a_delivery(threaded):

@@ -4,6 +4,7 @@ from collections import defaultdict
 
 import pytest
 import trio
+import trio.lowlevel
 import trio.testing
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -359,7 +360,7 @@ def test_exactly_once_in_order_under_random_faults(seed, rate):
                 for n in range(150):
                     deliveries.append(await producer.send("t", b"%d" % n, key=b"%d" % (n % 7)))
                     if n % 40 == 0:
-                        await trio.sleep(0)
+                        await trio.lowlevel.checkpoint()
                 with trio.fail_after(30):
                     found = [await d.wait() for d in deliveries]
             sent = defaultdict(list)

@@ -1,0 +1,68 @@
+"""Producer ids: who a producer is to the nodes, and from which epoch on it begins anew (KIP-98, KIP-360)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from ...transport import TransportError
+from ..core import messages as m
+from ..core.errors import ErrorCode
+from ._batch import ProducerIdentity
+from ._cluster import Cluster
+from ._settings import ProducerSettings
+from .errors import ClientError, error_for
+
+_log = logging.getLogger("insync.client")
+_GREATEST_EPOCH = 2**15 - 1
+
+
+class Identities:
+    """Asks for identities when told to, and wakes the sender when there is one.
+
+    Partitions move to `current` one by one, each when nothing of it is in flight.
+    """
+
+    def __init__(
+        self,
+        settings: ProducerSettings,
+        cluster: Cluster,
+        nursery: trio.Nursery,
+        wake: Callable[[float], None],
+    ) -> None:
+        self.current: ProducerIdentity | None = None
+        self._settings = settings
+        self._cluster = cluster
+        self._nursery = nursery
+        self._wake = wake
+        self._asking = False
+        self._failures = 0
+
+    def want(self) -> None:
+        """Get a producer id, or the next epoch of the one that we have."""
+        if not self._asking:
+            self._asking = True
+            self._nursery.start_soon(self._ask)
+
+    async def _ask(self) -> None:
+        request = m.InitProducerIdRequest()
+        if self.current is not None and self.current.epoch < _GREATEST_EPOCH:
+            producer_id, epoch = self.current
+            request = m.InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)
+        try:
+            answer: m.InitProducerIdResponse = await self._cluster.ask(
+                m.Kind.INIT_PRODUCER_ID, request, timeout=self._settings.request_timeout_ms / 1000
+            )
+            if answer.error != ErrorCode.NONE:
+                raise error_for(answer.error, "producer id", answer.message)
+            self.current = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+            self._failures = 0
+        except (ClientError, TransportError) as error:
+            self._failures += 1
+            _log.warning("no producer id yet: %s", error)
+            await trio.sleep(self._cluster.backoff(self._failures))
+        finally:
+            self._asking = False
+        self._wake(0)
