@@ -35,6 +35,8 @@ class Scan:
     batches: int = 0
     reason: str = ""
     """Why the batch at `end` is bad; empty if the file ends there."""
+    misplaced: bool = False
+    """It is whole and valid, but does not belong there."""
     epochs: list[EpochEntry] = attrs.Factory(list)
     index: list[tuple[int, int]] = attrs.Factory(list)
 
@@ -145,8 +147,9 @@ def scan_segment(segment: Segment, epoch: int, index_interval_bytes: int) -> Sca
         data = read_at(fd, min(want, size - start), start)
         infos, consumed, reason = scan_prefix(data)
         for info in infos:
-            found.reason = _misplaced(info, found)
+            found.reason = _why_misplaced(info, found)
             if found.reason:
+                found.misplaced = True
                 break
             if since_entry > index_interval_bytes:
                 found.index.append((info.next_offset - 1, start + info.position))
@@ -166,7 +169,7 @@ def _declared_size(data: bytes) -> int:
     return int.from_bytes(data[8:12]) + 12 if len(data) >= 61 else 0
 
 
-def _misplaced(info: BatchInfo, found: Scan) -> str:
+def _why_misplaced(info: BatchInfo, found: Scan) -> str:
     if info.base_offset != found.end.offset:
         return f"its base offset is {info.base_offset} instead of {found.end.offset}"
     if info.leader_epoch < found.epoch:
@@ -188,6 +191,8 @@ def _judge(segment: Segment, found: Scan, later: Sequence[Segment], recovery_poi
     reason = found.reason
     if offset < recovery_point:
         reason += f", although everything below offset {recovery_point} had reached the device"
+    elif found.misplaced:
+        reason += ", and no interrupted write does that"
     elif any(each.file_size for each in later):
         reason += ", and a later segment holds data"
     else:

@@ -1,0 +1,270 @@
+"""The data folder: its owner, its lock, its checkpoints and its clean-stop marker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from insync.storage import (
+    CorruptLogError,
+    InvalidTopicError,
+    LogClosedError,
+    LogDirectory,
+    LogDirectoryError,
+    LogDirectoryLockedError,
+    LogNotFoundError,
+    LogSettings,
+    StorageError,
+    WrongClusterError,
+    WrongNodeError,
+    WrongTopicIdError,
+)
+
+from .building import fill, offsets
+
+
+def opened(path: Path, cluster_id: str = "c", node_id: int = 1) -> LogDirectory:
+    return LogDirectory(
+        path, cluster_id=cluster_id, node_id=node_id, settings=LogSettings(segment_bytes=1024)
+    )
+
+
+def test_is_made_with_an_identity(tmp_path: Path) -> None:
+    first = opened(tmp_path / "a" / "b")
+    identity = first.directory_id
+    assert not first.was_clean
+    first.close()
+    again = opened(tmp_path / "a" / "b")
+    assert again.directory_id == identity
+    assert again.was_clean
+    again.close()
+    other = opened(tmp_path / "other")
+    assert other.directory_id != identity
+    other.close()
+    meta = (tmp_path / "a" / "b" / "meta.properties").read_text().splitlines()
+    assert meta == ["version=1", "cluster.id=c", "node.id=1", f"directory.id={identity}"]
+
+
+def test_is_locked_against_everyone_else(tmp_path: Path) -> None:
+    first = opened(tmp_path)
+    with pytest.raises(
+        LogDirectoryLockedError, match=f"in use by process {os.getpid()}: stop it first"
+    ) as caught:
+        opened(tmp_path)
+    assert caught.value.pid == os.getpid()
+    program = "import sys; from insync.storage import *; LogDirectory(sys.argv[1], cluster_id='c', node_id=1)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert f"in use by process {os.getpid()}" in done.stderr
+    first.close()
+    opened(tmp_path).close()
+
+
+def test_a_dead_owners_lock_holds_nobody_up(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from insync.storage import *
+LogDirectory(sys.argv[1], cluster_id='c', node_id=1)
+os.kill(os.getpid(), 9)
+"""
+    subprocess.run([sys.executable, "-c", program, str(tmp_path)], timeout=60, check=False)
+    directory = opened(tmp_path)
+    assert not directory.was_clean
+    directory.close()
+
+
+def test_another_clusters_or_nodes_folder_is_refused(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    with pytest.raises(WrongClusterError, match="cluster c, not of other"):
+        opened(tmp_path, cluster_id="other")
+    with pytest.raises(WrongNodeError, match="node 1, not of node 2"):
+        opened(tmp_path, node_id=2)
+    directory = opened(tmp_path)
+    assert directory.was_clean, "a refused opening leaves the marker alone"
+    directory.close()
+
+
+@pytest.mark.parametrize("content", ["", "cluster.id=c\n", "cluster.id=c\nnode.id=x\ndirectory.id=d\n"])
+def test_damaged_meta_properties_are_refused(tmp_path: Path, content: str) -> None:
+    (tmp_path / "meta.properties").write_text(content)
+    with pytest.raises(LogDirectoryError, match=r"meta\.properties does not name"):
+        opened(tmp_path)
+
+
+def test_a_path_that_cannot_be_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(StorageError, match="cannot use"):
+        opened(tmp_path / "file")
+
+
+def test_the_marker_is_gone_once_opened_and_written_last(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    fill(directory.open_log("t", 0, create=True), [2])
+    marker = tmp_path / ".kafka_cleanshutdown"
+    assert not marker.exists()
+    directory.close(broker_epoch=42)
+    assert json.loads(marker.read_text()) == {"version": 0, "brokerEpoch": 42}
+    directory = opened(tmp_path)
+    assert (directory.was_clean, directory.previous_broker_epoch) == (True, 42)
+    assert not marker.exists()
+    directory.close(clean=False)
+    directory = opened(tmp_path)
+    assert (directory.was_clean, directory.previous_broker_epoch) == (False, -1)
+    directory.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]"])
+def test_a_damaged_marker_is_no_marker(tmp_path: Path, content: bytes) -> None:
+    opened(tmp_path).close()
+    (tmp_path / ".kafka_cleanshutdown").write_bytes(content)
+    directory = opened(tmp_path)
+    assert not directory.was_clean
+    directory.close()
+
+
+def test_no_marker_if_a_log_could_not_be_closed(tmp_path: Path, monkeypatch) -> None:
+    directory = opened(tmp_path)
+    log = directory.open_log("t", 0, create=True)
+    fill(log, [2])
+
+    def broken(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", broken)
+        with pytest.raises(StorageError, match="cannot flush t-0"):
+            directory.close()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    opened(tmp_path).close()
+
+
+def test_checkpoints_are_kafkas_text(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    for topic, partition in (("b", 1), ("a", 10), ("a", 2)):
+        fill(directory.open_log(topic, partition, create=True), [3])
+    directory.open_log("b", 1, create=False).flush()
+    directory.open_log("a", 2, create=False).advance_log_start_offset(2)
+    directory.write_checkpoints({("a", 2): 3, ("b", 1): 1})
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n2\na 2 3\nb 1 1\n"
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n3\na 2 0\na 10 0\nb 1 3\n"
+    assert (tmp_path / "log-start-offset-checkpoint").read_text() == "0\n3\na 2 2\na 10 0\nb 1 0\n"
+    directory.close(high_watermarks={("a", 10): 3})
+    directory = opened(tmp_path)
+    assert directory.high_watermarks() == {("a", 2): 3, ("a", 10): 3, ("b", 1): 1}
+    assert directory.open_log("a", 2, create=False).log_start_offset == 2
+    directory.close()
+
+
+@pytest.mark.parametrize("content", [b"", b"1\n0\n", b"0\n5\na 1 2\n", b"0\n1\na b c\n", b"\xff"])
+def test_damaged_checkpoints_cost_nothing_but_time(tmp_path: Path, content: bytes) -> None:
+    directory = opened(tmp_path)
+    fill(directory.open_log("t", 0, create=True), [3] * 30)
+    directory.close(high_watermarks={("t", 0): 90})
+    for path in tmp_path.glob("*-checkpoint"):
+        path.write_bytes(content)
+    directory = opened(tmp_path)
+    assert directory.high_watermarks() == {}
+    log = directory.open_log("t", 0, create=False)
+    assert offsets(log) == list(range(90))
+    assert not log.recovery.clean
+    directory.close()
+
+
+def test_lists_and_opens_partitions(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    for topic, partition in (("a-b", 0), ("a", 11), ("a", 2)):
+        directory.open_log(topic, partition, create=True)
+    for name in ("stray-2-delete", "no", "a-02", "a-"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "file-3").write_bytes(b"")
+    assert directory.partitions() == [("a", 2), ("a", 11), ("a-b", 0)]
+    assert directory.open_log("a", 2, create=True) is directory.open_log("a", 2, create=False)
+    with pytest.raises(LogNotFoundError, match="no partition 7 of topic a"):
+        directory.open_log("a", 7, create=False)
+    directory.close()
+    with pytest.raises(LogClosedError):
+        directory.open_log("a", 2, create=False)
+
+
+@pytest.mark.parametrize("topic", ["", ".", "..", "a/b", "ä", "a b", "x" * 250, "a\n"])
+def test_illegal_topic_names(tmp_path: Path, topic: str) -> None:
+    directory = opened(tmp_path)
+    with pytest.raises(InvalidTopicError, match="is not a topic name"):
+        directory.open_log(topic, 0, create=True)
+    assert directory.partitions() == []
+    directory.close()
+
+
+def test_a_topic_created_again_is_told_from_the_old(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.open_log("t", 0, create=True, topic_id="first")
+    directory.close()
+    assert (tmp_path / "t-0" / "partition.metadata").read_text() == "version: 0\ntopic_id: first\n"
+    directory = opened(tmp_path)
+    with pytest.raises(WrongTopicIdError, match="topic id first, not to second"):
+        directory.open_log("t", 0, create=True, topic_id="second")
+    directory.open_log("t", 0, create=True, topic_id="first")
+    directory.close()
+
+
+@pytest.mark.parametrize("cleanly", [True, False])
+def test_a_folder_moved_aside_makes_room_for_a_fresh_log(tmp_path: Path, cleanly: bool) -> None:
+    """The remedy that CorruptLogError names must work, also if the next process dies at once."""
+    directory = opened(tmp_path)
+    fill(directory.open_log("t", 0, create=True), [3] * 30)
+    directory.close(high_watermarks={("t", 0): 90})
+    last = max((tmp_path / "t-0").glob("*.log"))
+    data = bytearray(last.read_bytes())
+    data[100] ^= 1
+    last.write_bytes(data)
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    directory = opened(tmp_path)
+    with pytest.raises(CorruptLogError):
+        directory.open_log("t", 0, create=False)
+    directory.close(clean=False)
+    (tmp_path / "t-0").rename(tmp_path / "aside")
+    for _ in range(2):
+        directory = opened(tmp_path)
+        log = directory.open_log("t", 0, create=True)
+        assert (log.log_start_offset, log.log_end_offset) == (0, 0)
+        directory.close(cleanly)
+
+
+def test_truncation_lowers_the_stored_recovery_point_first(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    log = directory.open_log("t", 0, create=True)
+    fill(log, [3] * 30)
+    log.flush()
+    directory.write_checkpoints({})
+    log.truncate(40)
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 39\n"
+    directory.close(clean=False)
+    directory = opened(tmp_path)
+    assert directory.open_log("t", 0, create=False).log_end_offset == 39
+    directory.close()
+
+
+def test_a_restart_far_ahead_survives_a_crash(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    log = directory.open_log("t", 0, create=True)
+    fill(log, [3] * 30)
+    log.flush()
+    directory.write_checkpoints({})
+    log.truncate_fully(500)
+    directory.close(clean=False)
+    directory = opened(tmp_path)
+    log = directory.open_log("t", 0, create=False)
+    assert (log.log_start_offset, log.log_end_offset) == (500, 500)
+    directory.close()
+
+
+def test_settings_name_what_is_wrong() -> None:
+    with pytest.raises(ValueError, match="segment_bytes must be from 1024"):
+        LogSettings(segment_bytes=5)
+    assert LogSettings().max_message_bytes == 1048588

@@ -1,0 +1,521 @@
+"""Opening after crashes and damage: a torn tail is cut, anything else is refused with every file left alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from insync.storage import (
+    Chunk,
+    CorruptLogError,
+    DiskLog,
+    EpochEntry,
+    LogSettings,
+    StorageBrokenError,
+    StorageError,
+    StorageFullError,
+)
+from insync.storage import _files as files
+from insync.storage.batch import build_batch, records, scan
+
+from .building import SMALL, all_bytes, append, batch, fill, offsets, open_disk
+
+
+def log_file(folder: Path, base: int = 0) -> Path:
+    return folder / f"{base:020d}.log"
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def crashed(folder: Path, counts: list[int], settings: LogSettings = SMALL, **options: int) -> bytes:
+    """Write batches and stop without a word; returns all of them."""
+    log = open_disk(folder, settings)
+    fill(log, counts, **options)
+    data = all_bytes(log)
+    log.close(clean=False)
+    return data
+
+
+def test_a_tail_cut_anywhere_is_cut_back_to_whole_batches(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    data = crashed(folder, [2, 1, 3], LogSettings())
+    ends = [0, *(info.position + info.size_bytes for info in scan(data))]
+    bases = [0, 2, 3, 6]
+    for cut in range(len(data) + 1):
+        log_file(folder).write_bytes(data[:cut])
+        log = open_disk(folder, LogSettings())
+        whole = max(at for at in range(4) if ends[at] <= cut)
+        assert log.log_end_offset == bases[whole]
+        assert log_file(folder).read_bytes() == data[: ends[whole]]
+        assert log.recovery.bytes_cut == cut - ends[whole]
+        assert log.recovery.batches_scanned == whole
+        assert log.recovery.cut_position == (ends[whole] if cut > ends[whole] else -1)
+        log.close(clean=False)
+
+
+def test_appending_goes_on_after_a_cut(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    crashed(folder, [2] * 30)
+    last = max(folder.glob("*.log"))
+    os.truncate(last, last.stat().st_size - 1)
+    log = open_disk(folder)
+    end = log.log_end_offset
+    fill(log, [2] * 30, leader_epoch=1)
+    assert offsets(log) == list(range(end + 60))
+    assert log.epochs == (EpochEntry(0, 0), EpochEntry(1, end))
+    log.close()
+
+
+@pytest.mark.parametrize("garbage", [b"\0" * 500, b"\xff" * 500, b"\x02" * 7, bytes(range(256))])
+def test_garbage_at_the_tail_is_cut(tmp_path: Path, garbage: bytes) -> None:
+    folder = tmp_path / "t-0"
+    data = crashed(folder, [2, 2], LogSettings())
+    log_file(folder).write_bytes(data + garbage)
+    log = open_disk(folder, LogSettings())
+    assert (log.log_end_offset, log.recovery.bytes_cut) == (4, len(garbage))
+    assert log.recovery.cut_reason
+    log.close()
+
+
+def test_every_flipped_bit_in_the_middle_refuses_and_changes_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    data = crashed(folder, [1, 1, 1], LogSettings(), leader_epoch=1)
+    first, second = scan(data)[1].position, scan(data)[2].position
+    for at in range(first, second):
+        for bit in (0, 3, 7):
+            flipped = bytearray(data)
+            flipped[at] ^= 1 << bit
+            log_file(folder).write_bytes(flipped)
+            before = contents(folder)
+            with pytest.raises(CorruptLogError) as caught:
+                open_disk(folder, LogSettings())
+            after = contents(folder)
+            assert after == before
+            position, offset = (first, 1) if caught.value.position == first else (second, 2)
+            assert (caught.value.position, caught.value.offset) == (position, offset)
+
+
+def test_refusal_names_file_place_and_remedy(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    data = bytearray(crashed(folder, [5, 5, 5], LogSettings()))
+    second = scan(data)[1].position
+    data[second + 70] ^= 1
+    log_file(folder).write_bytes(data)
+    with pytest.raises(CorruptLogError) as caught:
+        open_disk(folder, LogSettings())
+    message = str(caught.value)
+    assert "\n" not in message
+    place = f"{log_file(folder)} is damaged at byte {second} (offset 5): CRC-32C"
+    assert message.startswith(place)
+    assert "Move the partition's folder aside" in message
+
+
+def test_a_bad_batch_before_a_later_segment_refuses(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    crashed(folder, [2] * 30)
+    first = log_file(folder)
+    first.write_bytes(first.read_bytes()[:-1])
+    before = contents(folder)
+    with pytest.raises(CorruptLogError, match="a later segment holds data"):
+        open_disk(folder)
+    assert contents(folder) == before
+
+
+def test_a_missing_segment_refuses(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    crashed(folder, [2] * 60)
+    bases = sorted(int(path.stem) for path in folder.glob("*.log"))
+    log_file(folder, bases[1]).unlink()
+    with pytest.raises(CorruptLogError, match=f"the segment before it ends at offset {bases[1]}"):
+        open_disk(folder)
+
+
+def test_damage_below_the_recovery_point_refuses_even_at_the_end(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    data = crashed(folder, [2, 2, 2], LogSettings())
+    log_file(folder).write_bytes(data[:-1])
+    with pytest.raises(CorruptLogError, match="everything below offset 6 had reached the device"):
+        open_disk(folder, LogSettings(), recovery_point=6)
+    log_file(folder).write_bytes(data[: scan(data)[2].position])
+    with pytest.raises(CorruptLogError, match="must reach offset 6"):
+        open_disk(folder, LogSettings(), recovery_point=6)
+    open_disk(folder, LogSettings(), recovery_point=4).close()
+
+
+def test_a_log_inside_a_record_is_not_taken_for_what_follows(tmp_path: Path) -> None:
+    """A value that holds batches of another log must not keep a torn tail from being cut."""
+    folder = tmp_path / "t-0"
+    log = open_disk(folder, LogSettings())
+    fill(log, [2, 2])
+    inner = all_bytes(log)
+    append(log, batch(1), _with_value(inner * 3))
+    log.close(clean=False)
+    path = log_file(folder)
+    path.write_bytes(path.read_bytes()[:-1])
+    log = open_disk(folder, LogSettings())
+    assert log.log_end_offset == 5
+    log.close()
+
+
+def _with_value(value: bytes) -> bytes:
+    return build_batch([None], [value], timestamps_ms=0)
+
+
+def test_indexes_are_rebuilt_and_used(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    data = crashed(folder, [2] * 60)
+    for path in folder.glob("*.index"):
+        path.write_bytes(os.urandom(24))
+    log = open_disk(folder)
+    assert log.recovery.segments_rebuilt == len(log.segment_base_offsets)
+    assert all_bytes(log) == data
+    for offset in range(120):
+        assert log.read(offset, max_bytes=1).first_base_offset == offset // 2 * 2
+    log.close()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"123", b"\0" * 64, b"\xff" * 16])
+def test_a_bad_index_after_a_clean_stop_is_seen(tmp_path: Path, content: bytes | None) -> None:
+    folder = tmp_path / "t-0"
+    log = open_disk(folder)
+    fill(log, [2] * 60)
+    end, data = log.log_end_offset, all_bytes(log)
+    log.close()
+    index = folder / f"{0:020d}.index"
+    if content is None:
+        index.unlink()
+    else:
+        index.write_bytes(content)
+    log = open_disk(folder, clean=True, recovery_point=end)
+    assert all_bytes(log) == data
+    assert log.recovery.clean == (content in (None, b"")), "an empty index is slow, not wrong"
+    log.close()
+
+
+def test_a_clean_stop_is_believed_only_if_the_sizes_fit(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log = open_disk(folder)
+    fill(log, [2] * 60)
+    end = log.log_end_offset
+    log.close()
+    log = open_disk(folder, clean=True, recovery_point=end)
+    assert log.recovery.clean
+    log.close()
+    last = max(folder.glob("*.log"))
+    last.write_bytes(last.read_bytes()[:-1])
+    with pytest.raises(CorruptLogError, match="had reached the device"):
+        open_disk(folder, clean=True, recovery_point=end)
+
+
+def test_segments_below_the_recovery_point_are_not_scanned(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log = open_disk(folder)
+    fill(log, [2] * 40)
+    log.flush()
+    point = log.recovery_point
+    assert point == 80
+    fill(log, [2] * 40)
+    log.close(clean=False)
+    log = open_disk(folder, recovery_point=point)
+    scanned = [base for base in log.segment_base_offsets if base >= point]
+    assert log.recovery.segments_rebuilt == len(scanned) < len(log.segment_base_offsets)
+    assert offsets(log) == list(range(160))
+    log.close()
+
+
+@pytest.mark.parametrize("content", [None, b"", b"0\n9\n1 1\n", b"\xff\xfe", b"0\n2\n5 9\n1 3\n"])
+def test_epochs_are_found_again_in_the_log(tmp_path: Path, content: bytes | None) -> None:
+    folder = tmp_path / "t-0"
+    log = open_disk(folder)
+    for epoch in (0, 3, 4):
+        fill(log, [2] * 10, leader_epoch=epoch)
+    expected = log.epochs
+    log.close(clean=False)
+    path = folder / "leader-epoch-checkpoint"
+    path.unlink() if content is None else path.write_bytes(content)
+    log = open_disk(folder)
+    assert log.epochs == expected == (EpochEntry(0, 0), EpochEntry(3, 20), EpochEntry(4, 40))
+    log.close()
+
+
+def test_an_epoch_without_batches_is_dropped_at_opening(tmp_path: Path) -> None:
+    log = open_disk(tmp_path / "t-0")
+    fill(log, [2], leader_epoch=1)
+    log.assign_epoch(2, 2)
+    log.close()
+    log = open_disk(tmp_path / "t-0")
+    assert log.epochs == (EpochEntry(1, 0),)
+    log.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_producers_are_found_again(tmp_path: Path, clean: bool) -> None:
+    folder = tmp_path / "t-0"
+    log = open_disk(folder)
+    for at in range(40):
+        append(log, batch(2, producer_id=at % 3, producer_epoch=0, base_sequence=at // 3 * 2))
+    expected = log.producer_states()
+    log.close(clean)
+    log = open_disk(folder, clean=clean, recovery_point=80 if clean else 0)
+    found = log.producer_states()
+    assert len(found) == 3
+    for before, after in zip(expected, found, strict=True):
+        assert after.batches
+        assert after.batches == before.batches[-len(after.batches) :]
+        assert (after.producer_id, after.producer_epoch, after.timestamp_ms) == (before.producer_id, 0, 1000)
+    log.close()
+
+
+def test_a_damaged_producer_snapshot_is_passed_over(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log = open_disk(folder)
+    for at in range(40):
+        append(log, batch(2, producer_id=7, producer_epoch=0, base_sequence=2 * at))
+    expected = log.producer_states()
+    log.close()
+    snapshots = sorted(folder.glob("*.snapshot"))
+    assert len(snapshots) > 3
+    for path in snapshots:
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    log = open_disk(folder, clean=True, recovery_point=80)
+    assert log.producer_states() == expected
+    log.close()
+
+
+def test_producer_snapshots_are_kafkas(tmp_path: Path) -> None:
+    log = open_disk(tmp_path / "t-0")
+    append(log, batch(4, producer_id=7, producer_epoch=2, base_sequence=10))
+    log.close()
+    data = (tmp_path / "t-0" / f"{4:020d}.snapshot").read_bytes()
+    assert data[:2] == b"\0\1"
+    assert data[6:10] == b"\0\0\0\1"
+    entry = struct.unpack(">qhiqiqiq", data[10:])
+    assert entry == (7, 2, 13, 3, 3, 1000, -1, -1)
+
+
+def test_leftovers_of_interrupted_work_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    crashed(folder, [2])
+    for name in (
+        "1.log.deleted",
+        "2.log.cleaned",
+        "3.log.swap",
+        "leader-epoch-checkpoint.tmp",
+        f"{9:020d}.index",
+    ):
+        (folder / name).write_bytes(b"x")
+    open_disk(folder).close(clean=False)
+    assert {path.suffix for path in folder.iterdir()} <= {".log", ".index", ""}
+    assert not (folder / f"{9:020d}.index").exists()
+
+
+# Failing devices
+
+
+def test_a_full_device_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch) -> None:
+    log = open_disk(tmp_path / "t-0")
+    fill(log, [2] * 5)
+    before, files_before = all_bytes(log), _log_bytes(tmp_path / "t-0")
+    real, written = os.pwritev, 0
+
+    def full(fd: int, buffers, position: int) -> int:
+        nonlocal written
+        if written:
+            raise OSError(28, "No space left on device")
+        written = real(fd, [bytes(buffers[0])[:30]], position)
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "pwritev", full)
+        with pytest.raises(StorageFullError, match="No space left on device; free some space"):
+            append(log, batch(3))
+    assert written == 30
+    assert (log.log_end_offset, all_bytes(log)) == (10, before)
+    assert _log_bytes(tmp_path / "t-0") == files_before
+    fill(log, [2] * 5)
+    assert offsets(log) == list(range(20))
+    log.close()
+
+
+def test_a_device_filling_up_after_a_roll_takes_the_new_segment_back(tmp_path: Path, monkeypatch) -> None:
+    log = open_disk(tmp_path / "t-0")
+    fill(log, [2] * 10)
+    before, bases = all_bytes(log), log.segment_base_offsets
+    real, calls = os.pwritev, 0
+
+    def full(fd: int, buffers, position: int) -> int:
+        nonlocal calls
+        calls += 1
+        if calls > 2:
+            raise OSError(28, "No space left on device")
+        return real(fd, buffers, position)
+
+    data = batch(2, size=200)
+    chunks = [Chunk(data, scan(data), 20 + 2 * at, 0) for at in range(12)]
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "pwritev", full)
+        with pytest.raises(StorageFullError):
+            log.append(chunks)
+    assert (log.log_end_offset, all_bytes(log), log.segment_base_offsets) == (20, before, bases)
+    log.append(chunks)
+    assert offsets(log) == list(range(44))
+    log.close()
+
+
+def _log_bytes(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
+
+
+def test_short_writes_are_continued(tmp_path: Path, monkeypatch) -> None:
+    real = os.pwritev
+
+    def short(fd: int, buffers, position: int) -> int:
+        joined = b"".join(bytes(each) for each in buffers)
+        return real(fd, [joined[:7]], position)
+
+    log = open_disk(tmp_path / "t-0")
+    data = batch(3) + batch(2)
+    monkeypatch.setattr(files.os, "pwritev", short)
+    append(log, data, batch(1))
+    assert offsets(log) == list(range(6))
+    log.close()
+
+
+def test_more_chunks_than_one_gathered_write_takes(tmp_path: Path) -> None:
+    log = open_disk(tmp_path / "t-0", LogSettings())
+    data = batch(1)
+    infos = scan(data)
+    log.append([Chunk(data, infos, at, 0) for at in range(2500)])
+    assert offsets(log) == list(range(2500))
+    log.close()
+
+
+def test_a_broken_device_stops_all_writing(tmp_path: Path, monkeypatch) -> None:
+    log = open_disk(tmp_path / "t-0")
+    fill(log, [2])
+
+    def broken(*_: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "pwritev", broken)
+        with pytest.raises(StorageBrokenError, match="Input/output error; check the device"):
+            append(log, batch())
+    for use in (lambda: append(log, batch()), lambda: log.truncate(0), log.flush):
+        with pytest.raises(StorageBrokenError, match="Input/output error"):
+            use()
+    assert offsets(log) == [0, 1], "reading goes on"
+    log.close()
+
+
+def test_a_failed_fsync_moves_no_recovery_point(tmp_path: Path, monkeypatch) -> None:
+    log = open_disk(tmp_path / "t-0")
+    fill(log, [2])
+
+    def broken(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files.os, "fsync", broken)
+        with pytest.raises(StorageBrokenError):
+            log.flush()
+    assert log.recovery_point == 0
+    with pytest.raises(StorageBrokenError):
+        log.flush()
+    log.close()
+
+
+def test_a_real_file_size_limit(tmp_path: Path) -> None:
+    program = """
+import resource, sys
+from pathlib import Path
+from tests.storage.building import *
+from insync.storage import StorageFullError
+log = open_disk(Path(sys.argv[1]), LogSettings(segment_index_bytes=800))
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+try:
+    fill(log, [2] * 100)
+except StorageFullError as error:
+    print(log.log_end_offset, log.size_bytes)
+    log.close()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "t-0")], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    end, size = map(int, done.stdout.split())
+    assert size <= 5000
+    log = open_disk(tmp_path / "t-0", clean=True, recovery_point=end)
+    assert log.recovery.clean
+    assert offsets(log) == list(range(end))
+    log.close()
+
+
+# Killed processes
+
+WRITER = """
+import sys
+from insync.storage import LogDirectory, LogSettings
+from tests.storage.building import append, batch
+directory = LogDirectory(sys.argv[1], cluster_id="c", node_id=1, settings=LogSettings(segment_bytes=20000))
+log = directory.open_log("t", 0, create=True)
+print(log.log_end_offset, log.recovery.bytes_cut, flush=True)
+epoch = log.epochs[-1].epoch + 1 if log.epochs else 0
+log.assign_epoch(epoch, log.log_end_offset)
+while True:
+    for at in range(17):
+        end = log.log_end_offset
+        values = batch(at % 5 + 1, size=100 * at + 10, mark=f"{end}:")
+        append(log, values, leader_epoch=epoch)
+        print(log.log_end_offset, flush=True)
+    log.flush() if epoch % 2 else log.truncate(log.log_end_offset - 3)
+    directory.write_checkpoints({("t", 0): log.log_end_offset})
+    print("checkpoint", log.log_end_offset, flush=True)
+"""
+
+
+def test_a_killed_writer_loses_nothing_it_was_told_of(tmp_path: Path) -> None:
+    """SIGKILL at many moments: every append that returned is there, whole, unless it was truncated after."""
+    acknowledged = 0
+    for life in range(8):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert writer.stdout is not None
+            opened_at = int(writer.stdout.readline().split()[0])
+            assert opened_at >= acknowledged - 8, "at most the truncation under way was not reported"
+            lines = [writer.stdout.readline() for _ in range(5 + 23 * life)]
+        finally:
+            writer.send_signal(signal.SIGKILL)
+            rest = writer.stdout.read() if writer.stdout else ""
+            writer.wait()
+            if writer.stdout:
+                writer.stdout.close()
+        said = [line.split()[-1] for line in [*lines, *rest.splitlines(keepends=True)] if line.endswith("\n")]
+        acknowledged = int(said[-1])
+    log = DiskLog(tmp_path / "t-0", "t", 0, settings=LogSettings(segment_bytes=20000))
+    assert log.log_end_offset >= acknowledged - 8
+    found = list(records(all_bytes(log)))
+    assert [record.offset for record in found] == list(range(log.log_end_offset))
+    for info in scan(all_bytes(log)):
+        record = found[info.base_offset]
+        assert record.value is not None
+        assert record.value.startswith(f"{info.base_offset}:0-".encode())
+    assert len(log.epochs) >= 7
+    log.close()
+
+
+def test_errors_of_this_room_have_one_root() -> None:
+    for error in (CorruptLogError, StorageFullError, StorageBrokenError):
+        assert issubclass(error, StorageError)
