@@ -11,7 +11,7 @@ import trio
 
 from ._payload import bytes_payload
 from .abc import Buffer, Capabilities, Link, LinkTransport, Listener, Part, Payload
-from .errors import AddressInUseError, ConnectError, EndOfLink, LinkBroken, LinkClosed
+from .errors import AddressInUseError, ConnectError, ConnectRefusedError, EndOfLink, LinkBroken, LinkClosed
 from .frames import Frame, decode_frame
 from .sockets import read_range
 from .urls import URL, Endpoint, check_options
@@ -200,7 +200,7 @@ class MemoryTransport(LinkTransport):
         await trio.lowlevel.checkpoint()
         listener = _listeners.get(endpoint)
         if listener is None:
-            raise ConnectError(f"{endpoint}: nobody listens there in this process", peer=str(endpoint))
+            raise ConnectRefusedError(f"{endpoint}: nobody listens there in this process", peer=str(endpoint))
         return listener.dial()
 
     async def listen(self, endpoint: Endpoint) -> Listener:

@@ -35,6 +35,10 @@ class ConnectError(TransportError):
     retryable = True
 
 
+class ConnectRefusedError(ConnectError):
+    """The peer's machine answered that nobody listens at the address: its process is gone, or closes."""
+
+
 class AddressInUseError(TransportError):
     """Another listener has this address."""
 

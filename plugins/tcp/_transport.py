@@ -17,6 +17,7 @@ from insync.transport import (
     ByteStream,
     Capabilities,
     ConnectError,
+    ConnectRefusedError,
     Endpoint,
     StreamTransport,
 )
@@ -53,12 +54,15 @@ class TcpTransport(StreamTransport):
     async def open_stream(self, endpoint: Endpoint) -> ByteStream:
         host, port = split_host_port(endpoint)
         failure = "the name has no address"
+        refused = False
         for family, address in await _resolve(endpoint, host, port):
             try:
                 return await _open(family, address, endpoint)
             except OSError as error:
                 failure = error.strerror or str(error)
-        raise ConnectError(f"cannot connect to {endpoint}: {failure}", peer=str(endpoint))
+                refused = isinstance(error, ConnectionRefusedError)
+        kind = ConnectRefusedError if refused else ConnectError
+        raise kind(f"cannot connect to {endpoint}: {failure}", peer=str(endpoint))
 
     async def listen_streams(self, endpoint: Endpoint) -> ByteListener:
         host, port = split_host_port(endpoint)

@@ -43,11 +43,17 @@ class ClusterRecord:
 
 
 @attrs.frozen(kw_only=True)
-class NodeRecord:
-    """A living node (ephemeral): its incarnation and where it listens, in order of preference."""
+class HolderRecord:
+    """What every ephemeral record says: which process it stands for."""
 
     node_id: int
     incarnation: int
+
+
+@attrs.frozen(kw_only=True)
+class NodeRecord(HolderRecord):
+    """A living node (ephemeral): where it listens, in order of preference."""
+
     endpoints: tuple[str, ...]
     rack: str = ""
 
@@ -66,11 +72,9 @@ class IncarnationRecord:
 
 
 @attrs.frozen(kw_only=True)
-class ControllerRecord:
+class ControllerRecord(HolderRecord):
     """The acting controller (ephemeral)."""
 
-    node_id: int
-    incarnation: int
     controller_epoch: int
 
 

@@ -72,6 +72,23 @@ class ViewReader:
         )
 
 
+def _eviction(
+    listing: store_api.Listing, node: rec.NodeRecord
+) -> tuple[list[store_api.Compare], list[store_api.Operation]]:
+    """Take out the registration of this very process, and its office if it is the controller."""
+    compares: list[store_api.Compare] = []
+    deletes: list[store_api.Operation] = []
+    for key in (rec.node_key(node.node_id), rec.CONTROLLER_KEY):
+        entry = listing.entries.get(key)
+        if entry is None:
+            continue
+        holder = wire.decode_record(rec.HolderRecord, entry.value)
+        if (holder.node_id, holder.incarnation) == (node.node_id, node.incarnation):
+            compares.append(store_api.ValueIs(key, entry.value))
+            deletes.append(store_api.Delete(key))
+    return compares, deletes
+
+
 def _record_class(key: str) -> type | None:
     if key.startswith(rec.NODES_PREFIX):
         return rec.NodeRecord
@@ -104,7 +121,10 @@ class ClusterState:
         self._next_request = 0
         self._creations: dict[int, Callable[[m.CreateTopicResponse], None]] = {}
         self.ready = trio.Event()
+        self.unregistered = trio.Event()
+        """Set when the store shows that our registration is gone."""
         self.leaving = False
+        self._suspects: set[rec.NodeRecord] = set()
 
     @property
     def is_controller(self) -> bool:
@@ -164,8 +184,30 @@ class ClusterState:
             log.info("node %d %s (epoch %d)", self._replicas.settings.node_id, word, view.controller_epoch)
         if self._replicas.settings.node_id in view.nodes:
             self.ready.set()
+        elif self.ready.is_set():
+            self.unregistered.set()
 
     # Writes
+
+    def suspect(self, node: rec.NodeRecord) -> None:
+        """A node's own machine says that nobody listens at its address: have it elected away now.
+
+        Its session would end by itself, later. If it lives after all, it registers again; failover is fenced, so
+        the suspicion costs an election and nothing else.
+        """
+        if node not in self._suspects:
+            self._suspects.add(node)
+            self._nursery.start_soon(self._evict, node)
+
+    async def _evict(self, node: rec.NodeRecord) -> None:
+        try:
+            compares, deletes = _eviction(await self._store.list("/"), node)
+            outcome = await self._store.commit(compares, deletes, session=self.session)
+            if deletes and isinstance(outcome, store_api.Committed):
+                log.warning("node %d is gone: nobody listens at %s", node.node_id, ", ".join(node.endpoints))
+        except MetadataError as error:
+            log.warning("node %d is gone, but could not be taken out: %s", node.node_id, error)
+        self._suspects.discard(node)
 
     def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
         self._nursery.start_soon(self._store_isr, host, proposal)

@@ -14,7 +14,7 @@ import trio
 
 from ...storage import CorruptBatchError
 from ...storage.batch import BatchInfo, scan
-from ...transport import Connection, Identity, Response, TransportError, connect
+from ...transport import Connection, ConnectRefusedError, Identity, Response, TransportError, connect
 from .. import wire
 from ..core import effects as fx
 from ..core import events as ev
@@ -131,6 +131,10 @@ class LeaderFetcher:
             await self._settled()
             try:
                 await self._fetch(await self._connected())
+            except ConnectRefusedError as error:
+                self._failed(f"is gone: {error}")
+                if self._address is not None:
+                    self._node.store.suspect(self._address)
             except (TransportError, OSError) as error:
                 self._failed(f"cannot be fetched from: {error}")
             except (wire.WireError, CorruptBatchError) as error:

@@ -141,21 +141,23 @@ class Node:
     async def _keep_registered(
         self, store: MetadataStore, registration: Registration, state: ClusterState
     ) -> None:
-        """A lost session is opened anew: the process is the same, so it comes back as it was."""
+        """A lost session, or a registration that others took out, is renewed: the process is the same."""
         while True:
-            await state.session.expired.wait()
+            await _either(state.session.expired, state.unregistered)
             if state.leaving:
                 return
-            log.warning("node %d lost its session in the metadata store and registers again", self.node_id)
+            log.warning("node %d is not registered any more and registers again", self.node_id)
             state.session_lost()
+            state.unregistered = trio.Event()
             try:
-                session = await store.open_session(self.settings.session_timeout_ms)
-                await registration.enter_again(session, self.endpoints)
+                if state.session.expired.is_set():
+                    state.session = await store.open_session(self.settings.session_timeout_ms)
+                await registration.enter_again(state.session, self.endpoints)
             except MetadataError as error:
                 log.warning("node %d cannot register: %s", self.node_id, error)
+                state.unregistered.set()
                 await trio.sleep(self.settings.session_timeout_ms / 1000 / RENEWALS_PER_TIMEOUT)
                 continue
-            state.session = session
             state.read_again()
 
     async def _watch_failure(self, replicas: Replicas, nursery: trio.Nursery) -> None:
@@ -174,6 +176,17 @@ class Node:
                     high_watermarks = replicas.high_watermarks()
                     await trio.to_thread.run_sync(directory.write_checkpoints, high_watermarks)
             await trio.to_thread.run_sync(lambda: directory.close(clean=clean))
+
+
+async def _either(*events: trio.Event) -> None:
+    async with trio.open_nursery() as nursery:
+
+        async def wait(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        for event in events:
+            nursery.start_soon(wait, event)
 
 
 async def _end_session(state: ClusterState) -> None:

@@ -14,7 +14,7 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
 from ..core.errors import ErrorCode
-from ..core.records import TopicConfig
+from ..core.records import NodeRecord, TopicConfig
 from ..core.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ..core.view import ClusterView
@@ -60,6 +60,8 @@ class StoreWriter(Protocol):
     def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None: ...
 
     def read_again(self) -> None: ...
+
+    def suspect(self, node: NodeRecord) -> None: ...
 
 
 class Replies:
