@@ -152,8 +152,16 @@ class LogDirectory:
         matches = (_FOLDER.fullmatch(entry.name) for entry in os.scandir(self.path) if entry.is_dir())
         return sorted((match[1], int(match[2])) for match in matches if match)
 
-    def open_log(self, topic: str, partition: int, *, create: bool, topic_id: str | None = None) -> DiskLog:
-        """The log of a partition; the same object while it is open.
+    def open_log(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        create: bool,
+        topic_id: str | None = None,
+        settings: LogSettings | None = None,
+    ) -> DiskLog:
+        """The log of a partition; the same object while it is open. `settings` override the folder's.
 
         `topic_id` guards against a topic that was deleted and created again: it is written into a new folder and
         compared with an old one's.
@@ -173,16 +181,16 @@ class LogDirectory:
             if key not in self._logs:
                 try:
                     folder = self._folder(topic, partition, create, topic_id)
-                    self._logs[key] = self._open(folder, key)
+                    self._logs[key] = self._open(folder, key, settings or self.settings)
                 except OSError as error:
                     raise storage_error(error, f"cannot open {topic}-{partition} in {self.path}") from error
             return self._logs[key]
 
-    def _open(self, folder: Path, key: PartitionKey) -> DiskLog:
+    def _open(self, folder: Path, key: PartitionKey, settings: LogSettings) -> DiskLog:
         return DiskLog(
             folder,
             *key,
-            settings=self.settings,
+            settings=settings,
             recovery_point=self._recovery_points.get(key, 0),
             log_start_offset=self._log_starts.get(key, 0),
             clean=self.was_clean,

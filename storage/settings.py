@@ -30,5 +30,3 @@ class LogSettings:
     """Room for the offset index of a segment; a full index also closes the segment."""
     index_interval_bytes: int = attrs.field(default=4096, validator=_between(0, MAX_SEGMENT_BYTES))
     """About how many bytes of log lie between two index entries."""
-    max_message_bytes: int = attrs.field(default=1048588, validator=_between(61, MAX_SEGMENT_BYTES))
-    """The greatest record batch, header included, that a leader accepts."""

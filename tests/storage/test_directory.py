@@ -267,4 +267,18 @@ def test_a_restart_far_ahead_survives_a_crash(tmp_path: Path) -> None:
 def test_settings_name_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="segment_bytes must be from 1024"):
         LogSettings(segment_bytes=5)
-    assert LogSettings().max_message_bytes == 1048588
+    with pytest.raises(ValueError, match="index_interval_bytes must be from 0"):
+        LogSettings(index_interval_bytes=-1)
+
+
+def test_a_log_may_have_settings_of_its_own(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    logs = [
+        directory.open_log("t", 0, create=True),
+        directory.open_log("t", 1, create=True, settings=LogSettings(segment_bytes=2048)),
+    ]
+    for log in logs:
+        fill(log, [3] * 40)
+    small, large = (len(log.segment_base_offsets) for log in logs)
+    assert small > large > 1
+    directory.close()
