@@ -30,7 +30,7 @@ class NodeProcess:
                 sys.executable,
                 *("-m", "insync.replication.cli", "node", "--json"),
                 *("--node-id", str(node_id), "--data-dir", str(folder / f"node-{node_id}")),
-                *("--store", f"sqlite:///{folder / 'meta.db'}", *options),
+                *("--store", f"sqlite://{folder / 'meta.db'}", *options),
             ],
             stdout=subprocess.PIPE,
             stderr=(folder / f"node-{node_id}.err").open("a"),

@@ -40,7 +40,7 @@ def node(
     One line on standard output says when the node serves; changes of leaders, ISRs and epochs go to standard
     error, one line each.
 
-    Example: `insync node --node-id 1 --data-dir /srv/n1 --store sqlite:////srv/meta.db --listen tcp://127.0.0.1:9092`
+    Example: `insync node --node-id 1 --data-dir /srv/n1 --store sqlite:///srv/meta.db --listen tcp://127.0.0.1:9092`
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def node(
     data_dir
         Folder for this node's logs; made if absent. It belongs to this node of this cluster.
     store
-        URL of the metadata store, e.g. sqlite:////srv/meta.db (four slashes: an absolute path).
+        URL of the metadata store, e.g. sqlite:///srv/meta.db (an absolute path).
     listen
         Where to listen; port 0 takes a free one. Give it several times for several addresses.
     cluster_id

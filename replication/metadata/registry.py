@@ -61,7 +61,8 @@ def _open_sqlite(url: str) -> MetadataStore:
         raise InvalidStoreUrlError(
             f"{url!r}: a SQLite store's URL is sqlite:///absolute/path (three slashes)"
         )
-    return SqliteStore(path)
+    # Four slashes, as some write an absolute path, mean the same file.
+    return SqliteStore("/" + path.lstrip("/"))
 
 
 _BUILT_IN: dict[str, StoreFactory] = {"memory": _open_memory, "sqlite": _open_sqlite}

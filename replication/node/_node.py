@@ -31,7 +31,7 @@ class Node:
 
     Use it as an async context manager inside a trio program:
 
-        async with Node(NodeSettings(node_id=1, data_dir="data", store="sqlite:////srv/meta.db")) as node:
+        async with Node(NodeSettings(node_id=1, data_dir="data", store="sqlite:///srv/meta.db")) as node:
             ...
 
     The body starts when the node is registered and serves. Leaving the block stops it cleanly. If it fails

@@ -25,7 +25,7 @@ class NodeSettings:
 
     node_id: unique in the cluster and kept over restarts; 0 or more.
     data_dir: folder of the node's logs, made if absent; belongs to one node of one cluster.
-    store: URL of the metadata store that all nodes of the cluster share, e.g. `sqlite:////srv/insync/meta.db`.
+    store: URL of the metadata store that all nodes of the cluster share, e.g. `sqlite:///srv/insync/meta.db`.
     listeners: URLs to listen on; port 0 takes a free one. `Node.endpoints` tells what came of them.
     cluster_id: refuse to join any other cluster; None joins (or founds) the one in the store.
     session_timeout_ms: how long a silent node counts as alive. Shorter than Kafka's 9,000: failover is fenced,

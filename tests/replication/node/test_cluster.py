@@ -17,7 +17,7 @@ def settings(folder: Path, node_id: int, **options: object) -> NodeSettings:
     return NodeSettings(
         node_id=node_id,
         data_dir=folder / f"node-{node_id}",
-        store=f"sqlite:///{folder}/meta.db",
+        store=f"sqlite://{folder}/meta.db",
         **options,  # type: ignore[arg-type]
     )
 
@@ -134,7 +134,7 @@ async def test_under_the_minimum_isr_writes_are_refused_and_absent(tmp_path: Pat
 
 async def test_a_living_node_id_is_refused(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, 1)):
-        twin = NodeSettings(node_id=1, data_dir=tmp_path / "elsewhere", store=f"sqlite:///{tmp_path}/meta.db")
+        twin = NodeSettings(node_id=1, data_dir=tmp_path / "elsewhere", store=f"sqlite://{tmp_path}/meta.db")
         with pytest.raises(DuplicateNodeError, match="node id 1 is in use"):
             async with Node(twin):
                 pytest.fail("a second node 1 must not start")
@@ -150,9 +150,9 @@ async def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 async def test_a_folder_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, 1)):
         pass
-    other_node = NodeSettings(node_id=2, data_dir=tmp_path / "node-1", store=f"sqlite:///{tmp_path}/meta.db")
+    other_node = NodeSettings(node_id=2, data_dir=tmp_path / "node-1", store=f"sqlite://{tmp_path}/meta.db")
     other_store = NodeSettings(
-        node_id=1, data_dir=tmp_path / "node-1", store=f"sqlite:///{tmp_path}/other.db"
+        node_id=1, data_dir=tmp_path / "node-1", store=f"sqlite://{tmp_path}/other.db"
     )
     for wrong in (other_node, other_store):
         with pytest.raises(NodeStartError, match="node-1"):
