@@ -36,7 +36,10 @@ class LeaderRole:
         self.epoch = replica.versioned.record.leader_epoch
         log = replica.log
         self.epoch_start = log.next_offset
-        """Where this epoch begins in the log; records before it are committed once the high watermark is here."""
+        """Where the log ended when this role began: what others have committed stands before it.
+
+        The start of the epoch, except where a log was opened again within it.
+        """
         self.followers = {
             node: rules.Follower(
                 node, last_caught_up=replica.now if node in self.record.isr else float("-inf")
@@ -59,10 +62,9 @@ class LeaderRole:
     def enter(self) -> None:
         log = self._replica.log
         log.epochs.assign(self.epoch, self.epoch_start)
-        entry = log.epochs.entries[-1]
-        self.epoch_start = entry.start_offset
         log.outstanding += 1
-        self._replica.emit(fx.AssignEpoch(epoch=self.epoch, start_offset=self.epoch_start))
+        start = log.epochs.entries[-1].start_offset
+        self._replica.emit(fx.AssignEpoch(epoch=self.epoch, start_offset=start))
         self._replica.emit(
             fx.RoleChanged(
                 role=self.name,

@@ -185,8 +185,10 @@ class Replica:
                 f"{self.log.least_end}: start the node again as one that lost data"
             )
             return
+        # What this process knows to be committed is more than what it had written down of it.
+        high_watermark = max(event.high_watermark, self.log.high_watermark)
         self.log = LogState.opened(
-            event.log_start_offset, event.log_end_offset, event.high_watermark, event.epochs, event.producers
+            event.log_start_offset, event.log_end_offset, high_watermark, event.epochs, event.producers
         )
         self._open = True
         self.failure = ""

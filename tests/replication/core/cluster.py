@@ -298,6 +298,7 @@ class Cluster:
 
     def _register(self, node: Node) -> None:
         """Raise the incarnation and give up what may not be kept, in one transaction."""
+        process = node.process
         incarnation = self.store.incarnations.get(node.id, 0)
         seen = self.store.partition
         change = None
@@ -313,7 +314,8 @@ class Cluster:
                 return False
             self.store.register(node.id, incarnation + 1)
             node.registered = self.store.revision
-            node.lost_data = False
+            if node.up and node.process == process:
+                node.lost_data = False
             if self.store.controller is not None and self.store.controller[0] == node.id:
                 self.store.controller = None
             if change is not None:
@@ -383,7 +385,7 @@ class Cluster:
         process = node.process
 
         def resume() -> None:
-            if node.process == process:
+            if node.up and node.process == process:
                 self.resume(node)
 
         self.later(seconds, resume)

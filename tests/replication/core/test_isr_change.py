@@ -232,3 +232,29 @@ def test_the_hint_names_the_leader_that_is_about_to_be() -> None:
     )
     assert isinstance(reply, fx.ReplyProduce)
     assert (reply.error, reply.leader, reply.leader_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, B, 2)
+
+
+def test_a_log_opened_again_in_its_epoch_lets_nobody_join_short_of_what_was_committed() -> None:
+    lead = Lead()
+    lead.append(3)
+    lead.fetch(B, 3)
+    assert lead.high_watermark == 3
+    lead.append(2)
+    lead.step(ev.LogFailed(reason="an I/O error"))
+    lead.step(
+        ev.Opened(
+            log_start_offset=0,
+            log_end_offset=5,
+            high_watermark=0,
+            epochs=(EpochEntry(1, 0),),
+            producers=(),
+        )
+    )
+    lead.step(ev.EpochAssigned())
+    assert lead.replica.role == "leader"
+    assert lead.high_watermark == 3
+    assert lead.replica.leader is not None
+    assert lead.replica.leader.epoch_start == 5
+    assert not proposals(lead.fetch(C, 2))
+    assert not proposals(lead.fetch(C, 3))
+    assert proposals(lead.fetch(C, 5))
