@@ -131,6 +131,8 @@ async def _refuse(link: Link, refusal: Refusal) -> None:
     await link.send(encode_header(FrameType.ERROR, 0, aux=refusal.status, body=refusal.text.encode()), ())
     with trio.move_on_after(_FAREWELL):
         try:
+            if link.caps.half_close:
+                await link.send_eof()
             while True:
                 for frame in await link.recv_many():
                     frame.payload.release()

@@ -1,0 +1,43 @@
+import pytest
+
+from insync.plugins.tcp import TcpTransport
+from insync.transport.testing import Env, cases_for, run_case
+
+
+class TcpEnv(Env):
+    transport = TcpTransport()
+
+    def listen_url(self):
+        return "tcp://127.0.0.1:0"
+
+    def dead_url(self):
+        return "tcp://127.0.0.1:1"
+
+    def malformed_urls(self):
+        return [
+            "tcp://",
+            "tcp://localhost",
+            "tcp://localhost:",
+            "tcp://:9000",
+            "tcp://localhost:65536",
+            "tcp://localhost:-1",
+            "tcp://localhost:9000/path",
+            "tcp://::1:9000",
+        ]
+
+
+class Tcp6Env(TcpEnv):
+    def listen_url(self):
+        return "tcp://[::1]:0"
+
+
+@pytest.mark.parametrize("case", cases_for(TcpEnv()), ids=lambda case: case.name)
+async def test_tcp(case):
+    await run_case(case, TcpEnv())
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in cases_for(Tcp6Env()) if case.name[0] in "AH"], ids=lambda case: case.name
+)
+async def test_tcp_over_ipv6(case):
+    await run_case(case, Tcp6Env())

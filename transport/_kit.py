@@ -1,0 +1,221 @@
+"""The frame of the conformance kit: cases, what they need, and how one is run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from enum import Enum
+from typing import Any
+
+import attrs
+import trio
+
+from .abc import Link, LinkTransport, Listener, Part
+from .connection import Connection, Handler, connect
+from .frames import Flag, Frame, FrameType, Limits, decode_frame, encode_header
+from .registry import register
+from .requests import Identity, Request
+from .server import serve
+from .session import size_of
+from .stream import ByteStream, StreamTransport
+from .urls import URL
+
+CASE_TIMEOUT = 10.0
+
+
+class Needs(Enum):
+    """What a case needs of a transport beyond links."""
+
+    STREAM = "a byte stream"
+    HALF_CLOSE = "half close"
+
+
+class Env(ABC):
+    """A transport under test, and addresses to test it at. Cases of an environment run one after the other."""
+
+    transport: LinkTransport
+
+    @abstractmethod
+    def listen_url(self) -> str:
+        """An address to listen on, free at the moment; port 0 and its like are welcome."""
+
+    @abstractmethod
+    def dead_url(self) -> str:
+        """A well-formed address at which nobody listens."""
+
+    @abstractmethod
+    def malformed_urls(self) -> Sequence[str]:
+        """URLs of the transport's scheme that `parse` must refuse."""
+
+    def has(self, need: Needs) -> bool:
+        """Whether the transport can do what a case needs."""
+        if need is Needs.STREAM:
+            return isinstance(self.transport, StreamTransport)
+        return self.transport.caps.half_close
+
+
+@attrs.frozen
+class Case:
+    """One promise. `name` is its group's letter and a few words."""
+
+    name: str
+    promise: str
+    needs: tuple[Needs, ...]
+    run: Callable[[Env], Awaitable[None]]
+
+
+_CASES: list[Case] = []
+
+
+def case(group: str, *needs: Needs) -> Callable[[Callable[[Any], Awaitable[None]]], None]:
+    """Make a case of a coroutine function: its name and docstring become the case's."""
+
+    def add(run: Callable[[Any], Awaitable[None]]) -> None:
+        name = f"{group}_{run.__name__}"
+        _CASES.append(Case(name, (run.__doc__ or "").strip(), needs, run))
+
+    return add
+
+
+def cases_for(env: Env) -> list[Case]:
+    """The cases that apply to a transport."""
+    from . import _kit_hostile, _kit_links, _kit_ranges, _kit_requests  # noqa: F401
+
+    return [one for one in _CASES if all(map(env.has, one.needs))]
+
+
+async def run_case(one: Case, env: Env) -> None:
+    """Run a case: it ends within 10 s and leaves no descriptor open.
+
+    Raises:
+      AssertionError: The promise is broken.
+    """
+    for scheme in type(env.transport).schemes:
+        register(scheme, type(env.transport), override=True)
+    before = _descriptors()
+    with trio.move_on_after(CASE_TIMEOUT) as scope:
+        await one.run(env)
+    assert not scope.cancelled_caught, f"{one.name} did not end within {CASE_TIMEOUT} s"
+    # Connections that a case leaves behind are closed by the tasks that just ended.
+    after = _descriptors() - before
+    assert not after, f"{one.name} left descriptors open: {after}"
+
+
+def _descriptors() -> set[str]:
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(f"{name}: {os.readlink(f'/proc/self/fd/{name}')}")
+        except FileNotFoundError:
+            continue
+    return found
+
+
+# What cases are made of.
+
+
+@asynccontextmanager
+async def listening(env: Env) -> AsyncIterator[Listener]:
+    listener = await env.transport.listen(env.transport.parse(URL.parse(env.listen_url())))
+    try:
+        yield listener
+    finally:
+        with trio.CancelScope(shield=True):
+            await listener.aclose()
+
+
+@asynccontextmanager
+async def pair(env: Env, limits: Limits | None = None) -> AsyncIterator[tuple[Link, Link]]:
+    """The two ends of a link: the dialer's and the acceptor's."""
+    async with listening(env) as listener:
+        dialer = await env.transport.connect(env.transport.parse(listener.endpoints[0]))
+        acceptor = await listener.accept()
+        for link in (dialer, acceptor):
+            link.set_limits(limits or Limits())
+        try:
+            yield dialer, acceptor
+        finally:
+            dialer.abort()
+            acceptor.abort()
+
+
+@asynccontextmanager
+async def served(env: Env, handler: Handler, **settings: Any) -> AsyncIterator[tuple[trio.Nursery, str]]:
+    """A server; gives a nursery for connections, and the URL."""
+    settings.setdefault("identity", Identity("kit", 1, 1))
+
+    async def start(task_status: trio.TaskStatus[Any]) -> None:
+        await serve(env.listen_url(), handler, **settings, task_status=task_status)
+
+    async with trio.open_nursery() as nursery:
+        serving = await nursery.start(start)
+        try:
+            yield nursery, serving.endpoints[0]
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def connected(env: Env, handler: Handler, **settings: Any) -> AsyncIterator[Connection]:
+    """A client's connection to a server."""
+    async with served(env, handler, **settings) as (nursery, url):
+        yield await connect(url, identity=Identity(), nursery=nursery)
+
+
+def echo(request: Request) -> None:
+    """A handler that answers with what it got."""
+    with request.payload as payload:
+        request.reply(request.body, [bytes(payload.view())])
+
+
+def message(body: bytes = b"", parts: Sequence[Part] = (), *, corr: int = 0) -> bytes:
+    """Header and body of a frame with this payload."""
+    return encode_header(
+        FrameType.NOTIFY, corr, flags=Flag.NO_REPLY, body=body, payload_length=size_of(parts)
+    )
+
+
+async def receive(link: Link) -> tuple[Frame, bytes]:
+    """The next frame, and its payload copied."""
+    head, payload = await link.recv()
+    with payload:
+        return decode_frame(head, payload, link.limits), bytes(payload.view())
+
+
+async def raw_dial(env: Env, url: str) -> ByteStream:
+    """A byte stream to a server that expects a peer."""
+    assert isinstance(env.transport, StreamTransport)
+    return await env.transport.open_stream(env.transport.parse(URL.parse(url)))
+
+
+@attrs.frozen
+class FileSlice:
+    """A file range for tests."""
+
+    fd: int
+    offset: int
+    length: int
+
+    def fileno(self) -> int:
+        return self.fd
+
+
+@contextmanager
+def file_of(data: bytes, folder: str | None = None) -> Iterator[int]:
+    """The descriptor of a file with this content: unnamed, or the only one of `folder`."""
+    with tempfile.TemporaryFile() if folder is None else open(os.path.join(folder, "log"), "wb+") as file:
+        file.write(data)
+        file.flush()
+        yield file.fileno()
+
+
+async def until(condition: Callable[[], bool], what: str, timeout: float = 5.0) -> None:
+    """Wait until something observable holds."""
+    with trio.move_on_after(timeout):
+        while not condition():  # noqa: ASYNC110 - a condition of any thing
+            await trio.sleep(0.002)
+        return
+    raise AssertionError(f"not within {timeout} s: {what}")
