@@ -1,0 +1,107 @@
+"""What `topic describe` and `status` make of the nodes' answers, and how lines become records."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from insync.replication.cli.produce import read_lines, split_keys
+from insync.replication.cli.status import summarise
+from insync.replication.cli.topic import _partition, _replica_line
+from insync.replication.client import ClusterInfo, NodeReport
+from insync.replication.core.messages import FollowerInfo, NodeInfo, PartitionInfo, ReplicaInfo, TopicInfo
+
+PARTITION = PartitionInfo(
+    partition=0, leader=1, leader_epoch=4, partition_epoch=9, replicas=[1, 2, 3], isr=[1, 2], elr=[]
+)
+TOPIC = TopicInfo(name="t", error=0, topic_id="id", replication_factor=3, partitions=[PARTITION])
+
+
+def replica(node: int, end: int, followers: list[FollowerInfo] | None = None) -> ReplicaInfo:
+    return ReplicaInfo(
+        topic="t",
+        partition=0,
+        role="leader" if node == 1 else "follower",
+        leader=1,
+        leader_epoch=4,
+        partition_epoch=9,
+        log_start_offset=0,
+        log_end_offset=end,
+        high_watermark=10,
+        size_bytes=100,
+        isr=[1, 2],
+        followers=followers or [],
+    )
+
+
+FOLLOWERS = [
+    FollowerInfo(node_id=2, log_end_offset=12, lag_ms=0, in_sync=True),
+    FollowerInfo(node_id=3, log_end_offset=4, lag_ms=31_000, in_sync=False, why_out="lags 31000 ms"),
+]
+REPORTS = [
+    NodeReport(node_id=1, endpoints=["tcp://a"], replicas=[replica(1, 12, FOLLOWERS)]),
+    NodeReport(node_id=2, endpoints=["tcp://b"], replicas=[replica(2, 12)]),
+    NodeReport(node_id=3, endpoints=[], error="not registered"),
+]
+
+
+def test_the_reason_of_being_out_of_sync_is_the_leaders() -> None:
+    described = _partition(TOPIC, PARTITION, REPORTS)
+    assert described["osr"] == [3]
+    one, two, three = described["replica_states"]
+    assert (one["role"], one["log_end_offset"], two["high_watermark"]) == ("leader", 12, 10)
+    assert three == {"node_id": 3, "in_sync": False, "error": "not registered", "why_out": "lags 31000 ms"}
+    assert _replica_line(two) == "in sync; LEO 12, HW 10, 100 bytes"
+    assert _replica_line(three) == "OUT OF SYNC; why: lags 31000 ms"
+
+
+def test_without_a_leaders_word_the_nodes_silence_is_the_reason() -> None:
+    described = _partition(TOPIC, PARTITION, [REPORTS[2]])
+    assert described["replica_states"][2]["why_out"] == "not registered"
+    assert _replica_line(described["replica_states"][0]) == "in sync"
+
+
+def test_status_counts_lag_and_what_is_under_replicated() -> None:
+    cluster = ClusterInfo(
+        cluster_id="c",
+        controller_id=2,
+        revision=1,
+        nodes=[NodeInfo(node_id=n, incarnation=1, endpoints=[]) for n in (1, 2)],
+    )
+    seen = summarise(cluster, [TOPIC], REPORTS)
+    assert [(node["node_id"], node["alive"], node["leads"], node["lag"]) for node in seen["nodes"]] == [
+        (1, True, 1, 0),
+        (2, True, 0, 0),
+        (3, False, 0, 8),
+    ]
+    assert seen["under_replicated"] == [{"partition": "t-0", "isr": [1, 2], "replicas": [1, 2, 3]}]
+    assert seen["leaderless"] == []
+
+
+def test_keys_end_at_the_first_separator() -> None:
+    assert split_keys([b"a=1=2", b"plain", b"=x"], b"=") == ([b"a", None, b""], [b"1=2", b"plain", b"x"])
+
+
+@pytest.mark.parametrize("content", [b"", b"one\n", b"one\n\nthree", b"x" * 600_000 + b"\n" + b"y\n" * 10])
+async def test_lines_of_a_file_descriptor_are_whole(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "input"
+    path.write_bytes(content)
+    with path.open("rb") as file:
+        found = [line async for lines in read_lines(file.fileno()) for line in lines]
+    assert not any(b"\n" in line for line in found)
+    assert b"\n".join(found) + b"\n" * content.endswith(b"\n") == content
+
+
+async def test_lines_of_a_pipe_come_as_they_are_written() -> None:
+    reading, writing = os.pipe()
+    lines = read_lines(reading)
+    os.write(writing, b"first\nsec")
+    assert await anext(lines) == [b"first"]
+    os.write(writing, b"ond\n")
+    os.close(writing)
+    assert await anext(lines) == [b"second"]
+    with pytest.raises(StopAsyncIteration):
+        await anext(lines)
+    os.close(reading)

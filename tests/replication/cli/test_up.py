@@ -1,0 +1,161 @@
+"""A local cluster in the foreground, and the commands that work on it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .command_process import Command, all_end, command
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
+    with command(["up", "--nodes", "3"], tmp_path_factory.mktemp("up")) as run:
+        run.wait_for_line("insync consume hello")
+        yield run
+        nodes = run.children()
+        run.signal(signal.SIGINT)
+        assert run.finish() == 130
+        assert all_end(nodes, 1.0)
+        assert not list(run.temporary.iterdir())
+
+
+@pytest.fixture(scope="module")
+def servers(cluster: Command) -> str:
+    return cluster.wait_for_line("export INSYNC_SERVERS=").split("=", 1)[1]
+
+
+def insync(servers: str, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "insync.replication.cli", *arguments, "--servers", servers],
+        input=stdin,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_each_node_is_shown_with_its_endpoint(cluster: Command, servers: str) -> None:
+    nodes = [line for line in cluster.lines["stdout"] if line.startswith("node ")]
+    assert [
+        re.match(r"node (\d)  pid \d+  (tcp://127\.0\.0\.1:\d+)  log ", line) is not None for line in nodes
+    ] == [True] * 3
+    assert len(servers.split(",")) == 3
+
+
+def test_records_go_in_and_come_out(servers: str) -> None:
+    made = insync(servers, "topic", "create", "poem", "--partitions", "2")
+    assert made.stdout == b"created topic poem: 2 partitions, replication factor 3\n", made.stderr
+    wrote = insync(
+        servers, "produce", "poem", "--key-separator", ":", stdin=b"a:roses\nb:violets\na:red:\n\xff\nlast"
+    )
+    assert wrote.stdout == b"5 records written to poem\n", wrote.stderr
+    read = insync(servers, "consume", "poem", "--from-beginning", "--keys", "--max-records", "5")
+    assert sorted(read.stdout.splitlines()) == [b"\tlast", b"\t\xff", b"a\tred:", b"a\troses", b"b\tviolets"]
+    assert read.stdout.index(b"roses") < read.stdout.index(b"red")
+    as_json = insync(servers, "consume", "poem", "--from-beginning", "--max-records", "5", "--json")
+    rows = [json.loads(line) for line in as_json.stdout.splitlines()]
+    assert {row.get("value") or row["value_base64"] for row in rows} == {
+        "roses",
+        "violets",
+        "red:",
+        "/w==",
+        "last",
+    }
+    assert {row["topic"] for row in rows} == {"poem"} and all(row["offset"] >= 0 for row in rows)
+
+
+def test_consume_stops_when_nothing_comes(servers: str) -> None:
+    insync(servers, "topic", "create", "quiet")
+    assert insync(servers, "consume", "quiet", "--timeout-ms", "200").stdout == b""
+    insync(servers, "produce", "quiet", "--partition", "0", stdin=b"0\n1\n2\n")
+    read = insync(servers, "consume", "quiet", "--offset", "1", "--partition", "0", "--timeout-ms", "500")
+    assert read.stdout == b"1\n2\n"
+
+
+def test_a_file_is_produced_with_fewer_acks(servers: str, tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"x\n" * 5000)
+    insync(servers, "topic", "create", "bulk")
+    wrote = insync(servers, "produce", "bulk", "--file", str(tmp_path / "lines"), "--acks", "1", "--json")
+    assert json.loads(wrote.stdout) == {"topic": "bulk", "records": 5000}
+
+
+def test_topics_are_listed_and_described(servers: str) -> None:
+    insync(servers, "topic", "create", "known", "--partitions", "2", "--config", "min_insync_replicas=1")
+    assert "known" in json.loads(insync(servers, "topic", "list", "--json").stdout)
+    told = json.loads(insync(servers, "topic", "describe", "known", "--json").stdout)
+    assert told["config"]["min_insync_replicas"] == 1
+    first = told["partitions"][0]
+    assert sorted(first["replicas"]) == sorted(first["isr"]) == [1, 2, 3] and first["osr"] == []
+    assert [state["log_end_offset"] for state in first["replica_states"]] == [0, 0, 0]
+    text = insync(servers, "topic", "describe", "known").stdout.decode()
+    assert text.count("in sync; LEO 0, HW 0") == 6
+
+
+def test_status_shows_the_cluster(servers: str) -> None:
+    done = insync(servers, "status", "--json")
+    told = json.loads(done.stdout)
+    assert done.returncode == 0 and told["under_replicated"] == [] and told["leaderless"] == []
+    assert [(node["node_id"], node["alive"]) for node in told["nodes"]] == [(1, True), (2, True), (3, True)]
+    assert told["controller_id"] in (1, 2, 3)
+    assert b"all partitions are fully replicated" in insync(servers, "status").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["topic", "create", "t", "--replication-factor", "9"], "replication"),
+        (["topic", "create", "no/slash"], "no/slash"),
+        (["topic", "create", "t", "--config", "colour=red"], "colour"),
+        (["topic", "describe", "absent"], "absent"),
+        (["produce", "absent"], "insync topic create"),
+        (["consume", "absent", "--from-beginning"], "absent"),
+    ],
+)
+def test_errors_are_one_line(servers: str, arguments: list[str], said: str) -> None:
+    done = insync(servers, *arguments, stdin=b"line\n")
+    assert done.returncode == 1
+    message = done.stderr.decode()
+    assert message.startswith("insync: ") and message.count("\n") == 1 and said in message
+
+
+def test_nobody_listening_is_said_with_the_address() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        done = insync(f"tcp://127.0.0.1:{free.getsockname()[1]}", "topic", "list")
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"insync: ") and str(free.getsockname()[1]).encode() in done.stderr
+
+
+def test_a_node_whose_port_is_taken_says_so(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with command(
+            ["up", "--nodes", "1", "--port", str(port), "--data-dir", str(tmp_path / "d")], tmp_path
+        ) as run:
+            assert run.finish() == 1
+        (line,) = run.lines["stderr"]
+    assert line.startswith("insync: node 1 ") and str(port) in line
+
+
+def test_a_node_that_dies_is_reported_and_the_others_stay(tmp_path: Path) -> None:
+    with command(["up", "--nodes", "2", "--data-dir", str(tmp_path / "kept")], tmp_path) as run:
+        shown = run.wait_for_line("node 1  pid")
+        run.wait_for_line("insync consume hello")
+        victim = next(child for child in run.children() if child.pid == int(shown.split()[3]))
+        victim.kill()
+        assert "node 1 ended by signal SIGKILL" in run.wait_for_line("node 1 ended", "stderr")
+        assert [child.is_running() for child in run.children() if child.pid != victim.pid] == [True]
+        run.signal(signal.SIGTERM)
+        assert run.finish() == 128 + signal.SIGTERM
+    assert (tmp_path / "kept/node-2").is_dir()
