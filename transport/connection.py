@@ -219,7 +219,8 @@ class Connection:
         except LinkBroken as error:
             self._end(self._lost(error))
         except TransportError as error:
-            log.warning("the connection to %s is ended: %s", self._name, error)
+            if not self.closed.is_set():
+                log.warning("the connection to %s is ended: %s", self._name, error)
             self._end(error)
 
     def _lost(self, error: TransportError) -> TransportError:
