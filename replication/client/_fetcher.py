@@ -41,7 +41,7 @@ class Chunk:
 
 @attrs.define(eq=False, slots=True)
 class Reading:
-    """One assigned partition. `generation` tells answers to an older question from those to the present one.
+    """One assigned partition. `generation` tells whether it was restarted since.
 
     Invariant: `position` <= the first record in `chunks` <= `fetch_offset`.
     """
@@ -83,7 +83,7 @@ class _Poll:
 
     node_id: int
     connection: Connection
-    asked: dict[PartitionId, tuple[Reading, int, Leader]]
+    asked: dict[PartitionId, tuple[Reading, Leader]]
     handle: object = None
 
 
@@ -113,7 +113,7 @@ class Fetcher:
                 await self._event.wait()
 
     def interrupt(self) -> None:
-        """Positions or assignment have changed: outstanding questions need not be waited for."""
+        """Positions or assignment have changed: answers to outstanding questions are not wanted any more."""
         for poll in list(self._polls.values()):
             self._drop(poll)
         self.wake()
@@ -183,7 +183,7 @@ class Fetcher:
         for reading in readings:
             assert reading.fetch_offset is not None
             leader = self._cluster.leader(*reading.at)
-            poll.asked[reading.at] = (reading, reading.generation, leader)
+            poll.asked[reading.at] = (reading, leader)
             partitions.append(
                 m.FetchPartition(
                     topic=reading.at.topic,
@@ -233,9 +233,8 @@ class Fetcher:
         del self._polls[poll.node_id]
         self.wake()
         if isinstance(outcome, TransportError):
-            for reading, generation, leader in poll.asked.values():
-                if reading.generation == generation:
-                    self._retry(reading, leader)
+            for reading, leader in poll.asked.values():
+                self._retry(reading, leader)
             return
         with outcome:
             self._results(poll, outcome)
@@ -254,9 +253,8 @@ class Fetcher:
             data = bytes(payload[at : at + result.size])
             at += result.size
             asked = poll.asked.get(PartitionId(result.topic, result.partition))
-            if asked is None or asked[0].generation != asked[1]:
-                continue
-            self._result(poll, asked[0], asked[2], result, data)
+            if asked is not None:
+                self._result(poll, *asked, result, data)
 
     def _result(
         self, poll: _Poll, reading: Reading, leader: Leader, result: m.FetchResult, data: bytes

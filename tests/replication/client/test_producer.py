@@ -287,6 +287,50 @@ async def test_what_follows_a_batch_of_unknown_outcome_gets_through(really_writt
         assert later[0].offset == len(expected) - 50
 
 
+@pytest.mark.parametrize("really_written", [True, False])
+async def test_what_was_sent_behind_it_tells_whether_there_is_a_gap(really_written):
+    """Accepted under the old epoch: no gap, the epoch stays. Out of order: it moves to the next epoch."""
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        node = cluster.nodes[0]
+        async with Producer(cluster.urls, linger_ms=0, delivery_timeout_ms=600) as producer:
+            await (await producer.send("t", b"first")).wait()
+            node.script(
+                Kind.PRODUCE,
+                drop_after_append if really_written else drop,
+                fail_with(ErrorCode.NOT_ENOUGH_REPLICAS),
+            )
+            lost = await producer.send("t", b"lost")
+            with trio.move_on_after(0.3):
+                await lost.wait()
+            behind = await producer.send("t", b"behind")
+            with pytest.raises(DeliveryTimeoutError):
+                await lost.wait()
+            node.connections[0].abort("the answer never comes")
+            with trio.fail_after(5):
+                await behind.wait()
+                await (await producer.send("t", b"later")).wait()
+        assert cluster.topics["t"][0].values() == [b"first", *[b"lost"] * really_written, b"behind", b"later"]
+        assert node.seen[Kind.INIT_PRODUCER_ID] == (1 if really_written else 2)
+
+
+async def test_no_more_than_the_leader_remembers_is_sent_past_an_unanswered_batch():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        node = cluster.nodes[0]
+        async with Producer(cluster.urls, linger_ms=0, batch_size=300) as producer:
+            await (await producer.send("t", b"first")).wait()
+            node.script(Kind.PRODUCE, drop_after_append)
+            deliveries = await producer.send_many("t", numbered(200))
+            with trio.fail_after(5):
+                while not deliveries[25].done:
+                    await trio.lowlevel.checkpoint()
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert node.seen[Kind.PRODUCE] == 1 + 5
+            node.connections[0].abort("the answer never comes")
+            with trio.fail_after(5):
+                await deliveries.wait()
+        assert cluster.topics["t"][0].values() == [b"first", *numbered(200)]
+
+
 async def test_batches_behind_a_refused_one_move_to_the_next_epoch():
     async with fake_cluster(nodes=1, t=1) as cluster:
         node = cluster.nodes[0]
