@@ -39,6 +39,8 @@ class Scan:
     """It is whole and valid, but does not belong there."""
     epochs: list[EpochEntry] = attrs.Factory(list)
     index: list[tuple[int, int]] = attrs.Factory(list)
+    since_entry: int = 0
+    """Bytes since the last index entry."""
 
 
 @attrs.define(eq=False, slots=True)
@@ -141,21 +143,12 @@ def scan_segment(segment: Segment, epoch: int, index_interval_bytes: int) -> Sca
     """Check every batch: whole, CRC, offsets without a gap, epochs never falling from `epoch` on."""
     found = Scan(Spot(0, segment.base_offset), epoch)
     fd, size = segment.file.fileno(), segment.file_size
-    want, since_entry = _CHUNK, 0
+    want = _CHUNK
     while found.end.position < size and not found.reason:
         start = found.end.position
         data = read_at(fd, min(want, size - start), start)
         infos, consumed, reason = scan_prefix(data)
-        for info in infos:
-            found.reason = _why_misplaced(info, found)
-            if found.reason:
-                found.misplaced = True
-                break
-            if since_entry > index_interval_bytes:
-                found.index.append((info.next_offset - 1, start + info.position))
-                since_entry = 0
-            since_entry += info.size_bytes
-            _take(info, found)
+        _take(found, infos, start, index_interval_bytes)
         want = _CHUNK
         if not found.reason and reason is not None and consumed == 0:
             want = _declared_size(data)
@@ -169,20 +162,34 @@ def _declared_size(data: bytes) -> int:
     return int.from_bytes(data[8:12]) + 12 if len(data) >= 61 else 0
 
 
-def _why_misplaced(info: BatchInfo, found: Scan) -> str:
-    if info.base_offset != found.end.offset:
-        return f"its base offset is {info.base_offset} instead of {found.end.offset}"
-    if info.leader_epoch < found.epoch:
-        return f"its leader epoch {info.leader_epoch} is below the {found.epoch} before it"
-    return ""
+def _take(found: Scan, infos: Sequence[BatchInfo], start: int, index_interval_bytes: int) -> None:
+    """Add the batches scanned from position `start` on, up to one that does not belong there."""
+    position, offset = found.end
+    epoch, since_entry = found.epoch, found.since_entry
+    for info in infos:
+        if info.base_offset != offset or info.leader_epoch < epoch:
+            found.reason = _why_misplaced(info, offset, epoch)
+            found.misplaced = True
+            break
+        position = start + info.position
+        offset = info.next_offset
+        if since_entry > index_interval_bytes:
+            found.index.append((offset - 1, position))
+            since_entry = 0
+        if info.leader_epoch > epoch:
+            epoch = info.leader_epoch
+            found.epochs.append(EpochEntry(epoch, info.base_offset))
+        since_entry += info.size_bytes
+        position += info.size_bytes
+        found.batches += 1
+    found.end = Spot(position, offset)
+    found.epoch, found.since_entry = epoch, since_entry
 
 
-def _take(info: BatchInfo, found: Scan) -> None:
-    if info.leader_epoch > found.epoch:
-        found.epoch = info.leader_epoch
-        found.epochs.append(EpochEntry(info.leader_epoch, info.base_offset))
-    found.end = Spot(found.end.position + info.size_bytes, info.next_offset)
-    found.batches += 1
+def _why_misplaced(info: BatchInfo, offset: int, epoch: int) -> str:
+    if info.base_offset != offset:
+        return f"its base offset is {info.base_offset} instead of {offset}"
+    return f"its leader epoch {info.leader_epoch} is below the {epoch} before it"
 
 
 def _judge(segment: Segment, found: Scan, later: Sequence[Segment], recovery_point: int) -> None:

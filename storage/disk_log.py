@@ -77,8 +77,8 @@ class DiskLog(Log):
         self._segments[-1].open_for_writing()
         if self._log_start_offset > self._log_end_offset:
             self.truncate_fully(log_start_offset)
-        self._epochs.trim_end(self._log_end_offset)
         self._epochs.trim_start(self._log_start_offset)
+        self._epochs.trim_end(self._log_end_offset)
         held = [each for each in snapshots_in(self._folder) if each <= self._log_end_offset]
         self._keep_snapshots({*held[:1], *self.segment_base_offsets} & {*held})
         self._producers = replay(self._folder, self._segments)

@@ -287,6 +287,21 @@ def test_every_offset_is_found_like_a_linear_scan_finds_it(tmp_path: Path, reope
     log.close()
 
 
+def test_the_index_forgets_what_was_truncated(tmp_path: Path) -> None:
+    settings = LogSettings(index_interval_bytes=200)
+    log = open_disk(tmp_path / "t-0", settings)
+    fill(log, [1] * 60)
+    log.truncate(10)
+    for _ in range(30):
+        append(log, batch(1, size=300))
+    log.close()
+    log = open_disk(tmp_path / "t-0", settings, clean=True, recovery_point=40)
+    assert log.recovery.clean
+    for offset in range(40):
+        assert log.read(offset, max_bytes=1).first_base_offset == offset
+    log.close()
+
+
 def test_index_entries_are_kafkas(tmp_path: Path) -> None:
     log = open_disk(tmp_path / "t-0", LogSettings(index_interval_bytes=300))
     fill(log, [2] * 20)

@@ -65,8 +65,9 @@ class LogModel(RuleBasedStateMachine):
         offset = max(0, self.end - back)
         self.log.truncate(offset)
         self.batches = [each for each in self.batches if each[1] <= offset]
+        self.first = min(self.first, offset)
         if back:
-            self.end = self.batches[-1][1] if self.batches else min(self.end, offset, self.first)
+            self.end = self.batches[-1][1] if self.batches else self.first
         self.epochs = [each for each in self.epochs if each.start_offset < self.end]
         self.start = min(self.start, self.end)
         self.sequence = self.sequence_at_end()
@@ -87,7 +88,7 @@ class LogModel(RuleBasedStateMachine):
         self.start = max(self.start, self.end - back)
         self.log.advance_log_start_offset(self.start)
         covering = [each for each in self.epochs if each.start_offset <= self.start]
-        if covering and covering[-1].start_offset < self.start:
+        if covering:
             later = [each for each in self.epochs if each.start_offset > self.start]
             self.epochs = [EpochEntry(covering[-1].epoch, self.start), *later]
 
@@ -184,8 +185,7 @@ class DiskModel(LogModel):
             shutil.rmtree(self.path)
 
 
-few = settings(max_examples=60, stateful_step_count=25, deadline=None)
 TestMemoryLog = MemoryModel.TestCase
-TestMemoryLog.settings = few
+TestMemoryLog.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
 TestDiskLog = DiskModel.TestCase
-TestDiskLog.settings = few
+TestDiskLog.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
