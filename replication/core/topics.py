@@ -13,8 +13,8 @@ from .records import TopicConfig
 from .transitions import UNCLEAN_POLICIES
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-MIN_MESSAGE_BYTES = 62
-MIN_SEGMENT_BYTES = 1024
+_INT32_MAX = 2**31 - 1
+_LEAST = {"min_insync_replicas": 1, "max_message_bytes": 62, "segment_bytes": 1024}
 
 
 class TopicError(Exception):
@@ -56,13 +56,9 @@ def parse_config(given: Mapping[str, int | str]) -> TopicConfig:
         raise _bad_config(
             f"unclean_leader_election={config.unclean_leader_election!r}: use one of {', '.join(UNCLEAN_POLICIES)}"
         )
-    for name, least in (
-        ("min_insync_replicas", 1),
-        ("max_message_bytes", MIN_MESSAGE_BYTES),
-        ("segment_bytes", MIN_SEGMENT_BYTES),
-    ):
-        if getattr(config, name) < least:
-            raise _bad_config(f"{name}={getattr(config, name)}: use {least} or more")
+    for name, least in _LEAST.items():
+        if not least <= getattr(config, name) <= _INT32_MAX:
+            raise _bad_config(f"{name}={getattr(config, name)}: use {least} to {_INT32_MAX}")
     return config
 
 

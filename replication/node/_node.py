@@ -14,7 +14,7 @@ import trio
 from ...storage import LogDirectory, StorageError
 from ...transport import Identity, TransportError, serve
 from ..metadata import MetadataError, MetadataStore, open_store
-from ._cluster_state import ClusterState
+from ._cluster_state import ClusterState, ViewReader
 from ._handlers import Handlers
 from ._registration import Registration, found_or_join
 from ._replicas import Replicas, holds, open_existing
@@ -88,7 +88,8 @@ class Node:
             self.cluster_id = await found_or_join(store, settings.cluster_id)
             directory = await trio.to_thread.run_sync(self._open_directory)
             stack.push_async_callback(self._stop_logs, directory)
-            logs = await trio.to_thread.run_sync(open_existing, directory)
+            view = ViewReader().read(await store.list("/"))
+            logs = await trio.to_thread.run_sync(open_existing, directory, view)
             registration = await Registration.prepare(
                 store,
                 node_id=self.node_id,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from ...storage import Log, LogDirectory, StorageError
+from ...storage import Log, LogDirectory, LogSettings, StorageError
 from ...transport import schemes
 from ..core import effects as fx
 from ..core import events as ev
@@ -34,16 +35,27 @@ log = logging.getLogger("insync.node")
 TICKS_PER_LAG_TIME = 20
 
 
-def open_existing(directory: LogDirectory) -> dict[PartitionId, Log]:
+def open_existing(directory: LogDirectory, view: ClusterView) -> dict[PartitionId, Log]:
     """Open every log that a directory holds; in a thread, before the node serves anything.
 
     Raises:
       StorageError: A log cannot be opened as it is; nothing was changed.
     """
     return {
-        PartitionId(topic, partition): directory.open_log(topic, partition, create=False)
+        PartitionId(topic, partition): open_log(directory, PartitionId(topic, partition), view, create=False)
         for topic, partition in directory.partitions()
     }
+
+
+def open_log(directory: LogDirectory, partition: PartitionId, view: ClusterView, *, create: bool) -> Log:
+    """Open one log with the settings and the identity of its topic, as far as the store knows the topic."""
+    topic = view.topics.get(partition.topic)
+    return directory.open_log(
+        *partition,
+        create=create,
+        topic_id=topic.topic_id if topic is not None else None,
+        settings=LogSettings(segment_bytes=topic.config.segment_bytes) if topic is not None else None,
+    )
 
 
 def holds(
@@ -116,7 +128,7 @@ class Replicas:
             if host is None:
                 if self.settings.node_id not in versioned.record.replicas:
                     continue
-                host = self._create(partition, versioned.record.topic_id)
+                host = self._create(partition)
                 host.step(ev.NodesChanged(live=live))
             host.record_read(versioned)
         if liveness_changed:
@@ -211,15 +223,13 @@ class Replicas:
         self.hosts[partition] = host
         return host
 
-    def _create(self, partition: PartitionId, topic_id: str) -> ReplicaHost:
+    def _create(self, partition: PartitionId) -> ReplicaHost:
         """A replica that has just been assigned: its log is made by the writer thread."""
         host = self._new_host(partition)
         self.writer.submit(
             CallWork(
                 host.lane,
-                lambda: self._directory.open_log(
-                    partition.topic, partition.partition, create=True, topic_id=topic_id
-                ),
+                partial(open_log, self._directory, partition, self.view, create=True),
                 lambda opened: host.adopt(opened, 0),  # type: ignore[arg-type]
             )
         )

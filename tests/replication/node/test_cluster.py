@@ -132,6 +132,18 @@ async def test_under_the_minimum_isr_writes_are_refused_and_absent(tmp_path: Pat
                 assert await consume(one.endpoints, "t", 1, 1) == [b"y"]
 
 
+async def test_a_topic_has_its_own_segment_size_also_after_a_restart(tmp_path: Path) -> None:
+    for round_ in range(2):
+        async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+            if round_ == 0:
+                await admin.create_topic("t", 1, 1, config={"segment_bytes": 4096})
+            for _ in range(10):
+                await produce(node.endpoints, "t", [b"x" * 1000])
+        segments = sorted((tmp_path / "node-1" / "t-0").glob("*.log"))
+        assert len(segments) >= 2 * (round_ + 1)
+        assert all(segment.stat().st_size <= 4096 for segment in segments)
+
+
 async def test_a_living_node_id_is_refused(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, 1)):
         twin = NodeSettings(node_id=1, data_dir=tmp_path / "elsewhere", store=f"sqlite://{tmp_path}/meta.db")
