@@ -4,9 +4,6 @@ paused, cut off and started again, a store that conflicts, stalls and does not k
 
 from __future__ import annotations
 
-import heapq
-import random
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
@@ -18,11 +15,14 @@ from insync.replication.core import events as ev
 from insync.replication.core import records as rec
 from insync.replication.core import transitions
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import CreateTopicRequest
 from insync.replication.core.replica import Replica, ReplicaSettings
 from insync.replication.core.types import CONSUMER, BatchMeta, PartitionId
+from insync.replication.core.view import ClusterView
 
-from .model import Disk, Snapshot, Store, Stored
+from .model import Snapshot, Store, Stored
 from .oracle import Oracle, require
+from .world import Node, Sent, Settings, World
 
 PARTITION = PartitionId("t", 0)
 LAG_MAX = 5.0
@@ -33,147 +33,20 @@ STORM = 40.0
 CALM = 40.0
 
 
-@attrs.frozen(kw_only=True)
-class Settings:
-    """What the storm is made of; probabilities per message or per store write, rates per second."""
-
-    nodes: int = 3
-    min_isr: int = 2
-    drop: float = 0.05
-    double: float = 0.05
-    late: float = 0.1
-    unclear: float = 0.1
-    unseen: float = 0.4
-    log_failure: float = 0.002
-    slow_disk: float = 0.05
-    faults: float = 0.5
-    moves: float = 0.3
-    may_lose_data: bool = True
-    registration_checks_all: bool = True
-
-
-@attrs.define(eq=False)
-class Sent:
-    """A produce request; `again`: the same batch may be sent more than once."""
-
-    payload: str
-    acks: int
-    batch: BatchMeta
-    again: bool
-    node: int
-    process: int
-    reply: fx.ReplyProduce | None = None
-    by_the_leader: bool = False
-    """Whether who answered was the leader by the store's record, too."""
-
-
-@attrs.define(eq=False)
-class Node:
-    id: int
-    disk: Disk = attrs.Factory(Disk)
-    replica: Replica | None = None
-    controller: ctl.Controller | None = None
-    up: bool = False
-    paused: bool = False
-    process: int = 0
-    incarnation: int = 0
-    renewed: float = 0.0
-    seen: int = -1
-    registered: int = 0
-    """The revision of this process's registration: what was read before is of its predecessor."""
-    lost_data: bool = False
-    store_cut: bool = False
-    question: int = 0
-    jobs: deque[fx.Append | fx.AssignEpoch | fx.Truncate] = attrs.Factory(deque)
-    worker: int = 0
-    busy: bool = False
-    parked: dict[int, tuple[ev.Fetch, Callable[..., None]]] = attrs.Factory(dict)
-    held: list[Callable[[], None]] = attrs.Factory(list)
-
-
-class Cluster:
-    """`run` drives a whole storm and the calm after it; `Violated` tells what broke."""
+class Cluster(World):
+    """Nodes that host the machines as a real node does; `oracle` looks on after every step."""
 
     def __init__(self, seed: int, settings: Settings | None = None) -> None:
-        self.settings = settings or Settings()
-        self.random = random.Random(seed)
-        self.now = 0.0
-        self.calm = False
+        super().__init__(seed, settings)
         self.store = Store()
-        self.nodes = {number: Node(number) for number in range(1, self.settings.nodes + 1)}
         self.oracle = Oracle(self)
         self.losses = 0
-        self.cuts: set[tuple[int, int]] = set()
         self.sent: dict[int, Sent] = {}
         self.wishes: dict[int, int] = {}
         self.topic: rec.TopicRecord | None = None
         self.steps = 0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._ids = 0
-
-    # Time
-
-    def later(self, delay: float, action: Callable[[], None]) -> None:
-        self._ids += 1
-        heapq.heappush(self._queue, (self.now + delay, self._ids, action))
-
-    def on(self, node: Node, delay: float, action: Callable[[], None]) -> None:
-        """Run `action` in the process that `node` is now; a paused process runs it when it goes on."""
-        process = node.process
-
-        def go() -> None:
-            if not node.up or node.process != process:
-                return
-            if node.paused:
-                node.held.append(go)
-            else:
-                action()
-
-        self.later(delay, go)
-
-    def chance(self, probability: float) -> bool:
-        return self.random.random() < probability
-
-    def new_id(self) -> int:
-        self._ids += 1
-        return self._ids
-
-    def run_until(self, end: float) -> None:
-        while self._queue and self._queue[0][0] <= end:
-            self.now, _, action = heapq.heappop(self._queue)
-            action()
-        self.now = end
-
-    # Messages between nodes
-
-    def send(self, source: int, target: Node, action: Callable[[], None]) -> None:
-        if not self.calm and (self.chance(self.settings.drop) or (source, target.id) in self.cuts):
-            return
-        copies = 2 if not self.calm and self.chance(self.settings.double) else 1
-        for _ in range(copies):
-            self.on(target, self._delay(), action)
-
-    def _delay(self) -> float:
-        if not self.calm and self.chance(self.settings.late):
-            return self.random.uniform(0.5, 8.0)
-        return self.random.uniform(0.01, 0.15)
 
     # The store
-
-    def transact(self, node: Node, write: Callable[[], object], done: Callable[[object], None]) -> None:
-        """Do `write` in the store; `done` gets its result, or None if nobody knows."""
-        fate = self.random.random() if not self.calm else 1.0
-        if node.store_cut or fate < self.settings.unclear:
-            if not node.store_cut and self.chance(0.7):
-                self.later(self.random.choice((0.05, 0.5, 4.0)), write)  # type: ignore[arg-type]
-            self.on(node, 0.6, lambda: done(None))
-            return
-
-        def arrive() -> None:
-            result = write()
-            self.on(node, self._delay(), lambda: done(result))
-
-        self.later(self.random.uniform(0.01, 0.1), arrive)
 
     def put_record(self, record: rec.PartitionRecord) -> int:
         before = self.store.partition.record if self.store.partition is not None else None
@@ -186,14 +59,14 @@ class Cluster:
         snapshot = self.store.snapshot()
         for node in self.nodes.values():
             if node.up and not node.store_cut and (self.calm or not self.chance(self.settings.unseen)):
-                self.on(node, self._delay(), partial(self._look, node, snapshot))
+                self.on(node, self.delay(), partial(self._look, node, snapshot))
 
     def read_store(self, node: Node) -> None:
         def arrive() -> None:
             if node.store_cut:
                 self.on(node, 0.5, lambda: self.read_store(node))
             else:
-                self.on(node, self._delay(), partial(self._look, node, self.store.snapshot()))
+                self.on(node, self.delay(), partial(self._look, node, self.store.snapshot()))
 
         self.later(self.random.uniform(0.01, 0.1), arrive)
 
@@ -207,13 +80,13 @@ class Cluster:
             self.step(node, ev.RecordChanged(versioned=snapshot.partition))
         self.control(node, ctl.ViewChanged(view=self._view(snapshot)))
 
-    def _view(self, snapshot: Snapshot) -> ctl.ClusterView:
+    def _view(self, snapshot: Snapshot) -> ClusterView:
         controller = None
         if snapshot.controller is not None:
             node, incarnation, epoch = snapshot.controller
             controller = rec.ControllerRecord(node_id=node, incarnation=incarnation, controller_epoch=epoch)
         versioned = snapshot.partition
-        return ctl.ClusterView(
+        return ClusterView(
             revision=snapshot.revision,
             nodes={
                 node: rec.NodeRecord(node_id=node, incarnation=incarnation, endpoints=())
@@ -274,7 +147,7 @@ class Cluster:
         if self.store.partition is not None:
             return
         settings = self.settings
-        request = ctl.CreateTopicRequest(
+        request = CreateTopicRequest(
             name="t",
             partitions=1,
             replication_factor=settings.nodes,

@@ -10,7 +10,8 @@ from insync.replication.core.records import PartitionRecord
 from insync.replication.core.types import NO_LEADER
 
 if TYPE_CHECKING:
-    from .cluster import Cluster, Node, Sent
+    from .cluster import Cluster
+    from .world import Node, Sent
 
 
 class Violated(AssertionError):

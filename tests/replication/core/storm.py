@@ -9,8 +9,9 @@ import attrs
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import NO_LEADER, BatchMeta
 
-from .cluster import CALM, LAG_MAX, STORM, Cluster, Node, Sent, Settings
+from .cluster import CALM, LAG_MAX, STORM, Cluster
 from .oracle import require
+from .world import Node, Sent, Settings
 
 
 @attrs.define(eq=False)
@@ -24,7 +25,9 @@ class Producer:
 
 
 class Storm(Cluster):
-    """A cluster with clients and a storm maker."""
+    """A cluster with clients and a storm maker; `moving`: leadership is moved by hand, too."""
+
+    moving = True
 
     def run(self) -> None:
         for node in self.nodes.values():
@@ -65,9 +68,9 @@ class Storm(Cluster):
             )
         batch = BatchMeta(-1, producer.count, -1, 100, producer.producer_id, 0, producer.sequence)
         if not self.calm or producer.attempts:
-            sent = self.produce(payload, -1, batch, again=True)
-            if sent is not None:
-                producer.attempts.append(sent)
+            attempt = self.produce(payload, -1, batch, again=True)
+            if attempt is not None:
+                producer.attempts.append(attempt)
             self.later(self.random.uniform(0.2, 1.2), partial(self._write, producer))
 
     def _write_plainly(self) -> None:
@@ -123,7 +126,7 @@ class Storm(Cluster):
 
     def _move(self) -> None:
         """Move leadership to another living member, as a planned election does."""
-        if self.calm:
+        if self.calm or not self.moving:
             return
         versioned = self.store.partition
         if versioned is not None:

@@ -258,3 +258,36 @@ def test_a_log_opened_again_in_its_epoch_lets_nobody_join_short_of_what_was_comm
     assert not proposals(lead.fetch(C, 2))
     assert not proposals(lead.fetch(C, 3))
     assert proposals(lead.fetch(C, 5))
+
+
+def test_a_joining_member_counts_while_nobody_knows_whether_it_has_joined() -> None:
+    lead = Lead()
+    proposal = joining(lead, C)
+    lead.step(ev.NodesChanged(live={A: 11, B: 12}))
+    lead.step(ev.IsrUnclear(proposal_id=proposal.proposal_id))
+    lead.append(3)
+    lead.fetch(B, 3)
+    assert lead.high_watermark == 0
+
+
+def test_a_fetch_of_an_earlier_epoch_counts_for_nothing() -> None:
+    lead = Lead()
+    lead.append(3)
+    for version, leader, epoch in ((5, B, 2), (6, A, 3)):
+        lead.step(ev.RecordChanged(versioned=Versioned(record(leader=leader, epoch=epoch), version)))
+    lead.step(ev.EpochAssigned())
+    old = ev.Fetch(
+        request_id=1,
+        replica_id=B,
+        incarnation=LIVE[B],
+        leader_epoch=1,
+        fetch_offset=3,
+        last_fetched_epoch=1,
+    )
+    (reply,) = lead.step(old)
+    assert isinstance(reply, fx.ReplyFetch)
+    assert reply.error == ErrorCode.FENCED_LEADER_EPOCH
+    (reply,) = lead.step(attrs.evolve(old, leader_epoch=4))
+    assert isinstance(reply, fx.ReplyFetch)
+    assert reply.error == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert lead.high_watermark == 0
