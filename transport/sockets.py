@@ -36,6 +36,7 @@ class SocketStream(ByteStream):
         self._socket = sock
         self._closed = False
         self._drained = True
+        self._low_water = 1
 
     def send_now(self, data: Buffer) -> int:
         self._check_open()
@@ -54,8 +55,11 @@ class SocketStream(ByteStream):
         else:
             await self._send_buffers(pieces)  # type: ignore[arg-type]
 
-    async def receive_into(self, buffer: memoryview) -> int:
+    async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
         self._check_open()
+        if at_least != self._low_water:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_least)
+            self._low_water = at_least
         if not self._drained:
             await trio.lowlevel.checkpoint()
         while True:

@@ -29,6 +29,11 @@ LARGE_PAYLOAD = 64 << 10
 """From here on a payload is received straight into memory of its own."""
 
 
+_WORTH_WAKING = 128 << 10
+"""Inside a large payload the receiver sleeps until so much is there. A peer slower than this in three intervals of
+keepalive is taken for dead."""
+
+
 class ByteStream(ABC):
     """An ordered, reliable duplex of bytes, used by one sending and one receiving task."""
 
@@ -41,8 +46,11 @@ class ByteStream(ABC):
         """Send it all, in order. Raises LinkBroken, LinkClosed, RangeTruncated."""
 
     @abstractmethod
-    async def receive_into(self, buffer: memoryview) -> int:
-        """Receive at least one byte; 0 at the end. Cancelling loses nothing. Raises LinkBroken, LinkClosed."""
+    async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
+        """Receive at least one byte; 0 at the end. Cancelling loses nothing. Raises LinkBroken, LinkClosed.
+
+        Fewer than `at_least` bytes are of no use yet: a stream that can wait for as many saves wake-ups.
+        """
 
     async def send_eof(self) -> None:
         """Nothing more will be sent; only with `caps.half_close`."""
@@ -258,7 +266,7 @@ class StreamLink(Link):
             await self._fill_buffer()
             return
         target = self._partial.missing[0]
-        count = await self._receive(target)
+        count = await self._receive(target, min(len(target), _WORTH_WAKING))
         if count == len(target):
             del self._partial.missing[0]
         else:
@@ -277,8 +285,8 @@ class StreamLink(Link):
             self._buffer[: len(rest)] = rest
         self._end += await self._receive(self._buffer[self._end :])
 
-    async def _receive(self, target: memoryview) -> int:
-        count = await self._stream.receive_into(target)
+    async def _receive(self, target: memoryview, at_least: int = 1) -> int:
+        count = await self._stream.receive_into(target, at_least)
         if count == 0:
             if self._partial is None and self._start == self._end:
                 raise EndOfLink(f"{self.remote} closed the connection", peer=str(self.remote))
