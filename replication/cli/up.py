@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
+from .errors import EXIT_FAILURE
+
 if TYPE_CHECKING:
     from .processes import NodeProcess
 
@@ -34,27 +36,28 @@ def up(*, nodes: NodeCount = 3, data_dir: Path | None = None, port: Port = 0) ->
     port
         Port of the first node, the others have the next ones; 0 takes free ports.
     """
-    from .processes import local_nodes
     from .running import run
+
+    return run(lambda: _run(nodes, data_dir, port))
+
+
+async def _run(count: int, data_dir: Path | None, port: int) -> int:
+    """The folder is made and removed while signals are being received: a Ctrl-C cannot cut the removal short."""
+    import trio
+
+    from .processes import local_nodes, running
 
     with ExitStack() as stack:
         folder = data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="insync-up-")))
         folder.mkdir(parents=True, exist_ok=True)
-        members = local_nodes(nodes, folder, first_port=port)
-        return run(lambda: _run(members, folder))
-
-
-async def _run(nodes: list[NodeProcess], folder: Path) -> None:
-    import trio
-
-    from .processes import running
-
-    async with running(nodes):
-        _welcome(nodes, folder)
-        async with trio.open_nursery() as nursery:
-            for node in nodes:
-                nursery.start_soon(_report_end, node)
-    print("all nodes have ended", file=sys.stderr)
+        nodes = local_nodes(count, folder, first_port=port)
+        async with running(nodes):
+            _welcome(nodes, folder)
+            async with trio.open_nursery() as nursery:
+                for node in nodes:
+                    nursery.start_soon(_report_end, node)
+    print("insync: all nodes have ended", file=sys.stderr)
+    return EXIT_FAILURE
 
 
 def _welcome(nodes: list[NodeProcess], folder: Path) -> None:

@@ -59,10 +59,9 @@ def demo(
     from .plant import Plant
     from .story import Options
 
-    with _folder(keep) as folder:
-        chosen = random.SystemRandom().randrange(10**6) if seed is None else seed
-        options = Options(nodes, chosen, folder, keep is not None, records, Plant(plant) if plant else None)
-        return run(lambda: _play(options, input, as_json=json))
+    chosen = random.SystemRandom().randrange(10**6) if seed is None else seed
+    options = Options(nodes, chosen, keep, records, Plant(plant) if plant else None)
+    return run(lambda: _play(options, input, as_json=json))
 
 
 async def _play(options: Options, source: Path | None, as_json: bool) -> int:
@@ -75,21 +74,24 @@ async def _play(options: Options, source: Path | None, as_json: bool) -> int:
 
     scene = Scene(f"insync demo: {options.nodes} nodes, seed {options.seed}")
     data = await trio.to_thread.run_sync(open_input, source, abandon_on_cancel=True)
-    with make_view(scene, sys.stderr if as_json else sys.stdout) as view:
+    with _folder(options.keep) as folder, make_view(scene, sys.stderr if as_json else sys.stdout) as view:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(view.keep_showing)
-            report = await Story(options, data, scene).tell()
+            report = await Story(options, folder, data, scene).tell()
             nursery.cancel_scope.cancel()
     if as_json:
         print_json(report.as_dict())
     elif options.keep:
-        print(f"the data is kept in {options.folder}")
+        print(f"the data is kept in {options.keep}")
     return 0 if report.ok else EXIT_FAILURE
 
 
 @contextmanager
 def _folder(keep: Path | None) -> Iterator[Path]:
-    """Where the cluster lives: the folder to keep, or a temporary one that is removed whatever happens."""
+    """Where the cluster lives: the folder to keep, or a temporary one that is removed whatever happens.
+
+    Entered and left while signals are being received, so that a Ctrl-C cannot cut the removal short.
+    """
     if keep is None:
         folder = Path(tempfile.mkdtemp(prefix="insync-demo-"))
         try:

@@ -36,12 +36,11 @@ _BATCH_BYTES = 64 << 10
 
 @attrs.frozen
 class Options:
-    """What the user asked for; `records` None is the whole input once."""
+    """What the user asked for; `records` None is the whole input once, `keep` None keeps nothing."""
 
     nodes: int
     seed: int
-    folder: Path
-    keep: bool
+    keep: Path | None = None
     records: int | None = None
     plant: Plant | None = None
 
@@ -51,6 +50,7 @@ class Story:
     """One run. `tell` gives the report; whatever it started has ended when it returns or raises."""
 
     options: Options
+    folder: Path
     data: Input
     scene: Scene
     report: Report = attrs.field(init=False)
@@ -62,14 +62,14 @@ class Story:
         options = self.options
         records = options.records or self.data.records
         self.report = Report(nodes=options.nodes, seed=options.seed, records=records)
-        self._nodes = local_nodes(options.nodes, options.folder)
+        self._nodes = local_nodes(options.nodes, self.folder)
         self._rng = random.Random(options.seed)
         self._acks = Acknowledgements.of_records(records)
 
     async def tell(self) -> Report:
         """Run everything; raises if the cluster itself fails, reports what the check finds."""
         self.scene.happen(f"{self.report.records:,} records from {self.data.name}, seed {self.report.seed}")
-        async with running(self._nodes, hurry=not self.options.keep):
+        async with running(self._nodes, hurry=self.options.keep is None):
             read, leaders = await self._with_cluster()
             self.scene.happen("stopping the nodes cleanly")
         await self._check(read, leaders)

@@ -68,7 +68,7 @@ def test_data_is_kept_on_request(tmp_path: Path) -> None:
     assert next(iter(logs.values())).count(b"roses are red") == 500
 
 
-@pytest.mark.parametrize("moment", ["nodes are up", "SIGKILL to node"])
+@pytest.mark.parametrize("moment", ["nodes are up", "SIGKILL to node", "acknowledged by all"])
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
     with command(["demo", "--records", "30000", "--seed", "7"], tmp_path) as run:
         run.wait_for_line(moment)
