@@ -31,7 +31,10 @@ class LogFailed:
 
 @attrs.frozen(kw_only=True, slots=True)
 class RecordChanged:
-    """The partition's record as the store has it now (older ones are ignored)."""
+    """The partition's record as the store has it now (older ones are ignored).
+
+    Never as it was before this process registered: that may name its predecessor as leader.
+    """
 
     versioned: Versioned
 

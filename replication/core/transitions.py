@@ -68,6 +68,8 @@ def restarted(record: PartitionRecord, node: int) -> PartitionRecord | None:
     """A new process stands for a node and has all that its predecessor wrote.
 
     It may lead again, but never in the same leader epoch: an epoch belongs to one process.
+    The registration checks the version of every partition of the node, also of those that this and `forget`
+    leave as they are: a leader may be adding the former process just now.
     """
     if record.leader != node:
         return None

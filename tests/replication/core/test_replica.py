@@ -1,0 +1,133 @@
+"""A replica between epochs, with its log away, and with requests that wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from insync.replication.core import effects as fx
+from insync.replication.core import events as ev
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.records import Versioned
+from insync.replication.core.replica import Replica
+from insync.replication.core.types import BatchMeta, PartitionId
+
+from .test_isr_change import A, B, C, Lead, record
+
+
+def produce(request: int, *, acks: int = -1, sequence: int = -1, deadline: float = 99.0) -> ev.Produce:
+    batch = BatchMeta(-1, 1, -1, 10, 7 if sequence >= 0 else -1, 0, sequence)
+    return ev.Produce(request_id=request, acks=acks, batch=batch, deadline=deadline, handle=None)
+
+
+def replies(effects: list[fx.Effect]) -> dict[int, tuple[ErrorCode, int]]:
+    return {
+        effect.request_id: (effect.error, effect.base_offset)
+        for effect in effects
+        if isinstance(effect, fx.ReplyProduce)
+    }
+
+
+def newer(leader: int = B, epoch: int = 2) -> ev.RecordChanged:
+    return ev.RecordChanged(versioned=Versioned(record(leader=leader, epoch=epoch), epoch))
+
+
+def test_acks_decide_when_a_write_is_answered() -> None:
+    lead = Lead()
+    assert replies(lead.step(produce(1, acks=0))) == {1: (ErrorCode.NONE, 0)}
+    assert replies(lead.step(produce(2, acks=1))) == {}
+    assert replies(lead.step(produce(3))) == {}
+    lead.step(ev.Appended(log_end_offset=1))
+    assert replies(lead.step(ev.Appended(log_end_offset=2))) == {2: (ErrorCode.NONE, 1)}
+    lead.step(ev.Appended(log_end_offset=3))
+    assert replies(lead.fetch(B, 3)) == {3: (ErrorCode.NONE, 2)}
+
+
+def test_a_duplicate_waits_for_the_commit_of_what_it_repeats() -> None:
+    lead = Lead()
+    lead.step(produce(1, sequence=0))
+    repeated = lead.step(produce(2, sequence=0))
+    assert not [effect for effect in repeated if isinstance(effect, fx.Append)]
+    assert replies(repeated) == {}
+    lead.step(ev.Appended(log_end_offset=1))
+    assert replies(lead.fetch(B, 1)) == {1: (ErrorCode.NONE, 0), 2: (ErrorCode.NONE, 0)}
+    assert replies(lead.step(produce(3, sequence=0))) == {3: (ErrorCode.NONE, 0)}
+
+
+@pytest.mark.parametrize("acks", [2, -2])
+def test_other_acks_are_refused(acks: int) -> None:
+    assert replies(Lead().step(produce(1, acks=acks))) == {1: (ErrorCode.INVALID_REQUIRED_ACKS, -1)}
+
+
+def test_under_the_minimum_isr_only_weaker_writes_are_taken_and_none_is_committed() -> None:
+    lead = Lead(isr=(A,))
+    assert replies(lead.step(produce(1))) == {1: (ErrorCode.NOT_ENOUGH_REPLICAS, -1)}
+    lead.step(produce(2, acks=1))
+    assert replies(lead.step(ev.Appended(log_end_offset=1))) == {2: (ErrorCode.NONE, 0)}
+    assert lead.high_watermark == 0
+
+
+def test_what_waits_is_answered_at_its_deadline() -> None:
+    lead = Lead()
+    lead.step(produce(1, deadline=3.0))
+    lead.step(ev.Appended(log_end_offset=1))
+    lead.now = 2.9
+    assert replies(lead.step(ev.Tick())) == {}
+    lead.now = 3.0
+    assert replies(lead.step(ev.Tick())) == {1: (ErrorCode.REQUEST_TIMED_OUT, -1)}
+    assert replies(lead.fetch(B, 1)) == {}
+
+
+def test_what_waits_is_answered_when_the_epoch_ends() -> None:
+    lead = Lead()
+    lead.step(produce(1))
+    assert replies(lead.step(newer())) == {}
+    assert replies(lead.step(produce(2))) == {2: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}
+    effects = lead.step(ev.Appended(log_end_offset=1))
+    assert replies(effects) == {1: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}
+    assert lead.replica.role == "follower"
+    (asked,) = [effect for effect in effects if isinstance(effect, fx.FetchNext)]
+    assert (asked.leader, asked.fetch_offset, asked.last_fetched_epoch) == (B, 1, 1)
+
+
+def test_a_failed_log_answers_all_and_serves_nothing_until_it_is_open() -> None:
+    lead = Lead()
+    lead.step(produce(1))
+    assert replies(lead.step(ev.LogFailed(reason="disk full"))) == {1: (ErrorCode.KAFKA_STORAGE_ERROR, -1)}
+    (reply,) = lead.step(produce(2))
+    assert isinstance(reply, fx.ReplyProduce)
+    assert (reply.error, reply.message) == (ErrorCode.KAFKA_STORAGE_ERROR, "disk full")
+    assert lead.step(newer()) == []
+    assert lead.replica.role == "closed"
+
+
+def test_several_epochs_that_pass_unseen_count_as_one_step() -> None:
+    lead = Lead()
+    lead.step(produce(1))
+    lead.step(newer(B, 2))
+    lead.step(newer(C, 3))
+    lead.step(newer(A, 4))
+    lead.step(ev.Appended(log_end_offset=1))
+    assert lead.replica.leader is not None
+    assert (lead.replica.leader_epoch, lead.replica.leader.epoch_start) == (4, 1)
+    assert [entry.epoch for entry in lead.replica.log.epochs.entries] == [1, 4]
+    assert {f.log_end_offset for f in lead.replica.leader.followers.values()} == {-1}
+
+
+def test_the_latest_offset_is_not_told_before_the_earlier_epochs_are_committed() -> None:
+    lead = Lead()
+    lead.append(3)
+    lead.step(newer(B, 2))
+    lead.step(newer(A, 3))
+    assert lead.replica.leader is not None
+    assert lead.replica.leader.latest_offset() == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    lead.fetch(B, 3)
+    assert lead.replica.leader.latest_offset() == (ErrorCode.NONE, 3)
+
+
+def test_a_node_that_has_no_replica_takes_no_role() -> None:
+    replica = Replica(PartitionId("t", 0), 9, 1)
+    replica.step(
+        ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=()), 0.0
+    )
+    replica.step(newer(), 0.0)
+    assert (replica.role, replica.leader_epoch) == ("closed", 2)
