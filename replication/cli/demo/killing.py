@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from ...client._murmur2 import partition_for_key
+from ...client import partition_for_key
 from ..errors import CommandError
 from .inputs import Input
 
