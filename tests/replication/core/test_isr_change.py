@@ -82,6 +82,7 @@ def joining(lead: Lead, node: int) -> fx.ProposeIsr:
 def test_a_joining_member_counts_from_its_proposal_on() -> None:
     lead = Lead()
     joining(lead, C)
+    lead.step(ev.NodesChanged(live={A: 11, B: 12}))
     lead.append(3)
     lead.fetch(B, 3)
     assert lead.high_watermark == 0
@@ -92,6 +93,7 @@ def test_a_joining_member_counts_from_its_proposal_on() -> None:
 def test_a_member_that_joined_counts_while_a_newer_epoch_waits_for_the_log() -> None:
     lead = Lead()
     proposal = joining(lead, C)
+    lead.step(ev.NodesChanged(live={A: 11, B: 12}))
     lead.append(3, report=False)
     lead.append(1, report=False)
     lead.step(ev.Appended(log_end_offset=3))
