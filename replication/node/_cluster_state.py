@@ -123,6 +123,8 @@ class ClusterState:
         self.ready = trio.Event()
         self.unregistered = trio.Event()
         """Set when the store shows that our registration is gone."""
+        self.oldest_revision = 0
+        """That of our registration: what was read before it is of our predecessor's time."""
         self.leaving = False
         self._suspects: set[rec.NodeRecord] = set()
 
@@ -173,7 +175,7 @@ class ClusterState:
 
     def apply(self, listing: store_api.Listing) -> None:
         """Tell the replicas and the controller what the store holds; older readings are ignored."""
-        if listing.revision < self._replicas.view.revision:
+        if listing.revision < max(self._replicas.view.revision, self.oldest_revision):
             return
         view = self._reader.read(listing)
         self._replicas.apply(view)

@@ -262,7 +262,12 @@ class LeaderFetcher:
 
 
 def _no_news(want: fx.FetchNext) -> ev.Fetched:
-    return ev.Fetched(fetch_offset=want.fetch_offset, leader_epoch=want.leader_epoch, error=ErrorCode.NONE)
+    return ev.Fetched(
+        fetch_offset=want.fetch_offset,
+        leader_epoch=want.leader_epoch,
+        last_fetched_epoch=want.last_fetched_epoch,
+        error=ErrorCode.NONE,
+    )
 
 
 def _fetched(
@@ -275,6 +280,7 @@ def _fetched(
     return ev.Fetched(
         fetch_offset=want.fetch_offset,
         leader_epoch=want.leader_epoch,
+        last_fetched_epoch=want.last_fetched_epoch,
         error=error,
         high_watermark=result.high_watermark,
         log_start_offset=result.log_start_offset,

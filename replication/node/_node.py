@@ -129,7 +129,8 @@ class Node:
         for url in settings.listeners:
             listener = await nursery.start(_serve, url, handlers, identity)
             self.endpoints += listener.endpoints
-        await registration.enter(session, self.endpoints, settings.session_timeout_ms / 1000 + 1)
+        patience = settings.session_timeout_ms / 1000 + 1
+        state.oldest_revision = await registration.enter(session, self.endpoints, patience)
         nursery.start_soon(replicas.timers.run)
         nursery.start_soon(replicas.tick)
         nursery.start_soon(replicas.checkpoint)

@@ -1,4 +1,4 @@
-"""Produce requests on the leader's node: checked, handed to the cores, answered when every partition has answered."""
+"""Produce requests on the leader's node: checked, handed to the cores, answered when every core has answered."""
 
 from __future__ import annotations
 

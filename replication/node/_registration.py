@@ -93,8 +93,8 @@ class Registration:
             holds=holds,
         )
 
-    async def enter(self, session: Session, endpoints: list[str], patience: float) -> None:
-        """Register for the first time in this process.
+    async def enter(self, session: Session, endpoints: list[str], patience: float) -> int:
+        """Register for the first time in this process; the store's revision from then on.
 
         Raises:
           DuplicateNodeError: Another process holds the node id and does not go within `patience` seconds.
@@ -112,7 +112,7 @@ class Registration:
             puts.append(self._node_put(endpoints))
             outcome = await self.store.commit(compares, puts, session=session)
             if isinstance(outcome, store_api.Committed):
-                return
+                return outcome.revision
             self._check_not_replaced(await _former(self.store, self.node_id))
 
     async def enter_again(self, session: Session, endpoints: list[str]) -> None:
@@ -154,10 +154,13 @@ class Registration:
             if not partition_key.startswith(rec.PARTITIONS_PREFIX):
                 continue
             partition = wire.decode_record(rec.PartitionRecord, entry.value)
+            if self.node_id not in partition.replicas:
+                continue
+            # Compared also where nothing changes: a leader may be about to store our predecessor as in sync.
+            compares.append(store_api.VersionIs(partition_key, entry.version))
             change = transitions.restarted if intact and self.holds(partition.id) else transitions.forget
             changed = change(partition, self.node_id)
             if changed is not None:
-                compares.append(store_api.VersionIs(partition_key, entry.version))
                 puts.append(store_api.Put(partition_key, wire.encode_record(changed)))
         return compares, puts
 
