@@ -113,6 +113,11 @@ class Decoder:
         """Of the batch that the decoder stands at."""
         return self._cursor.position
 
+    def skip(self, size: int) -> None:
+        """Pass over the batch that the decoder stands at, which has `size` bytes."""
+        self._cursor.position += size
+        self._cursor.record = 0
+
     def fill(self, columns: DecodedColumns, limit: int) -> int:
         """Decode at most `limit` more records; returns their number, 0 at the end."""
         return lib.isr_batch_decode(

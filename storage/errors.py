@@ -27,11 +27,24 @@ class CorruptBatchError(StorageError):
 
 
 class UnsupportedCompressionError(StorageError):
-    """The records of a batch are compressed with a codec that is not available here."""
+    """A codec that is none of Kafka's: gzip, snappy, lz4 and zstd."""
 
     def __init__(self, codec: str) -> None:
-        super().__init__(f"records are compressed with {codec}, which this installation cannot read")
+        super().__init__(f"no codec {codec!r}: use none, gzip, snappy, lz4 or zstd")
         self.codec = codec
+
+
+class InflatedTooLargeError(StorageError):
+    """The records of a compressed batch are larger than the reader allows."""
+
+    def __init__(self, position: int, codec: str, max_bytes: int) -> None:
+        super().__init__(
+            f"the batch at byte {position}, compressed with {codec}, holds more than {max_bytes} bytes of records, "
+            f"the limit of this reader (max_inflated_bytes)"
+        )
+        self.position = position
+        self.codec = codec
+        self.max_bytes = max_bytes
 
 
 class BatchTooLargeError(StorageError):

@@ -252,15 +252,14 @@ def test_log_append_time_and_control_batches() -> None:
     assert scan(plain, verify_crc=False)[0].is_control
 
 
-@pytest.mark.parametrize(("codec", "name"), [(1, "gzip"), (4, "zstd"), (7, "codec-7")])
-def test_compressed_records_are_refused_by_name(codec: int, name: str) -> None:
+def test_an_unknown_codec_is_refused_by_number() -> None:
     data = bytearray(batch())
-    data[22] |= codec
-    with pytest.raises(UnsupportedCompressionError, match=name):
+    data[22] |= 7
+    with pytest.raises(UnsupportedCompressionError, match="codec-7"):
         list(records(batch() + bytes(data)))
-    with pytest.raises(UnsupportedCompressionError, match=name):
+    with pytest.raises(UnsupportedCompressionError, match="codec-7"):
         decode_columns(data)
-    assert scan(data, verify_crc=False)[0].compression == name
+    assert scan(data, verify_crc=False)[0].compression == "codec-7"
 
 
 def test_records_before_a_bad_one_are_given() -> None:

@@ -1,0 +1,151 @@
+"""The headers of record batches: what they say, and finding them in bytes and files."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+
+import attrs
+
+from ._codecs import codec_name
+from ._columns import Buffer
+from ._native import ffi, lib
+from .errors import CorruptBatchError
+
+BATCH_OVERHEAD_BYTES = 61
+"""Size of a batch's header."""
+
+SEQUENCE_MODULUS = 1 << 31
+"""Sequence numbers go from 0 to 2^31-1 and start again at 0."""
+
+CODEC_MASK = 7
+TRANSACTIONAL = 1 << 4
+CONTROL = 1 << 5
+
+LENGTH_AT, LENGTH_END = 8, 12
+"""Where a batch says how many bytes follow, and from where it counts them."""
+LENGTH = struct.Struct(">i")
+ATTRIBUTES_AT = 21
+"""Also where the bytes under the CRC begin."""
+
+_SCAN_CHUNK = 256
+
+REASONS = {
+    lib.ISR_TRUNCATED: "the data ends before the batch does",
+    lib.ISR_BAD_MAGIC: "not a batch of format v2",
+    lib.ISR_BAD_LENGTH: "its length is shorter than a header",
+    lib.ISR_BAD_CRC: "CRC-32C does not match",
+    lib.ISR_BAD_HEADER: "offset, count or attributes make no sense",
+    lib.ISR_BAD_RECORD: "its records do not fit it",
+}
+
+_INFO = struct.Struct("@qqqqqiiiiihh")
+assert _INFO.size == ffi.sizeof("isr_batch_info")
+
+
+@attrs.frozen(slots=True)
+class BatchInfo:
+    """The header of one whole batch and where it lies. Offsets are the batch's own: in a produce request
+    base_offset is still the producer's 0.
+    """
+
+    base_offset: int
+    position: int
+    """Of the first byte in the scanned data."""
+    producer_id: int
+    base_timestamp: int
+    """Milliseconds since 1970, like every timestamp here."""
+    max_timestamp: int
+    size_bytes: int
+    """Header and records."""
+    last_offset_delta: int
+    leader_epoch: int
+    record_count: int
+    base_sequence: int
+    producer_epoch: int
+    attributes: int
+
+    @property
+    def next_offset(self) -> int:
+        """The first offset after the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, wrapping at 2^31-1; -1 without a producer."""
+        if self.base_sequence < 0:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) % SEQUENCE_MODULUS
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def compression(self) -> str:
+        """`none`, `gzip`, `snappy`, `lz4`, `zstd`, or `codec-N`."""
+        return codec_name(self.attributes & CODEC_MASK)
+
+
+def crc32c(data: Buffer, crc: int = 0) -> int:
+    """CRC-32C of the data; pass the result for what came before to go on."""
+    view = ffi.from_buffer(data)
+    return lib.isr_crc32c(crc, view, len(view))
+
+
+def _scan(data: Buffer, verify_crc: bool) -> tuple[list[BatchInfo], int, int]:
+    view = ffi.from_buffer(data)
+    out = ffi.new("isr_batch_info[]", _SCAN_CHUNK)
+    raw = ffi.buffer(out)
+    consumed, reason = ffi.new("size_t *"), ffi.new("int *")
+    found: list[BatchInfo] = []
+    while True:
+        count = lib.isr_batch_scan(
+            view, len(view), consumed[0], verify_crc, out, _SCAN_CHUNK, consumed, reason
+        )
+        found += [BatchInfo(*fields) for fields in _INFO.iter_unpack(raw[: count * _INFO.size])]
+        if count < _SCAN_CHUNK:
+            return found, consumed[0], reason[0]
+
+
+def scan(data: Buffer, *, verify_crc: bool = True) -> list[BatchInfo]:
+    """The headers of the batches in `data`, which must be whole and valid.
+
+    Raises CorruptBatchError, naming the position, otherwise.
+    """
+    found, consumed, reason = _scan(data, verify_crc)
+    if reason != lib.ISR_OK:
+        raise CorruptBatchError(consumed, REASONS[reason])
+    return found
+
+
+def scan_prefix(data: Buffer, *, verify_crc: bool = True) -> tuple[list[BatchInfo], int, str | None]:
+    """The whole and valid batches that `data` starts with, where they end, and why they end there.
+
+    The reason is None at the end of the data.
+    """
+    found, consumed, reason = _scan(data, verify_crc)
+    return found, consumed, REASONS.get(reason)
+
+
+def scan_file(fd: int, start: int, end: int) -> Iterator[BatchInfo]:
+    """The headers of the batches in a file's bytes [start, end), which are whole batches; records are not read.
+
+    Positions are those in the file. Raises CorruptBatchError, OSError.
+    """
+    out = ffi.new("isr_batch_info[]", _SCAN_CHUNK)
+    raw = ffi.buffer(out)
+    consumed, reason = ffi.new("int64_t *", start), ffi.new("int *")
+    while consumed[0] < end:
+        count = lib.isr_batch_scan_file(fd, consumed[0], end, out, _SCAN_CHUNK, consumed, reason)
+        error = ffi.errno
+        yield from [BatchInfo(*fields) for fields in _INFO.iter_unpack(raw[: count * _INFO.size])]
+        if reason[0] == lib.ISR_IO_ERROR:
+            raise OSError(error, os.strerror(error))
+        if reason[0] != lib.ISR_OK:
+            raise CorruptBatchError(consumed[0], REASONS[reason[0]])
