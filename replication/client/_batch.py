@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import trio
 
-from ...storage.batch import BATCH_OVERHEAD_BYTES, Headers, build_batch, restamp_producer
+from ...storage.batch import BATCH_OVERHEAD_BYTES, Compression, Headers, build_batch, restamp_producer
 from .delivery import Delivery, OnDelivery, RecordMetadata
 from .errors import ClientError
 
@@ -93,7 +93,7 @@ class Batch:
         self.size += size
         return index
 
-    def seal(self, identity: ProducerIdentity | None, sequence: int) -> None:
+    def seal(self, identity: ProducerIdentity | None, sequence: int, compression: Compression) -> None:
         """Make the bytes, once; they stay the same however often they are sent."""
         producer_id, epoch = identity or (-1, -1)
         self.sequence = sequence
@@ -105,6 +105,7 @@ class Batch:
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,
+            compression=compression,
         )
         self.keys, self.values, self.headers = None, [], None
 

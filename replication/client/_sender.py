@@ -234,7 +234,9 @@ class Sender:
         if batch.data is None:
             sequenced = self._settings.idempotent
             batch.seal(
-                lane.identity if sequenced else None, self._take_sequence(lane, batch) if sequenced else -1
+                lane.identity if sequenced else None,
+                self._take_sequence(lane, batch) if sequenced else -1,
+                self._settings.compression_type,
             )
         batch.attempts += 1
         lane.in_flight.append(batch)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import attrs
 
+from ...storage.batch import Compression
 from .errors import InvalidSettingError
 
 Partitioner = Callable[[str, bytes | None, int], int]
@@ -43,7 +44,8 @@ class ProducerSettings(ClientSettings):
     """The producer's settings.
 
     `enable_idempotence` None means: on if `acks` is all. `delivery_timeout_ms` bounds the time from `send` to
-    the outcome, whatever is tried in between. `partitioner` replaces Kafka's (murmur2 of the key; without a
+    the outcome, whatever is tried in between. `compression_type` compresses whole batches, which nodes keep as they
+    are; `batch_size` counts what goes in. `partitioner` replaces Kafka's (murmur2 of the key; without a
     key one partition until its batch is complete).
     """
 
@@ -57,6 +59,7 @@ class ProducerSettings(ClientSettings):
     delivery_timeout_ms: int = 120_000
     retries: int = 2**31 - 1
     max_request_size: int = 1 << 20
+    compression_type: Compression = "none"
     partitioner: Partitioner | None = None
 
     @property
@@ -71,6 +74,11 @@ class ProducerSettings(ClientSettings):
         super().__attrs_post_init__()
         if self.acks not in ("all", -1, 0, 1):
             raise InvalidSettingError(f"acks is {self.acks!r}; it must be 0, 1 or 'all'")
+        if self.compression_type not in get_args(Compression):
+            known = ", ".join(get_args(Compression))
+            raise InvalidSettingError(
+                f"compression_type is {self.compression_type!r}; it must be one of {known}"
+            )
         if self.max_in_flight_requests_per_connection < 1:
             raise InvalidSettingError("max_in_flight_requests_per_connection must be at least 1")
         if self.idempotent:
