@@ -39,11 +39,13 @@ async def garbage_is_hung_up_on(env: Env) -> None:
 
 @case("F", Needs.STREAM)
 async def half_open_links_do_not_keep_others_out(env: Env) -> None:
-    """More silent links than are kept: the next good peer gets in at once."""
+    """More silent links than are kept: the oldest are hung up on, the next good peer gets in at once."""
     async with served(env, echo, limits=Limits(handshake_timeout=60, max_half_open=16)) as (nursery, url):
         silent = [await raw_dial(env, url) for _ in range(40)]
         with trio.fail_after(1):
             await _expect_service(url, nursery)
+            for stream in silent[:20]:
+                await _until_hung_up(stream)
         for stream in silent:
             stream.abort()
 

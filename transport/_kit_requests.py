@@ -5,7 +5,8 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from ._kit import Env, case, connected, echo, listening, served, until
+from ._handshake import introduce, judge_acceptor, make_hello
+from ._kit import Env, case, connected, echo, listening, message, receive, served, until
 from .connection import Connection, connect
 from .errors import (
     ConnectError,
@@ -21,6 +22,7 @@ from .errors import (
 )
 from .frames import Limits, Status
 from .requests import Identity, Request, Response
+from .urls import URL
 
 Answers = list[Response | TransportError]
 
@@ -338,9 +340,6 @@ async def a_lost_connection_ends_requests(env: Env) -> None:
 @case("E")
 async def a_silent_peer_is_given_up(env: Env) -> None:
     """A peer that shakes hands and says nothing any more is dropped after a few intervals of keepalive."""
-    from ._handshake import introduce, judge_acceptor, make_hello
-    from .urls import URL
-
     left: list[Connection] = []
     limits = Limits(keepalive=0.05)
     async with served(env, echo, limits=limits, on_disconnect=left.append) as (nursery, url):
@@ -360,8 +359,6 @@ async def a_reader_that_stops_holds_the_sender_back(env: Env) -> None:
     """Sending to a link that nobody reads waits, with bounded memory, and goes on when it is read."""
     sent = 0
     payload = bytes(1 << 20)
-    from ._kit import message, receive
-
     async with listening(env) as listener, trio.open_nursery() as nursery:
         one = await env.transport.connect(listener.endpoints[0])
         other = await listener.accept()
@@ -380,6 +377,22 @@ async def a_reader_that_stops_holds_the_sender_back(env: Env) -> None:
         await until(lambda: sent == 64, "the sender goes on")
         one.abort()
         other.abort()
+
+
+@case("G")
+async def unanswered_payloads_are_bounded(env: Env) -> None:
+    """Above the receive budget nothing more is read, until requests are answered; then all arrive."""
+    desk, ends = Desk(), Answers()
+    async with connected(env, desk, limits=Limits(receive_budget_bytes=3 << 20)) as connection:
+        for _ in range(16):
+            connection.request_nowait(1, b"", [bytes(1 << 20)], timeout=5, on_done=ends.append)
+        await until(lambda: len(desk.requests) >= 4, "the budget is used up")
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        assert len(desk.requests) == 4
+        for number in range(16):
+            await until(lambda number=number: len(desk.requests) > number, "more arrive")  # type: ignore[misc]
+            desk.requests[number].reply()
+        await until(lambda: len(ends) == 16, "all are answered")
 
 
 @case("G")
@@ -419,6 +432,20 @@ async def strangers_are_refused(env: Env) -> None:
 
 
 @case("H")
+async def both_sides_judge(env: Env) -> None:
+    """A dialer that would accept anybody is refused by the acceptor, with the same error."""
+    async with served(env, echo) as (_, url):
+        for identity, expected in ((Identity("other"), None), (Identity("kit"), 9)):
+            link = await env.transport.connect(env.transport.parse(URL.parse(url)))
+            try:
+                await introduce(link, make_hello(identity, "", Limits(), expected), lambda mine, theirs: None)
+            except WrongPeerError:
+                link.abort()
+            else:
+                raise AssertionError("the acceptor did not judge")
+
+
+@case("H")
 async def the_newest_incarnation_wins(env: Env) -> None:
     """It ends older connections of its lane; an older one is refused."""
     accepted: list[Connection] = []
@@ -429,6 +456,8 @@ async def the_newest_incarnation_wins(env: Env) -> None:
 
         old_data, old_control = await join(1, "data"), await join(1, "control")
         again = await join(1, "data")
+        with await old_data.request(1, b"both live", timeout=5) as response:
+            assert response.body == b"both live"
         await join(2, "data")
         for connection in (old_data, again):
             with trio.fail_after(2):

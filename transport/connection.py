@@ -212,11 +212,7 @@ class Connection:
     async def _guard(self, run: Callable[[], object]) -> None:
         try:
             await run()  # type: ignore[misc]
-        except EndOfLink as error:
-            # The peer has said its last word, so nothing of ours is on its way that a reset would have to stop.
-            await self._link.aclose()
-            self._end(self._lost(error))
-        except LinkBroken as error:
+        except (EndOfLink, LinkBroken) as error:
             self._end(self._lost(error))
         except TransportError as error:
             if not self.closed.is_set():

@@ -1,0 +1,142 @@
+"""Frames out of a byte stream, however its bytes come in."""
+
+import random
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from insync.transport import URL, ByteStream, Capabilities
+from insync.transport.errors import EndOfLink, LinkBroken, ProtocolError
+from insync.transport.frames import Flag, FrameType, crc32c, encode_header
+from insync.transport.stream import LARGE_PAYLOAD, RECEIVE_BUFFER, StreamLink
+
+NOISE = random.Random(5).randbytes(1 << 20)
+
+
+class Script(ByteStream):
+    """A stream that delivers given bytes in pieces of given sizes, then ends; and keeps what is sent."""
+
+    caps = Capabilities()
+    local = remote = URL("test", "peer")
+
+    def __init__(self, data, sizes=(1 << 30,), accepts=1 << 30):
+        self.data = memoryview(data)
+        self.sizes = list(sizes)
+        self.accepts = accepts
+        self.turn = 0
+        self.sent = b""
+        self.aborted = False
+
+    async def send(self, parts):
+        await trio.lowlevel.checkpoint()
+        self.sent += b"".join(map(bytes, parts))
+
+    def send_now(self, data):
+        self.sent += bytes(data[: self.accepts])
+        return min(self.accepts, len(data))
+
+    async def receive_into(self, buffer, at_least=1):
+        await trio.lowlevel.checkpoint()
+        size = min(len(buffer), len(self.data), max(1, self.sizes[self.turn % len(self.sizes)]))
+        self.turn += 1
+        buffer[:size] = self.data[:size]
+        self.data = self.data[size:]
+        return size
+
+    async def aclose(self):
+        await trio.lowlevel.checkpoint()
+
+    def abort(self):
+        self.aborted = True
+
+
+def frame(body, payload):
+    return (
+        encode_header(
+            FrameType.REPLY,
+            1,
+            flags=Flag.PAYLOAD_CRC,
+            body=body,
+            payload_length=len(payload),
+            payload_crc=crc32c(payload),
+        )
+        + payload
+    )
+
+
+async def frames_of(link):
+    received = []
+    try:
+        while True:
+            for one in await link.recv_many():
+                received.append((one.body, bytes(one.payload.view())))
+                one.payload.release()
+    except EndOfLink:
+        return received
+
+
+EDGES = (
+    0,
+    1,
+    100,
+    LARGE_PAYLOAD - 1,
+    LARGE_PAYLOAD,
+    LARGE_PAYLOAD + 1,
+    RECEIVE_BUFFER - 60,
+    RECEIVE_BUFFER,
+    400_000,
+)
+LENGTHS = st.one_of(st.integers(0, 2000), st.sampled_from(EDGES))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(LENGTHS, LENGTHS), max_size=8),
+    st.lists(st.one_of(st.integers(1, 200), st.integers(1000, 300_000)), min_size=1, max_size=5),
+)
+def test_frames_are_found_in_any_pieces(shapes, sizes):
+    expected = [(NOISE[body : 2 * body], NOISE[-payload:] if payload else b"") for body, payload in shapes]
+    data = b"".join(frame(*one) for one in expected)
+    if min(sizes) < 200:
+        sizes = [*sizes, 50_000]
+    assert trio.run(frames_of, StreamLink(Script(data, sizes))) == expected
+
+
+async def test_a_full_buffer_is_moved_to_its_front():
+    expected = [(NOISE[:70_001], b"x"), (NOISE[:90_001], b"y"), (NOISE[:120_001], b"z")] * 5
+    assert await frames_of(StreamLink(Script(b"".join(frame(*one) for one in expected)))) == expected
+
+
+@pytest.mark.parametrize("payload", [b"tail", NOISE[:100_000]], ids=["small", "large"])
+async def test_damage_is_found(payload):
+    good = frame(b"body", payload)
+    for position in (50, len(good) - 1):
+        bad = bytearray(good)
+        bad[position] ^= 4
+        with pytest.raises(ProtocolError, match="damaged"):
+            await StreamLink(Script(bad)).recv_many()
+
+
+async def test_the_end_inside_a_large_payload_is_a_break():
+    link = StreamLink(Script(frame(b"", NOISE[:100_000])[:-1]))
+    with pytest.raises(LinkBroken):
+        await link.recv_many()
+
+
+async def test_what_could_not_be_sent_at_once_is_sent_first():
+    stream = Script(b"", accepts=5)
+    link = StreamLink(stream)
+    assert link.send_now(b"0123456789") and link.has_rest
+    assert not link.send_now(b"not yet")
+    await link.send_many([(b"ab", [b"cd", b"ef"]), (b"gh", ())])
+    assert stream.sent == b"0123456789abcdefgh" and not link.has_rest
+
+
+async def test_a_cancelled_send_breaks_the_link():
+    stream = Script(b"")
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await StreamLink(stream).send(b"frame", [b"payload"])
+    assert scope.cancelled_caught and stream.aborted
