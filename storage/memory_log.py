@@ -128,12 +128,13 @@ class MemoryLog(Log):
     def read(
         self, offset: int, *, max_bytes: int, limit_offset: int | None = None, min_one: bool = True
     ) -> ReadResult:
-        if not self._start <= offset <= self._end:
-            raise OffsetOutOfRangeError(f"{self.topic}-{self.partition}", offset, self._start, self._end)
-        limit = self._end if limit_offset is None else min(limit_offset, self._end)
+        end = self._end
+        if not self._start <= offset <= end:
+            raise OffsetOutOfRangeError(f"{self.topic}-{self.partition}", offset, self._start, end)
+        limit = end if limit_offset is None else min(limit_offset, end)
         held = self._held
         first = bisect_right(held, offset, key=lambda each: each.base_offset) - 1
-        stop = len(held) if limit == self._end else self._first_at(limit)
+        stop = self._first_at(limit)
         if offset >= limit or stop <= first:
             return ReadResult(None, offset, offset, 0)
         start = held[first].position

@@ -23,6 +23,7 @@ from insync.storage import (
     WrongClusterError,
     WrongNodeError,
     WrongTopicIdError,
+    disk_log,
 )
 
 from .building import fill, offsets
@@ -261,6 +262,26 @@ def test_a_restart_far_ahead_survives_a_crash(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     log = directory.open_log("t", 0, create=False)
     assert (log.log_start_offset, log.log_end_offset) == (500, 500)
+    directory.close()
+
+
+def test_a_restart_far_ahead_may_be_interrupted(tmp_path: Path, monkeypatch) -> None:
+    directory = opened(tmp_path)
+    log = directory.open_log("t", 0, create=True)
+    fill(log, [3] * 30)
+    log.flush()
+    directory.write_checkpoints({})
+
+    def refuse(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(disk_log, "Segment", refuse)
+        with pytest.raises(StorageError, match="cannot truncate t-0"):
+            log.truncate_fully(500)
+    directory.close(clean=False)
+    directory = opened(tmp_path)
+    assert directory.open_log("t", 0, create=False).log_end_offset == 0
     directory.close()
 
 

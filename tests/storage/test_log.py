@@ -144,6 +144,20 @@ def test_epochs_are_assigned_before_any_batch(log: Log) -> None:
     assert log.epochs == (EpochEntry(5, 0),), "an entry at the log end goes even if no batch does"
 
 
+def test_a_later_epoch_takes_the_place_of_one_without_batches(log: Log) -> None:
+    fill(log, [2], leader_epoch=1)
+    log.assign_epoch(2, 2)
+    fill(log, [2], leader_epoch=3)
+    assert log.epochs == (EpochEntry(1, 0), EpochEntry(3, 2))
+
+
+def test_truncation_takes_the_recovery_point_down(log: Log) -> None:
+    fill(log, [3] * 5)
+    log.flush()
+    log.truncate(7)
+    assert log.recovery_point == log.log_end_offset == 6
+
+
 def test_producers_keep_five_batches(log: Log) -> None:
     for at in range(7):
         append(log, batch(2, producer_id=9, producer_epoch=1, base_sequence=2 * at))
@@ -299,6 +313,16 @@ def test_the_index_forgets_what_was_truncated(tmp_path: Path) -> None:
     assert log.recovery.clean
     for offset in range(40):
         assert log.read(offset, max_bytes=1).first_base_offset == offset
+    log.close()
+
+
+def test_truncation_removes_later_producer_snapshots(tmp_path: Path) -> None:
+    log = open_disk(tmp_path / "t-0")
+    for at in range(40):
+        append(log, batch(2, producer_id=1, producer_epoch=0, base_sequence=2 * at))
+    assert max(int(path.stem) for path in (tmp_path / "t-0").glob("*.snapshot")) > 45
+    log.truncate(45)
+    assert max(int(path.stem) for path in (tmp_path / "t-0").glob("*.snapshot")) <= 44
     log.close()
 
 

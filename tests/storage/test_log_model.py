@@ -50,6 +50,7 @@ class LogModel(RuleBasedStateMachine):
         for part in [[each] for each in chunks] if split else [chunks]:
             self.log.append(part)
         if not self.epochs or self.epochs[-1].epoch < self.epoch:
+            self.epochs = [each for each in self.epochs if each.start_offset < self.end]
             self.epochs.append(EpochEntry(self.epoch, self.end))
         self.end = at
 

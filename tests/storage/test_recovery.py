@@ -246,6 +246,15 @@ def test_epochs_are_found_again_in_the_log(tmp_path: Path, content: bytes | None
     log.close()
 
 
+def test_a_log_that_ends_below_its_start_begins_there_anew(tmp_path: Path) -> None:
+    crashed(tmp_path / "t-0", [2] * 30)
+    log = open_disk(tmp_path / "t-0", log_start_offset=500)
+    assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (500, 500, 0)
+    fill(log, [2])
+    assert offsets(log) == [500, 501]
+    log.close()
+
+
 def test_an_epoch_without_batches_is_dropped_at_opening(tmp_path: Path) -> None:
     log = open_disk(tmp_path / "t-0")
     fill(log, [2], leader_epoch=1)
