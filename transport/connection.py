@@ -101,7 +101,10 @@ class Connection:
             handle.cancel()
             return trio.lowlevel.Abort.SUCCEEDED
 
-        if not answers:
+        if answers:
+            # Refused at once; a caller that tries again at once must not keep all others from running.
+            await trio.lowlevel.cancel_shielded_checkpoint()
+        else:
             waiting = True
             await trio.lowlevel.wait_task_rescheduled(abort)
         answer = answers[0]

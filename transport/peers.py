@@ -101,7 +101,8 @@ class Peer:
         """
         self.open(lane)
         known = self._lanes[lane]
-        with trio.move_on_after(timeout):
+        deadline = trio.current_time() + timeout
+        with trio.move_on_at(deadline):
             await known.settled.wait()
         connection = self.connection(lane)
         if connection is None:
@@ -109,7 +110,8 @@ class Peer:
             raise ConnectError(
                 f"node {self.node_id} is down on lane {lane!r}: {reason}", peer=str(self.node_id)
             )
-        return await connection.request(kind, body, parts, timeout=timeout, max_response=max_response)
+        left = deadline - trio.current_time()
+        return await connection.request(kind, body, parts, timeout=left, max_response=max_response)
 
     def remove(self) -> None:
         """End its connections and forget it. Idempotent."""

@@ -29,6 +29,8 @@ LARGE_PAYLOAD = 64 << 10
 """From here on a payload is received straight into memory of its own."""
 
 
+_FRAMES_AT_ONCE = 256
+"""More frames than these from one read are handed out in turns: other tasks run between them."""
 _WORTH_WAKING = 128 << 10
 """Inside a large payload the receiver sleeps until so much is there. A peer slower than this in three intervals of
 keepalive is taken for dead."""
@@ -133,6 +135,7 @@ class StreamLink(Link):
         self._ready: list[Frame] = []
         self._rest = memoryview(b"")
         self._sending = self._receiving = False
+        self._is_behind = False
 
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
         await self.send_many([(head, parts)])
@@ -172,6 +175,8 @@ class StreamLink(Link):
 
     async def recv_many(self) -> list[Frame]:
         with self._receiver():
+            if self._is_behind:
+                await trio.lowlevel.checkpoint()
             while True:
                 frames = self._parse()
                 if frames:
@@ -217,6 +222,9 @@ class StreamLink(Link):
             frames.append(self._finish(self._partial))
             self._partial = None
         while self._end - self._start >= HEADER_SIZE:
+            self._is_behind = len(frames) >= _FRAMES_AT_ONCE
+            if self._is_behind:
+                break
             start = self._start
             header = decode_header(bytes(self._buffer[start : start + HEADER_SIZE]), self.limits)
             if header.payload_length >= LARGE_PAYLOAD or header.total > RECEIVE_BUFFER:
