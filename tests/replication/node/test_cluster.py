@@ -163,9 +163,7 @@ async def test_a_folder_of_another_node_or_cluster_is_refused(tmp_path: Path) ->
     async with Node(settings(tmp_path, 1)):
         pass
     other_node = NodeSettings(node_id=2, data_dir=tmp_path / "node-1", store=f"sqlite://{tmp_path}/meta.db")
-    other_store = NodeSettings(
-        node_id=1, data_dir=tmp_path / "node-1", store=f"sqlite://{tmp_path}/other.db"
-    )
+    other_store = NodeSettings(node_id=1, data_dir=tmp_path / "node-1", store=f"sqlite://{tmp_path}/other.db")
     for wrong in (other_node, other_store):
         with pytest.raises(NodeStartError, match="node-1"):
             async with Node(wrong):
