@@ -1,0 +1,1 @@
+"""insync's files and batches beside other programs of Kafka's formats."""

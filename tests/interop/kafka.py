@@ -1,0 +1,128 @@
+"""Kafka's own programs, from Maven Central: found, run, and ended by their ids."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import attrs
+import pytest
+
+from ..requires import EVERYTHING, missing
+
+HERE = Path(__file__).parent
+DUMP_TOOL = "kafka.tools.DumpLogSegments"
+_CLASSPATH = "insync/kafka-4.1.0"
+_QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+
+
+def find_java(remembered: pytest.Cache) -> Java:
+    """Kafka's classes. Downloaded only where everything is required; otherwise taken from Maven's cache."""
+    if shutil.which("java") is None:
+        missing("no java on the path")
+    known = remembered.get(_CLASSPATH, "")
+    if known and all(os.path.exists(jar) for jar in known.split(":")):
+        return Java(known)
+    found = _resolve()
+    remembered.set(_CLASSPATH, found)
+    return Java(found)
+
+
+def _resolve() -> str:
+    if shutil.which("mvn") is None:
+        missing("no mvn on the path to find Kafka's jars with")
+    online = [] if EVERYTHING else ["--offline"]
+    asked = ["dependency:build-classpath", "-Dmdep.outputFile=/dev/stdout"]
+    result = subprocess.run(
+        ["mvn", "-q", "-B", *online, "-f", str(HERE / "pom.xml"), *asked],
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    if result.returncode:
+        missing(
+            "Maven's cache has no Kafka; INSYNC_TEST_REQUIRE=all python -m pytest tests/interop fetches it"
+            if not EVERYTHING
+            else f"Maven cannot get Kafka: {result.stdout[-500:]}"
+        )
+    return next(line for line in result.stdout.splitlines() if ".jar" in line)
+
+
+@attrs.frozen
+class Java:
+    classpath: str
+
+    def command(self, *arguments: str) -> list[str]:
+        return ["java", *_QUICK, "-cp", self.classpath, *arguments]
+
+    def run(self, *arguments: str) -> str:
+        """Standard output of a program that ends well."""
+        result = subprocess.run(self.command(*arguments), capture_output=True, timeout=120)
+        assert result.returncode == 0, result.stderr.decode()
+        return result.stdout.decode()
+
+    def dump(self, *files: Path, deep: bool = True) -> str:
+        """What Kafka's dump tool says of files, its standard error too: faults may be named in either."""
+        wanted = ["--deep-iteration", "--print-data-log"] if deep else ["--index-sanity-check"]
+        listed = ",".join(map(str, files))
+        result = subprocess.run(
+            self.command(DUMP_TOOL, *wanted, "--files", listed), capture_output=True, timeout=120
+        )
+        return (result.stdout + result.stderr).decode()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return probe.getsockname()[1]
+
+
+@attrs.frozen
+class Broker:
+    """A running Kafka of one node, controller and broker in one."""
+
+    address: str
+    folder: Path
+    cluster_id: str
+    process: subprocess.Popen[bytes]
+
+    def stop(self) -> None:
+        """Cleanly, as an operator does."""
+        self.process.terminate()
+        self.process.wait(60)
+
+
+@contextmanager
+def broker(java: Java, place: Path) -> Iterator[Broker]:
+    """A Kafka on ports of the loopback interface; it is gone when the block is left."""
+    folder, settings = place / "kafka", place / "server.properties"
+    port, controller = _free_port(), _free_port()
+    settings.write_text(
+        "process.roles=broker,controller\nnode.id=1\n"
+        f"controller.quorum.voters=1@127.0.0.1:{controller}\n"
+        f"listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}\n"
+        f"advertised.listeners=PLAINTEXT://127.0.0.1:{port}\n"
+        "controller.listener.names=CONTROLLER\n"
+        f"log.dirs={folder}\noffsets.topic.replication.factor=1\noffsets.topic.num.partitions=1\n"
+        "transaction.state.log.replication.factor=1\ntransaction.state.log.min.isr=1\n"
+        "transaction.state.log.num.partitions=1\nauto.create.topics.enable=false\n"
+        "log.cleaner.enable=false\n"
+    )
+    cluster_id = urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
+    java.run("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings))
+    with (place / "kafka.out").open("wb") as out:
+        process = subprocess.Popen(
+            java.command("-Xmx384m", "kafka.Kafka", str(settings)), stdout=out, stderr=out
+        )
+    try:
+        yield Broker(f"127.0.0.1:{port}", folder, cluster_id, process)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
