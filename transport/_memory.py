@@ -66,6 +66,11 @@ class MemoryLink(Link):
         self._out, self._in = outgoing, incoming
         self._closed = False
         self._sending = self._receiving = False
+        self._received = 0
+
+    @property
+    def received(self) -> int:
+        return self._received
 
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
         if self._sending:
@@ -130,7 +135,7 @@ class MemoryLink(Link):
                     raise EndOfLink(f"{self.remote} closed the link", peer=str(self.remote))
                 await self._in.changed.park()
             head, payload = self._in.take()
-            self.received += len(head) + len(payload)
+            self._received += len(head) + len(payload)
             return head, payload
         finally:
             self._receiving = False

@@ -87,8 +87,6 @@ class Link(ABC):
     caps: Capabilities
     local: Endpoint
     remote: Endpoint
-    received: int = 0
-    """Grows with whatever arrives, also inside a frame: a sign of life."""
 
     @abstractmethod
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
@@ -136,6 +134,11 @@ class Link(ABC):
         self.limits = limits
 
     limits: Limits = Limits()
+
+    @property
+    @abstractmethod
+    def received(self) -> int:
+        """Bytes that have arrived so far, also inside a frame: a sign of life."""
 
     async def send_many(self, frames: Sequence[tuple[Buffer, Sequence[Part]]]) -> None:
         """Send several frames; links that can gather override it."""

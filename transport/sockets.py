@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import socket
 import struct
+import termios
 from collections.abc import Sequence
 from typing import Any, TypeGuard
 
@@ -25,6 +27,8 @@ _JOIN_BELOW = 64 << 10
 _MAX_BUFFERS = 512
 _COPY_CHUNK = 256 << 10
 
+_INT = struct.Struct("@i")
+
 _warmers = trio.CapacityLimiter(4)
 
 
@@ -37,6 +41,13 @@ class SocketStream(ByteStream):
         self._closed = False
         self._drained = True
         self._low_water = 1
+
+    @property
+    def unread(self) -> int:
+        if self._closed:
+            return 0
+        (count,) = _INT.unpack(fcntl.ioctl(self._socket, termios.FIONREAD, bytes(_INT.size)))
+        return int(count)
 
     def send_now(self, data: Buffer) -> int:
         self._check_open()

@@ -31,9 +31,8 @@ LARGE_PAYLOAD = 64 << 10
 
 _FRAMES_AT_ONCE = 256
 """More frames than these from one read are handed out in turns: other tasks run between them."""
-_WORTH_WAKING = 128 << 10
-"""Inside a large payload the receiver sleeps until so much is there. A peer slower than this in three intervals of
-keepalive is taken for dead."""
+_WORTH_WAKING = 512 << 10
+"""Inside a large payload the receiver sleeps until so much is there."""
 
 
 class ByteStream(ABC):
@@ -65,6 +64,11 @@ class ByteStream(ABC):
     @abstractmethod
     def abort(self) -> None:
         """Close at once, without blocking; wakes both tasks with LinkClosed. Idempotent."""
+
+    @property
+    def unread(self) -> int:
+        """Bytes that have arrived and were not received yet, if that can be told."""
+        return 0
 
     def send_now(self, data: Buffer) -> int:
         """Send what goes without waiting; returns how many bytes went. Raises LinkBroken, LinkClosed."""
@@ -136,6 +140,11 @@ class StreamLink(Link):
         self._rest = memoryview(b"")
         self._sending = self._receiving = False
         self._is_behind = False
+        self._received = 0
+
+    @property
+    def received(self) -> int:
+        return self._received + self._stream.unread
 
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
         await self.send_many([(head, parts)])
@@ -299,7 +308,7 @@ class StreamLink(Link):
             if self._partial is None and self._start == self._end:
                 raise EndOfLink(f"{self.remote} closed the connection", peer=str(self.remote))
             raise LinkBroken(f"{self.remote} closed the connection inside a frame", peer=str(self.remote))
-        self.received += count
+        self._received += count
         return count
 
 
