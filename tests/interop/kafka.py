@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,20 +40,21 @@ def _resolve() -> str:
     if shutil.which("mvn") is None:
         missing("no mvn on the path to find Kafka's jars with")
     online = [] if EVERYTHING else ["--offline"]
-    asked = ["dependency:build-classpath", "-Dmdep.outputFile=/dev/stdout"]
-    result = subprocess.run(
-        ["mvn", "-q", "-B", *online, "-f", str(HERE / "pom.xml"), *asked],
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    if result.returncode:
-        missing(
-            "Maven's cache has no Kafka; INSYNC_TEST_REQUIRE=all python -m pytest tests/interop fetches it"
-            if not EVERYTHING
-            else f"Maven cannot get Kafka: {result.stdout[-500:]}"
+    with tempfile.NamedTemporaryFile("r") as answer:
+        asked = ["dependency:build-classpath", f"-Dmdep.outputFile={answer.name}"]
+        result = subprocess.run(
+            ["mvn", "-q", "-B", *online, "-f", str(HERE / "pom.xml"), *asked],
+            capture_output=True,
+            text=True,
+            timeout=600,
         )
-    return next(line for line in result.stdout.splitlines() if ".jar" in line)
+        if result.returncode:
+            missing(
+                f"Maven cannot get Kafka: {result.stdout[-500:]}"
+                if EVERYTHING
+                else "Maven's cache has no Kafka; INSYNC_TEST_REQUIRE=all python -m pytest tests/interop fetches it"
+            )
+        return answer.read().strip()
 
 
 @attrs.frozen
@@ -69,13 +71,17 @@ class Java:
         return result.stdout.decode()
 
     def dump(self, *files: Path, deep: bool = True) -> str:
-        """What Kafka's dump tool says of files, its standard error too: faults may be named in either."""
-        wanted = ["--deep-iteration", "--print-data-log"] if deep else ["--index-sanity-check"]
+        """What Kafka's dump tool says of files, its standard error too: faults may be named in either.
+
+        All but the lines in which the logging facade says that it has nothing to log with.
+        """
+        wanted = ["--deep-iteration"] if deep else ["--index-sanity-check"]
         listed = ",".join(map(str, files))
         result = subprocess.run(
             self.command(DUMP_TOOL, *wanted, "--files", listed), capture_output=True, timeout=120
         )
-        return (result.stdout + result.stderr).decode()
+        lines = (result.stdout + result.stderr).decode().splitlines()
+        return "\n".join(line for line in lines if not line.startswith("SLF4J"))
 
 
 def _free_port() -> int:
