@@ -127,8 +127,24 @@ def broker(java: Java, place: Path) -> Iterator[Broker]:
             java.command("-Xmx384m", "kafka.Kafka", str(settings)), stdout=out, stderr=out
         )
     try:
+        _wait_until_it_listens(process, port, place / "kafka.out")
         yield Broker(f"127.0.0.1:{port}", folder, cluster_id, process)
     finally:
         if process.poll() is None:
             process.kill()
         process.wait()
+
+
+def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, out: Path) -> None:
+    for _ in range(1200):
+        try:
+            socket.create_connection(("127.0.0.1", port), 1).close()
+            return
+        except OSError:
+            pass
+        try:
+            process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    raise AssertionError(f"Kafka does not listen: {out.read_text()}")
