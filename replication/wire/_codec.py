@@ -40,8 +40,12 @@ class WireError(ReplicationError):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_requests = {kind: msgspec.msgpack.Decoder(cls) for kind, cls in REQUEST_TYPES.items()}
-_responses = {kind: msgspec.msgpack.Decoder(cls) for kind, cls in RESPONSE_TYPES.items()}
+_requests: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(cls) for kind, cls in REQUEST_TYPES.items()
+}
+_responses: dict[int, msgspec.msgpack.Decoder[Any]] = {
+    kind: msgspec.msgpack.Decoder(cls) for kind, cls in RESPONSE_TYPES.items()
+}
 _record_encoder = msgspec.json.Encoder()
 _record_decoders: dict[type, msgspec.json.Decoder] = {}
 

@@ -22,9 +22,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("name", choices=names())
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
-    parser.add_argument(
-        "--smoke", action="store_true", help="small and quick: shows that it runs"
-    )
+    parser.add_argument("--smoke", action="store_true", help="small and quick: shows that it runs")
     args = parser.parse_args()
     results = importlib.import_module(f".{args.name}", __package__).run(smoke=args.smoke)
     print(report.as_table(results))

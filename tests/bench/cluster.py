@@ -12,8 +12,8 @@ import trio
 
 from insync.replication import Admin, Producer
 
-from . import _floor
 from ..processes import cluster
+from . import _floor
 from .report import Result, against, at_least, at_most
 
 MIB = 1 << 20

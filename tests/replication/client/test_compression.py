@@ -36,5 +36,5 @@ async def test_every_codec_passes_through_a_node_as_it_is(tmp_path: Path) -> Non
 
 
 def test_an_unknown_compression_type_is_refused_with_those_that_there_are() -> None:
-    with pytest.raises(InvalidSettingError, match="'brotli'.*gzip, snappy, lz4, zstd"):
+    with pytest.raises(InvalidSettingError, match=r"'brotli'.*gzip, snappy, lz4, zstd"):
         Producer(["tcp://127.0.0.1:1"], compression_type="brotli")
