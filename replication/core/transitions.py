@@ -76,15 +76,20 @@ def restarted(record: PartitionRecord, node: int) -> PartitionRecord | None:
     return _next(record, isr=record.isr, leader=NO_LEADER)
 
 
-def forget(record: PartitionRecord, node: int) -> PartitionRecord | None:
-    """A node came back without proof that it lost nothing: it is neither in sync nor eligible (KAFKA-15586)."""
-    if node not in record.isr and node not in record.elr:
+def forget(record: PartitionRecord, node: int, *, has_nothing: bool = False) -> PartitionRecord | None:
+    """A node came back without proof that it lost nothing: it is neither in sync nor eligible (KAFKA-15586).
+
+    One that `has_nothing` of the log is not the last resort of an election either: any other replica has more.
+    """
+    known = () if not has_nothing else record.last_known_elr
+    if node not in (*record.isr, *record.elr, *known):
         return None
     return _next(
         record,
         isr=[member for member in record.isr if member != node],
         leader=NO_LEADER if record.leader == node else record.leader,
         lost=node,
+        lost_all=has_nothing,
     )
 
 
@@ -115,6 +120,7 @@ def _next(
     leader: int | None = None,
     unclean: bool = False,
     lost: int | None = None,
+    lost_all: bool = False,
 ) -> PartitionRecord:
     """The record after this change, with the eligible replicas worked out anew (KIP-966).
 
@@ -132,6 +138,8 @@ def _next(
         if lost is not None and lost in eligible:
             eligible.discard(lost)
             known.add(lost)
+        if lost is not None and lost_all:
+            known.discard(lost)
         elr = tuple(node for node in record.replicas if node in eligible)
         last_known = tuple(node for node in record.replicas if node in known - eligible)
     return attrs.evolve(

@@ -17,7 +17,7 @@ from ..metadata import MetadataError, MetadataStore, open_store
 from ._cluster_state import ClusterState, ViewReader
 from ._handlers import Handlers
 from ._registration import Registration, found_or_join
-from ._replicas import Replicas, holds, open_existing
+from ._replicas import Replicas, open_existing, what_remains
 from .errors import NodeError, NodeStartError
 from .settings import NodeSettings
 
@@ -96,7 +96,7 @@ class Node:
                 directory_id=directory.directory_id,
                 clean=directory.was_clean,
                 rack=settings.rack,
-                holds=partial(holds, logs, directory.high_watermarks()),
+                remains=partial(what_remains, logs, directory.high_watermarks()),
             )
             self.incarnation = registration.incarnation
             nursery = await stack.enter_async_context(trio.open_nursery())

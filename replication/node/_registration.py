@@ -9,6 +9,7 @@ whose log ends before what its own checkpoint says is committed.
 
 from __future__ import annotations
 
+import enum
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,15 @@ async def found_or_join(store: MetadataStore, wanted: str | None) -> str:
         )
 
 
+class Remains(enum.Enum):
+    """What is left of a partition's log in the directory."""
+
+    ALL = enum.auto()
+    """As far as its own checkpoints can tell."""
+    PART = enum.auto()
+    NOTHING = enum.auto()
+
+
 @attrs.frozen(kw_only=True)
 class Registration:
     """What this process says of itself in the store."""
@@ -66,8 +76,7 @@ class Registration:
     directory_id: str
     clean: bool
     rack: str
-    holds: Callable[[PartitionId], bool]
-    """Whether the log of a partition is here, with all that was known to be committed."""
+    remains: Callable[[PartitionId], Remains]
 
     @classmethod
     async def prepare(
@@ -78,7 +87,7 @@ class Registration:
         directory_id: str,
         clean: bool,
         rack: str,
-        holds: Callable[[PartitionId], bool],
+        remains: Callable[[PartitionId], Remains],
     ) -> Registration:
         """Take the next incarnation in mind; `enter` makes it true or fails."""
         former = await _former(store, node_id)
@@ -90,7 +99,7 @@ class Registration:
             directory_id=directory_id,
             clean=clean,
             rack=rack,
-            holds=holds,
+            remains=remains,
         )
 
     async def enter(self, session: Session, endpoints: list[str], patience: float) -> int:
@@ -158,11 +167,17 @@ class Registration:
                 continue
             # Compared also where nothing changes: a leader may be about to store our predecessor as in sync.
             compares.append(store_api.VersionIs(partition_key, entry.version))
-            change = transitions.restarted if intact and self.holds(partition.id) else transitions.forget
-            changed = change(partition, self.node_id)
+            changed = self._change(partition, intact)
             if changed is not None:
                 puts.append(store_api.Put(partition_key, wire.encode_record(changed)))
         return compares, puts
+
+    def _change(self, partition: rec.PartitionRecord, intact: bool) -> rec.PartitionRecord | None:
+        """What our coming back means for one partition."""
+        remains = self.remains(partition.id)
+        if intact and remains is Remains.ALL:
+            return transitions.restarted(partition, self.node_id)
+        return transitions.forget(partition, self.node_id, has_nothing=remains is Remains.NOTHING)
 
     def _has_all_of(self, former: rec.IncarnationRecord) -> bool:
         same_boot = self.boot_id == former.boot_id

@@ -23,6 +23,7 @@ from ._fetchers import Fetchers
 from ._log_writer import CallWork, LogWriter
 from ._parked import Fetches
 from ._produces import Produces
+from ._registration import Remains
 from ._replica_host import ReplicaHost
 from ._timers import Timers
 from .errors import LogDirectoryFailedError, NodeError
@@ -58,12 +59,14 @@ def open_log(directory: LogDirectory, partition: PartitionId, view: ClusterView,
     )
 
 
-def holds(
+def what_remains(
     logs: Mapping[PartitionId, Log], high_watermarks: Mapping[tuple[str, int], int], partition: PartitionId
-) -> bool:
-    """Whether a log is there and reaches what its checkpoint says is committed."""
+) -> Remains:
+    """What is left of a log: all, unless it is not there or ends before what its checkpoint says is committed."""
     opened = logs.get(partition)
-    return opened is not None and opened.log_end_offset >= high_watermarks.get(partition, 0)
+    if opened is None:
+        return Remains.NOTHING
+    return Remains.ALL if opened.log_end_offset >= high_watermarks.get(partition, 0) else Remains.PART
 
 
 class StoreWriter(Protocol):

@@ -132,6 +132,71 @@ async def test_under_the_minimum_isr_writes_are_refused_and_absent(tmp_path: Pat
                 assert await consume(one.endpoints, "t", 1, 1) == [b"y"]
 
 
+async def led_by(admin: Admin, topic: str, leader: int) -> bool:
+    (info,) = await admin.describe_topics([topic])
+    return info.partitions[0].leader == leader
+
+
+async def leave_an_old_replica(folder: Path, policy: str) -> None:
+    """Node 2 has nothing of what node 1 committed alone, and node 1 is gone."""
+    async with Node(settings(folder, 1)) as one, Admin(one.endpoints) as admin:
+        async with Node(settings(folder, 2)):
+            config = {"min_insync_replicas": 1, "unclean_leader_election": policy}
+            await admin.create_topic("t", 1, 2, config=config)
+        await until(lambda: full_isr(admin, "t", 1))
+        await produce(one.endpoints, "t", [b"committed by node 1"])
+
+
+async def test_no_replica_leads_that_lacks_what_was_committed(tmp_path: Path) -> None:
+    await leave_an_old_replica(tmp_path, "wait")
+    async with Node(settings(tmp_path, 2)) as two, Admin(two.endpoints) as admin:
+        await until(lambda: led_by(admin, "t", -1))
+        async with Node(settings(tmp_path, 1)):
+            assert await consume(two.endpoints, "t", 1, 1) == [b"committed by node 1"]
+            await until(lambda: full_isr(admin, "t", 2))
+
+
+async def test_an_unclean_election_takes_any_and_the_others_follow_it(tmp_path: Path) -> None:
+    await leave_an_old_replica(tmp_path, "any")
+    async with Node(settings(tmp_path, 2)) as two, Admin(two.endpoints) as admin:
+        await produce(two.endpoints, "t", [b"written by node 2"])
+        async with Node(settings(tmp_path, 1)):
+            await until(lambda: full_isr(admin, "t", 2))
+            await until(lambda: replicas_agree(admin, "t", 2))
+            assert await consume(two.endpoints, "t", 1, 1) == [b"written by node 2"]
+    logs = {(tmp_path / f"node-{n}" / "t-0" / f"{0:020}.log").read_bytes() for n in (1, 2)}
+    assert len(logs) == 1
+
+
+async def test_a_replica_whose_folder_was_moved_away_is_copied_again(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
+        async with Node(settings(tmp_path, 2)):
+            await admin.create_topic("t", 1, 2, config={"min_insync_replicas": 2})
+            await produce(one.endpoints, "t", [b"a", b"b"])
+            await until(lambda: replicas_agree(admin, "t", 2))
+        (tmp_path / "node-2" / "t-0").rename(tmp_path / "aside")
+        async with Node(settings(tmp_path, 2)):
+            await until(lambda: replicas_agree(admin, "t", 2))
+            await until(lambda: full_isr(admin, "t", 2))
+    (tmp_path / "node-1" / "t-0").rename(tmp_path / "also aside")
+    async with Node(settings(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
+        await until(lambda: led_by(admin, "t", -1))
+        async with Node(settings(tmp_path, 2)):
+            assert await consume(one.endpoints, "t", 1, 2) == [b"a", b"b"]
+            await until(lambda: replicas_agree(admin, "t", 2))
+
+
+async def test_an_only_replica_that_lost_its_log_leads_only_if_told_to(tmp_path: Path) -> None:
+    for policy in ("wait", "any"):
+        async with Node(settings(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
+            await admin.create_topic(policy, 1, 1, config={"unclean_leader_election": policy})
+            await produce(one.endpoints, policy, [b"lost"])
+        (tmp_path / "node-1" / f"{policy}-0").rename(tmp_path / policy)
+    async with Node(settings(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
+        await until(lambda: led_by(admin, "any", 1))
+        await until(lambda: led_by(admin, "wait", -1))
+
+
 async def test_a_topic_has_its_own_segment_size_also_after_a_restart(tmp_path: Path) -> None:
     for round_ in range(2):
         async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
