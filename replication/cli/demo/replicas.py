@@ -48,11 +48,14 @@ def _first_different_byte(one: Path, other: Path) -> int | None:
             different = (n for n in range(common) if left[n] != right[n])
             return position + next(different, common)
         position += len(left)
-    return None if _size(one) == _size(other) else position
+    return None
 
 
 def _chunks(folder: Path) -> Iterator[bytes]:
-    """The bytes of all segments in pieces of one size, the last one shorter (empty if it would be nothing)."""
+    """The bytes of all segments in pieces of one size, but for the last, which is shorter, if need be empty.
+
+    So streams of different lengths differ in a piece that both have.
+    """
     rest = b""
     for path in segment_files(folder):
         with path.open("rb") as file:
@@ -62,10 +65,6 @@ def _chunks(folder: Path) -> Iterator[bytes]:
                     yield rest
                     rest = b""
     yield rest
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in segment_files(folder))
 
 
 def _batch_at(folder: Path, position: int) -> tuple[int, int] | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from array import array
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,6 +42,18 @@ def test_one_dropped_element_is_one_edit(length: int, data: st.DataObject) -> No
     edits = differences(array("q", values), array("q", values[:at] + values[at + 1 :]))
     assert sum(each.expected_stop - each.expected_start for each in edits) == 1
     assert sum(each.actual_stop - each.actual_start for each in edits) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("more", [-1, 1])
+def test_one_element_more_or_less_among_repeated_ones_is_one_edit(seed: int, more: int) -> None:
+    rng = random.Random(seed)
+    values = [rng.randrange(4) for _ in range(300)]
+    at = rng.randrange(300)
+    other = values[: at + 1] + values[at:] if more > 0 else values[:at] + values[at + 1 :]
+    edits = differences(array("q", values), array("q", other))
+    assert sum(each.expected_stop - each.expected_start for each in edits) == max(0, -more)
+    assert sum(each.actual_stop - each.actual_start for each in edits) == max(0, more)
 
 
 def test_few_defects_in_many_elements_stay_few() -> None:

@@ -36,6 +36,12 @@ def test_of_equals_the_one_with_more_records_to_come_is_chosen() -> None:
     assert (victim.node_id, victim.busy) == (2, {1, 4})
 
 
+def test_to_lead_most_counts_more_than_records_to_come() -> None:
+    leaders = {0: 1, 1: 1, 2: 1, 3: 2, 4: 2}
+    victim = choose_victim(leaders, {0: 999, 3: 999, 4: 999}, 1000, random.Random(1))
+    assert (victim.node_id, victim.busy, victim.idle) == (1, {0}, {1, 2})
+
+
 def test_a_leader_without_records_to_come_is_not_killed() -> None:
     victim = choose_victim({0: 1, 1: 1, 2: 2}, {0: 400, 2: 700}, 1000, random.Random(1))
     assert (victim.node_id, victim.busy) == (2, {2})

@@ -7,10 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from insync.replication.cli.demo.expectation import UNACKNOWLEDGED, expect
 from insync.replication.cli.demo.plant import Plant, PlantError, plant
+from insync.replication.cli.demo.replicas import first_divergence
 from insync.replication.cli.demo.verify import Kind, verify
 
-from .replica_files import batches, encode, expectation, input_lines, write_replica, write_replicas
+from .replica_files import (
+    PARTITIONS,
+    acknowledge,
+    batches,
+    encode,
+    expectation,
+    input_lines,
+    write_replica,
+    write_replicas,
+)
 
 
 def test_whole_replicas_pass(tmp_path: Path) -> None:
@@ -107,10 +118,12 @@ def test_records_of_nobody_are_foreign(tmp_path: Path) -> None:
 def test_a_record_that_was_never_acknowledged_may_be_there(tmp_path: Path) -> None:
     lines = input_lines()
     replicas = write_replicas(tmp_path, lines)
-    expected = expectation(lines)
-    dropped = expected.partitions[1].fingerprints.pop()
-    expected.partitions[1].offsets.pop()
-    expected.unacknowledged = frozenset({dropped})
+    acks = acknowledge(lines)
+    last = len(acks.partitions) - 1
+    acks.note(last, UNACKNOWLEDGED, UNACKNOWLEDGED)
+    assert acks.count == last
+    expected = expect(lambda: lines, acks, PARTITIONS)
+    assert expected.records == last
     assert verify(replicas, expected).ok
 
 
@@ -132,6 +145,26 @@ def test_offsets_must_run_on(tmp_path: Path) -> None:
     assert result.counts == {Kind.UNREADABLE: 1}
     assert result.records == 30
     assert "base offset 99" in str(result.defects[0])
+
+
+def test_a_segment_is_named_after_its_first_offset(tmp_path: Path) -> None:
+    folder = write_replica(tmp_path / "demo-0", batches(input_lines(), 0))
+    last = sorted(folder.glob("*.log"))[-1]
+    last.rename(folder / f"{29:020d}.log")
+    result = verify({0: {1: folder}}, expectation(input_lines()))
+    assert result.counts == {Kind.UNREADABLE: 1, Kind.LOST: 2}
+    assert "should begin at offset 28" in str(result.defects[0])
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_replicas_of_whole_mebibytes_are_compared_to_their_ends(tmp_path: Path, extra: int) -> None:
+    folders = [tmp_path / name for name in ("one", "other")]
+    for folder, size in zip(folders, (1 << 20, (1 << 20) + extra), strict=True):
+        folder.mkdir()
+        (folder / f"{0:020d}.log").write_bytes(b"x" * size)
+    divergence = first_divergence(*folders)
+    assert (divergence is None) == (extra == 0)
+    assert divergence is None or divergence.position == 1 << 20
 
 
 def test_a_replica_without_any_file_lost_everything(tmp_path: Path) -> None:
