@@ -35,7 +35,7 @@ LOG_STARTS = "log-start-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_FOLDER = re.compile(rf"({_TOPIC.pattern})-(0|[1-9][0-9]*)")
+FOLDER_NAME = re.compile(rf"({_TOPIC.pattern})-(0|[1-9][0-9]*)")
 
 
 def check_topic(topic: str) -> None:
@@ -44,6 +44,24 @@ def check_topic(topic: str) -> None:
         raise InvalidTopicError(
             f"{topic!r} is not a topic name: use 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'"
         )
+
+
+def read_identity(folder: Path) -> tuple[str, int, str]:
+    """Cluster id, node id and directory id of a data folder.
+
+    Raises LogDirectoryError if its `meta.properties` does not name them.
+    """
+    path = folder / META
+    try:
+        pairs = [line.partition("=") for line in path.read_text().splitlines() if not line.startswith("#")]
+        meta = {key.strip(): value.strip() for key, _, value in pairs}
+        return meta["cluster.id"], int(meta["node.id"]), meta["directory.id"]
+    except FileNotFoundError:
+        raise LogDirectoryError(f"{folder} is not a data folder: it has no {META}") from None
+    except (KeyError, ValueError):
+        raise LogDirectoryError(
+            f"{path} does not name cluster.id, node.id and directory.id: restore it or use another data folder"
+        ) from None
 
 
 class LogDirectory:
@@ -112,15 +130,7 @@ class LogDirectory:
         path = self.path / META
         if not path.exists():
             return self._write_meta(cluster_id, node_id)
-        pairs = [line.partition("=") for line in path.read_text().splitlines() if not line.startswith("#")]
-        meta = {key.strip(): value.strip() for key, _, value in pairs}
-        try:
-            found_cluster, found_node = meta["cluster.id"], int(meta["node.id"])
-            directory_id = meta["directory.id"]
-        except (KeyError, ValueError):
-            raise LogDirectoryError(
-                f"{path} does not name cluster.id, node.id and directory.id: restore it or use another data folder"
-            ) from None
+        found_cluster, found_node, directory_id = read_identity(self.path)
         if found_cluster != cluster_id:
             raise WrongClusterError(str(self.path), found_cluster, cluster_id)
         if found_node != node_id:
@@ -149,7 +159,7 @@ class LogDirectory:
 
     def partitions(self) -> list[PartitionKey]:
         """The partitions that have a folder here, in order."""
-        matches = (_FOLDER.fullmatch(entry.name) for entry in os.scandir(self.path) if entry.is_dir())
+        matches = (FOLDER_NAME.fullmatch(entry.name) for entry in os.scandir(self.path) if entry.is_dir())
         return sorted((match[1], int(match[2])) for match in matches if match)
 
     def open_log(

@@ -1,0 +1,246 @@
+"""Checking all files of a partition or of a data folder, without changing any."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import attrs
+
+from ._batch_records import decode_columns
+from ._epochs import FILE_NAME as EPOCHS
+from ._files import read_checkpoint
+from ._producers import SNAPSHOT_SUFFIX, ProducerTable
+from ._segment import INDEX_SUFFIX, LOG_SUFFIX
+from ._verify_index import OffsetIndexCheck, TimeIndexCheck
+from ._walk import Found, walk
+from .batch import BatchInfo
+from .directory import FOLDER_NAME, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from .errors import LogNotFoundError, StorageError
+from .log import EpochEntry
+
+TIME_INDEX_SUFFIX = ".timeindex"
+
+
+@attrs.frozen(slots=True)
+class Defect:
+    """Something that is not as it must be."""
+
+    path: str
+    position: int
+    """Of the first byte that is wrong; the line's number, from 1, in a text file; -1 if it is about all of it."""
+    offset: int
+    """In the log; -1 if it is about none."""
+    reason: str
+
+    def __str__(self) -> str:
+        where = f" at {self.position}" if self.position >= 0 else ""
+        due = f" (offset {self.offset})" if self.offset >= 0 else ""
+        return f"{self.path}{where}{due}: {self.reason}"
+
+
+@attrs.define(eq=False, slots=True)
+class Verification:
+    """What was looked at, and what is wrong."""
+
+    partitions: int = 0
+    segments: int = 0
+    batches: int = 0
+    records: int = 0
+    bytes: int = 0
+    index_entries: int = 0
+    defects: list[Defect] = attrs.Factory(list)
+
+
+def partition_folders(path: Path) -> list[Path]:
+    """The partitions' folders in a data folder, or the one given.
+
+    Raises LogNotFoundError if `path` is neither.
+    """
+    if any(path.glob(f"*{LOG_SUFFIX}")) or FOLDER_NAME.fullmatch(path.name):
+        return [path]
+    found = [each for each in path.iterdir() if each.is_dir() and FOLDER_NAME.fullmatch(each.name)]
+    if not found and not (path / "meta.properties").exists():
+        raise LogNotFoundError(f"{path} is neither a data folder nor the folder of a partition")
+    return sorted(found)
+
+
+def segment_files(folder: Path) -> list[Path]:
+    """The `.log` files of a partition in order."""
+    return sorted(path for path in folder.glob(f"*{LOG_SUFFIX}") if path.stem.isdecimal())
+
+
+def verify(
+    path: Path, *, compacted: bool = False, on_bytes: Callable[[int], None] = lambda size: None
+) -> Verification:
+    """Check a data folder or a partition's: every batch with its CRC and its records, and every small file.
+
+    `compacted` allows the gaps that compaction leaves. `on_bytes` is told of every piece of log that was checked.
+    In the folder of a running node what is being written may look torn.
+
+    Raises LogNotFoundError if `path` is neither, OSError if a file cannot be read.
+    """
+    result = Verification()
+    folders = partition_folders(path)
+    if folders != [path]:
+        for name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS):
+            result.defects += _table_defects(path / name, ("topic", "partition", "offset"))
+    for folder in folders:
+        _Partition(folder, result, compacted, on_bytes).verify()
+    return result
+
+
+class _Partition:
+    def __init__(
+        self, folder: Path, result: Verification, compacted: bool, on_bytes: Callable[[int], None]
+    ) -> None:
+        self.folder = folder
+        self._result = result
+        self._compacted = compacted
+        self._on_bytes = on_bytes
+        self._expected = -1
+        self._epochs: list[EpochEntry] = []
+
+    def verify(self) -> None:
+        self._result.partitions += 1
+        for path in segment_files(self.folder):
+            self._verify_segment(path)
+        for path in sorted(self.folder.glob(f"*{SNAPSHOT_SUFFIX}")):
+            if ProducerTable.load(path) is None:
+                self._add(path, 0, -1, "its CRC-32C, version or size is wrong")
+        self._verify_epochs()
+        self._verify_recovery_point()
+
+    def _add(self, path: Path, position: int, offset: int, reason: str) -> None:
+        self._result.defects.append(Defect(str(path), position, offset, reason))
+
+    # Segments
+
+    def _verify_segment(self, path: Path) -> None:
+        base = int(path.stem)
+        if self._expected >= 0 and (base < self._expected or (base > self._expected and not self._compacted)):
+            self._add(path, 0, base, f"the segment before it ends at offset {self._expected}")
+        self._expected = base
+        self._result.segments += 1
+        indexes = (
+            OffsetIndexCheck(path.with_suffix(INDEX_SUFFIX), base),
+            TimeIndexCheck(path.with_suffix(TIME_INDEX_SUFFIX), base),
+        )
+        self._result.index_entries += sum(each.count for each in indexes)
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            if size:
+                with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as data, memoryview(data) as view:
+                    self._verify_batches(path, view, *indexes)
+        for index, suffix in zip(indexes, (INDEX_SUFFIX, TIME_INDEX_SUFFIX), strict=True):
+            for fault in index.finish():
+                self._add(path.with_suffix(suffix), *fault)
+
+    def _verify_batches(
+        self, path: Path, data: memoryview, offsets: OffsetIndexCheck, times: TimeIndexCheck
+    ) -> None:
+        for found in walk(data, self._expected):
+            end = found.position + found.size_bytes
+            if found.info is None or found.reason:
+                self._damaged(path, found, end == len(data))
+                offsets.skip(end)
+                times.skip_offset(self._expected)
+            else:
+                self._verify_batch(path, found.position, found.info, data[found.position : end])
+                for fault in offsets.saw(found.position, found.info):
+                    self._add(path.with_suffix(INDEX_SUFFIX), *fault)
+                for fault in times.saw(found.position, found.info):
+                    self._add(path.with_suffix(TIME_INDEX_SUFFIX), *fault)
+            self._result.bytes += found.size_bytes
+            self._on_bytes(found.size_bytes)
+
+    def _damaged(self, path: Path, found: Found, at_end: bool) -> None:
+        what = "up to the end of the file" if at_end else "then a whole batch follows"
+        self._add(path, found.position, self._expected, f"{found.reason}: {found.size_bytes} bytes, {what}")
+        if found.info is not None:
+            self._enter(found.info)
+
+    def _verify_batch(self, path: Path, position: int, info: BatchInfo, data: memoryview) -> None:
+        for reason in self._wrong_with(info, data):
+            self._add(path, position, info.base_offset, reason)
+        self._enter(info)
+        self._result.batches += 1
+        self._result.records += info.record_count
+
+    def _enter(self, info: BatchInfo) -> None:
+        """What the batches to come are measured by."""
+        if info.leader_epoch > (self._epochs[-1].epoch if self._epochs else -1):
+            self._epochs.append(EpochEntry(info.leader_epoch, info.base_offset))
+        self._expected = info.next_offset
+
+    def _wrong_with(self, info: BatchInfo, data: memoryview) -> Iterator[str]:
+        gap = info.base_offset - self._expected
+        if gap < 0 or (gap > 0 and not self._compacted):
+            yield f"its base offset is {info.base_offset}, but {self._expected} should follow"
+        if self._epochs and info.leader_epoch < self._epochs[-1].epoch:
+            yield f"its leader epoch {info.leader_epoch} is below the {self._epochs[-1].epoch} before it"
+        if info.record_count != info.last_offset_delta + 1 and not self._compacted:
+            yield f"it has {info.record_count} records for {info.last_offset_delta + 1} offsets"
+        try:
+            decode_columns(data)
+        except StorageError as error:
+            yield f"its records cannot be read: {getattr(error, 'reason', error)}"
+
+    # Small files
+
+    def _verify_epochs(self) -> None:
+        path = self.folder / EPOCHS
+        defects = _table_defects(path, ("epoch", "start offset"))
+        self._result.defects += defects
+        if defects or not self._epochs:
+            return
+        listed = dict(_numbers(path))
+        log_start = read_checkpoint(self.folder.parent / LOG_STARTS).get(_key(self.folder), 0)
+        ends = [entry.start_offset for entry in self._epochs[1:]] + [self._expected]
+        for entry, end in zip(self._epochs, ends, strict=True):
+            start = max(entry.start_offset, log_start)
+            if end > log_start and listed.get(entry.epoch) != start:
+                told = listed.get(entry.epoch)
+                claim = "is missing" if told is None else f"starts at {told} there"
+                self._add(path, -1, start, f"leader epoch {entry.epoch} {claim}, at {start} in the log")
+
+    def _verify_recovery_point(self) -> None:
+        path = self.folder.parent / RECOVERY_POINTS
+        point = read_checkpoint(path).get(_key(self.folder), 0)
+        if 0 <= self._expected < point:
+            reason = f"everything below offset {point} had reached the device, but the log ends before"
+            self._add(self.folder, -1, self._expected, reason)
+
+
+def _key(folder: Path) -> tuple[str, int]:
+    topic, _, partition = folder.name.rpartition("-")
+    return topic, int(partition) if partition.isdecimal() else -1
+
+
+def _numbers(path: Path) -> Iterable[tuple[int, int]]:
+    for line in path.read_text().splitlines()[2:]:
+        epoch, start = line.split(" ")
+        yield int(epoch), int(start)
+
+
+def _table_defects(path: Path, columns: tuple[str, ...]) -> list[Defect]:
+    """What is wrong with a checkpoint: version 0, a count, that many lines of numbers (a topic first)."""
+    if not path.exists():
+        return []
+
+    def defect(line: int, reason: str) -> Defect:
+        return Defect(str(path), line, -1, reason)
+
+    lines = path.read_text(errors="replace").splitlines()
+    if not lines or lines[0] != "0":
+        return [defect(1, "it does not begin with version 0")]
+    if len(lines) < 2 or lines[1] != str(len(lines) - 2):
+        return [defect(2, f"{len(lines) - 2} lines follow, not as many as it says")]
+    found = []
+    for number, line in enumerate(lines[2:], 3):
+        fields = line.split(" ")
+        numbers = fields[1:] if columns[0] == "topic" else fields
+        if len(fields) != len(columns) or not all(each.lstrip("-").isdecimal() for each in numbers):
+            found.append(defect(number, f"not {', '.join(columns)}: {line!r}"))
+    return found

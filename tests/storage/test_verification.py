@@ -1,0 +1,231 @@
+"""Verification names every defect and its place, and finds none where there is none."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insync.storage import Defect, DiskLog, LogDirectory, LogNotFoundError, LogSettings, verify
+from insync.storage.batch import scan
+
+from .building import append, batch
+
+SETTINGS = LogSettings(segment_bytes=4096, segment_index_bytes=400, index_interval_bytes=200)
+BATCHES = 60
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A partition of several segments, two epochs and a producer, stopped cleanly."""
+    return build(tmp_path)
+
+
+def build(place: Path) -> Path:
+    directory = LogDirectory(place, cluster_id="c", node_id=1, settings=SETTINGS)
+    log = directory.open_log("t", 0, create=True)
+    for at in range(BATCHES):
+        append(
+            log,
+            batch(3, mark=f"{at}:", producer_id=4, producer_epoch=0, base_sequence=3 * at, size=60),
+            leader_epoch=1 + at // 40,
+        )
+    directory.close(high_watermarks={("t", 0): log.log_end_offset})
+    return log.folder
+
+
+def segments(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.log"))
+
+
+def change(path: Path, at: int, flip: int = 1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= flip
+    path.write_bytes(data)
+
+
+def only(path: Path) -> Defect:
+    (defect,) = verify(path).defects
+    return defect
+
+
+def test_nothing_is_wrong_with_a_log_that_was_stopped(folder: Path) -> None:
+    seen: list[int] = []
+    found = verify(folder.parent, on_bytes=seen.append)
+    assert found.defects == []
+    assert (found.partitions, found.batches, found.records) == (1, BATCHES, 3 * BATCHES)
+    assert found.segments == len(segments(folder)) > 2
+    assert found.index_entries > found.segments
+    assert sum(seen) == found.bytes == sum(path.stat().st_size for path in segments(folder))
+    assert verify(folder).defects == []
+
+
+def test_nothing_is_changed(folder: Path) -> None:
+    change(segments(folder)[0], 100)
+    before = {path: path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()}
+    verify(folder.parent)
+    assert before == {path: path.read_bytes() for path in folder.parent.rglob("*") if path.is_file()}
+
+
+def test_every_damaged_batch_is_named(folder: Path) -> None:
+    first, second = segments(folder)[:2]
+    hurt = [(first, scan(first.read_bytes())[at]) for at in (0, 2, 3)]
+    hurt.append((second, scan(second.read_bytes())[1]))
+    for path, info in hurt:
+        change(path, info.position + 70)
+    assert [(each.path, each.position, each.offset) for each in verify(folder).defects] == [
+        (str(path), info.position, info.base_offset) for path, info in hurt
+    ]
+    assert all("CRC-32C" in each.reason for each in verify(folder).defects)
+
+
+@given(st.data())
+def test_no_flip_of_a_log_byte_goes_unseen(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    path = data.draw(st.sampled_from(segments(_shared(tmp_path_factory))))
+    whole = path.read_bytes()
+    at = data.draw(st.integers(0, len(whole) - 1))
+    (info,) = [each for each in scan(whole) if each.position <= at < each.position + each.size_bytes]
+    change(path, at, data.draw(st.integers(1, 255)))
+    try:
+        defects = verify(path.parent).defects
+        assert (str(path), info.position) in [(each.path, each.position) for each in defects] or (
+            # A leader epoch too high is seen where the next one falls below it, or in the checkpoint.
+            12 <= at - info.position < 16 and defects
+        )
+    finally:
+        path.write_bytes(whole)
+
+
+_built: list[Path] = []
+
+
+def _shared(factory: pytest.TempPathFactory) -> Path:
+    if not _built:
+        _built.append(build(factory.mktemp("verified")))
+    return _built[0]
+
+
+def test_a_torn_tail_and_a_lost_one(folder: Path) -> None:
+    last = segments(folder)[-1]
+    whole = last.read_bytes()
+    info = scan(whole)[-1]
+    last.write_bytes(whole[:-5])
+    torn, lost = verify(folder).defects
+    assert (torn.position, torn.offset) == (info.position, info.base_offset)
+    assert f"{info.size_bytes - 5} bytes, up to the end of the file" in torn.reason
+    assert (lost.path, lost.offset) == (str(folder), info.base_offset)
+    last.write_bytes(whole + bytes(100))
+    zeros = only(folder)
+    assert (zeros.position, zeros.offset) == (len(whole), info.next_offset)
+
+
+def test_a_batch_that_does_not_belong_there(folder: Path) -> None:
+    path = segments(folder)[0]
+    infos = scan(path.read_bytes())
+    change(path, infos[3].position + 7, 64)
+    first, _, second = verify(folder).defects
+    assert (first.position, first.offset) == (infos[3].position, infos[3].base_offset ^ 64)
+    assert f"{infos[3].base_offset} should follow" in first.reason
+    assert (second.position, second.offset) == (infos[4].position, infos[4].base_offset)
+
+
+def test_a_missing_segment_and_a_compacted_log(folder: Path) -> None:
+    gone = segments(folder)[1]
+    gone.unlink()
+    gone.with_suffix(".index").unlink()
+    assert "the segment before it ends at offset" in only(folder).reason
+    assert verify(folder, compacted=True).defects == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda index: change(index, 7), "no batch starts at byte"),
+        (lambda index: change(index, 3), "ends at offset"),
+        (lambda index: index.write_bytes(index.read_bytes() + b"\x00\x00\x00"), "no multiple of 8"),
+        (
+            lambda index: index.write_bytes(index.read_bytes() + struct.pack(">ii", 9999, 9999)),
+            "behind the end",
+        ),
+    ],
+)
+def test_a_false_index_entry(folder: Path, damage: Callable[[Path], object], said: str) -> None:
+    index = segments(folder)[1].with_suffix(".index")
+    size = index.stat().st_size
+    damage(index)
+    defect = only(folder)
+    assert defect.path == str(index)
+    assert defect.position in (0, size)
+    assert said in defect.reason
+
+
+def test_room_that_was_not_used_is_no_defect(folder: Path) -> None:
+    index = segments(folder)[-1].with_suffix(".index")
+    index.write_bytes(index.read_bytes() + bytes(80))
+    assert verify(folder).defects == []
+
+
+def test_time_index_entries(folder: Path) -> None:
+    path = segments(folder)[0]
+    infos = scan(path.read_bytes())
+    index = path.with_suffix(".timeindex")
+    good = struct.pack(">qi", infos[1].max_timestamp, infos[1].next_offset - 1)
+    index.write_bytes(good + bytes(24))
+    assert verify(folder).defects == []
+    index.write_bytes(good + struct.pack(">qi", infos[2].max_timestamp + 1, infos[2].base_offset))
+    defect = only(folder)
+    assert (defect.path, defect.position, defect.offset) == (str(index), 12, infos[2].base_offset)
+    assert "greatest timestamp" in defect.reason
+
+
+def test_snapshots_and_epochs(folder: Path) -> None:
+    snapshot = sorted(folder.glob("*.snapshot"))[-1]
+    change(snapshot, 12)
+    assert only(folder).path == str(snapshot)
+    change(snapshot, 12)
+    epochs = folder / "leader-epoch-checkpoint"
+    told = epochs.read_text()
+    assert told == "0\n2\n1 0\n2 120\n"
+    for wrong, place, said in [
+        ("0\n2\n1 0\n2 123\n", -1, "starts at 123 there, at 120 in the log"),
+        ("0\n1\n1 0\n", -1, "leader epoch 2 is missing"),
+        ("0\n3\n1 0\n2 120\n", 2, "2 lines follow"),
+        ("0\n2\n1 0\n2 x\n", 4, "not epoch, start offset"),
+        ("", 1, "version"),
+    ]:
+        epochs.write_text(wrong)
+        defect = only(folder)
+        assert (defect.path, defect.position) == (str(epochs), place)
+        assert said in defect.reason
+
+
+def test_damaged_checkpoints_of_the_data_folder(folder: Path) -> None:
+    table = folder.parent / "replication-offset-checkpoint"
+    table.write_text("0\n1\nt 0\n")
+    defect = only(folder.parent)
+    assert (defect.path, defect.position) == (str(table), 3)
+
+
+def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogNotFoundError, match="neither"):
+        verify(tmp_path)
+
+
+def test_a_batch_longer_than_the_window_is_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    log = DiskLog(folder, "t", 0)
+    append(log, batch(), batch(size=5 << 20), batch(), batch(size=5 << 20), batch())
+    log.close()
+    assert verify(folder).batches == 5
+    assert verify(folder).defects == []
+    infos = scan(segments(folder)[0].read_bytes())
+    change(segments(folder)[0], infos[1].position + (3 << 20))
+    defect = only(folder)
+    assert (defect.position, defect.offset) == (infos[1].position, 1)
