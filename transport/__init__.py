@@ -29,6 +29,7 @@ from .errors import (
 )
 from .frames import Limits, Status
 from .peers import Peer, PeerManager
+from .ranges import pieces
 from .registry import register, schemes
 from .requests import Identity, PeerIdentity, Request, RequestHandle, Response
 from .server import Serving, serve
@@ -67,6 +68,7 @@ __all__ = [
     "Listener",
     "StreamTransport",
     "URL",
+    "pieces",
     "register",
     "schemes",
     # Errors.

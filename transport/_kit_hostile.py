@@ -7,6 +7,7 @@ import random
 import trio
 
 from ._kit import Env, Needs, case, connected, echo, pair, raw_dial, served
+from .abc import Link
 from .connection import Connection, connect
 from .errors import EndOfLink, FrameTooLargeError, LinkBroken, ProtocolError
 from .frames import HEADER_SIZE, FrameType, Limits, encode_header
@@ -93,11 +94,8 @@ async def a_frame_cut_anywhere_breaks_the_link(env: Env) -> None:
     """LinkBroken when the stream ends inside a frame, EndOfLink only between two; no frame is invented."""
     frame = encode_header(FrameType.NOTIFY, 0, body=b"some body", payload_length=70_000) + bytes(70_000)
     for cut in (*range(60), 1000, 65_536, len(frame) - 1):
-        async with pair(env) as (one, other):
-            await one.send(frame, ())
-            if cut:
-                await one.send(frame[:cut], ())
-            await one.aclose()
+        async with pair(env) as (one, other), trio.open_nursery() as nursery:
+            nursery.start_soon(_send_and_close, one, frame, frame[:cut])
             assert len(await other.recv_many()) == 1
             try:
                 await other.recv_many()
@@ -130,6 +128,13 @@ async def frames_out_of_turn_end_the_connection(env: Env) -> None:
                 assert isinstance(accepted[0].close_reason, ProtocolError), accepted[0].close_reason
             else:
                 (await connection.request(1, timeout=5)).release()
+
+
+async def _send_and_close(link: Link, *chunks: bytes) -> None:
+    for chunk in chunks:
+        if chunk:
+            await link.send(chunk, ())
+    await link.aclose()
 
 
 async def _inject(connection: Connection, head: bytes) -> None:

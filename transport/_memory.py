@@ -13,7 +13,7 @@ from ._payload import bytes_payload
 from .abc import Buffer, Capabilities, Link, LinkTransport, Listener, Part, Payload
 from .errors import AddressInUseError, ConnectError, ConnectRefusedError, EndOfLink, LinkBroken, LinkClosed
 from .frames import Frame, decode_frame
-from .sockets import read_range
+from .ranges import read_range
 from .urls import URL, Endpoint, check_options
 
 _WINDOW_BYTES = 1 << 20

@@ -9,13 +9,14 @@ import socket
 import struct
 import termios
 from collections.abc import Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import trio
 
 from ._native import ffi, lib
-from .abc import Buffer, Capabilities, FileRange, Part
-from .errors import LinkBroken, LinkClosed, RangeTruncated
+from .abc import Buffer, Capabilities, Part
+from .errors import LinkBroken, LinkClosed
+from .ranges import is_range, range_pieces, read_range, truncated, warm
 from .stream import ByteListener, ByteStream
 from .urls import Endpoint
 
@@ -25,11 +26,8 @@ QUANTUM = 256 << 10
 """Bytes of file ranges sent between two checkpoints."""
 _JOIN_BELOW = 64 << 10
 _MAX_BUFFERS = 512
-_COPY_CHUNK = 256 << 10
 
 _INT = struct.Struct("@i")
-
-_warmers = trio.CapacityLimiter(4)
 
 
 class SocketStream(ByteStream):
@@ -61,7 +59,7 @@ class SocketStream(ByteStream):
     async def send(self, parts: Sequence[Part]) -> None:
         self._check_open()
         pieces: list[Part] = [_short_range(part) for part in parts]
-        if any(_is_range(piece) for piece in pieces):
+        if any(is_range(piece) for piece in pieces):
             await self._send_mixed(pieces)
         else:
             await self._send_buffers(pieces)  # type: ignore[arg-type]
@@ -129,7 +127,7 @@ class SocketStream(ByteStream):
 
     async def _send_mixed(self, parts: list[Part]) -> None:
         """Buffers and file ranges, by the C sender; a range whose file cannot be sent by sendfile is copied."""
-        await self._warm(parts)
+        await warm(parts)
         native = ffi.new("isr_tx_part[]", len(parts))
         # `_held` keeps the buffers where they are while C points at them.
         _held = [_describe(part, slot) for part, slot in zip(parts, native, strict=True)]
@@ -147,24 +145,16 @@ class SocketStream(ByteStream):
                 await self._copy(parts[cursor.part], cursor.done)
                 cursor.part, cursor.done = cursor.part + 1, 0
             elif code == lib.ISR_TX_TRUNCATED:
-                raise _truncated(parts[cursor.part], cursor.done)
+                cut = parts[cursor.part]
+                assert is_range(cut)
+                raise truncated(cut, cursor.done)
             else:
                 raise self._broken(OSError(-code, os.strerror(-code)))
 
     async def _copy(self, part: Part, done: int) -> None:
-        assert _is_range(part)
-        while done < part.length:
-            data = os.pread(part.fileno(), min(_COPY_CHUNK, part.length - done), part.offset + done)
-            if not data:
-                raise _truncated(part, done)
-            await self._send_buffers([data])
-            done += len(data)
-
-    async def _warm(self, parts: list[Part]) -> None:
-        """Bring cold files into memory on another thread: sendfile would block this one on the disk."""
-        for part in parts:
-            if _is_range(part) and lib.isr_tx_is_warm(part.fileno(), part.offset, part.length) == 0:
-                await trio.to_thread.run_sync(_read_through, part, part.length, limiter=_warmers)
+        assert is_range(part)
+        for piece in range_pieces(part, done):
+            await self._send_buffers([piece])
 
     async def _wait_readable(self) -> None:
         try:
@@ -234,13 +224,9 @@ class SocketListener(ByteListener):
         await trio.lowlevel.checkpoint()
 
 
-def _is_range(part: Part) -> TypeGuard[FileRange]:
-    return not isinstance(part, bytes | bytearray | memoryview)
-
-
 def _describe(part: Part, slot: Any) -> object:
     """Fill a native part; returns what keeps its memory in place."""
-    if _is_range(part):
+    if is_range(part):
         slot.fd, slot.offset, slot.length = part.fileno(), part.offset, part.length
         return part
     view = ffi.from_buffer(part)
@@ -257,37 +243,6 @@ def _short_range(part: Part) -> Part:
     if isinstance(part, bytes | bytearray) or part.length >= SENDFILE_FROM:
         return part
     return read_range(part)
-
-
-def read_range(part: FileRange) -> bytes:
-    """The bytes of a range. Raises RangeTruncated."""
-    chunks = []
-    done = 0
-    while done < part.length:
-        data = os.pread(part.fileno(), part.length - done, part.offset + done)
-        if not data:
-            raise _truncated(part, done)
-        chunks.append(data)
-        done += len(data)
-    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
-
-
-def _read_through(part: FileRange, length: int) -> None:
-    with open(os.devnull, "wb") as sink:
-        done = 0
-        while done < length:
-            count = os.sendfile(sink.fileno(), part.fileno(), part.offset + done, length - done)
-            if count == 0:
-                return
-            done += count
-
-
-def _truncated(part: Part, done: int) -> RangeTruncated:
-    assert _is_range(part)
-    return RangeTruncated(
-        f"a file ends at byte {part.offset + done}, inside the range of {part.length} bytes from {part.offset} "
-        "that was being sent: a log must not be cut while its bytes are on their way"
-    )
 
 
 def _advance(buffers: list[memoryview], count: int) -> None:

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from insync.plugins.tcp import TcpTransport
-from insync.transport import URL, AddressInUseError, ConnectError, LinkBroken, RangeTruncated, sockets
+from insync.transport import URL, AddressInUseError, ConnectError, LinkBroken, RangeTruncated, ranges
 from insync.transport._kit import FileSlice, file_of
 from insync.transport._native import ffi, lib
 from insync.transport.sockets import SocketStream
@@ -209,10 +209,8 @@ async def test_a_cold_file_is_read_on_another_thread(wire, monkeypatch, tmp_path
     path = tmp_path / "cold"
     path.write_bytes(CONTENT)
     warmed = []
-    warm = sockets._read_through
-    monkeypatch.setattr(
-        sockets, "_read_through", lambda part, length: (warmed.append(length), warm(part, length))
-    )
+    warm = ranges._read_through
+    monkeypatch.setattr(ranges, "_read_through", lambda part: (warmed.append(part.length), warm(part)))
     fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)

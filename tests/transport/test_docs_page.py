@@ -1,0 +1,45 @@
+"""The example of docs/writing-a-transport.md is a conforming transport, and short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from insync.transport.testing import Case, cases_for, run_case
+
+PAGE = Path(__file__).parents[2] / "docs" / "writing-a-transport.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+TRANSPORT = next(block for block in BLOCKS if "class PipeTransport" in block)
+
+
+def example() -> dict[str, Any]:
+    """What the page's example and its environment define."""
+    names: dict[str, Any] = {}
+    for block in BLOCKS:
+        if "class Pipe" in block:
+            exec(compile(block, str(PAGE), "exec"), names)
+    return names
+
+
+NAMES = example()
+
+
+@pytest.mark.parametrize("case", cases_for(NAMES["PipeEnv"]("")), ids=lambda case: case.name)
+async def test_example_conforms(case: Case, tmp_path: Path) -> None:
+    await run_case(case, NAMES["PipeEnv"](tmp_path))
+
+
+async def test_a_dead_listeners_door_is_taken_over(tmp_path: Path) -> None:
+    transport = NAMES["PipeTransport"]()
+    endpoint = transport.parse(NAMES["URL"].parse(f"pipe://{tmp_path}/door"))
+    killed = await transport.listen_streams(endpoint)
+    killed._door.close()
+    await (await transport.listen_streams(endpoint)).aclose()
+    assert not (tmp_path / "door").exists()
+
+
+def test_example_is_short() -> None:
+    assert len(TRANSPORT.splitlines()) < 150
