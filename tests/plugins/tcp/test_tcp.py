@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from insync.plugins.tcp import TcpTransport
-from insync.transport import URL, AddressInUseError, ConnectError, LinkBroken, RangeTruncated, ranges
+from insync.transport import URL, AddressInUseError, ConnectError, LinkBroken, RangeTruncated, ranges, sockets
 from insync.transport._kit import FileSlice, file_of
 from insync.transport._native import ffi, lib
 from insync.transport.sockets import SocketStream
