@@ -8,11 +8,24 @@ from pathlib import Path
 
 from ._batch_scan import BatchInfo
 
-_OFFSET_ENTRY = struct.Struct(">ii")
-_TIME_ENTRY = struct.Struct(">qi")
+TIME_INDEX_SUFFIX = ".timeindex"
+
+OFFSET_ENTRY = struct.Struct(">ii")
+TIME_ENTRY = struct.Struct(">qi")
 
 Fault = tuple[int, int, str]
 """Position in the index file, the offset it is about, and what is wrong."""
+
+
+def read_entries(path: Path, entry: struct.Struct) -> tuple[list[tuple[int, int]], int]:
+    """An index file's entries, and how many bytes behind them are none. Raises OSError."""
+    data = path.read_bytes() if path.exists() else b""
+    extra = len(data) % entry.size
+    entries: list[tuple[int, int]] = list(entry.iter_unpack(data[: len(data) - extra]))
+    # What a writer reserved and did not use is zeros, and no entry is.
+    while entries and not any(entries[-1]):
+        entries.pop()
+    return entries, extra
 
 
 class _IndexCheck:
@@ -21,13 +34,7 @@ class _IndexCheck:
     def __init__(self, path: Path, base_offset: int, entry: struct.Struct) -> None:
         self._base = base_offset
         self._size = entry.size
-        data = path.read_bytes() if path.exists() else b""
-        self._extra = len(data) % entry.size
-        whole = len(data) - self._extra
-        self._entries = list(entry.iter_unpack(data[:whole]))
-        # What a writer reserved and did not use is zeros, and no entry is.
-        while self._entries and not any(self._entries[-1]):
-            self._entries.pop()
+        self._entries, self._extra = read_entries(path, entry)
         self._at = 0
 
     @property
@@ -54,7 +61,7 @@ class OffsetIndexCheck(_IndexCheck):
     """Each entry must name a batch's position and its last offset, and both must rise."""
 
     def __init__(self, path: Path, base_offset: int) -> None:
-        super().__init__(path, base_offset, _OFFSET_ENTRY)
+        super().__init__(path, base_offset, OFFSET_ENTRY)
 
     def _offset(self) -> int:
         return self._base + self._entries[self._at][0]
@@ -81,7 +88,7 @@ class TimeIndexCheck(_IndexCheck):
     """Each entry must name the greatest timestamp of the batch that holds its offset, and timestamps must rise."""
 
     def __init__(self, path: Path, base_offset: int) -> None:
-        super().__init__(path, base_offset, _TIME_ENTRY)
+        super().__init__(path, base_offset, TIME_ENTRY)
         self._latest = -(1 << 63)
 
     def _offset(self) -> int:

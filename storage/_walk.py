@@ -23,6 +23,11 @@ class Found(NamedTuple):
     reason: str
     """Why it is no whole, valid batch; empty if it is."""
 
+    @property
+    def end(self) -> int:
+        """Position of the first byte behind it."""
+        return self.position + self.size_bytes
+
 
 def walk(data: memoryview, next_offset: int) -> Iterator[Found]:
     """All of a segment's bytes in order; `next_offset` is where its first batch should begin.

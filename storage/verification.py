@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -13,14 +12,12 @@ from ._epochs import FILE_NAME as EPOCHS
 from ._files import read_checkpoint
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable
 from ._segment import INDEX_SUFFIX, LOG_SUFFIX
-from ._verify_index import OffsetIndexCheck, TimeIndexCheck
-from ._walk import Found, walk
+from ._verify_index import TIME_INDEX_SUFFIX, OffsetIndexCheck, TimeIndexCheck
 from .batch import BatchInfo
 from .directory import FOLDER_NAME, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from .errors import LogNotFoundError, StorageError
+from .inspection import Found, batches_in
 from .log import EpochEntry
-
-TIME_INDEX_SUFFIX = ".timeindex"
 
 
 @attrs.frozen(slots=True)
@@ -128,26 +125,20 @@ class _Partition:
             TimeIndexCheck(path.with_suffix(TIME_INDEX_SUFFIX), base),
         )
         self._result.index_entries += sum(each.count for each in indexes)
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            if size:
-                with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as data, memoryview(data) as view:
-                    self._verify_batches(path, view, *indexes)
+        self._verify_batches(path, *indexes)
         for index, suffix in zip(indexes, (INDEX_SUFFIX, TIME_INDEX_SUFFIX), strict=True):
             for fault in index.finish():
                 self._add(path.with_suffix(suffix), *fault)
 
-    def _verify_batches(
-        self, path: Path, data: memoryview, offsets: OffsetIndexCheck, times: TimeIndexCheck
-    ) -> None:
-        for found in walk(data, self._expected):
-            end = found.position + found.size_bytes
+    def _verify_batches(self, path: Path, offsets: OffsetIndexCheck, times: TimeIndexCheck) -> None:
+        size = path.stat().st_size
+        for found, data in batches_in(path):
             if found.info is None or found.reason:
-                self._damaged(path, found, end == len(data))
-                offsets.skip(end)
+                self._damaged(path, found, found.end == size)
+                offsets.skip(found.end)
                 times.skip_offset(self._expected)
             else:
-                self._verify_batch(path, found.position, found.info, data[found.position : end])
+                self._verify_batch(path, found.position, found.info, data)
                 for fault in offsets.saw(found.position, found.info):
                     self._add(path.with_suffix(INDEX_SUFFIX), *fault)
                 for fault in times.saw(found.position, found.info):

@@ -1,0 +1,107 @@
+"""Reading the files of a partition one by one, for people to look into."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ._batch_records import records
+from ._batch_scan import ATTRIBUTES_AT, CONTROL
+from ._producers import ProducerTable
+from ._verify_index import OFFSET_ENTRY, TIME_ENTRY, read_entries
+from ._walk import Found, walk
+from .log import ProducerSnapshot
+
+__all__ = [
+    "ControlRecord",
+    "Found",
+    "OffsetIndexEntry",
+    "TimeIndexEntry",
+    "batches_in",
+    "control_record",
+    "offset_index_entries",
+    "producers_in",
+    "time_index_entries",
+]
+
+_CONTROL_TYPES = (
+    "abort",
+    "commit",
+    "leader-change",
+    "snapshot-header",
+    "snapshot-footer",
+    "kraft-version",
+    "voters",
+)
+
+
+class OffsetIndexEntry(NamedTuple):
+    """The batch at `position` of the log ends with `offset`."""
+
+    offset: int
+    position: int
+
+
+class TimeIndexEntry(NamedTuple):
+    """No record up to `offset` is younger than `timestamp_ms`."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class ControlRecord(NamedTuple):
+    """What a control batch says; `type` is a name, or `type-N`."""
+
+    offset: int
+    timestamp_ms: int
+    type: str
+
+
+def batches_in(path: Path) -> Iterator[tuple[Found, memoryview]]:
+    """All of a `.log` file in order, damaged or not, with its bytes, which are valid until the next step.
+
+    Raises OSError.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        if size == 0:
+            return
+        with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as data:
+            for found in walk(data, int(path.stem)):
+                with data[found.position : found.end] as part:
+                    yield found, part
+
+
+def control_record(data: memoryview) -> ControlRecord | None:
+    """What one control batch says; None if it holds no record."""
+    plain = bytearray(data)
+    plain[ATTRIBUTES_AT + 1] &= ~CONTROL
+    for record in records(bytes(plain), max_records=1):
+        number = int.from_bytes((record.key or b"")[2:4])
+        known = number < len(_CONTROL_TYPES)
+        return ControlRecord(
+            record.offset, record.timestamp_ms, _CONTROL_TYPES[number] if known else f"type-{number}"
+        )
+    return None
+
+
+def offset_index_entries(path: Path) -> list[OffsetIndexEntry]:
+    """Of a `.index` file, whose name says what its offsets are relative to."""
+    base = int(path.stem)
+    entries, _ = read_entries(path, OFFSET_ENTRY)
+    return [OffsetIndexEntry(base + relative, position) for relative, position in entries]
+
+
+def time_index_entries(path: Path) -> list[TimeIndexEntry]:
+    """Of a `.timeindex` file, whose name says what its offsets are relative to."""
+    base = int(path.stem)
+    entries, _ = read_entries(path, TIME_ENTRY)
+    return [TimeIndexEntry(time, base + relative) for time, relative in entries]
+
+
+def producers_in(path: Path) -> tuple[ProducerSnapshot, ...] | None:
+    """Of a `.snapshot` file; None if it is damaged."""
+    table = ProducerTable.load(path)
+    return None if table is None else table.snapshots()
