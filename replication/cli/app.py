@@ -21,6 +21,7 @@ _COMMANDS = {
     "produce": "produce:produce",
     "consume": "consume:consume",
     "status": "status:status",
+    "log": "log:app",
 }
 
 _HELP = """Partitioned, replicated, append-only logs with Kafka's semantics.

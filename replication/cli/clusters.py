@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import sys
 from typing import Annotated, Any
@@ -37,3 +38,13 @@ def known(servers: str) -> str:
 
 def print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value, ensure_ascii=False, default=str) + "\n")
+
+
+def as_text(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Bytes as a field of JSON: text if they are UTF-8, otherwise base64 under `name_base64`."""
+    if data is None:
+        return {name: None}
+    try:
+        return {name: data.decode()}
+    except UnicodeDecodeError:
+        return {f"{name}_base64": base64.b64encode(data).decode()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json as json_
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 from cyclopts import Parameter, validators
 
-from .clusters import Flag, Json, Servers, known
+from .clusters import Flag, Json, Servers, as_text, known
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -132,18 +131,9 @@ def _json_line(record: ConsumerRecord) -> bytes:
         "partition": record.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
-        **_text("key", record.key),
-        **_text("value", record.value),
+        **as_text("key", record.key),
+        **as_text("value", record.value),
     }
     if record.headers:
-        fields["headers"] = [{"name": name, **_text("value", value)} for name, value in record.headers]
+        fields["headers"] = [{"name": name, **as_text("value", value)} for name, value in record.headers]
     return json_.dumps(fields, ensure_ascii=False).encode()
-
-
-def _text(name: str, data: bytes | None) -> dict[str, str | None]:
-    if data is None:
-        return {name: None}
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}

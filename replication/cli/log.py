@@ -1,0 +1,305 @@
+"""`insync log`: look into the files of a stopped node, check them, and recover them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import attrs
+from cyclopts import App, Parameter
+
+from .clusters import Json, as_text, print_json
+from .errors import EXIT_FAILURE, CommandError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from ...storage import LogDirectory
+    from ...storage.batch import BatchInfo
+    from ...storage.inspection import Found
+
+app = App(name="log", help="Look into the files of logs, check and recover them.", help_format="markdown")
+
+_TABLES = ("leader-epoch-checkpoint", "-offset-checkpoint", "partition.metadata", "meta.properties")
+
+
+@app.command
+def dump(
+    path: Path,
+    /,
+    *,
+    records: Annotated[bool, Parameter(show_default=False, help="Show the records too.")] = False,
+    json: Json = False,
+) -> int:
+    """Print what a log's file holds, one line for each batch or entry.
+
+    Damaged batches are shown where they are. Nothing is changed. The status is 1 if something is damaged.
+
+    Example: `insync log dump data/orders-0 --records`
+
+    Parameters
+    ----------
+    path
+        A .log, .index, .timeindex or .snapshot file, a checkpoint, or a partition's folder (all its batches).
+    """
+    if not path.exists():
+        raise CommandError(f"{path} does not exist: name a file of a partition, or its folder")
+    show = print_json if json else _print_line
+    good = True
+    for line in _lines(path, records):
+        good = good and not line.get("damaged")
+        show(line)
+    return 0 if good else EXIT_FAILURE
+
+
+@app.command
+def verify(
+    folder: Path,
+    /,
+    *,
+    compacted: Annotated[
+        bool, Parameter(show_default=False, help="Allow gaps in the offsets, as compaction leaves them.")
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Check every byte of a data folder, or of one partition, and name each defect's place.
+
+    Batches with their checksums, records, offsets and epochs; indexes, snapshots and checkpoints against them.
+    Nothing is changed. The status is 1 if there is a defect. While a node runs, what it writes may look torn.
+
+    Example: `insync log verify data`
+
+    Parameters
+    ----------
+    folder
+        A node's data folder, or the folder of one partition.
+    """
+    from ...storage.verification import verify as check
+
+    _must_be_folder(folder)
+    with _progress(folder, "verifying", quiet=json) as advance:
+        found = check(folder, compacted=compacted, on_bytes=advance)
+    if json:
+        print_json(attrs.asdict(found))
+    else:
+        for defect in found.defects:
+            print(defect)
+        print(
+            f"{found.partitions} partitions, {found.segments} segments, {found.batches} batches, {found.records} "
+            f"records, {found.bytes} bytes, {found.index_entries} index entries: {len(found.defects)} defects"
+        )
+    return EXIT_FAILURE if found.defects else 0
+
+
+@app.command
+def recover(folder: Path, /, *, json: Json = False) -> int:
+    """Do now what a node does at its start after a crash: scan what may be torn, cut it off, rebuild indexes.
+
+    What this finds damaged beyond that is left as it is and named. The status is 1 if there is any. The node must
+    not be running.
+
+    Example: `insync log recover data`
+
+    Parameters
+    ----------
+    folder
+        A node's data folder.
+    """
+    from ...storage import LogDirectory, read_identity
+
+    _must_be_folder(folder)
+    cluster_id, node_id, _ = read_identity(folder)
+    directory = LogDirectory(folder, cluster_id=cluster_id, node_id=node_id)
+    as_left = False
+    try:
+        with _progress(folder, "recovering", quiet=json) as advance:
+            reports = list(_recovered(directory, advance))
+        as_left = directory.was_clean and all(each.get("clean") for each in reports)
+    finally:
+        # The marker of a clean stop proves that nothing was lost; a recovery cannot prove that.
+        directory.close(as_left, broker_epoch=directory.previous_broker_epoch)
+    for report in reports:
+        if json:
+            print_json(report)
+        else:
+            _print_recovered(report)
+    return EXIT_FAILURE if any(each["error"] for each in reports) else 0
+
+
+def _recovered(directory: LogDirectory, advance: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+    from ...storage import StorageError
+
+    for topic, partition in directory.partitions():
+        report: dict[str, Any] = {"topic": topic, "partition": partition, "error": ""}
+        try:
+            log = directory.open_log(topic, partition, create=False)
+            log.flush()
+            report |= attrs.asdict(log.recovery)
+            report |= {"log_start_offset": log.log_start_offset, "log_end_offset": log.log_end_offset}
+        except StorageError as error:
+            report["error"] = str(error)
+        advance(_log_bytes(directory.path / f"{topic}-{partition}"))
+        yield report
+    directory.write_checkpoints({})
+
+
+def _print_recovered(report: dict[str, Any]) -> None:
+    name = f"{report['topic']}-{report['partition']}"
+    if report["error"]:
+        print(f"{name}: DAMAGED: {report['error']}")
+        return
+    held = f"offsets {report['log_start_offset']} to {report['log_end_offset']}"
+    if report["clean"]:
+        print(f"{name}: clean, {held}")
+        return
+    cut = f", cut {report['bytes_cut']} bytes ({report['cut_reason']})" if report["bytes_cut"] else ""
+    print(f"{name}: {report['batches_scanned']} batches scanned{cut}, {held}")
+
+
+# Progress
+
+
+@contextmanager
+def _progress(folder: Path, doing: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on standard error if that is a terminal; gives what is told of every piece that is done."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn(doing), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    shown = console.is_terminal and not quiet
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
+        yield _advancing(progress, sum(_log_bytes(each) for each in (folder, *folder.iterdir())))
+
+
+def _advancing(progress: Progress, total: int) -> Callable[[int], None]:
+    task = progress.add_task("", total=total)
+
+    def advance(size: int) -> None:
+        progress.advance(task, size)
+
+    return advance
+
+
+def _log_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.glob("*.log"))
+
+
+def _must_be_folder(folder: Path) -> None:
+    if not folder.is_dir():
+        raise CommandError(f"{folder} is not a folder: name a node's data folder, such as data/node-1")
+
+
+# What files hold
+
+
+def _lines(path: Path, records: bool) -> Iterator[dict[str, Any]]:
+    from ...storage.inspection import offset_index_entries, time_index_entries
+
+    if path.is_dir():
+        for log in sorted(path.glob("*.log")):
+            yield from _log_lines(log, records)
+    elif path.suffix == ".log":
+        yield from _log_lines(path, records)
+    elif path.suffix == ".index":
+        yield from ({"file": path.name, **entry._asdict()} for entry in offset_index_entries(path))
+    elif path.suffix == ".timeindex":
+        yield from ({"file": path.name, **entry._asdict()} for entry in time_index_entries(path))
+    elif path.suffix == ".snapshot":
+        yield from _snapshot_lines(path)
+    elif path.name.endswith(_TABLES):
+        yield from ({"file": path.name, "line": line} for line in path.read_text().splitlines())
+    else:
+        raise CommandError(
+            f"{path} is no file of a log: give a .log, .index, .timeindex, .snapshot or checkpoint"
+        )
+
+
+def _log_lines(path: Path, records: bool) -> Iterator[dict[str, Any]]:
+    from ...storage.inspection import batches_in
+
+    for found, data in batches_in(path):
+        yield _batch_line(path, found)
+        if records and not found.reason and found.info is not None:
+            yield from _record_lines(found.info, data)
+
+
+def _batch_line(path: Path, found: Found) -> dict[str, Any]:
+    line: dict[str, Any] = {"file": path.name, "position": found.position, "size_bytes": found.size_bytes}
+    if found.reason:
+        line["damaged"] = found.reason
+    info = found.info
+    if info is not None:
+        line |= {
+            "base_offset": info.base_offset,
+            "last_offset": info.next_offset - 1,
+            "leader_epoch": info.leader_epoch,
+            "record_count": info.record_count,
+            "compression": info.compression,
+            "is_transactional": info.is_transactional,
+            "is_control": info.is_control,
+            "base_timestamp": info.base_timestamp,
+            "max_timestamp": info.max_timestamp,
+            "producer_id": info.producer_id,
+            "producer_epoch": info.producer_epoch,
+            "base_sequence": info.base_sequence,
+        }
+    return line
+
+
+def _record_lines(info: BatchInfo, data: memoryview) -> Iterator[dict[str, Any]]:
+    from ...storage import StorageError
+    from ...storage.batch import records
+    from ...storage.inspection import control_record
+
+    if info.is_control:
+        control = control_record(data)
+        if control is not None:
+            yield control._asdict()
+        return
+    try:
+        for record in records(data):
+            line: dict[str, Any] = {"offset": record.offset, "timestamp_ms": record.timestamp_ms}
+            line |= {**as_text("key", record.key), **as_text("value", record.value)}
+            if record.headers:
+                line["headers"] = [
+                    {"name": name, **as_text("value", value)} for name, value in record.headers
+                ]
+            yield line
+    except StorageError as error:
+        yield {"damaged": str(error)}
+
+
+def _snapshot_lines(path: Path) -> Iterator[dict[str, Any]]:
+    from ...storage.inspection import producers_in
+
+    producers = producers_in(path)
+    if producers is None:
+        yield {"file": path.name, "damaged": "its CRC-32C, version or size is wrong"}
+    for producer in producers or ():
+        (last,) = producer.batches
+        yield {
+            "file": path.name,
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            **last._asdict(),
+            "timestamp_ms": producer.timestamp_ms,
+        }
+
+
+def _print_line(line: dict[str, Any]) -> None:
+    """`name=value` words for people, records indented below their batch; what a record holds is quoted."""
+    file = line.get("file")
+    words = [] if file is None else [file]
+    for name, value in line.items():
+        if name != "file" and value is not False:
+            words.append(f"{name}={value if file is not None else _quoted(value)}")
+    sys.stdout.write(f"{'    ' if file is None else ''}{' '.join(words)}\n")
+
+
+def _quoted(value: Any) -> str:
+    """Without what would end the line or move the terminal's cursor."""
+    return str(value) if isinstance(value, int) else repr(value)
