@@ -21,6 +21,7 @@ _COMMANDS = {
     "produce": "produce:produce",
     "consume": "consume:consume",
     "status": "status:status",
+    "simulate": "simulate:simulate",
     "log": "log:app",
 }
 

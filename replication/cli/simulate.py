@@ -1,0 +1,224 @@
+"""`insync simulate`: many seeds of a simulated cluster under faults, on all cores; a failing one is made short."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from pathlib import Path
+from typing import Annotated, Any
+
+import attrs
+from cyclopts import Parameter
+
+from ..simulation import FAULTS, Replay, Result, minimise, read, replay_of, run
+from .errors import UsageError
+
+SEEDS_PER_JOB = 10
+YARDSTICK_STEPS = 1_000_000
+TRACE_LINES = 60
+
+
+@attrs.define
+class Sums:
+    """What some seeds came to."""
+
+    seeds: int = 0
+    events: int = 0
+    seconds: float = 0.0
+    elections: int = 0
+    truncations: int = 0
+    isr_changes: int = 0
+    crashes: int = 0
+    cuts: int = 0
+    committed_records: int = 0
+    faults: Counter[str] = attrs.Factory(Counter)
+    violations: list[tuple[int, str]] = attrs.Factory(list)
+
+    def add(self, result: Result) -> None:
+        self.seeds += 1
+        for name in _COUNTED:
+            setattr(self, name, getattr(self, name) + getattr(result, name))
+        self.faults.update(result.faults.keys())
+        if result.violation is not None:
+            self.violations.append((result.seed, str(result.violation)))
+
+    def merge(self, other: Sums) -> None:
+        self.seeds += other.seeds
+        self.seconds += other.seconds
+        for name in _COUNTED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.faults.update(other.faults)
+        self.violations += other.violations
+
+
+_COUNTED = (
+    "events",
+    "elections",
+    "truncations",
+    "isr_changes",
+    "crashes",
+    "cuts",
+    "committed_records",
+)
+
+
+def simulate(
+    *,
+    seeds: str = "0:200",
+    jobs: Annotated[int, Parameter(show_default="one for each core")] = 0,
+    json_output: Annotated[bool, Parameter(name="--json")] = False,
+    replay: Path | None = None,
+    save: Path | None = None,
+) -> int:
+    """Run a simulated cluster under faults, once for each seed, and check the protocol's promises.
+
+    Exits with 1 if one is broken, and prints the seed with the shortest run found that breaks the same one.
+
+    Parameters
+    ----------
+    seeds
+        From where to where, the end not included: 0:5000. One number is one seed.
+    jobs
+        Processes.
+    json_output
+        Print one JSON object instead of text; `faults` says in how many seeds each kind occurred.
+    replay
+        Play this file, which an earlier call wrote, and print its trace.
+    save
+        Where the shortened run goes (default: insync-seed-N.json in the current directory).
+    """
+    if replay is not None:
+        return _replay(read(replay), json_output=json_output)
+    first, end = _range(seeds)
+    total, started = Sums(), time.perf_counter()
+    for done in _all(first, end, jobs or os.cpu_count() or 1):
+        total.merge(done)
+    total.violations.sort()
+    print(_json(total) if json_output else _text(total, time.perf_counter() - started))
+    sys.stdout.flush()
+    if not total.violations:
+        return 0
+    seed, text = total.violations[0]
+    print(f"seed {seed}: {text}", file=sys.stderr)
+    _explain(seed, save if save is not None else Path(f"insync-seed-{seed}.json"))
+    return 1
+
+
+def _range(seeds: str) -> tuple[int, int]:
+    first, colon, end = seeds.partition(":")
+    try:
+        bounds = (int(first), int(end)) if colon else (int(first), int(first) + 1)
+    except ValueError:
+        raise UsageError(f"--seeds {seeds!r} is no range: write for example 0:5000, or one number") from None
+    if not 0 <= bounds[0] < bounds[1]:
+        raise UsageError(f"--seeds {seeds!r} is empty: write for example 0:5000, or one number")
+    return bounds
+
+
+def _all(first: int, end: int, jobs: int) -> Iterator[Sums]:
+    """The sums of all seeds, part by part, in order."""
+    parts = [(start, min(end, start + SEEDS_PER_JOB)) for start in range(first, end, SEEDS_PER_JOB)]
+    if jobs == 1 or len(parts) == 1:
+        for part in parts:
+            yield run_seeds(*part)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(parts)), mp_context=context) as pool:
+        futures: list[Future[Sums]] = [pool.submit(run_seeds, *part) for part in parts]
+        try:
+            for future in futures:
+                yield future.result()
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def run_seeds(first: int, end: int) -> Sums:
+    """The sums of the seeds from `first` to before `end`; the seconds are those of the processor."""
+    sums, started = Sums(), time.process_time()
+    for seed in range(first, end):
+        sums.add(run(seed))
+    sums.seconds = time.process_time() - started
+    return sums
+
+
+def yardstick() -> float:
+    """Steps a second of a fixed loop of pure Python, to tell a slow machine from a slow simulator."""
+    table: dict[int, int] = {}
+    started = time.process_time()
+    for step in range(YARDSTICK_STEPS):
+        key = step & 1023
+        table[key] = table.get(key, 0) + step
+    return YARDSTICK_STEPS / (time.process_time() - started)
+
+
+def _figures(total: Sums) -> dict[str, Any]:
+    rate = total.events / total.seconds if total.seconds else 0.0
+    measure = yardstick()
+    return {
+        "seeds": total.seeds,
+        "events": total.events,
+        "events_per_second": round(rate),
+        "yardstick_per_second": round(measure),
+        "events_per_yardstick": round(rate / measure, 6),
+        "violations": len(total.violations),
+        "elections": total.elections,
+        "truncations": total.truncations,
+        "isr_changes": total.isr_changes,
+        "crashes": total.crashes,
+        "cuts": total.cuts,
+        "committed_records": total.committed_records,
+        "faults": {label: total.faults[label] for label in FAULTS},
+        "violated": [{"seed": seed, "violation": text} for seed, text in total.violations[:20]],
+    }
+
+
+def _json(total: Sums) -> str:
+    return json.dumps(_figures(total))
+
+
+def _text(total: Sums, seconds: float) -> str:
+    figures = _figures(total)
+    seen = ", ".join(f"{label} in {count}" for label, count in figures["faults"].items())
+    return (
+        f"{total.seeds} seeds, {total.events} events in {seconds:.1f} s "
+        f"({figures['events_per_second']} events a second on each core)\n"
+        f"{total.committed_records} records committed, {total.elections} elections, {total.isr_changes} ISR "
+        f"changes, {total.truncations} truncations, {total.crashes} crashes, {total.cuts} cut networks\n"
+        f"faults: {seen}\n{len(total.violations)} violations"
+    )
+
+
+def _explain(seed: int, target: Path) -> None:
+    """Make the failing run short, print it and store it."""
+    short = minimise(run(seed))
+    target.write_text(replay_of(short).dumps(), encoding="utf-8")
+    _print_trace(short)
+    print(f"play it again: insync simulate --replay {target}", file=sys.stderr)
+
+
+def _replay(replay: Replay, *, json_output: bool) -> int:
+    result = run(replay.seed, replay.settings, replay.script, keep_trace=True)
+    violation = str(result.violation) if result.violation is not None else None
+    if json_output:
+        print(json.dumps({"seed": result.seed, "digest": result.digest, "violation": violation}))
+    else:
+        _print_trace(result)
+    return 1 if violation is not None else 0
+
+
+def _print_trace(result: Result) -> None:
+    script = result.script
+    print(
+        f"seed {result.seed} with {len(script.schedule)} faults and {len(script.mishaps)} mishaps of single "
+        f"messages and writes; the last of {len(result.trace)} lines:",
+        file=sys.stderr,
+    )
+    for line in result.trace[-TRACE_LINES:]:
+        print(line, file=sys.stderr)
+    print(result.violation or "every promise was kept", file=sys.stderr)

@@ -1,0 +1,355 @@
+"""A whole cluster on virtual time: the core's machines, hosted as a node hosts them, over model disks and store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from ..core import controller as ctl
+from ..core import effects as fx
+from ..core import events as ev
+from ..core import records as rec
+from ..core import transitions
+from ..core.messages import CreateTopicRequest
+from ..core.replica import Replica, ReplicaSettings
+from ..core.types import PartitionId
+from .errors import require
+from .hosting import Hosting
+from .node import Host, Node
+from .oracle import Oracle
+from .requests import Requests
+from .settings import LAG_MAX, SESSION, STALL_MAX, Settings
+from .store import Reading, Store
+from .weather import Mishap
+
+
+class Cluster(Hosting):
+    """Nodes, store and oracle. `start` begins; the clients and the faults come from elsewhere."""
+
+    def __init__(
+        self,
+        seed: int,
+        settings: Settings,
+        script: Mapping[str, Mishap] | None = None,
+        *,
+        keep_trace: bool = False,
+    ) -> None:
+        super().__init__(seed, settings, script, keep_trace=keep_trace)
+        self.nodes = {number: Node(number) for number in range(1, settings.nodes + 1)}
+        self.store = Store()
+        self.oracle = Oracle(self)
+        self.events = 0
+        self.elections = self.isr_changes = self.truncations = 0
+        self.requests = Requests(self)
+        self.wishes: dict[int, int] = {}
+
+    def hosts_of(self, partition: PartitionId) -> list[Host]:
+        return [node.hosts[partition] for node in self.nodes.values() if partition in node.hosts]
+
+    def begin(self) -> None:
+        """Start every node, and ask for the topics until they are there."""
+        for node in self.nodes.values():
+            self.start(node)
+        self.later(0.5, self._watch_sessions)
+        self.later(1.0, self._wish)
+
+    # The store
+
+    def put_record(
+        self, record: rec.PartitionRecord, writer: str, joining: tuple[tuple[int, int], ...] = ()
+    ) -> int:
+        known = self.store.partitions.get(record.id)
+        before = known.record if known is not None else None
+        version = self.store.put_partition(record)
+        if before is None:
+            self.oracle.record_stored(None, record, writer, joining)
+            self._place(record)
+            return version
+        if record.leader != before.leader:
+            self.elections += 1
+        elif record.isr != before.isr:
+            self.isr_changes += 1
+        if self.trace.keep:
+            self.note(
+                f"{writer}: {record.id} v{version} leader {record.leader} epoch {record.leader_epoch} "
+                f"isr {list(record.isr)} elr {list(record.elr)}"
+            )
+        self.oracle.record_stored(before, record, writer, joining)
+        return version
+
+    def _place(self, record: rec.PartitionRecord) -> None:
+        """A new partition: its replicas exist from now on, with empty disks."""
+        for member in record.replicas:
+            node = self.nodes[member]
+            node.hosts[record.id] = host = Host(node, record.id, f"{member}/{record.id}")
+            if node.controller is not None:
+                self._open(host)
+
+    def store_changed(self) -> None:
+        reading = self.store.reading()
+        for node in self.nodes.values():
+            if not node.up or not self._reaches_store(node):
+                continue
+            mishap = self.weather.watch()
+            delay = self.delay()
+            if mishap is None:
+                self.on(node, delay, partial(self._look, node, reading))
+            elif mishap[0] == "late":
+                self.on(node, mishap[1], partial(self._look, node, reading))
+
+    def _reaches_store(self, node: Node) -> bool:
+        return not node.store_cuts and self.store.reachable
+
+    def read_store(self, node: Node) -> None:
+        def arrive() -> None:
+            if self._reaches_store(node):
+                self.on(node, self.delay(), partial(self._look, node, self.store.reading()))
+            else:
+                self.on(node, 0.5, lambda: self.read_store(node))
+
+        self.later(0.01 + 0.09 * self.random.random(), arrive)
+
+    def _look(self, node: Node, reading: Reading) -> None:
+        view = reading.view
+        if node.controller is None or view.revision < node.registered:
+            return
+        fresh = view.revision > node.seen
+        if view.revision >= node.seen:
+            node.seen = view.revision
+        for partition, host in list(node.hosts.items()):
+            replica, versioned = host.replica, view.partitions.get(partition)
+            if replica is None or versioned is None:
+                continue
+            if fresh and replica.live != reading.live:
+                self.step(host, ev.NodesChanged(live=reading.live))
+            if versioned.version != host.told_version or replica.awaits_record:
+                host.told_version = versioned.version
+                self.step(host, ev.RecordChanged(versioned=versioned))
+        self.control(node, ctl.ViewChanged(view=view))
+
+    def transact(self, node: Node, write: Callable[[], object], done: Callable[[object], None]) -> None:
+        """Do `write` in the store; `done` gets its result, or None if nobody knows."""
+        delay = 0.01 + 0.09 * self.random.random()
+        mishap = self.weather.write()
+        if not self._reaches_store(node):
+            self.on(node, 0.6, partial(done, None))
+        elif mishap is None:
+
+            def arrive() -> None:
+                result = write() if self.store.reachable else None
+                self.on(node, self.delay(), lambda: done(result))
+
+            self.later(delay, arrive)
+        else:
+            if mishap[0] == "landed":
+                self.later(mishap[1], lambda: write() if self.store.reachable else None)  # type: ignore[arg-type]
+            self.on(node, 0.6, partial(done, None))
+
+    # The controller
+
+    def control(self, node: Node, event: ctl.ControllerEvent) -> None:
+        controller = node.controller
+        assert controller is not None
+        self.events += 1
+        effects = controller.step(event)
+        self.trace.step(f"{self.now:.6f} {node.id} {type(event).__name__} {len(effects)}")
+        for effect in effects:
+            match effect:
+                case ctl.Commit():
+                    self.transact(node, partial(self._commit, node, effect), partial(self._committed, node))
+                case ctl.ReadView():
+                    self.read_store(node)
+                case ctl.ReplyCreateTopic():
+                    require(self.wishes.pop(effect.request_id, None) == node.process, "L5", effect)
+
+    def _commit(self, node: Node, commit: ctl.Commit) -> ctl.CommitDone:
+        store = self.store
+        for key, version in commit.checks.items():
+            if store.version(key) != version:
+                return ctl.CommitDone(outcome="conflict", key=key)
+        if any(put.ephemeral for put in commit.puts) and store.live.get(node.id) != node.incarnation:
+            return ctl.CommitDone(outcome="conflict", key=rec.CONTROLLER_KEY)
+        for put in commit.puts:
+            match put.record:
+                case rec.PartitionRecord():
+                    self.put_record(put.record, f"controller {node.id}")
+                case rec.TopicRecord():
+                    store.topics[put.record.name] = put.record
+                case rec.ControllerRecord():
+                    store.controller = put.record
+                case rec.EpochRecord() as epoch:
+                    require(epoch.controller_epoch > store.controller_epoch, "S5", epoch)
+                    store.controller_epoch = epoch.controller_epoch
+                    store.controller_epoch_version += 1
+        store.revision += 1
+        self.store_changed()
+        return ctl.CommitDone(outcome="committed", revision=store.revision)
+
+    def _committed(self, node: Node, result: object) -> None:
+        if node.controller is not None:
+            done = result if isinstance(result, ctl.CommitDone) else ctl.CommitDone(outcome="unknown")
+            self.control(node, done)
+
+    def _wish(self) -> None:
+        """Ask the controller for the topics, until they are there."""
+        missing = [topic for topic in self.settings.topics if topic.name not in self.store.topics]
+        if not missing:
+            return
+        ready = [node for node in self.nodes.values() if node.up and node.controller is not None]
+        ready.sort(key=lambda node: not (node.controller and node.controller.active))
+        if len(self.store.live) == len(self.nodes) and ready and not ready[0].paused:
+            for topic in missing:
+                config: dict[str, int | str] = {
+                    "min_insync_replicas": topic.min_insync_replicas,
+                    "unclean_leader_election": topic.unclean_leader_election,
+                }
+                request = CreateTopicRequest(
+                    name=topic.name,
+                    partitions=topic.partitions,
+                    replication_factor=topic.replication_factor,
+                    config=config,
+                )
+                wish = self.new_id()
+                self.wishes[wish] = ready[0].process
+                self.control(ready[0], ctl.CreateTopic(request_id=wish, request=request, topic_id=topic.name))
+        self.later(2.0, self._wish)
+
+    # Processes
+
+    def start(self, node: Node) -> None:
+        """A new process: it looks through its disks, then registers."""
+        node.up, node.paused = True, False
+        node.process += 1
+        node.held.clear()
+        for host in node.hosts.values():
+            was, flushed = list(host.disk.flat), host.disk.flushed
+            host.disk.recover()
+            self.oracle.recovered(host, was=was, flushed=flushed)
+            self.oracle.disk_changed(host)
+        self.note(f"node {node.id} starts")
+        self.on(node, 0.1, partial(self._register, node))
+
+    def _register(self, node: Node) -> None:
+        """Raise the incarnation and give up what may not be kept, in one transaction."""
+        process = node.process
+        incarnation = self.store.incarnations.get(node.id, 0)
+        seen = {p: self.store.partitions[p] for p in node.hosts}
+        rule = transitions.forget if node.lost_data else transitions.restarted
+        changes = [rule(versioned.record, node.id) for versioned in seen.values()]
+
+        def write() -> bool:
+            if self.store.incarnations.get(node.id, 0) != incarnation:
+                return False
+            if any(self.store.partitions[p] != versioned for p, versioned in seen.items()):
+                return False
+            self.store.register(node.id, incarnation + 1)
+            node.registered = self.store.revision
+            if node.up and node.process == process:
+                node.lost_data = False
+            for change in changes:
+                if change is not None:
+                    self.put_record(change, f"registration {node.id}")
+            self.store_changed()
+            return True
+
+        def done(result: object) -> None:
+            if result is True:
+                self._enter(node, incarnation + 1)
+            else:
+                self._register(node)
+
+        self.transact(node, write, done)
+
+    def _enter(self, node: Node, incarnation: int) -> None:
+        node.incarnation = incarnation
+        node.seen, node.renewed, node.checkpoint_since = -1, self.now, None
+        node.controller = ctl.Controller(node.id, incarnation)
+        for host in node.hosts.values():
+            self._open(host)
+        self._every_second(node)
+
+    def _open(self, host: Host) -> None:
+        host.forget(self.new_id())
+        settings = ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5)
+        host.replica = Replica(host.partition, host.node.id, host.node.incarnation, settings)
+        self.step(host, host.disk.opened())
+
+    def _every_second(self, node: Node) -> None:
+        for host in list(node.hosts.values()):
+            if host.replica is not None:
+                self.step(host, ev.Tick())
+                if self.chance(0.2) and host.busy_since is None:
+                    host.disk.flush()
+        if node.stalled_until <= self.now:
+            node.checkpoint_since = None
+        elif node.checkpoint_since is None:
+            node.checkpoint_since = self.now
+        if self._reaches_store(node):
+            self.renew(node)
+            self.read_store(node)
+        self.on(node, 1.0, partial(self._every_second, node))
+
+    def healthy(self, node: Node) -> bool:
+        """Whether a node may keep its session: one whose disk hangs must give way to others."""
+        return node.stall(self.now) <= STALL_MAX
+
+    def renew(self, node: Node) -> None:
+        """Keep the session; after a lost one register anew, as the same process."""
+        if node.controller is None or not self.healthy(node):
+            return
+        if self.store.live.get(node.id) != node.incarnation:
+            self.control(node, ctl.SessionLost())
+            if self.store.incarnations[node.id] == node.incarnation:
+                self.store.renew(node.id, node.incarnation)
+                self.store_changed()
+        node.renewed = self.now
+
+    def _watch_sessions(self) -> None:
+        if self.store.reachable:
+            for node in self.nodes.values():
+                if node.id in self.store.live and self.now - node.renewed > SESSION:
+                    self.end_session(node)
+        self.later(0.5, self._watch_sessions)
+
+    def end_session(self, node: Node) -> None:
+        if node.id in self.store.live:
+            self.note(f"the session of node {node.id} ends")
+            self.store.expire(node.id)
+            self.store_changed()
+
+    def stop_store(self, seconds: float) -> None:
+        """Nobody reaches the store for so long; sessions that ran out meanwhile end when it is back."""
+        self.store.reachable = False
+
+        def back() -> None:
+            self.store.reachable = True
+
+        self.later(seconds, back)
+
+    def kill(self, node: Node) -> None:
+        """The process is gone; what it wrote stays."""
+        node.up = False
+        node.controller = None
+        for host in node.hosts.values():
+            host.forget(self.new_id())
+
+    def resume(self, node: Node) -> None:
+        node.paused = False
+        held, node.held = node.held, []
+        for action in held:
+            if node.up:
+                action()
+
+    # For Hosting
+
+    def store_isr(self, proposal: fx.ProposeIsr) -> ev.Event:
+        known = self.store.partitions.get(proposal.record.id)
+        same = known is not None and known.version == proposal.version
+        members = all(self.store.live.get(node) == incarnation for node, incarnation in proposal.joining)
+        if same and members:
+            version = self.put_record(proposal.record, f"leader {proposal.record.leader}", proposal.joining)
+            self.store_changed()
+            return ev.IsrStored(proposal_id=proposal.proposal_id, version=version)
+        if not members and (same or self.chance(0.5)):
+            return ev.IsrRefused(proposal_id=proposal.proposal_id)
+        return ev.IsrUnclear(proposal_id=proposal.proposal_id)

@@ -1,0 +1,27 @@
+"""What can go wrong in a simulation, and what it is there to find."""
+
+from __future__ import annotations
+
+from ..errors import ReplicationError
+
+
+class SimulationError(ReplicationError):
+    """Root of the errors of `insync.replication.simulation`: it was asked for something that it cannot do."""
+
+
+class ReplayError(SimulationError):
+    """A replay file cannot be read, or is of another version."""
+
+
+class Violated(AssertionError):
+    """An invariant does not hold; `invariant` is its name, the text begins with it."""
+
+    def __init__(self, invariant: str, detail: object) -> None:
+        super().__init__(f"{invariant}: {detail}")
+        self.invariant = invariant
+
+
+def require(holds: bool, invariant: str, detail: object) -> None:
+    """Raise `Violated` unless `holds`."""
+    if not holds:
+        raise Violated(invariant, detail)

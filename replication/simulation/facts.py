@@ -1,0 +1,81 @@
+"""What the oracle knows of one partition: what was committed, promised, refused, and by whom it was led."""
+
+from __future__ import annotations
+
+import attrs
+
+from ..core.types import BatchMeta
+from .disk import Disk, Stored
+from .errors import require
+from .node import Host
+
+
+@attrs.define(eq=False)
+class PartitionFacts:
+    """`unclean`: an unclean election has been, and from then on no promise holds but agreement (S21)."""
+
+    name: str
+    min_isr: int
+    unclean: bool = False
+    committed: list[tuple[int, str]] = attrs.Factory(list)
+    """(epoch, payload) of each offset below the greatest high watermark that a leader ever had."""
+    leaders: dict[int, tuple[int, int]] = attrs.Factory(dict)
+    """(node, process) that leads, or led, each leader epoch."""
+    lines: dict[tuple[int, int], int] = attrs.Factory(dict)
+    """Each batch by (base offset, epoch): a number that stands for it and for all before it."""
+    promised: dict[str, int] = attrs.Factory(dict)
+    refused: set[str] = attrs.Factory(set)
+    written: set[str] = attrs.Factory(set)
+    sequences: dict[int, int] = attrs.Factory(dict)
+    latest: int = 0
+    _numbers: dict[tuple[int, int, str], int] = attrs.Factory(dict)
+
+    def agreed(self, disk: Disk) -> int:
+        """How many leading offsets of a log are the committed ones."""
+        at, end = disk.agreed, min(len(disk.flat), len(self.committed))
+        if at < end:
+            flat, committed = disk.flat, self.committed
+            while at < end and flat[at] == committed[at]:
+                at += 1
+            disk.agreed = at
+        return at
+
+    def line(self, host: Host, batch: Stored) -> None:
+        """S3: a batch of an epoch at an offset is one batch, with one history, wherever it stands."""
+        meta = batch.meta
+        before = host.disk.batches[-1].meta if host.disk.batches else None
+        earlier = self.lines[before.base_offset, before.leader_epoch] if before is not None else 0
+        content = earlier, meta.offset_count, batch.payload
+        number = self._numbers.setdefault(content, len(self._numbers) + 1)
+        held = self.lines.setdefault((meta.base_offset, meta.leader_epoch), number)
+        require(held == number, "S3", f"{host.name} appends another {meta} than stands elsewhere")
+
+    def commit(self, host: Host, high_watermark: int) -> None:
+        """S1, S12: what a leader commits goes on from what was committed, and no producer's batch is missing."""
+        known = len(self.committed)
+        require(self.agreed(host.disk) >= known, "S1", f"leader {host.name} shows another history")
+        require(
+            high_watermark <= host.disk.end, "S9", f"{host.name} commits {high_watermark} of {host.disk.end}"
+        )
+        self.committed += host.disk.flat[known:high_watermark]
+        host.disk.agreed = high_watermark
+        for meta in _between(host.disk, known, high_watermark):
+            if meta.producer_id >= 0:
+                expected = self.sequences.get(meta.producer_id, 0)
+                found = meta.base_sequence
+                require(
+                    found == expected,
+                    "S12",
+                    f"{self.name}: {found} of producer {meta.producer_id}, not {expected}",
+                )
+                self.sequences[meta.producer_id] = expected + meta.offset_count
+
+
+def _between(disk: Disk, start: int, end: int) -> list[BatchMeta]:
+    found: list[BatchMeta] = []
+    for batch in reversed(disk.batches):
+        if batch.meta.base_offset < start:
+            break
+        if batch.meta.next_offset <= end:
+            found.append(batch.meta)
+    return found[::-1]

@@ -1,0 +1,191 @@
+"""Does to a cluster what its schedule says, as far as the guarantees go: no more power failures than promised."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import attrs
+
+from ..core.types import NO_LEADER
+from .cluster import Cluster
+from .node import Node
+from .schedule import Fault
+
+
+class Injector:
+    """`applied` counts, by label, what was done; `cuts` the cut networks, `crashes` the ended processes."""
+
+    def __init__(self, cluster: Cluster, schedule: Sequence[Fault]) -> None:
+        self._cluster = cluster
+        self.applied: Counter[str] = Counter()
+        self.crashes = 0
+        self._allowed = min(topic.min_insync_replicas for topic in cluster.settings.topics) - 1
+        for fault in schedule:
+            cluster.later(fault.at, partial(self._apply, fault))
+        cluster.later(1.0, self._forgive)
+
+    def _apply(self, fault: Fault) -> None:
+        if self._cluster.calm:
+            return
+        nodes = [self._cluster.nodes[number] for number in fault.nodes]
+        if _KINDS[fault.kind](self, fault, nodes):
+            self.applied[fault.label] += 1
+            self._cluster.note(f"** {fault}")
+
+    # Processes and disks
+
+    def _kill(self, fault: Fault, nodes: list[Node]) -> bool:
+        alive = [node for node in nodes if node.up]
+        for node in alive:
+            self._crash(node, fault.seconds)
+        return bool(alive)
+
+    def _crash(self, node: Node, seconds: float) -> None:
+        self.crashes += 1
+        self._cluster.kill(node)
+        self._cluster.later(seconds, partial(self._restart, node))
+
+    def _restart(self, node: Node) -> None:
+        if not node.up and not self._cluster.calm:
+            self._cluster.start(node)
+
+    def _power_off(self, fault: Fault, nodes: list[Node]) -> bool:
+        """At most min ISR - 1 machines at a time may have lost what they hold of what was acknowledged."""
+        node, oracle = nodes[0], self._cluster.oracle
+        if not node.up or len(oracle.risky | {node.id}) > self._allowed:
+            return False
+        oracle.risky.add(node.id)
+        node.lost_data = True
+        self._crash(node, fault.seconds)
+        for host in node.hosts.values():
+            disk = host.disk
+            kept = disk.flushed + round(fault.amount * (disk.end - disk.flushed))
+            disk.lose_power(kept, torn=fault.label == "DK")
+            disk.high_watermark = round(fault.amount * disk.high_watermark)
+            oracle.quorum(host.partition)
+        return True
+
+    def _forgive(self) -> None:
+        """A machine that holds everything again, in an ISR that is large enough, may lose it again."""
+        risky = self._cluster.oracle.risky
+        for number in sorted(risky):
+            if self._whole(self._cluster.nodes[number]):
+                risky.discard(number)
+        self._cluster.later(1.0, self._forgive)
+
+    def _whole(self, node: Node) -> bool:
+        if node.lost_data or not node.up or node.controller is None:
+            return False
+        for partition, host in node.hosts.items():
+            record = self._cluster.store.partitions[partition].record
+            facts = self._cluster.oracle.partitions[partition]
+            enough = node.id in record.isr and len(record.isr) >= record.min_isr
+            if not enough or facts.agreed(host.disk) < len(facts.committed):
+                return False
+        return True
+
+    def _pause(self, fault: Fault, nodes: list[Node]) -> bool:
+        node = nodes[0]
+        if not node.up or node.paused:
+            return False
+        node.paused = True
+        process = node.process
+
+        def resume() -> None:
+            if node.up and node.paused and node.process == process:
+                self._cluster.resume(node)
+
+        self._cluster.later(fault.seconds, resume)
+        return True
+
+    def _hang(self, fault: Fault, nodes: list[Node]) -> bool:
+        nodes[0].stalled_until = self._cluster.now + fault.seconds
+        return True
+
+    # Network, clocks, store
+
+    def _cut(self, fault: Fault, nodes: list[Node]) -> bool:
+        one, other = nodes[0].id, nodes[1].id
+        pairs = [(one, other)] if fault.kind == "cut one way" else [(one, other), (other, one)]
+        self._cluster.cut(pairs, fault.seconds)
+        return True
+
+    def _isolate(self, fault: Fault, nodes: list[Node]) -> bool:
+        alone = nodes[0].id
+        others = [other for other in self._cluster.nodes if other != alone]
+        self._cluster.cut([pair for o in others for pair in ((alone, o), (o, alone))], fault.seconds)
+        return True
+
+    def _drift(self, fault: Fault, nodes: list[Node]) -> bool:
+        node, cluster = nodes[0], self._cluster
+        node.set_clock(cluster.now, rate=fault.amount)
+        cluster.later(fault.seconds, lambda: node.set_clock(cluster.now))
+        return True
+
+    def _set_ahead(self, fault: Fault, nodes: list[Node]) -> bool:
+        nodes[0].set_clock(self._cluster.now, ahead=fault.amount)
+        return True
+
+    def _lose_store(self, fault: Fault, nodes: list[Node]) -> bool:
+        node = nodes[0]
+        node.store_cuts += 1
+        self._cluster.later(fault.seconds, partial(self._find_store, node))
+        return True
+
+    @staticmethod
+    def _find_store(node: Node) -> None:
+        node.store_cuts = max(0, node.store_cuts - 1)
+
+    def _stop_store(self, fault: Fault, nodes: list[Node]) -> bool:
+        if not self._cluster.store.reachable:
+            return False
+        self._cluster.stop_store(fault.seconds)
+        return True
+
+    def _end_session(self, fault: Fault, nodes: list[Node]) -> bool:
+        if nodes[0].id not in self._cluster.store.live:
+            return False
+        self._cluster.end_session(nodes[0])
+        return True
+
+    def _move(self, fault: Fault, nodes: list[Node]) -> bool:
+        """Move a leadership to another living member, as a planned election does."""
+        store = self._cluster.store
+        records = [versioned.record for versioned in store.partitions.values()]
+        if not records:
+            return False
+        place = fault.amount * len(records)
+        record = records[int(place)]
+        others = [m for m in record.isr if m != record.leader and m in store.live]
+        if not others or record.leader == NO_LEADER:
+            return False
+        moved = attrs.evolve(
+            record,
+            leader=others[int(place % 1 * len(others))],
+            leader_epoch=record.leader_epoch + 1,
+            partition_epoch=record.partition_epoch + 1,
+        )
+        self._cluster.put_record(moved, "mover")
+        self._cluster.store_changed()
+        return True
+
+
+_KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
+    "kill": Injector._kill,
+    "kill at once": Injector._kill,
+    "power off": Injector._power_off,
+    "tear a write of": Injector._power_off,
+    "pause": Injector._pause,
+    "cut": Injector._cut,
+    "cut one way": Injector._cut,
+    "isolate": Injector._isolate,
+    "drift the clock of": Injector._drift,
+    "set ahead the clock of": Injector._set_ahead,
+    "cut from the store": Injector._lose_store,
+    "end the session of": Injector._end_session,
+    "stop the store, as seen by": Injector._stop_store,
+    "hang the disk of": Injector._hang,
+    "move leadership from": Injector._move,
+}

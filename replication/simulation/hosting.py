@@ -1,0 +1,270 @@
+"""How a node carries out what a replica asks for: log jobs in order, fetches, proposals, answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.errors import ErrorCode
+from ..core.types import CONSUMER
+from .disk import Stored
+from .errors import require
+from .node import Host, Node, ParkedFetch
+from .world import World
+
+if TYPE_CHECKING:
+    from .oracle import Oracle
+    from .requests import Requests
+
+FETCH_WAIT = 0.5
+FETCH_TIMEOUT = 1.5
+
+
+class Hosting(World):
+    """The part of a cluster between its replicas and everything else."""
+
+    nodes: dict[int, Node]
+    oracle: Oracle
+    requests: Requests
+    events: int
+    truncations: int
+
+    def read_store(self, node: Node) -> None:
+        raise NotImplementedError
+
+    def transact(self, node: Node, write: Callable[[], object], done: Callable[[object], None]) -> None:
+        raise NotImplementedError
+
+    def store_isr(self, proposal: fx.ProposeIsr) -> ev.Event:
+        raise NotImplementedError
+
+    def step(self, host: Host, event: ev.Event, asked_in: int | None = None) -> None:
+        """One event into one replica; the oracle looks on, then the effects are carried out.
+
+        `asked_in`: the leader epoch of the question that the event answers, where it does not say so itself.
+        """
+        replica = host.replica
+        if replica is None:
+            return
+        self.events += 1
+        oracle = self.oracle
+        before = oracle.before(host, event, asked_in)
+        effects = replica.step(event, host.node.clock(self.now))
+        log = replica.log
+        self.trace.step(
+            f"{self.now:.6f} {host.name} {type(event).__name__} {log.log_end_offset} {log.high_watermark} "
+            f"{replica.leader_epoch} {len(effects)}"
+        )
+        oracle.after(host, event, effects, before)
+        if self.random.random() < 0.1:
+            host.disk.high_watermark = log.high_watermark
+        for effect in effects:
+            action = _ACTIONS.get(type(effect))
+            if action is not None:
+                action(self, host, effect)
+
+    # The log
+
+    def _enqueue(self, host: Host, job: fx.Append | fx.AssignEpoch | fx.Truncate) -> None:
+        if isinstance(job, fx.Truncate):
+            self.truncations += 1
+            self.oracle.truncating(host)
+            if self.trace.keep:
+                self.note(f"{host.name} cuts {host.disk.end} to {job.offset}")
+        host.jobs.append(job)
+        self._work(host)
+
+    def _work(self, host: Host) -> None:
+        if host.busy_since is not None or not host.jobs:
+            return
+        host.busy_since = self.now
+        mishap = self.weather.job()
+        self._do_after(host, host.worker, mishap[1] if mishap and mishap[0] == "slow" else 0.005, mishap)
+
+    def _do_after(self, host: Host, worker: int, delay: float, mishap: tuple[str, float] | None) -> None:
+        def do() -> None:
+            if host.worker != worker:
+                return
+            if host.node.stalled_until > self.now:
+                self._do_after(host, worker, host.node.stalled_until - self.now, mishap)
+            elif mishap is not None and mishap[0] == "fails":
+                self._fail_log(host, mishap[1])
+            else:
+                report = self.carry_out(host, host.jobs.popleft())
+                self.oracle.disk_changed(host)
+                self.on(host.node, 0.02 * self.random.random(), partial(told, report))
+
+        def told(report: ev.Event) -> None:
+            if host.worker == worker:
+                host.busy_since = None
+                self.step(host, report)
+                self._work(host)
+
+        self.on(host.node, delay, do)
+
+    def carry_out(self, host: Host, job: fx.Append | fx.AssignEpoch | fx.Truncate) -> ev.Event:
+        """Do a job on the disk; what the replica is to be told of it."""
+        disk = host.disk
+        match job:
+            case fx.Append(leader_epoch=None):
+                assert isinstance(job.handle, tuple)
+                self.oracle.appending(host, job.handle)
+                return ev.Appended(log_end_offset=disk.end)
+            case fx.Append():
+                stored = tuple(Stored(batch, str(job.handle)) for batch in job.batches)
+                require(job.leader_epoch == job.batches[0].leader_epoch, "S4", job)
+                self.oracle.appending(host, stored, leading=job.leader_epoch)
+                return ev.Appended(log_end_offset=disk.end)
+            case fx.AssignEpoch():
+                disk.assign(job.epoch, job.start_offset)
+                return ev.EpochAssigned()
+            case fx.Truncate():
+                disk.truncate(0 if job.restart else job.offset)
+                return disk.truncated()
+
+    def _fail_log(self, host: Host, seconds: float) -> None:
+        """The disk refuses a write; the log is closed, and opened again after a while."""
+        host.jobs.clear()
+        host.worker, host.busy_since = self.new_id(), None
+        self.note(f"the log of {host.name} fails")
+        self.step(host, ev.LogFailed(reason="the disk refused a write"))
+        worker = host.worker
+
+        def open_again() -> None:
+            if host.worker == worker:
+                host.disk.trim_epochs()
+                self.step(host, host.disk.opened())
+
+        self.on(host.node, seconds, open_again)
+
+    # Fetch
+
+    def _fetch_next(self, host: Host, effect: fx.FetchNext) -> None:
+        host.question = self.new_id()
+        self.on(host.node, 0.3 if effect.delayed else 0.0, partial(self._fetch, host, effect, host.question))
+
+    def _stop_fetch(self, host: Host, effect: fx.StopFetch) -> None:
+        host.question = self.new_id()
+
+    def _fetch(self, host: Host, effect: fx.FetchNext, question: int) -> None:
+        if host.question != question:
+            return
+        node, target = host.node, self.nodes[effect.leader]
+        event = ev.Fetch(
+            request_id=0,
+            replica_id=node.id,
+            incarnation=node.incarnation,
+            leader_epoch=effect.leader_epoch,
+            fetch_offset=effect.fetch_offset,
+            last_fetched_epoch=effect.last_fetched_epoch,
+            high_watermark=effect.high_watermark,
+        )
+
+        def reply(answer: ev.Fetched) -> None:
+            self.send(target.id, node, partial(self.step, host, answer))
+
+        def late() -> None:
+            if host.question == question:
+                self.step(
+                    host,
+                    ev.FetchFailed(fetch_offset=effect.fetch_offset, leader_epoch=effect.leader_epoch),
+                )
+
+        peer = target.hosts[host.partition]
+        self.send(node.id, target, partial(self.serve, peer, event, reply))
+        self.on(node, FETCH_TIMEOUT, late)
+
+    def serve(self, host: Host, event: ev.Fetch, reply: Callable[[ev.Fetched], None]) -> None:
+        """A fetch arrives; it is answered, or parked until there is news or it has waited enough."""
+        if host.replica is None:
+            return
+        event = attrs.evolve(event, request_id=self.new_id())
+        host.parked[event.request_id] = ParkedFetch(event, reply)
+        self.step(host, event)
+        if event.request_id in host.parked:
+            self.on(host.node, FETCH_WAIT, partial(self._give_up_waiting, host, event.request_id))
+
+    def _give_up_waiting(self, host: Host, request_id: int) -> None:
+        parked = host.parked.get(request_id)
+        if parked is not None:
+            parked.waited = True
+            self.step(host, parked.event)
+
+    def _wake(self, host: Host, effect: fx.Wake) -> None:
+        if host.parked and not host.waking:
+            host.waking = True
+            self.on(host.node, 0.0, partial(self._ask_again, host, host.worker))
+
+    def _ask_again(self, host: Host, worker: int) -> None:
+        host.waking = False
+        for request_id in list(host.parked):
+            parked = host.parked.get(request_id)
+            if parked is not None:
+                self.step(host, parked.event)
+
+    def _reply_fetch(self, host: Host, effect: fx.ReplyFetch) -> None:
+        parked = host.parked.get(effect.request_id)
+        if parked is None or (not effect.news and not parked.waited):
+            return
+        del host.parked[effect.request_id]
+        event = parked.event
+        batches: tuple[Stored, ...] = ()
+        if effect.error == ErrorCode.NONE and effect.diverging is None:
+            batches = host.disk.read(
+                event.fetch_offset, effect.limit_offset, 1 + int(self.random.random() * 4)
+            )
+        if event.replica_id == CONSUMER:
+            self.oracle.read(host.partition, event.fetch_offset, batches)
+        parked.reply(
+            ev.Fetched(
+                fetch_offset=event.fetch_offset,
+                leader_epoch=event.leader_epoch,
+                last_fetched_epoch=event.last_fetched_epoch,
+                error=effect.error,
+                high_watermark=effect.high_watermark,
+                log_start_offset=effect.log_start_offset,
+                log_end_offset=effect.log_end_offset,
+                diverging=effect.diverging,
+                batches=tuple([batch.meta for batch in batches]),
+                handle=batches,
+            )
+        )
+
+    # ISR and produce
+
+    def _propose_isr(self, host: Host, proposal: fx.ProposeIsr) -> None:
+        self.transact(host.node, partial(self.store_isr, proposal), partial(self._isr_told, host, proposal))
+
+    def _isr_told(self, host: Host, proposal: fx.ProposeIsr, result: object) -> None:
+        event = result if result is not None else ev.IsrUnclear(proposal_id=proposal.proposal_id)
+        self.step(host, event, proposal.record.leader_epoch)  # type: ignore[arg-type]
+
+    def _read_record(self, host: Host, effect: fx.ReadRecord) -> None:
+        self.read_store(host.node)
+
+    def _reply_produce(self, host: Host, effect: fx.ReplyProduce) -> None:
+        self.requests.answered(host, effect)
+
+    def _role_changed(self, host: Host, effect: fx.RoleChanged) -> None:
+        if self.trace.keep:
+            self.note(f"{host.name} is {effect.role} of epoch {effect.leader_epoch}: {effect.reason}")
+
+
+_ACTIONS: dict[type, Callable[..., None]] = {
+    fx.Append: Hosting._enqueue,
+    fx.AssignEpoch: Hosting._enqueue,
+    fx.Truncate: Hosting._enqueue,
+    fx.ReplyProduce: Hosting._reply_produce,
+    fx.ReplyFetch: Hosting._reply_fetch,
+    fx.Wake: Hosting._wake,
+    fx.FetchNext: Hosting._fetch_next,
+    fx.StopFetch: Hosting._stop_fetch,
+    fx.ProposeIsr: Hosting._propose_isr,
+    fx.ReadRecord: Hosting._read_record,
+    fx.RoleChanged: Hosting._role_changed,
+}

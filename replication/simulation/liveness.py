@@ -1,0 +1,54 @@
+"""What must come true once faults stop: L1 to L7, L9 and L10."""
+
+from __future__ import annotations
+
+from ..core.records import PartitionRecord
+from ..core.types import NO_LEADER
+from .clients import Producer
+from .cluster import Cluster
+from .errors import require
+
+
+def check_health(cluster: Cluster, producers: list[Producer], *, without: int | None = None) -> None:
+    """Everything leads, follows and is answered; `without` is a node that is down or hangs, and must be out."""
+    for topic in cluster.settings.topics:
+        require(topic.name in cluster.store.topics, "L1", f"topic {topic.name} was never created")
+    for versioned in cluster.store.partitions.values():
+        _check_partition(cluster, versioned.record, without)
+    overdue = [sent for sent in cluster.requests.overdue() if sent.node != without]
+    require(not overdue, "L5", f"never answered: {overdue[:1]}")
+    for host in (h for node in cluster.nodes.values() if node.id != without for h in node.hosts.values()):
+        require(len(host.parked) < 100, "L5", f"{host.name} keeps {len(host.parked)} fetches")
+    if without is None:
+        for producer in producers:
+            _check_producer(cluster, producer)
+
+
+def _check_producer(cluster: Cluster, producer: Producer) -> None:
+    facts = cluster.oracle.partitions[producer.partition]
+    settled = all(entry.acknowledged for entry in producer.window)
+    require(settled or facts.unclean, "L9", f"{facts.name}: never acknowledged: {list(producer.window)}")
+
+
+def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | None) -> None:
+    members = {node for node in record.replicas if node != without}
+    require(record.leader != NO_LEADER and record.leader != without, "L1", record)
+    require(without not in record.isr, "L7", f"node {without} is gone: {record}")
+    require(members == set(record.isr), "L2", record)
+    leader = cluster.nodes[record.leader].hosts[record.id].replica
+    if leader is None or leader.leader is None:
+        require(False, "L1", f"node {record.leader} does not lead: {record}")
+        return
+    require(leader.leader.change.pending is None, "L4", leader.leader.change.pending)
+    if len(record.isr) < record.min_isr:
+        return
+    for member in members:
+        replica = cluster.nodes[member].hosts[record.id].replica
+        assert replica is not None
+        ends = (replica.log.high_watermark, replica.log.log_end_offset, replica.log.outstanding)
+        expected = (leader.log.log_end_offset, leader.log.log_end_offset, 0)
+        require(ends == expected, "L3", f"{record.id} on {member}: {replica.log}, leader: {leader.log}")
+
+
+def leaderships(cluster: Cluster) -> list[tuple[int, int]]:
+    return [(v.record.leader, v.record.leader_epoch) for v in cluster.store.partitions.values()]

@@ -1,0 +1,100 @@
+"""A simulated node: its clock, its process, its replicas with their disks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import attrs
+
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.controller import Controller
+from ..core.replica import Replica
+from ..core.types import PartitionId
+from .disk import Disk
+
+LogJob = fx.Append | fx.AssignEpoch | fx.Truncate
+
+
+@attrs.define(eq=False)
+class ParkedFetch:
+    """A fetch that waits for news; `waited`: it has waited long enough and takes any answer."""
+
+    event: ev.Fetch
+    reply: Callable[[ev.Fetched], None]
+    waited: bool = False
+
+
+@attrs.define(eq=False)
+class Host:
+    """One replica on one node, with what the process knows (lost when it dies) and its disk (which stays)."""
+
+    node: Node
+    partition: PartitionId
+    name: str
+    disk: Disk = attrs.Factory(Disk)
+    replica: Replica | None = None
+    jobs: deque[LogJob] = attrs.Factory(deque)
+    worker: int = 0
+    busy_since: float | None = None
+    parked: dict[int, ParkedFetch] = attrs.Factory(dict)
+    waking: bool = False
+    question: int = 0
+    told_version: int = -1
+
+    def forget(self, worker: int) -> None:
+        """The process has gone, and with it all but the disk."""
+        self.replica = None
+        self.jobs.clear()
+        self.parked.clear()
+        self.worker, self.busy_since = worker, None
+        self.waking = False
+        self.told_version = -1
+
+
+@attrs.define(eq=False)
+class Node:
+    """`process` counts the processes that have stood for it, registered or not; `incarnation` those registered."""
+
+    id: int
+    hosts: dict[PartitionId, Host] = attrs.Factory(dict)
+    controller: Controller | None = None
+    up: bool = False
+    paused: bool = False
+    process: int = 0
+    incarnation: int = 0
+    held: list[Callable[[], None]] = attrs.Factory(list)
+    renewed: float = 0.0
+    seen: int = -1
+    registered: int = 0
+    """The revision of this process's registration: what was read before is of its predecessor."""
+    lost_data: bool = False
+    """Whether its disk has lost something that no registration has told of yet."""
+    store_cuts: int = 0
+    stalled_until: float = 0.0
+    checkpoint_since: float | None = None
+    """Since when a checkpoint, which is written every second, has not come to an end."""
+    clock_rate: float = 1.0
+    clock_at: tuple[float, float] = (0.0, 0.0)
+
+    def clock(self, now: float) -> float:
+        """The reading of this node's monotonic clock at virtual time `now`."""
+        since, reading = self.clock_at
+        return reading + (now - since) * self.clock_rate
+
+    def set_clock(self, now: float, *, rate: float = 1.0, ahead: float = 0.0) -> None:
+        """Let the clock go on at another rate, from its reading plus `ahead` seconds."""
+        self.clock_at = now, self.clock(now) + ahead
+        self.clock_rate = rate
+
+    def world_time(self, reading: float) -> float:
+        """How long a span of `reading` seconds on this clock takes, in virtual time."""
+        return reading / self.clock_rate
+
+    def stall(self, now: float) -> float:
+        """For how long the oldest unfinished write to a disk of this node has been waiting."""
+        since = [host.busy_since for host in self.hosts.values() if host.busy_since is not None]
+        if self.checkpoint_since is not None:
+            since.append(self.checkpoint_since)
+        return now - min(since) if since else 0.0

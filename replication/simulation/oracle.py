@@ -1,0 +1,266 @@
+"""What must be true of a cluster, told from outside: the disks, the store and the answers.
+
+The names are those of the page on the protocol. Every check is made as soon as what it is about may have changed,
+and of nothing else; `recheck` makes all of them anew from scratch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.records import PartitionRecord
+from ..core.types import NO_LEADER, PartitionId
+from . import chain
+from .disk import Stored
+from .errors import require
+from .facts import PartitionFacts
+from .node import Host
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .requests import Sent
+
+_CHANGES_LOG = (ev.Appended, ev.EpochAssigned, ev.Truncated, ev.Opened)
+Before = tuple[bool, tuple[object, ...] | None]
+
+
+class Oracle:
+    """Knows what was committed, who led when, and what was promised to whom."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.partitions: dict[PartitionId, PartitionFacts] = {}
+        self.risky: set[int] = set()
+        """Nodes that lost what they had not flushed, and do not yet hold again what was committed."""
+        self.unclean_elections = 0
+        self._versions: dict[tuple[str, int], int] = {}
+        self._cuts: dict[tuple[str, int, int], int] = {}
+
+    # Around every step of a replica
+
+    def before(self, host: Host, event: ev.Event, asked_in: int | None) -> Before:
+        """Whether the replica leads, and, if the event is of another leader epoch, its state."""
+        replica = host.replica
+        assert replica is not None
+        led = replica.leader is not None
+        if asked_in is None:
+            if isinstance(event, ev.Fetch):
+                asked_in = event.leader_epoch if event.replica_id >= 0 else None
+            elif isinstance(event, ev.Fetched):
+                asked_in = event.leader_epoch
+        stale = asked_in is not None and asked_in != replica.leader_epoch
+        return led, (self._state(host) if stale else None)
+
+    def after(self, host: Host, event: ev.Event, effects: list[fx.Effect], before: Before) -> None:
+        replica = host.replica
+        assert replica is not None
+        led, state = before
+        log, disk = replica.log, host.disk
+        shape = 0 <= log.log_start_offset <= log.high_watermark <= log.log_end_offset <= log.next_offset
+        if not shape or (not log.outstanding and log.log_end_offset > disk.end):
+            require(False, "S9", f"{host.name}: {log}, on disk {disk.end}")
+        if state is not None:
+            require(state == self._state(host), "S13", f"{host.name} heeds {event}")
+        if isinstance(event, ev.RecordChanged | ev.IsrStored):
+            self._version_known(host)
+        if isinstance(event, _CHANGES_LOG) and log.outstanding == 0 and replica.role != "closed":
+            cached = list(log.epochs.entries)
+            require(cached == disk.epochs, "S14", f"{host.name}: {cached}, on disk {disk.epochs}")
+        leads = replica.leader is not None
+        facts = self.partitions[host.partition]
+        if leads:
+            self._led(host, facts)
+        if facts.unclean or disk.agreed >= log.high_watermark <= len(facts.committed):
+            return
+        if not led and not leads:
+            seen = min(log.high_watermark, disk.end)
+            require(facts.agreed(disk) >= seen, "S3b", f"{host.name} shows what is not committed")
+        elif log.high_watermark > len(facts.committed):
+            facts.commit(host, log.high_watermark)
+            self.quorum(host.partition)
+        else:
+            require(
+                facts.agreed(disk) >= log.high_watermark, "S1", f"leader {host.name} shows another history"
+            )
+
+    @staticmethod
+    def _state(host: Host) -> tuple[object, ...]:
+        """What no message of another leader epoch may change."""
+        replica = host.replica
+        assert replica is not None
+        leader, log = replica.leader, replica.log
+        pending = leader.change.pending if leader is not None else None
+        followers = leader.followers.values() if leader is not None else ()
+        return (
+            log.log_end_offset,
+            log.next_offset,
+            log.high_watermark,
+            log.outstanding,
+            replica.versioned,
+            pending.proposal if pending is not None else None,
+            tuple((f.node_id, f.log_end_offset, f.incarnation) for f in followers),
+        )
+
+    def _version_known(self, host: Host) -> None:
+        replica = host.replica
+        assert replica is not None
+        if replica.versioned is not None:
+            key = host.name, host.node.process
+            known, version = self._versions.get(key, 0), replica.versioned.version
+            require(version >= known, "S5", f"{host.name} went back from version {known} to {version}")
+            self._versions[key] = version
+
+    def _led(self, host: Host, facts: PartitionFacts) -> None:
+        assert host.replica is not None
+        epoch, me = host.replica.leader_epoch, (host.node.id, host.node.process)
+        holder = facts.leaders.setdefault(epoch, me)
+        require(holder == me, "S4", f"epoch {epoch} of {facts.name} led by {holder} and by {me}")
+
+    # The disks
+
+    def appending(self, host: Host, batches: tuple[Stored, ...], *, leading: int | None = None) -> None:
+        """Before batches are written: in order, of epochs that do not go back, by who leads if it leads."""
+        facts, disk = self.partitions[host.partition], host.disk
+        if leading is not None:
+            holder = facts.leaders.get(leading)
+            me = host.node.id, host.node.process
+            require(holder == me, "S4", f"{host.name} writes in epoch {leading}, which {holder} leads")
+        for batch in batches:
+            require(batch.meta.base_offset == disk.end, "S5", f"{host.name}: {batch.meta} after {disk.end}")
+            last = disk.batches[-1].meta.leader_epoch if disk.batches else -1
+            require(batch.meta.leader_epoch >= last, "S5", f"{host.name}: {batch.meta} after epoch {last}")
+            facts.line(host, batch)
+            require(batch.payload not in facts.refused, "S18", f"{batch.payload} was refused and is written")
+            facts.written.add(batch.payload)
+            disk.append((batch,))
+
+    def disk_changed(self, host: Host) -> None:
+        """S14 for the end of the log, S7 for all that may be elected."""
+        disk = host.disk
+        for epoch, start in disk.epochs[-2:]:
+            if start < disk.end:
+                first = start == 0 or disk.flat[start - 1][0] < epoch
+                require(first and disk.flat[start][0] == epoch, "S14", f"{host.name}: {disk.epochs}")
+        if disk.flat and not any(entry.epoch == disk.flat[-1][0] for entry in disk.epochs[-2:]):
+            require(False, "S14", f"{host.name}: {disk.epochs} without epoch {disk.flat[-1][0]}")
+        self.quorum(host.partition)
+
+    def truncating(self, host: Host) -> None:
+        """L6: within one leader epoch each cut drops an epoch, so there are no more cuts than epochs."""
+        assert host.replica is not None
+        key = host.name, host.node.process, host.replica.leader_epoch
+        rounds = self._cuts[key] = self._cuts.get(key, 0) + 1
+        require(rounds <= len(host.disk.epochs) + 3, "L6", f"{host.name} cuts for the {rounds}th time")
+
+    def recovered(self, host: Host, *, was: list[tuple[int, str]], flushed: int) -> None:
+        """S15: what is found after a stop is what was written, whole, and all of it that was flushed."""
+        disk = host.disk
+        require(disk.flat == was[: disk.end], "S15", f"{host.name} has what it never wrote")
+        require(disk.end >= flushed, "S15", f"{host.name} ends at {disk.end}, flushed to {flushed}")
+        require(disk.torn is None, "S15", f"{host.name} has a torn batch at {disk.torn}")
+
+    def quorum(self, partition: PartitionId) -> None:
+        """S7 in its strong form: whoever may be elected cleanly has every committed record."""
+        cluster, facts = self._cluster, self.partitions[partition]
+        versioned = cluster.store.partitions.get(partition)
+        if versioned is None or facts.unclean:
+            return
+        committed = len(facts.committed)
+        for member in (*versioned.record.isr, *versioned.record.elr):
+            node = cluster.nodes[member]
+            disk = node.hosts[partition].disk
+            if disk.agreed < committed and not node.lost_data:
+                held = facts.agreed(disk)
+                require(held == committed, "S7", f"node {member} has {held} of {committed}: {versioned}")
+
+    # The store
+
+    def record_stored(
+        self,
+        before: PartitionRecord | None,
+        record: PartitionRecord,
+        writer: str,
+        joining: tuple[tuple[int, int], ...],
+    ) -> None:
+        store = self._cluster.store
+        chain.check_shape(record)
+        if writer.startswith("controller"):
+            right = record.controller_epoch == store.controller_epoch
+            require(
+                right, "S13", f"{writer} of epoch {record.controller_epoch} wrote in {store.controller_epoch}"
+            )
+        if before is None:
+            self.partitions[record.id] = PartitionFacts(str(record.id), record.min_isr)
+            return
+        chain.check_step(before, record, writer)
+        incarnations = dict(joining)
+        for member in set(record.isr) - set(before.isr) if writer.startswith("leader") else ():
+            named = incarnations.get(member)
+            require(named == store.incarnations[member], "S9", f"{writer} adds {member} as {named}: {record}")
+        if chain.is_unclean(before, record):
+            self._unclean(before, record)
+        elif record.leader not in (before.leader, NO_LEADER):
+            self._elected(record)
+        self.quorum(record.id)
+
+    def _elected(self, record: PartitionRecord) -> None:
+        facts, chosen = self.partitions[record.id], self._cluster.nodes[record.leader]
+        if not facts.unclean and not chosen.lost_data:
+            held = facts.agreed(chosen.hosts[record.id].disk)
+            require(held == len(facts.committed), "S8", f"node {chosen.id} elected with {held}: {record}")
+
+    def _unclean(self, before: PartitionRecord, record: PartitionRecord) -> None:
+        """S21: only by policy, or because the last that were known to be eligible are back."""
+        policy = self._cluster.store.topics[record.topic].config.unclean_leader_election
+        asked = policy == "any" or record.leader in before.last_known_elr
+        require(asked, "S21", f"nobody asked for an unclean election: {record}, after {before}")
+        self.partitions[record.id].unclean = True
+        self.unclean_elections += 1
+
+    # Clients
+
+    def promised(self, sent: Sent, base: int) -> None:
+        """S2, S12: an acks=all answer without an error."""
+        facts = self.partitions[sent.partition]
+        if facts.unclean:
+            return
+        count = sent.batch.offset_count
+        here = facts.committed[base : base + count]
+        held = len(here) == count and all(payload == sent.payload for _, payload in here)
+        require(held, "S2", f"{facts.name}: {sent.payload} promised at {base}: {here}")
+        known = facts.promised.setdefault(sent.payload, base)
+        require(known == base, "S12", f"{facts.name}: {sent.payload} promised at {known} and at {base}")
+        copies = sum(
+            facts.agreed(host.disk) >= base + count or host.node.id in self.risky
+            for host in self._cluster.hosts_of(sent.partition)
+        )
+        require(copies >= facts.min_isr, "S2", f"{facts.name}: {sent.payload} is on {copies} disks")
+
+    def refused(self, sent: Sent) -> None:
+        """S18: an answer that says that the batch is certainly in no log."""
+        facts = self.partitions[sent.partition]
+        require(sent.payload not in facts.written, "S18", f"{sent.payload} is written and was refused")
+        facts.refused.add(sent.payload)
+
+    def read(self, partition: PartitionId, offset: int, batches: tuple[Stored, ...]) -> None:
+        """S10, S11: a consumer gets committed records only, and always the same."""
+        facts = self.partitions[partition]
+        for meta, payload in batches:
+            right = [(meta.leader_epoch, payload)] * meta.offset_count
+            there = facts.committed[meta.base_offset : meta.next_offset]
+            require(
+                facts.unclean or there == right, "S10", f"{facts.name}: read {meta}, committed is {there}"
+            )
+
+    def latest(self, host: Host, offset: int) -> None:
+        """S11: who leads by the store's record never tells of an earlier end than was told before."""
+        facts = self.partitions[host.partition]
+        versioned = self._cluster.store.partitions[host.partition]
+        record = versioned.record
+        assert host.replica is not None
+        current = (record.leader, record.leader_epoch) == (host.node.id, host.replica.leader_epoch)
+        if current and not facts.unclean:
+            require(offset >= facts.latest, "S11", f"{host.name}: latest is {offset}, and was {facts.latest}")
+        facts.latest = max(facts.latest, offset)

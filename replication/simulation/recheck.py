@@ -1,0 +1,114 @@
+"""The invariants of a cluster's state, all of them, from scratch: what the oracle works out step by step."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from ..core.types import PartitionId
+from . import chain
+from .errors import require
+from .facts import PartitionFacts
+from .node import Host
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
+
+def recheck(cluster: Cluster) -> None:
+    """Raise `Violated` at the first state invariant that does not hold."""
+    for partition, facts in cluster.oracle.partitions.items():
+        hosts = cluster.hosts_of(partition)
+        for host in hosts:
+            _log_in_order(host)
+            _epochs_agree(host)
+            _shows_committed(host, facts)
+        for one, other in combinations(hosts, 2):
+            _logs_match(one, other)
+            if not facts.unclean:
+                _prefixes_agree(one, other)
+        if not facts.unclean:
+            _electable_are_complete(cluster, partition, facts)
+            _promises_stand(facts)
+            _sequences_stand(hosts, facts)
+        require(
+            not facts.refused & facts.written, "S18", f"refused and written: {facts.refused & facts.written}"
+        )
+        chain.check_shape(cluster.store.partitions[partition].record)
+
+
+def _log_in_order(host: Host) -> None:
+    epochs = [epoch for epoch, _ in host.disk.flat]
+    require(epochs == sorted(epochs), "S5", f"{host.name}: {epochs}")
+    starts = [batch.meta.base_offset for batch in host.disk.batches]
+    ends = [batch.meta.next_offset for batch in host.disk.batches]
+    require([0, *ends] == [*starts, host.disk.end], "S5", f"{host.name}: {starts}, {ends}")
+
+
+def _epochs_agree(host: Host) -> None:
+    entries, flat = host.disk.epochs, host.disk.flat
+    for number, (epoch, start) in enumerate(entries):
+        end = entries[number + 1].start_offset if number + 1 < len(entries) else len(flat)
+        require(all(held == epoch for held, _ in flat[start:end]), "S14", f"{host.name}: {entries}")
+    known = {entry.epoch for entry in entries}
+    require({epoch for epoch, _ in flat} <= known, "S14", f"{host.name}: {entries}")
+
+
+def _shows_committed(host: Host, facts: PartitionFacts) -> None:
+    replica = host.replica
+    if replica is None:
+        return
+    log = replica.log
+    shape = 0 <= log.log_start_offset <= log.high_watermark <= log.log_end_offset <= log.next_offset
+    require(shape, "S9", f"{host.name}: {log}")
+    if not facts.unclean:
+        seen = host.disk.flat[: log.high_watermark]
+        invariant = "S1" if replica.leader is not None else "S3b"
+        require(seen == facts.committed[: len(seen)], invariant, f"{host.name} shows what is not committed")
+
+
+def _logs_match(one: Host, other: Host) -> None:
+    left, right = one.disk.flat, other.disk.flat
+    for offset in range(min(len(left), len(right)) - 1, -1, -1):
+        if left[offset][0] == right[offset][0]:
+            same = left[: offset + 1] == right[: offset + 1]
+            require(same, "S3", f"{one.name} and {other.name} differ up to {offset}")
+            break
+
+
+def _prefixes_agree(one: Host, other: Host) -> None:
+    if one.replica is not None and other.replica is not None:
+        shown = min(one.replica.log.high_watermark, other.replica.log.high_watermark)
+        same = one.disk.flat[:shown] == other.disk.flat[:shown]
+        require(same, "S3b", f"{one.name} and {other.name} differ below {shown}")
+
+
+def _electable_are_complete(cluster: Cluster, partition: PartitionId, facts: PartitionFacts) -> None:
+    record = cluster.store.partitions[partition].record
+    for member in (*record.isr, *record.elr):
+        if not cluster.nodes[member].lost_data:
+            held = cluster.nodes[member].hosts[partition].disk.flat[: len(facts.committed)]
+            require(held == facts.committed, "S7", f"node {member} lacks committed records: {record}")
+
+
+def _promises_stand(facts: PartitionFacts) -> None:
+    first: dict[str, int] = {}
+    for offset, (_, payload) in enumerate(facts.committed):
+        first.setdefault(payload, offset)
+    for payload, base in facts.promised.items():
+        require(first.get(payload) == base, "S1", f"{payload} promised at {base}, is at {first.get(payload)}")
+
+
+def _sequences_stand(hosts: list[Host], facts: PartitionFacts) -> None:
+    for host in hosts:
+        if host.disk.flat[: len(facts.committed)] != facts.committed:
+            continue
+        found: dict[int, list[int]] = {}
+        for meta, _ in host.disk.batches:
+            if meta.producer_id >= 0 and meta.next_offset <= len(facts.committed):
+                numbers = found.setdefault(meta.producer_id, [])
+                numbers += range(meta.base_sequence, meta.base_sequence + meta.offset_count)
+        for producer, numbers in found.items():
+            require(
+                numbers == list(range(len(numbers))), "S12", f"{facts.name}: producer {producer}: {numbers}"
+            )

@@ -1,0 +1,109 @@
+"""Produce requests on their way: from a client to a node that may lead, and the answer back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.errors import ErrorCode
+from ..core.types import BatchMeta, PartitionId
+from .errors import require
+from .node import Host
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
+REQUEST_TIMEOUT = 3.0
+
+
+@attrs.define(eq=False)
+class Sent:
+    """One batch in one request. `again`: the same batch may be sent more than once."""
+
+    partition: PartitionId
+    payload: str
+    acks: int
+    batch: BatchMeta
+    again: bool
+    node: int = 0
+    process: int = 0
+    arrived: bool = False
+    judge: Callable[[fx.ReplyProduce, bool], None] | None = None
+    """Told of the answer as it is given, and whether by the leader of the store's record."""
+    done: Callable[[fx.ReplyProduce], None] | None = None
+    """Told of the answer when it arrives, if it does."""
+
+
+class Requests:
+    """All requests that wait for an answer."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.waiting: dict[int, Sent] = {}
+        self.acknowledged = 0
+
+    def send(self, batches: Sequence[Sent]) -> bool:
+        """Send batches of one partition, in order, as one message to a node that holds itself for the leader.
+
+        Whether there was a node to send to.
+        """
+        cluster = self._cluster
+        hosts = [h for h in cluster.hosts_of(batches[0].partition) if h.node.up and h.replica is not None]
+        leaders = [h for h in hosts if h.replica is not None and h.replica.leader is not None]
+        candidates = leaders or hosts
+        if not candidates:
+            return False
+        host = candidates[int(cluster.random.random() * len(candidates))]
+        for sent in batches:
+            sent.node, sent.process = host.node.id, host.node.process
+        cluster.send(0, host.node, partial(self._arrive, host, tuple(batches)))
+        return True
+
+    def _arrive(self, host: Host, batches: tuple[Sent, ...]) -> None:
+        for sent in batches:
+            if host.replica is None or (sent.arrived and not sent.again):
+                return
+            sent.arrived = True
+            request = self._cluster.new_id()
+            self.waiting[request] = sent
+            deadline = host.node.clock(self._cluster.now) + REQUEST_TIMEOUT
+            self._cluster.step(
+                host,
+                ev.Produce(
+                    request_id=request,
+                    acks=sent.acks,
+                    batch=sent.batch,
+                    deadline=deadline,
+                    handle=sent.payload,
+                ),
+            )
+
+    def answered(self, host: Host, reply: fx.ReplyProduce) -> None:
+        """L5: each request is answered once. What the answer promises is the oracle's to judge."""
+        sent = self.waiting.pop(reply.request_id, None)
+        if sent is None:
+            require(False, "L5", f"{reply} answers nothing that waits")
+            return
+        cluster = self._cluster
+        if reply.error == ErrorCode.NONE:
+            if sent.acks == -1:
+                self.acknowledged += 1
+                cluster.oracle.promised(sent, reply.base_offset)
+        elif reply.error.definite and not sent.again:
+            cluster.oracle.refused(sent)
+        if sent.judge is not None:
+            record, replica = cluster.store.partitions[sent.partition].record, host.replica
+            held = (host.node.id, replica.leader_epoch if replica is not None else -1)
+            sent.judge(reply, held == (record.leader, record.leader_epoch))
+        if sent.done is not None and sent.acks != 0:
+            cluster.send(host.node.id, None, partial(sent.done, reply))
+
+    def overdue(self) -> list[Sent]:
+        """Requests without an answer, though the process that had them still runs."""
+        nodes = self._cluster.nodes
+        return [sent for sent in self.waiting.values() if nodes[sent.node].process == sent.process]

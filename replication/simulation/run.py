@@ -1,0 +1,245 @@
+"""One whole run: clients at work, one fault after the other, then calm, in which everything must come right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from ..core.types import NO_LEADER, PartitionId
+from .clients import Consumer, PlainProducer, Producer
+from .cluster import Cluster
+from .errors import Violated, require
+from .faults import Injector
+from .liveness import check_health, leaderships
+from .node import Node
+from .recheck import recheck
+from .schedule import Fault, draw
+from .settings import LAG_MAX, SESSION, Settings
+from .weather import Mishap
+
+RECHECK_EVERY = 1000
+"""Steps between two full rechecks of the state."""
+CLIENTS_AT = 2.0
+
+
+@attrs.frozen(kw_only=True)
+class Script:
+    """Everything that befalls a run: its schedule, and the mishaps of single messages and writes by number."""
+
+    schedule: tuple[Fault, ...]
+    mishaps: Mapping[str, Mishap]
+
+
+@attrs.frozen(kw_only=True)
+class Result:
+    """What became of one run; `violation` is None if everything held. `script` replays it exactly."""
+
+    seed: int
+    settings: Settings
+    script: Script
+    digest: str
+    events: int
+    violation: Violated | None
+    elections: int
+    truncations: int
+    isr_changes: int
+    crashes: int
+    cuts: int
+    committed_records: int
+    acknowledged: int
+    unclean_elections: int
+    faults: Mapping[str, int]
+    trace: Sequence[str]
+
+
+class Run:
+    """A cluster with clients and faults. Use `run`; this is for those who want to look inside."""
+
+    def __init__(
+        self,
+        seed: int,
+        settings: Settings | None = None,
+        script: Script | None = None,
+        *,
+        keep_trace: bool = False,
+        recheck_every: int = RECHECK_EVERY,
+    ) -> None:
+        self.settings = settings if settings is not None else Settings.swarm(seed)
+        schedule = draw(seed, self.settings) if script is None else script.schedule
+        mishaps = None if script is None else script.mishaps
+        self.cluster = Cluster(seed, self.settings, mishaps, keep_trace=keep_trace)
+        self.schedule = schedule
+        self.injector = Injector(self.cluster, schedule)
+        self.producers: list[Producer] = []
+        self._recheck_every = recheck_every
+        self._rechecked = 0
+
+    def play(self) -> None:
+        """The whole run.
+
+        Raises:
+          Violated: An invariant did not hold.
+        """
+        cluster, settings = self.cluster, self.settings
+        cluster.begin()
+        cluster.later(CLIENTS_AT, self._clients_begin)
+        self._until(settings.storm)
+        absent = self._heal()
+        if absent is not None:
+            self._until(settings.storm + settings.calm)
+            check_health(cluster, self.producers, without=absent.id)
+            self._return(absent)
+        self._until(cluster.now + settings.calm)
+        check_health(cluster, self.producers)
+        self._probe_stillness()
+        self._probe_outages()
+        recheck(cluster)
+
+    def _until(self, end: float) -> None:
+        """Run on, and look at everything once in a while."""
+        cluster = self.cluster
+        while cluster.now < end:
+            cluster.run_until(min(end, cluster.now + 0.25))
+            if cluster.events - self._rechecked >= self._recheck_every:
+                self._rechecked = cluster.events
+                recheck(cluster)
+
+    def _clients_begin(self) -> None:
+        """Once the topics are there, each partition has its clients."""
+        cluster = self.cluster
+        if len(cluster.store.topics) < len(self.settings.topics):
+            cluster.later(0.5, self._clients_begin)
+            return
+        for number, partition in enumerate(cluster.store.partitions):
+            self._serve(number, partition)
+
+    def _serve(self, number: int, partition: PartitionId) -> None:
+        cluster = self.cluster
+        for index in range(self.settings.producers):
+            producer = Producer(cluster, partition, 10 * number + index)
+            self.producers.append(producer)
+            cluster.later(cluster.random.random(), producer.turn)
+        cluster.later(cluster.random.random(), PlainProducer(cluster, partition).turn)
+        cluster.later(cluster.random.random(), Consumer(cluster, partition).turn)
+
+    # Calm
+
+    def _heal(self) -> Node | None:
+        """Faults stop; one node may stay away for a while, if the others can do without it."""
+        cluster = self.cluster
+        cluster.weather.calm = True
+        cluster.cuts.clear()
+        cluster.store.reachable = True
+        cluster.note("** calm")
+        absent = self._spared()
+        for node in cluster.nodes.values():
+            node.store_cuts = 0
+            node.stalled_until = 0.0
+            node.set_clock(cluster.now)
+            if node is absent:
+                self._leave(node)
+            elif not node.up:
+                cluster.start(node)
+            elif node.paused:
+                cluster.resume(node)
+        return absent
+
+    def _spared(self) -> Node | None:
+        cluster = self.cluster
+        if cluster.seed % 3 or not cluster.store.partitions or cluster.oracle.risky:
+            return None
+        node = cluster.nodes[1 + cluster.random.randrange(len(cluster.nodes))]
+        records = [cluster.store.partitions[partition].record for partition in node.hosts]
+        others = all({*record.isr, *record.elr} - {node.id} for record in records)
+        return node if others and records and cluster.store.topics else None
+
+    def _leave(self, node: Node) -> None:
+        """It dies, or (if it runs and must write) its disk hangs."""
+        cluster = self.cluster
+        if node.up and not node.paused and cluster.random.random() < 0.5:
+            node.stalled_until = cluster.now + 2 * self.settings.calm
+            cluster.note(f"** the disk of node {node.id} hangs")
+        elif node.up:
+            cluster.kill(node)
+
+    def _return(self, node: Node) -> None:
+        node.stalled_until = 0.0
+        if node.up:
+            self.cluster.kill(node)
+        self.cluster.start(node)
+
+    def _probe_stillness(self) -> None:
+        """L7: with no faults and no load nothing is written."""
+        settled = dict(self.cluster.store.partitions)
+        self._until(self.cluster.now + 3 * LAG_MAX)
+        require(self.cluster.store.partitions == settled, "L7", "a record changes though nothing happens")
+
+    def _probe_outages(self) -> None:
+        """L10: a short outage of the store changes no leader; after a long one exactly one controller acts."""
+        cluster = self.cluster
+        before = leaderships(cluster)
+        cluster.stop_store(SESSION / 3)
+        self._until(cluster.now + SESSION)
+        require(leaderships(cluster) == before, "L10", "leaders change in a short outage of the store")
+        cluster.stop_store(2 * SESSION)
+        self._until(cluster.now + 4 * SESSION)
+        acting = [n.id for n in cluster.nodes.values() if n.controller is not None and n.controller.active]
+        require(len(acting) == 1, "L10", f"after an outage of the store {acting} act as controller")
+        leaderless = [leader for leader, _ in leaderships(cluster) if leader == NO_LEADER]
+        require(not leaderless, "L10", "after an outage of the store a partition has no leader")
+
+    def result(self, violation: Violated | None) -> Result:
+        cluster, applied = self.cluster, dict(self.injector.applied)
+        if any(key.startswith("m") for key in cluster.weather.happened):
+            applied["ML"] = sum(key.startswith("m") for key in cluster.weather.happened)
+        for kind, label in (("s", "MS"), ("w", "MS"), ("d", "ST")):
+            count = sum(key.startswith(kind) for key in cluster.weather.happened)
+            if count:
+                applied[label] = applied.get(label, 0) + count
+        return Result(
+            seed=cluster.seed,
+            settings=self.settings,
+            script=Script(schedule=self.schedule, mishaps=dict(cluster.weather.happened)),
+            digest=cluster.trace.digest(),
+            events=cluster.events,
+            violation=violation,
+            elections=cluster.elections,
+            truncations=cluster.truncations,
+            isr_changes=cluster.isr_changes,
+            crashes=self.injector.crashes,
+            cuts=applied.get("NP", 0),
+            committed_records=sum(len(facts.committed) for facts in cluster.oracle.partitions.values()),
+            acknowledged=cluster.requests.acknowledged,
+            unclean_elections=cluster.oracle.unclean_elections,
+            faults=applied,
+            trace=tuple(cluster.trace.lines),
+        )
+
+
+def run(
+    seed: int,
+    settings: Settings | None = None,
+    script: Script | None = None,
+    *,
+    keep_trace: bool = False,
+    recheck_every: int = RECHECK_EVERY,
+) -> Result:
+    """Run one seed to its end or to the first violation, which the result names; without `settings` as the
+    swarm has it. Machines that break down altogether (`AssertionError`, `ValueError`, ...) are violations, too:
+    their name is that of the exception.
+    """
+    return outcome_of(Run(seed, settings, script, keep_trace=keep_trace, recheck_every=recheck_every))
+
+
+def outcome_of(one: Run) -> Result:
+    """Play a run; its result, whatever becomes of it."""
+    try:
+        one.play()
+    except Violated as violation:
+        return one.result(violation)
+    except (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError) as failure:
+        broken = Violated(type(failure).__name__, failure)
+        broken.__cause__ = failure
+        return one.result(broken)
+    return one.result(None)

@@ -1,0 +1,89 @@
+"""The large faults of a run, drawn before it begins: a list that can be printed, stored, cut short and replayed."""
+
+from __future__ import annotations
+
+import random
+
+import attrs
+
+from .settings import SESSION, Settings
+
+
+@attrs.frozen(kw_only=True)
+class Fault:
+    """One thing that is done to the cluster at a time; what cannot be done then is left out.
+
+    `label` is one of `FAULTS`, or `EL` for a planned election; `nodes` are those that it befalls, `seconds` how
+    long it lasts, `amount` how much (its meaning depends on the kind).
+    """
+
+    at: float
+    label: str
+    kind: str
+    nodes: tuple[int, ...]
+    seconds: float = 0.0
+    amount: float = 0.0
+
+    def __str__(self) -> str:
+        where = ",".join(map(str, self.nodes))
+        lasting = f" for {self.seconds:g} s" if self.seconds else ""
+        return f"{self.label} {self.kind} node {where}{lasting}"
+
+
+def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
+    """The faults of a seed, in order of time; all of them begin before the storm ends."""
+    dice = random.Random(f"faults {seed}")
+    found: list[Fault] = []
+    labels = [label for label in settings.faults if label in _KINDS]
+    at = 4.0
+    while labels and settings.fault_rate > 0:
+        at += dice.expovariate(settings.fault_rate)
+        if at >= settings.storm:
+            break
+        found.append(_draw_one(dice, round(at, 3), dice.choice(labels), settings))
+    at = 4.0
+    while settings.moves > 0:
+        at += dice.choice((0.1, 0.5, 1 / settings.moves, 8.0))
+        if at >= settings.storm:
+            break
+        found.append(
+            Fault(at=round(at, 3), label="EL", kind="move leadership from", nodes=(), amount=dice.random())
+        )
+    return tuple(sorted(found, key=lambda fault: fault.at))
+
+
+_KINDS = {
+    "CS": (("kill", (0.3, 2.0, 8.0)), ("kill", (0.3, 2.0, 8.0)), ("kill at once", (0.3, 2.0, 8.0))),
+    "CR": (("power off", (0.3, 2.0, 8.0)),),
+    "DK": (("tear a write of", (0.3, 2.0, 8.0)),),
+    "PZ": (("pause", (0.5, 2.0, 6.0)),),
+    "NP": (("cut", (1.0, 5.0, 10.0)), ("cut one way", (1.0, 5.0, 10.0)), ("isolate", (1.0, 6.0))),
+    "CK": (("drift the clock of", (5.0, 15.0)), ("set ahead the clock of", (0.0,))),
+    "MS": (
+        ("cut from the store", (0.5, 3.0, 6.0)),
+        ("end the session of", (0.0,)),
+        ("stop the store, as seen by", (0.5, 2.0, 5.0)),
+    ),
+    "ST": (("hang the disk of", (1.0, 4.0, 9.0)), ("hang the disk of", (1.0, 4.0))),
+}
+
+
+def _draw_one(dice: random.Random, at: float, label: str, settings: Settings) -> Fault:
+    kind, lasting = dice.choice(_KINDS[label])
+    everyone = tuple(range(1, settings.nodes + 1))
+    if kind == "kill at once":
+        nodes = everyone if dice.random() < 0.5 else tuple(n for n in everyone if dice.random() < 0.6)
+    elif kind.startswith("cut") and label == "NP":
+        nodes = tuple(dice.sample(everyone, 2))
+    elif kind.startswith("stop"):
+        nodes = everyone
+    else:
+        nodes = (dice.choice(everyone),)
+    amount = dice.random()
+    if kind.startswith("drift"):
+        amount = dice.choice((0.7, 0.9, 1.2, 1.5))
+    elif kind.startswith("set"):
+        amount = dice.choice((1.0, SESSION, 20.0))
+    return Fault(
+        at=at, label=label, kind=kind, nodes=nodes, seconds=dice.choice(lasting), amount=round(amount, 3)
+    )

@@ -1,0 +1,122 @@
+"""What a simulated cluster is made of and what befalls it; `Settings.swarm` draws it from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import attrs
+
+from .errors import SimulationError
+
+FAULTS: Mapping[str, str] = {
+    "CS": "a process is killed; what it wrote stays",
+    "CR": "a machine loses power, and with it any suffix of what was not flushed",
+    "NP": "two nodes cannot reach each other, both ways or one way",
+    "ML": "messages are lost, doubled, late and out of order",
+    "CK": "a node's clock runs fast or slow, or jumps ahead",
+    "PZ": "a process stands still and goes on as if nothing had been",
+    "DK": "a machine loses power in the middle of a write, which is found torn",
+    "MS": "the store is out of reach, forgets a session, shows changes late, or does not know what it did",
+    "ST": "a disk is slow, fails, or hangs while the network lives",
+}
+
+LAG_MAX = 5.0
+"""The simulated `replica_lag_time_max`, in seconds of virtual time."""
+SESSION = 3.0
+"""How long the store keeps the session of a node that is silent."""
+STALL_MAX = 2.0
+"""After so long a wait for its disk a node no longer renews its session."""
+
+
+@attrs.frozen(kw_only=True)
+class Topic:
+    """One topic of the simulated cluster; the fields are those of topic creation."""
+
+    name: str
+    partitions: int = 1
+    replication_factor: int = 3
+    min_insync_replicas: int = 2
+    unclean_leader_election: str = "wait"
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """Probabilities are per message, store write, watch or write to disk; rates per second; times in seconds.
+
+    `faults` are labels of `FAULTS`; a probability that belongs to a label counts only if that is among them.
+    `moves`: how often leadership is moved by hand, as a planned election does; 0 for never.
+    """
+
+    nodes: int = 3
+    topics: tuple[Topic, ...] = (Topic(name="t"),)
+    faults: tuple[str, ...] = tuple(FAULTS)
+    storm: float = 30.0
+    calm: float = 30.0
+    fault_rate: float = 0.5
+    moves: float = 0.3
+    producers: int = 2
+    in_flight: int = 1
+    drop: float = 0.05
+    double: float = 0.05
+    late: float = 0.1
+    unclear: float = 0.1
+    unseen: float = 0.4
+    log_failure: float = 0.002
+    slow_disk: float = 0.05
+
+    def __attrs_post_init__(self) -> None:
+        unknown = [label for label in self.faults if label not in FAULTS]
+        if unknown:
+            raise SimulationError(f"unknown fault {unknown[0]!r}: the faults are {', '.join(FAULTS)}")
+        for topic in self.topics:
+            if not 1 <= topic.min_insync_replicas <= topic.replication_factor <= self.nodes:
+                raise SimulationError(
+                    f"topic {topic.name!r} asks for {topic.replication_factor} replicas and a minimum ISR of "
+                    f"{topic.min_insync_replicas} on {self.nodes} nodes: choose minimum <= replicas <= nodes"
+                )
+
+    @classmethod
+    def swarm(cls, seed: int, topics: tuple[Topic, ...] | None = None) -> Settings:
+        """The settings of a seed: a random part of the faults, each as strong as chance has it.
+
+        A run that has everything hides what needs one thing often (swarm testing, Groce et al. 2012). With
+        `topics` the run has these and no others.
+        """
+        dice = random.Random(f"swarm {seed}")
+        nodes = (
+            dice.choice((3, 3, 3, 4)) if topics is None else max(3, *(t.replication_factor for t in topics))
+        )
+        weak = dice.choice((0.02, 0.1, 0.3))
+        return cls(
+            nodes=nodes,
+            topics=_topics(dice, nodes) if topics is None else topics,
+            faults=tuple(label for label in FAULTS if dice.random() < 0.55),
+            fault_rate=dice.choice((0.2, 0.5, 1.0, 1.5)),
+            moves=dice.choice((0.0, 0.1, 0.3, 1.0, 3.0)),
+            producers=dice.choice((1, 2)),
+            in_flight=dice.choice((1, 1, 3, 5)),
+            drop=dice.choice((0.0, 0.05, weak)),
+            double=dice.choice((0.0, 0.1, weak)),
+            late=dice.choice((0.05, 0.2, 0.4)),
+            unclear=dice.choice((0.05, 0.2, 0.4)),
+            unseen=dice.choice((0.1, 0.4, 0.7)),
+            log_failure=dice.choice((0.0, 0.002, 0.01)),
+            slow_disk=dice.choice((0.0, 0.05, 0.2)),
+        )
+
+
+def _topics(dice: random.Random, nodes: int) -> tuple[Topic, ...]:
+    names = ("orders", "events")[: dice.choice((1, 1, 2))]
+    return tuple(_topic(dice, nodes, name) for name in names)
+
+
+def _topic(dice: random.Random, nodes: int, name: str) -> Topic:
+    factor = dice.choice((3, nodes))
+    return Topic(
+        name=name,
+        partitions=dice.choice((1, 2)),
+        replication_factor=factor,
+        min_insync_replicas=min(factor, dice.choice((1, 2, 2, 2, 2, 3))),
+        unclean_leader_election="any" if dice.random() < 0.08 else "wait",
+    )

@@ -1,0 +1,102 @@
+"""The metadata store as a dictionary with versions: sessions, transactions, and readings of any age."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from ..core.records import (
+    CONTROLLER_EPOCH_KEY,
+    CONTROLLER_KEY,
+    ControllerRecord,
+    NodeRecord,
+    PartitionRecord,
+    TopicRecord,
+    Versioned,
+    partition_key,
+    topic_key,
+)
+from ..core.types import PartitionId
+from ..core.view import ClusterView
+
+
+@attrs.frozen
+class Reading:
+    """Everything in the store at one revision. `live` is the view's, worked out once."""
+
+    view: ClusterView
+    live: Mapping[int, int]
+
+
+class Store:
+    """Partition records with versions, the living nodes, their incarnations, and the controller's office."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.reachable = True
+        self.topics: dict[str, TopicRecord] = {}
+        self.partitions: dict[PartitionId, Versioned] = {}
+        self.live: dict[int, int] = {}
+        self.incarnations: dict[int, int] = {}
+        self.controller: ControllerRecord | None = None
+        self.controller_epoch = 0
+        self.controller_epoch_version = 0
+        self._reading: Reading | None = None
+
+    def reading(self) -> Reading:
+        if self._reading is None or self._reading.view.revision != self.revision:
+            live = dict(self.live)
+            view = ClusterView(
+                revision=self.revision,
+                nodes={
+                    node: NodeRecord(node_id=node, incarnation=incarnation, endpoints=())
+                    for node, incarnation in live.items()
+                },
+                topics=dict(self.topics),
+                partitions=dict(self.partitions),
+                controller=self.controller,
+                controller_epoch=self.controller_epoch,
+                controller_epoch_version=self.controller_epoch_version,
+            )
+            self._reading = Reading(view, live)
+        return self._reading
+
+    def version(self, key: str) -> int:
+        """The version of a key that the controller may check; 0 if there is nothing."""
+        if key == CONTROLLER_EPOCH_KEY:
+            return self.controller_epoch_version
+        if key == CONTROLLER_KEY:
+            return 0 if self.controller is None else 1
+        for partition, versioned in self.partitions.items():
+            if partition_key(partition) == key:
+                return versioned.version
+        return int(any(topic_key(name) == key for name in self.topics))
+
+    def put_partition(self, record: PartitionRecord) -> int:
+        known = self.partitions.get(record.id)
+        version = known.version + 1 if known is not None else 1
+        self.revision += 1
+        self.partitions[record.id] = Versioned(record, version)
+        return version
+
+    def register(self, node: int, incarnation: int) -> None:
+        self.revision += 1
+        self.incarnations[node] = incarnation
+        self.live[node] = incarnation
+        self._vacate(node)
+
+    def renew(self, node: int, incarnation: int) -> None:
+        """The same process holds a session again."""
+        self.revision += 1
+        self.live[node] = incarnation
+
+    def expire(self, node: int) -> None:
+        """The node's session ends, and with it what it held."""
+        self.live.pop(node, None)
+        self._vacate(node)
+        self.revision += 1
+
+    def _vacate(self, node: int) -> None:
+        if self.controller is not None and self.controller.node_id == node:
+            self.controller = None
