@@ -119,7 +119,7 @@ class NodeProcess:
     def _arguments(self) -> list[str]:
         listen = [part for url in self.listen for part in ("--listen", url)]
         return [
-            *(sys.executable, "-m", __package__, "node", "--json", "--stop-with-stdin"),
+            *(sys.executable, "-P", "-m", __package__, "node", "--json", "--stop-with-stdin"),
             *("--node-id", str(self.node_id), "--data-dir", str(self.data_dir), "--store", self.store),
             *listen,
         ]

@@ -19,12 +19,14 @@ from ..errors import EXIT_FAILURE, UsageError
 if TYPE_CHECKING:
     from .story import Options
 
+RECORDS_MIN = 10
+
 
 def demo(
     *,
     nodes: Annotated[int, Parameter(validator=validators.Number(gte=3, lte=9))] = 3,
     input: Path | None = None,
-    records: Annotated[int | None, Parameter(validator=validators.Number(gte=10))] = None,
+    records: Annotated[int | None, Parameter(validator=validators.Number(gte=RECORDS_MIN))] = None,
     seed: int | None = None,
     keep: Path | None = None,
     plant: Annotated[Literal["drop", "double", "swap", "flip"] | None, Parameter(show=False)] = None,
@@ -74,6 +76,11 @@ async def _play(options: Options, source: Path | None, as_json: bool) -> int:
 
     scene = Scene(f"insync demo: {options.nodes} nodes, seed {options.seed}")
     data = await trio.to_thread.run_sync(open_input, source, abandon_on_cancel=True)
+    if (options.records or data.records) < RECORDS_MIN:
+        raise UsageError(
+            f"input {data.name} has {data.records} lines, too few for a kill in the midst of them; "
+            f"repeat them with --records {RECORDS_MIN} or more"
+        )
     with _folder(options.keep) as folder, make_view(scene, sys.stderr if as_json else sys.stdout) as view:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(view.keep_showing)

@@ -48,6 +48,10 @@ class Report:
             self.problems.append(f"the consumer read {self.records_read} records of {self.records}")
         if self.in_flight_at_kill == 0:
             self.problems.append("nothing was in flight when the leader was killed, so the run proves little")
+        if self.failover_ms is None:
+            self.problems.append(
+                "no record came for the killed leader's partitions afterwards; use more --records"
+            )
 
     def count(self, kind: Kind) -> int:
         return 0 if self.verification is None else self.verification.counts[kind]

@@ -83,6 +83,14 @@ def test_a_missing_input_is_named_before_anything_starts(
     )
 
 
+def test_an_input_of_a_few_lines_is_refused_with_the_remedy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "haiku").write_text("one\ntwo\nthree\n")
+    assert main(["demo", "--input", str(tmp_path / "haiku")]) == 2
+    assert "haiku has 3 lines" in (said := capsys.readouterr().err) and "--records 10 or more" in said
+
+
 def test_a_folder_to_keep_must_be_empty(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "something").touch()
     assert main(["demo", "--keep", str(tmp_path)]) == 2

@@ -42,9 +42,10 @@ def test_a_good_run_passes() -> None:
         ("records_acked", 9, "1 of 10 records were not acknowledged"),
         ("records_read", 11, "the consumer read 11 records of 10"),
         ("in_flight_at_kill", 0, "nothing was in flight"),
+        ("failover_ms", None, "use more --records"),
     ],
 )
-def test_figures_that_cannot_be_right_fail_the_run(name: str, value: int, said: str) -> None:
+def test_figures_that_cannot_be_right_fail_the_run(name: str, value: int | None, said: str) -> None:
     report = good_report()
     setattr(report, name, value)
     report.conclude()
