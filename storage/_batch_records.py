@@ -193,15 +193,15 @@ def decode_columns(
     count = decoder.fill(columns, total) if total else 0
     if decoder.reason != lib.ISR_OK:
         raise CorruptBatchError(_origin(plain, raw, infos, decoder.position), REASONS[decoder.reason])
-    return Columns(
-        plain,
-        columns.offsets[:count],
-        columns.timestamps[:count],
-        columns.key_starts[:count],
-        columns.key_lengths[:count],
-        columns.value_starts[:count],
-        columns.value_lengths[:count],
+    found = (
+        columns.offsets,
+        columns.timestamps,
+        columns.key_starts,
+        columns.key_lengths,
+        columns.value_starts,
+        columns.value_lengths,
     )
+    return Columns(plain, *(found if count == total else (column[:count] for column in found)))
 
 
 def _all_inflated(raw: bytes, infos: Sequence[BatchInfo], max_bytes: int) -> bytes:

@@ -80,15 +80,15 @@ class DecodedColumns:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        wide, narrow = bytes(8 * capacity), bytes(4 * capacity)
-        self.offsets = array("q", wide)
-        self.timestamps = array("q", wide)
-        self.key_starts = array("q", wide)
-        self.key_lengths = array("i", narrow)
-        self.value_starts = array("q", wide)
-        self.value_lengths = array("i", narrow)
-        self.header_starts = array("q", wide)
-        self.header_counts = array("i", narrow)
+        wide, narrow = array("q", [0]), array("i", [0])
+        self.offsets = wide * capacity
+        self.timestamps = wide * capacity
+        self.key_starts = wide * capacity
+        self.key_lengths = narrow * capacity
+        self.value_starts = wide * capacity
+        self.value_lengths = narrow * capacity
+        self.header_starts = wide * capacity
+        self.header_counts = narrow * capacity
         arrays = [getattr(self, name) for name in self.__slots__[:8]]
         self._keep = [ffi.from_buffer(_POINTERS[column.typecode], column) for column in arrays]
         self.struct: Any = ffi.new("isr_columns *", self._keep)
