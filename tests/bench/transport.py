@@ -1,0 +1,210 @@
+"""The transport over tcp:// beside raw sockets and a bare trio echo; each end is a process of its own."""
+
+from __future__ import annotations
+
+import math
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import attrs
+import trio
+
+from insync.transport import Connection, Identity, Response, TransportError, connect
+
+from ._transport_peer import BLOCK, BYTES, CPU, ECHO, ORDER, RANGE, SECONDS
+from .report import Result, against, at_least, at_most
+
+GIB = 1 << 30
+WINDOW = 4
+"""Blocks asked for ahead of those that have arrived."""
+SMALL_WINDOW = 64
+HEARTBEAT_PAUSE = 0.005
+
+
+@attrs.frozen
+class Load:
+    """Bytes per second, and the sender's CPU seconds per GiB."""
+
+    rate: float
+    cpu: float
+
+
+@contextmanager
+def peer(role: str) -> Iterator[str]:
+    """A far end; gives its address."""
+    command = [sys.executable, "-m", "tests.bench._transport_peer", role]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdin is not None
+            yield process.stdout.readline().strip()
+            process.stdin.close()
+            process.wait(5)
+        finally:
+            process.kill()
+
+
+def raw_load(port: str, how: bytes, total: int) -> Load:
+    """As fast as blocking sockets go: one loop of sendfile or sendall, one of recv_into."""
+    buffer = memoryview(bytearray(BLOCK))
+    with socket.create_connection(("127.0.0.1", int(port))) as link:
+        link.sendall(ORDER.pack(how, total))
+        start = time.perf_counter()
+        left = total
+        while left:
+            left -= link.recv_into(buffer, min(left, BLOCK))
+        elapsed = time.perf_counter() - start
+        (cpu,) = SECONDS.unpack(link.recv(SECONDS.size, socket.MSG_WAITALL))
+    return Load(total / elapsed, cpu / total * GIB)
+
+
+async def our_load(url: str, kind: int, total: int) -> Load:
+    """Blocks as payloads of answers, a few asked for ahead."""
+    async with trio.open_nursery() as nursery:
+        connection = await connect(url, identity=Identity(), nursery=nursery)
+        before = await _cpu(connection)
+        start = time.perf_counter()
+        await _pipeline(connection, kind, b"", total // BLOCK, WINDOW)
+        elapsed = time.perf_counter() - start
+        cpu = await _cpu(connection) - before
+        await connection.aclose()
+    return Load(total / elapsed, cpu / total * GIB)
+
+
+async def _cpu(connection: Connection) -> float:
+    with await connection.request(CPU, timeout=30) as response:
+        return float(SECONDS.unpack(response.body)[0])
+
+
+async def _pipeline(connection: Connection, kind: int, body: bytes, count: float, window: int) -> None:
+    """So many requests, `window` of them under way at a time, without a task for each."""
+    asked = done = 0
+    finished = trio.Event()
+    failures: list[TransportError] = []
+
+    def ask() -> None:
+        nonlocal asked
+        asked += 1
+        connection.request_nowait(kind, body, timeout=60, on_done=take)
+
+    def take(answer: Response | TransportError) -> None:
+        nonlocal done
+        if isinstance(answer, TransportError):
+            failures.append(answer)
+            finished.set()
+            return
+        answer.release()
+        done += 1
+        if asked < count:
+            ask()
+        if done == count:
+            finished.set()
+
+    for _ in range(window):
+        ask()
+    await finished.wait()
+    if failures:
+        raise failures[0]
+
+
+async def our_round_trip(url: str, count: int) -> float:
+    async with trio.open_nursery() as nursery:
+        connection = await connect(url, identity=Identity(), nursery=nursery)
+        start = time.perf_counter()
+        for _ in range(count):
+            (await connection.request(ECHO, b"x" * 64, timeout=30)).release()
+        elapsed = time.perf_counter() - start
+        await connection.aclose()
+    return elapsed / count
+
+
+async def bare_round_trip(port: str, count: int) -> float:
+    async with await trio.open_tcp_stream("127.0.0.1", int(port)) as stream:
+        start = time.perf_counter()
+        for _ in range(count):
+            await stream.send_all(b"x" * 64)
+            await stream.receive_some(4096)
+        return (time.perf_counter() - start) / count
+
+
+async def small_requests(url: str, count: int) -> float:
+    async with trio.open_nursery() as nursery:
+        connection = await connect(url, identity=Identity(), nursery=nursery)
+        start = time.perf_counter()
+        await _pipeline(connection, ECHO, b"x" * 64, count, SMALL_WINDOW)
+        elapsed = time.perf_counter() - start
+        await connection.aclose()
+    return count / elapsed
+
+
+async def heartbeats(url: str, count: int) -> list[float]:
+    """Round trips on the control lane, in order of length, while the data lane carries all that it can."""
+    taken: list[float] = []
+    async with trio.open_nursery() as nursery:
+        data = await connect(url, identity=Identity(), nursery=nursery, lane="data")
+        control = await connect(url, identity=Identity(), nursery=nursery, lane="control")
+        nursery.start_soon(_pipeline, data, RANGE, b"", math.inf, WINDOW)
+        for _ in range(count):
+            start = time.perf_counter()
+            (await control.request(ECHO, b"alive", timeout=30)).release()
+            taken.append(time.perf_counter() - start)
+            await trio.sleep(HEARTBEAT_PAUSE)
+        nursery.cancel_scope.cancel()
+    return sorted(taken)
+
+
+def _median(rounds: int, *measures: Callable[[], Load]) -> list[Load]:
+    """The median of each, taken in turn so that all see the same machine."""
+    samples: list[list[Load]] = [[] for _ in measures]
+    for _ in range(rounds):
+        for measure, into in zip(measures, samples, strict=True):
+            into.append(measure())
+    return [
+        Load(statistics.median(one.rate for one in loads), statistics.median(one.cpu for one in loads))
+        for loads in samples
+    ]
+
+
+def run(*, smoke: bool) -> Sequence[Result]:
+    total, requests, rounds = (64 << 20, 500, 1) if smoke else (1 << 30, 10_000, 5)
+    with peer("ours") as url, peer("raw") as port, peer("echo") as echo_port:
+        ranges, sendfile, payloads, sendall = _median(
+            rounds,
+            lambda: trio.run(our_load, url, RANGE, total),
+            lambda: raw_load(port, b"r", total),
+            lambda: trio.run(our_load, url, BYTES, total),
+            lambda: raw_load(port, b"b", total),
+        )
+        ours, bare = [], []
+        for _ in range(rounds):
+            ours.append(trio.run(our_round_trip, url, requests))
+            bare.append(trio.run(bare_round_trip, echo_port, requests))
+        small = statistics.median(trio.run(small_requests, url, 5 * requests) for _ in range(rounds))
+        beats = trio.run(heartbeats, url, requests // 10)
+    return [
+        against(
+            "file ranges of 1 MiB, beside sendfile", ranges.rate / 1e6, "MB/s", sendfile.rate / 1e6, 0.85
+        ),
+        _no_more("their sender's CPU", ranges.cpu, "s/GiB", sendfile.cpu, 1.2),
+        against("bytes of 1 MiB, beside sendall", payloads.rate / 1e6, "MB/s", sendall.rate / 1e6, 0.8),
+        _no_more("their sender's CPU", payloads.cpu, "s/GiB", sendall.cpu),
+        _no_more(
+            "round trip, beside a bare trio echo",
+            statistics.median(ours) * 1e6,
+            "us",
+            statistics.median(bare) * 1e6,
+            1.5,
+        ),
+        at_least(f"small requests, {SMALL_WINDOW} under way", small, "1/s", 20_000),
+        at_most("heartbeat p99 beside a full data lane", beats[int(len(beats) * 0.99)] * 1000, "ms", 50),
+    ]
+
+
+def _no_more(name: str, value: float, unit: str, beside: float, bar: float | None = None) -> Result:
+    """A figure that should be at most `bar` times the one beside it."""
+    result = against(name, value, unit, beside)
+    return attrs.evolve(result, bar=bar, holds=None if bar is None else value <= bar * beside)
