@@ -142,33 +142,38 @@ class Accumulator:
         topic: str,
         values: Sequence[bytes | None],
         start: int,
+        stop: int,
+        key: bytes | None,
         partition: int | None,
         timestamp_ms: int | None,
     ) -> int:
-        """Take keyless records from `values[start:]` into one batch; gives how many (0: no room)."""
+        """Take records of one key from `values[start:stop]` into one batch; gives how many (0: no room)."""
         lanes = self._topics[topic]
+        if key.__class__ is not bytes and key is not None:
+            key = _as_bytes("key", key)
         first = values[start]
-        first_size = _RECORD_OVERHEAD + (len(first) if first else 0)
+        overhead = _RECORD_OVERHEAD + (len(key) if key else 0)
+        first_size = overhead + (len(first) if first else 0)
         largest = self._settings.max_request_size - BATCH_OVERHEAD_BYTES
         if first_size > largest:
             raise self._too_large(topic, first_size)
         room = self._settings.buffer_memory - self.used
         if self.waiting or first_size > room:
             return 0
-        lane = self._lane(lanes, None, partition, first_size)
+        lane = self._lane(lanes, key, partition, first_size)
         batch = lane.open
         if batch is None or batch.size + first_size > self._limit:
             batch = self._new_batch(lane)
-        run = values[start : start + max(1, (self._limit - batch.size) // first_size + 1)]
+        run = values[start : min(stop, start + max(1, (self._limit - batch.size) // first_size + 1))]
         if not all(value.__class__ is bytes for value in run):
             run = [value if value is None else _as_bytes("value", value) for value in run]
-        sizes = [_RECORD_OVERHEAD + (len(value) if value else 0) for value in run]
+        sizes = [overhead + (len(value) if value else 0) for value in run]
         if max(sizes) > largest:
             # It is told when it comes first, after those before it have been taken.
             sizes = list(itertools.takewhile(lambda size: size <= largest, sizes))
         ends = list(itertools.accumulate(sizes))
         count = max(1, bisect_right(ends, min(self._limit - batch.size, room)))
-        index = self._extend(batch, run[:count], timestamp_ms)
+        index = self._extend(batch, run[:count], key, timestamp_ms)
         batch.size += ends[count - 1]
         self.used += ends[count - 1]
         deliveries._add(batch, index, count)
@@ -176,14 +181,18 @@ class Accumulator:
             self._close(lane)
         return count
 
-    def _extend(self, batch: Batch, run: Sequence[bytes | None], timestamp_ms: int | None) -> int:
+    def _extend(
+        self, batch: Batch, run: Sequence[bytes | None], key: bytes | None, timestamp_ms: int | None
+    ) -> int:
         index, count = batch.count, len(run)
         batch.values.extend(run)
         batch.timestamps.extend(
             [time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms] * count
         )
+        if batch.keys is None and key is not None:
+            batch.keys = [None] * index
         if batch.keys is not None:
-            batch.keys.extend([None] * count)
+            batch.keys.extend([key] * count)
         if batch.headers is not None:
             batch.headers.extend([()] * count)
         return index

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,8 @@ from .delivery import Deliveries, Delivery, OnDelivery
 from .errors import BufferFullError, MetadataTimeoutError
 
 _YIELD_EVERY = 64
+_RUN_LENGTH = 4
+"""From so many records of one key in a row on, on average, it pays to take them together."""
 
 
 class Producer(Client):
@@ -142,8 +145,14 @@ class Producer(Client):
             )
         await self.prepare(topic)
         deliveries = Deliveries()
-        if keys is None and self._settings.partitioner is None:
-            await self._send_runs(deliveries, topic, values, partition, timestamp_ms)
+        runs = _runs(keys, len(values))
+        if self._settings.partitioner is None and len(runs) * _RUN_LENGTH <= len(values):
+            start = 0
+            for key, length in runs:
+                await self._send_run(
+                    deliveries, topic, values, start, start + length, key, partition, timestamp_ms
+                )
+                start += length
         else:
             await self._send_each(deliveries, topic, values, keys, partition, timestamp_ms)
         await self._yield()
@@ -171,17 +180,21 @@ class Producer(Client):
             self._sender.flushing -= 1
         await trio.lowlevel.checkpoint()
 
-    async def _send_runs(
+    async def _send_run(
         self,
         deliveries: Deliveries,
         topic: str,
         values: Sequence[bytes | None],
+        start: int,
+        stop: int,
+        key: bytes | None,
         partition: int | None,
         timestamp_ms: int | None,
     ) -> None:
-        start = 0
-        while start < len(values):
-            taken = self._accumulator.append_run(deliveries, topic, values, start, partition, timestamp_ms)
+        while start < stop:
+            taken = self._accumulator.append_run(
+                deliveries, topic, values, start, stop, key, partition, timestamp_ms
+            )
             start += taken
             if taken == 0:
                 await self._make_room(topic)
@@ -229,3 +242,10 @@ class Producer(Client):
             f"{self._accumulator.used} bytes wait to be acknowledged, buffer_memory={self._settings.buffer_memory} "
             f"is full{how_long}; send more slowly, raise buffer_memory, or see why the leaders do not answer"
         )
+
+
+def _runs(keys: Sequence[bytes | None] | None, count: int) -> list[tuple[bytes | None, int]]:
+    """Keys that stand in a row, each with how often."""
+    if keys is None:
+        return [(None, count)]
+    return [(key, sum(1 for _ in group)) for key, group in itertools.groupby(keys)]
