@@ -104,6 +104,24 @@ def _inflated(raw: bytes, position: int, size: int, max_bytes: int) -> bytes:
     return b"".join((header, unpacked))
 
 
+class RecordCheck:
+    """Decodes the records of single batches only to see whether that can be done."""
+
+    def __init__(self) -> None:
+        self._columns = DecodedColumns(_RECORD_CHUNK)
+
+    def check(self, data: Buffer, info: BatchInfo) -> None:
+        """Raise CorruptBatchError, UnsupportedCompressionError or InflatedTooLargeError if it cannot."""
+        raw = bytes(data)
+        if info.attributes & CODEC_MASK:
+            raw = _inflated(raw, 0, len(raw), MAX_INFLATED_BYTES)
+        decoder = Decoder(raw, 0)
+        while decoder.fill(self._columns, _RECORD_CHUNK) == _RECORD_CHUNK:
+            pass
+        if decoder.reason != lib.ISR_OK:
+            raise CorruptBatchError(info.position, REASONS[decoder.reason])
+
+
 def _rows(raw: bytes, columns: DecodedColumns, count: int) -> list[Record]:
     new = tuple.__new__
     rows = zip(

@@ -21,11 +21,10 @@ def read_entries(path: Path, entry: struct.Struct) -> tuple[list[tuple[int, int]
     """An index file's entries, and how many bytes behind them are none. Raises OSError."""
     data = path.read_bytes() if path.exists() else b""
     extra = len(data) % entry.size
-    entries: list[tuple[int, int]] = list(entry.iter_unpack(data[: len(data) - extra]))
     # What a writer reserved and did not use is zeros, and no entry is.
-    while entries and not any(entries[-1]):
-        entries.pop()
-    return entries, extra
+    used = len(data[: len(data) - extra].rstrip(b"\0"))
+    used += -used % entry.size
+    return list(entry.iter_unpack(data[:used])), extra
 
 
 class _IndexCheck:

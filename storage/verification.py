@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from ._batch_records import decode_columns
+from ._batch_records import RecordCheck
 from ._epochs import FILE_NAME as EPOCHS
 from ._files import read_checkpoint
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable
@@ -98,6 +98,7 @@ class _Partition:
         self._on_bytes = on_bytes
         self._expected = -1
         self._epochs: list[EpochEntry] = []
+        self._records = RecordCheck()
 
     def verify(self) -> None:
         self._result.partitions += 1
@@ -174,7 +175,7 @@ class _Partition:
         if info.record_count != info.last_offset_delta + 1 and not self._compacted:
             yield f"it has {info.record_count} records for {info.last_offset_delta + 1} offsets"
         try:
-            decode_columns(data)
+            self._records.check(data, info)
         except StorageError as error:
             yield f"its records cannot be read: {getattr(error, 'reason', error)}"
 

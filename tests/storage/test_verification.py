@@ -5,15 +5,16 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from insync.storage import Defect, DiskLog, LogDirectory, LogNotFoundError, LogSettings, verify
-from insync.storage.batch import scan
+from insync.storage.batch import build_batch, crc32c, scan
 
-from .building import append, batch
+from .building import append, batch, open_disk
 
 SETTINGS = LogSettings(segment_bytes=4096, segment_index_bytes=400, index_interval_bytes=200)
 BATCHES = 60
@@ -210,6 +211,20 @@ def test_damaged_checkpoints_of_the_data_folder(folder: Path) -> None:
     table.write_text("0\n1\nt 0\n")
     defect = only(folder.parent)
     assert (defect.path, defect.position) == (str(table), 3)
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_records_that_no_writer_makes_under_a_good_crc(tmp_path: Path, codec: Any) -> None:
+    log = open_disk(tmp_path / "t-0", LogSettings())
+    good = build_batch([None] * 3000, [b"v"] * 3000, timestamps_ms=0, compression=codec)
+    bad = bytearray(good)
+    bad[-1] ^= 0x55
+    struct.pack_into(">I", bad, 17, crc32c(bytes(bad[21:])))
+    append(log, good, bytes(bad))
+    log.close()
+    defect = only(log.folder)
+    assert (defect.position, defect.offset) == (len(good), 3000)
+    assert "records cannot be read" in defect.reason
 
 
 def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
