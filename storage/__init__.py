@@ -24,7 +24,16 @@ from .errors import (
     WrongTopicIdError,
 )
 from .file_range import FileRange
-from .log import Chunk, EpochEntry, Log, ProducedBatch, ProducerSnapshot, ReadResult, RecoveryReport
+from .log import (
+    Chunk,
+    EpochEntry,
+    Log,
+    ProducedBatch,
+    ProducerSnapshot,
+    ReadResult,
+    RecoveryReport,
+    TimestampedOffset,
+)
 from .memory_log import MemoryLog
 from .settings import LogSettings
 from .verification import Defect, Verification, verify
@@ -49,6 +58,7 @@ __all__ = [
     "ProducerSnapshot",
     "ReadResult",
     "RecoveryReport",
+    "TimestampedOffset",
     "AppendError",
     "BatchTooLargeError",
     "CorruptBatchError",

@@ -1,8 +1,7 @@
-"""The `.index` of a segment: every few KiB of log an entry that says which batch starts where.
+"""The indexes of a segment: every few KiB of log an entry that says which batch starts where, and when.
 
-Entries are 8 bytes, big endian: the last offset of a batch, relative to the segment's base, and the position of
-its first byte, both i32 and rising. A file of the greatest size is mapped while the segment grows; unused room is
-zeros until it is trimmed. There is no checksum: what does not look right is built anew from the log.
+A file of the greatest size is mapped while the segment grows; unused room is zeros until it is trimmed. There is
+no checksum: what does not look right is built anew from the log.
 """
 
 from __future__ import annotations
@@ -11,41 +10,92 @@ import mmap
 import os
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable
 from pathlib import Path
 
-ENTRY = struct.Struct(">ii")
 MAX_RELATIVE = (1 << 31) - 1
+_SPARE = 1
+"""Room for the entry that closes a time index."""
 
 
-class OffsetIndex:
-    """One thread adds and truncates, another may search: an entry is counted only once it is written."""
+class IndexFile:
+    """Entries of one size. One thread adds and truncates, another may search: an entry is counted only once it
+    is written.
+    """
+
+    ENTRY: struct.Struct
 
     def __init__(self, path: Path, base_offset: int) -> None:
         self._path = path
         self._base = base_offset
-        size = path.stat().st_size if path.exists() else 0
-        self._is_whole = size % ENTRY.size == 0
-        self._count = self._room = size // ENTRY.size
+        self.existed = path.exists()
+        size = path.stat().st_size if self.existed else 0
+        self._is_whole = size % self.ENTRY.size == 0
+        self._count = self._room = size // self.ENTRY.size
         self._map: mmap.mmap | bytes = b""
         self._resize(self._room)
 
+    def __len__(self) -> int:
+        return self._count
+
     def grow(self, max_bytes: int) -> None:
         """Make room for writing."""
-        self._resize(max(max_bytes // ENTRY.size, self._count))
+        self._resize(max(max_bytes // self.ENTRY.size, self._count))
 
     def trim(self) -> None:
         """Give up the room that is not used."""
-        self._resize(self._count)
+        if self._room != self._count:
+            self._resize(self._count)
+
+    def sync(self) -> None:
+        """Bring the entries to the device."""
+        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def delete(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+    def rename(self, suffix: str) -> Path:
+        """Give the file another name; the entries can still be read."""
+        return self._path.rename(self._path.with_name(self._path.name + suffix))
 
     def _resize(self, entries: int) -> None:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.ftruncate(fd, entries * ENTRY.size)
-            self._map = mmap.mmap(fd, entries * ENTRY.size) if entries else b""
+            os.ftruncate(fd, entries * self.ENTRY.size)
+            self._map = mmap.mmap(fd, entries * self.ENTRY.size) if entries else b""
         finally:
             os.close(fd)
         self._room = entries
+
+    def _put(self, first: int, second: int) -> None:
+        assert isinstance(self._map, mmap.mmap)
+        self.ENTRY.pack_into(self._map, self._count * self.ENTRY.size, first, second)
+        self._count += 1
+
+    def rebuild(self, entries: bytes | bytearray) -> None:
+        """Replace all entries."""
+        size = self.ENTRY.size
+        self._count = 0
+        self._resize(len(entries) // size + _SPARE)
+        assert isinstance(self._map, mmap.mmap)
+        self._map[: len(entries)] = bytes(entries)
+        self._count = len(entries) // size
+        self.existed = self._is_whole = True
+
+    def _entry(self, at: int) -> tuple[int, int]:
+        first, second = self.ENTRY.unpack_from(self._map, at * self.ENTRY.size)
+        return first, second
+
+
+class OffsetIndex(IndexFile):
+    """`.index`: 8 bytes, big endian: the last offset of a batch, relative to the segment's base, and the position
+    of its first byte, both i32 and rising.
+    """
+
+    ENTRY = struct.Struct(">ii")
 
     @property
     def is_full(self) -> bool:
@@ -69,11 +119,8 @@ class OffsetIndex:
 
     def add(self, last_offset: int, position: int) -> None:
         """Enter the batch at `position`; nothing happens when the index is full."""
-        if self.is_full:
-            return
-        assert isinstance(self._map, mmap.mmap)
-        ENTRY.pack_into(self._map, self._count * ENTRY.size, last_offset - self._base, position)
-        self._count += 1
+        if not self.is_full:
+            self._put(last_offset - self._base, position)
 
     def position_for(self, offset: int) -> int:
         """Of a batch at or before the one that holds `offset`."""
@@ -87,17 +134,53 @@ class OffsetIndex:
 
     def truncate(self, position: int) -> None:
         """Drop the entries of batches at or behind `position`."""
-        entry = bisect_right(range(self._count), position - 1, key=lambda at: self._entry(at)[1])
-        self._count = entry
+        self._count = bisect_right(range(self._count), position - 1, key=lambda at: self._entry(at)[1])
 
-    def rebuild(self, entries: Iterable[tuple[int, int]]) -> None:
-        """Replace all entries, given as (last offset, position)."""
-        found = list(entries)
-        self._count = 0
-        self._is_whole = True
-        self._resize(max(len(found), self._room))
-        for last_offset, position in found:
-            self.add(last_offset, position)
 
-    def _entry(self, at: int) -> tuple[int, int]:
-        return ENTRY.unpack_from(self._map, at * ENTRY.size)
+class TimeIndex(IndexFile):
+    """`.timeindex`: 12 bytes, big endian: a timestamp in ms (i64, rising) that no earlier batch reaches, and the
+    last offset of the batch that has it (i32, relative to the segment's base).
+    """
+
+    ENTRY = struct.Struct(">qi")
+
+    @property
+    def is_full(self) -> bool:
+        """One place is kept for the entry that `close_with` makes."""
+        return self._count >= self._room - 1
+
+    def is_sane(self, log_end_offset: int) -> bool:
+        """Whether a file that was trimmed may be believed, for a segment that ends there."""
+        if not self._is_whole or not self.existed:
+            return False
+        if self._count == 0:
+            return True
+        timestamp, relative = self._entry(self._count - 1)
+        return timestamp >= self._entry(0)[0] >= 0 and 0 <= relative < log_end_offset - self._base
+
+    def last_entry(self) -> tuple[int, int]:
+        """Timestamp and offset of the last entry; -1 and the segment's base if there is none."""
+        if self._count == 0:
+            return -1, self._base
+        timestamp, relative = self._entry(self._count - 1)
+        return timestamp, self._base + relative
+
+    def add(self, timestamp: int, offset: int) -> None:
+        """Enter the greatest timestamp so far; nothing happens if it is there already or the index is full."""
+        if not self.is_full and timestamp > self.last_entry()[0]:
+            self._put(timestamp, offset - self._base)
+
+    def close_with(self, timestamp: int, offset: int) -> None:
+        """The last entry of a segment that is closed: its greatest timestamp."""
+        if self._count < self._room and timestamp > self.last_entry()[0]:
+            self._put(timestamp, offset - self._base)
+
+    def offset_for(self, timestamp: int) -> int:
+        """Where to look from: no batch that ends below this offset reaches the timestamp."""
+        entry = bisect_right(range(self._count), timestamp, key=lambda at: self._entry(at)[0])
+        return self._base + (self._entry(entry - 1)[1] if entry else 0)
+
+    def truncate(self, log_end_offset: int) -> None:
+        """Drop the entries of offsets at or above the end."""
+        relative = log_end_offset - self._base - 1
+        self._count = bisect_right(range(self._count), relative, key=lambda at: self._entry(at)[1])

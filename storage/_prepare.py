@@ -15,11 +15,12 @@ from .log import Chunk, EpochEntry
 
 
 class Placed(NamedTuple):
-    """Where a batch comes to lie; both offsets are within it."""
+    """Where a batch comes to lie; both offsets are within it, the timestamp is its greatest."""
 
     base_offset: int
     last_offset: int
     size: int
+    max_timestamp: int
 
 
 @attrs.frozen(slots=True)
@@ -51,7 +52,9 @@ def prepare(
             if batch_epoch > epoch:
                 epochs.append(EpochEntry(batch_epoch, offset))
                 epoch = batch_epoch
-            batches.append(Placed(offset, offset + info.last_offset_delta, info.size_bytes))
+            batches.append(
+                Placed(offset, offset + info.last_offset_delta, info.size_bytes, info.max_timestamp)
+            )
             offset += info.last_offset_delta + 1
         pieces.append(Piece(_bytes_of(name, chunk, offset), batches, chunk.batches))
     return pieces, epochs

@@ -9,12 +9,15 @@ import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import attrs
 
 from ._files import replace_file
+from ._log_scan import ProducerScan
 from ._segment import Segment, segment_path
-from .batch import SEQUENCE_MODULUS, BatchInfo, crc32c, scan_file
+from .batch import SEQUENCE_MODULUS, BatchInfo, crc32c
+from .errors import CorruptBatchError
 from .log import ProducedBatch, ProducerSnapshot
 
 WINDOW = 5
@@ -53,6 +56,15 @@ class ProducerTable:
                     info.base_sequence, info.last_sequence, base_offset, base_offset + info.last_offset_delta
                 )
             )
+
+    def absorb(self, later: ProducerScan) -> None:
+        """Take the batches that follow those known."""
+        for snapshot in later.snapshots():
+            producer = self._producers.get(snapshot.producer_id)
+            if producer is None or producer.epoch != snapshot.producer_epoch:
+                producer = self._producers[snapshot.producer_id] = _Producer(snapshot.producer_epoch)
+            producer.timestamp_ms = snapshot.timestamp_ms
+            producer.batches.extend(snapshot.batches)
 
     def cut(self, log_end_offset: int) -> bool:
         """Forget batches at or above the log end; False if that is not enough and the log must be replayed.
@@ -116,20 +128,35 @@ def _encode(snapshot: ProducerSnapshot) -> bytes:
     )
 
 
+class Tail(NamedTuple):
+    """The producers of all batches from `start_offset`, the base of a segment, to the log end."""
+
+    start_offset: int
+    producers: ProducerScan
+
+
 def snapshots_in(folder: Path) -> list[int]:
     """The offsets at which a partition's folder has snapshots, the latest first."""
     return sorted((int(path.stem) for path in folder.glob(f"*{SNAPSHOT_SUFFIX}")), reverse=True)
 
 
-def replay(folder: Path, segments: Sequence[Segment]) -> ProducerTable:
-    """The producers of a log: its latest good snapshot, and the headers of all batches behind that."""
-    table, start = _latest(folder, segments[-1].end.offset)
+def replay(folder: Path, segments: Sequence[Segment], tail: Tail | None = None) -> ProducerTable:
+    """The producers of a log: its latest good snapshot, and the headers of all batches behind that.
+
+    What `tail` knows is not read again.
+    """
+    end = segments[-1].end.offset if tail is None else tail.start_offset
+    table, start = _latest(folder, end)
+    behind = ProducerScan()
     for segment in segments:
-        if segment.end.offset <= max(start, segment.base_offset):
-            continue
-        position = segment.holding(max(start, segment.base_offset)).position
-        for info in scan_file(segment.file.fileno(), position, segment.end.position):
-            table.add(info, info.base_offset)
+        if max(start, segment.base_offset) < min(end, segment.end.offset):
+            position = segment.holding(max(start, segment.base_offset)).position
+            stopped, reason = behind.add_headers(segment.file.fileno(), position, segment.end.position)
+            if reason:
+                raise CorruptBatchError(stopped, reason, path=str(segment.path))
+    table.absorb(behind)
+    if tail is not None:
+        table.absorb(tail.producers)
     return table
 
 

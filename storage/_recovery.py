@@ -13,34 +13,16 @@ from pathlib import Path
 import attrs
 
 from ._epochs import NO_EPOCH
+from ._log_scan import LogScan, ProducerScan, scan_log
 from ._native import ffi, lib
-from ._segment import INDEX_SUFFIX, LOG_SUFFIX, Segment, Spot
-from .batch import BatchInfo, scan_prefix
+from ._producers import Tail
+from ._segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from .errors import CorruptBatchError, CorruptLogError
-from .file_range import read_at
 from .log import EpochEntry, RecoveryReport
 from .settings import LogSettings
 
-_CHUNK = 4 << 20
-_LEFTOVERS = {".deleted", ".cleaned", ".swap", ".tmp"}
-
-
-@attrs.define(eq=False, slots=True)
-class Scan:
-    """All batches of a segment, checked. `end` is behind the last good one."""
-
-    end: Spot
-    epoch: int
-    """Of the last batch."""
-    batches: int = 0
-    reason: str = ""
-    """Why the batch at `end` is bad; empty if the file ends there."""
-    misplaced: bool = False
-    """It is whole and valid, but does not belong there."""
-    epochs: list[EpochEntry] = attrs.Factory(list)
-    index: list[tuple[int, int]] = attrs.Factory(list)
-    since_entry: int = 0
-    """Bytes since the last index entry."""
+_LEFTOVERS = {DELETED_SUFFIX, ".cleaned", ".swap", ".tmp"}
+_INDEXES = {INDEX_SUFFIX, TIME_INDEX_SUFFIX}
 
 
 @attrs.define(eq=False, slots=True)
@@ -49,14 +31,15 @@ class Recovered:
 
     segments: tuple[Segment, ...]
     report: RecoveryReport
-    epochs: list[EpochEntry]
+    epochs: list[EpochEntry] = attrs.Factory(list)
     """Of the batches that were scanned."""
+    producers: Tail | None = None
 
 
 def remove_leftovers(folder: Path) -> None:
     """Delete what an interrupted deletion or replacement left in a partition's folder."""
     for path in list(folder.iterdir()):
-        orphan = path.suffix == INDEX_SUFFIX and not path.with_suffix(LOG_SUFFIX).exists()
+        orphan = path.suffix in _INDEXES and not path.with_suffix(LOG_SUFFIX).exists()
         if orphan or path.suffix in _LEFTOVERS:
             path.unlink()
 
@@ -84,27 +67,48 @@ def _ends_well(segment: Segment) -> bool:
         segment.find_end()
     except CorruptBatchError:
         return False
+    if not segment.time_index.is_sane(segment.end.offset):
+        return False
+    segment.load_largest()
     return True
 
 
-def recover(segments: Sequence[Segment], recovery_point: int, index_interval_bytes: int) -> Recovered:
+def recover(
+    segments: Sequence[Segment], recovery_point: int, *, index_interval_bytes: int, verify_bytes: int
+) -> Recovered:
     """Scan what may not be on the device, rebuild its indexes and cut a torn tail.
+
+    `verify_bytes` of the rest are checked like those of a clean stop.
 
     Raises CorruptLogError, with nothing changed, for damage that a crash cannot explain.
     """
-    scans: dict[Segment, Scan] = {}
+    scans: dict[Segment, LogScan] = {}
+    producers: Tail | None = None
     expected, epoch = segments[0].base_offset, NO_EPOCH
     for at, segment in enumerate(segments):
         if segment.base_offset != expected:
+            begun = expected < segment.base_offset and not any(each.file_size for each in segments[at:])
+            if begun and expected >= recovery_point:
+                # The next segment was begun, but the end of this one never reached the device.
+                break
             raise CorruptLogError(
                 str(segment.path), 0, expected, f"the segment before it ends at offset {expected}"
             )
         durable = at + 1 < len(segments) and segments[at + 1].base_offset <= recovery_point
         if durable and _ends_well(segment):
-            expected = segment.end.offset
+            expected, producers = segment.end.offset, None
             continue
-        found = scans[segment] = scan_segment(segment, epoch, index_interval_bytes)
-        expected, epoch = found.end.offset, found.epoch
+        producers = producers or Tail(expected, ProducerScan())
+        found = scans[segment] = scan_log(
+            segment.file.fileno(),
+            segment.file_size,
+            base_offset=segment.base_offset,
+            interval=index_interval_bytes,
+            offset=expected,
+            epoch=epoch,
+            producers=producers.producers,
+        )
+        expected, epoch = found.offset, found.epoch
         if found.reason:
             _judge(segment, found, segments[at + 1 :], recovery_point)
             break
@@ -112,22 +116,26 @@ def recover(segments: Sequence[Segment], recovery_point: int, index_interval_byt
         last = segments[-1]
         reason = f"the log must reach offset {recovery_point}, but its files end before"
         raise CorruptLogError(str(last.path), last.file_size, expected, reason)
-    return _settle(segments, scans)
+    verified = verify([each for each in segments if each not in scans], verify_bytes)
+    kept, report = _settle(segments, scans, expected)
+    epochs = [entry for found in scans.values() for entry in found.epochs]
+    return Recovered(kept, attrs.evolve(report, bytes_verified=verified), epochs, producers)
 
 
-def _settle(segments: Sequence[Segment], scans: dict[Segment, Scan]) -> Recovered:
+def _settle(
+    segments: Sequence[Segment], scans: dict[Segment, LogScan], end: int
+) -> tuple[tuple[Segment, ...], RecoveryReport]:
     """All is judged: now change the files."""
-    cut, position, reason = 0, -1, ""
-    epochs: list[EpochEntry] = []
     kept = list(segments)
+    while len(kept) > 1 and kept[-1].base_offset > end:
+        kept.pop().delete()
+    cut, position, reason = 0, -1, ""
     for segment, found in scans.items():
-        segment.index.rebuild(found.index)
-        epochs += found.epochs
         if found.reason:
-            cut, position, reason = segment.file_size - found.end.position, found.end.position, found.reason
-            while kept[-1] is not segment:
-                kept.pop().delete()
-        segment.cut(found.end)
+            cut, position, reason = segment.file_size - found.position, found.position, found.reason
+        segment.rebuild(found)
+        if segment is not kept[-1]:
+            segment.seal()
     report = RecoveryReport(
         clean=False,
         batches_scanned=sum(found.batches for found in scans.values()),
@@ -136,65 +144,38 @@ def _settle(segments: Sequence[Segment], scans: dict[Segment, Scan]) -> Recovere
         cut_reason=reason,
         segments_rebuilt=len(scans),
     )
-    return Recovered(tuple(kept), report, epochs)
+    return tuple(kept), report
 
 
-def scan_segment(segment: Segment, epoch: int, index_interval_bytes: int) -> Scan:
-    """Check every batch: whole, CRC, offsets without a gap, epochs never falling from `epoch` on."""
-    found = Scan(Spot(0, segment.base_offset), epoch)
-    fd, size = segment.file.fileno(), segment.file_size
-    want = _CHUNK
-    while found.end.position < size and not found.reason:
-        start = found.end.position
-        data = read_at(fd, min(want, size - start), start)
-        infos, consumed, reason = scan_prefix(data)
-        _take(found, infos, start, index_interval_bytes)
-        want = _CHUNK
-        if not found.reason and reason is not None and consumed == 0:
-            want = _declared_size(data)
-            if want <= len(data) or start + want > size:
-                found.reason = reason
-    return found
+def verify(segments: Sequence[Segment], max_bytes: int) -> int:
+    """Check the CRC of every batch in the last `max_bytes` or so of the segments, the newest first.
 
-
-def _declared_size(data: bytes) -> int:
-    """What the batch that `data` starts with says of its size; 0 if it is too short to say anything."""
-    return int.from_bytes(data[8:12]) + 12 if len(data) >= 61 else 0
-
-
-def _take(found: Scan, infos: Sequence[BatchInfo], start: int, index_interval_bytes: int) -> None:
-    """Add the batches scanned from position `start` on, up to one that does not belong there."""
-    position, offset = found.end
-    epoch, since_entry = found.epoch, found.since_entry
-    for info in infos:
-        if info.base_offset != offset or info.leader_epoch < epoch:
-            found.reason = _why_misplaced(info, offset, epoch)
-            found.misplaced = True
+    Returns the number of bytes. Raises CorruptLogError for damage; nothing is changed.
+    """
+    checked = 0
+    for segment in reversed(segments):
+        end = segment.end
+        if checked >= max_bytes:
             break
-        position = start + info.position
-        offset = info.next_offset
-        if since_entry > index_interval_bytes:
-            found.index.append((offset - 1, position))
-            since_entry = 0
-        if info.leader_epoch > epoch:
-            epoch = info.leader_epoch
-            found.epochs.append(EpochEntry(epoch, info.base_offset))
-        since_entry += info.size_bytes
-        position += info.size_bytes
-        found.batches += 1
-    found.end = Spot(position, offset)
-    found.epoch, found.since_entry = epoch, since_entry
+        start = segment.index.position_before(max(0, end.position - (max_bytes - checked)))
+        found = scan_log(
+            segment.file.fileno(),
+            end.position,
+            base_offset=segment.base_offset,
+            interval=end.position,
+            offset=-1 if start else segment.base_offset,
+            start=start,
+        )
+        if found.reason:
+            reason = f"{found.reason}, although it had reached the device"
+            raise CorruptLogError(str(segment.path), found.position, found.offset, reason)
+        checked += end.position - start
+    return checked
 
 
-def _why_misplaced(info: BatchInfo, offset: int, epoch: int) -> str:
-    if info.base_offset != offset:
-        return f"its base offset is {info.base_offset} instead of {offset}"
-    return f"its leader epoch {info.leader_epoch} is below the {epoch} before it"
-
-
-def _judge(segment: Segment, found: Scan, later: Sequence[Segment], recovery_point: int) -> None:
+def _judge(segment: Segment, found: LogScan, later: Sequence[Segment], recovery_point: int) -> None:
     """Raise unless the bad batch can be what a crash leaves behind."""
-    position, offset = found.end
+    position, offset = found.position, found.offset
     reason = found.reason
     if offset < recovery_point:
         reason += f", although everything below offset {recovery_point} had reached the device"
@@ -210,15 +191,15 @@ def _judge(segment: Segment, found: Scan, later: Sequence[Segment], recovery_poi
     raise CorruptLogError(str(segment.path), position, offset, reason)
 
 
-def _valid_batch_after(segment: Segment, found: Scan) -> int:
+def _valid_batch_after(segment: Segment, found: LogScan) -> int:
     """Position of a batch behind the bad one that could belong there; -1 if there is none."""
-    start, size = found.end.position, segment.file_size
+    start, size = found.position, segment.file_size
     with mmap.mmap(segment.file.fileno(), size, prot=mmap.PROT_READ) as data:
         view = ffi.from_buffer(data)
         try:
             # A record takes at least seven bytes, so offsets cannot rise faster than positions. This also
             # keeps batches inside of record values (a log that carries logs) from being taken for ours.
-            highest = found.end.offset + size - start
-            return lib.isr_batch_search(view, size, start + 1, found.end.offset + 1, highest, found.epoch)
+            highest = found.offset + size - start
+            return lib.isr_batch_search(view, size, start + 1, found.offset + 1, highest, found.epoch)
         finally:
             ffi.release(view)

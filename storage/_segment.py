@@ -1,4 +1,4 @@
-"""One segment of a log: a `.log` file of batches, its `.index`, and where the latest batches lie."""
+"""One segment of a log: a `.log` file of batches, its indexes, and where the latest batches lie."""
 
 from __future__ import annotations
 
@@ -8,16 +8,22 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ._batch_records import records
+from ._batch_scan import scan
 from ._columns import Buffer
 from ._files import write_all
-from ._index import MAX_RELATIVE, OffsetIndex
+from ._index import MAX_RELATIVE, OffsetIndex, TimeIndex
+from ._log_scan import LogScan
 from ._native import ffi, lib
 from .errors import CorruptBatchError, StorageBrokenError
-from .file_range import RangeFile
+from .file_range import RangeFile, read_at
+from .log import TimestampedOffset
 from .settings import MAX_SEGMENT_BYTES, LogSettings
 
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
+TIME_INDEX_SUFFIX = ".timeindex"
+DELETED_SUFFIX = ".deleted"
 
 _RECENT = 1024
 _NO_LIMIT = (1 << 63) - 1
@@ -31,6 +37,13 @@ class Spot(NamedTuple):
     """Where a batch starts, and at which offset."""
 
     position: int
+    offset: int
+
+
+class Largest(NamedTuple):
+    """The greatest timestamp of a segment, in ms, and the last offset of the first batch that has it."""
+
+    timestamp: int
     offset: int
 
 
@@ -76,12 +89,15 @@ class Segment:
     def __init__(self, folder: Path, base_offset: int, settings: LogSettings) -> None:
         self.base_offset = base_offset
         self.path = segment_path(folder, base_offset, LOG_SUFFIX)
-        self.index_path = segment_path(folder, base_offset, INDEX_SUFFIX)
         self._settings = settings
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         self.file = RangeFile.open(str(self.path))
-        self.index = OffsetIndex(self.index_path, base_offset)
+        self.index = OffsetIndex(segment_path(folder, base_offset, INDEX_SUFFIX), base_offset)
+        self.time_index = TimeIndex(segment_path(folder, base_offset, TIME_INDEX_SUFFIX), base_offset)
         self.end = Spot(0, base_offset)
+        self.largest = Largest(-1, base_offset)
+        self.indexes_synced = True
+        """Whether the indexes are on the device as they are."""
         self._recent = _Recent()
         self._since_entry = 0
 
@@ -96,21 +112,35 @@ class Segment:
         position = self.end.position + pending
         if last_offset - self.base_offset > MAX_RELATIVE or position + size > MAX_SEGMENT_BYTES:
             return False
-        return position == 0 or (position + size <= self._settings.segment_bytes and not self.index.is_full)
+        full = self.index.is_full or self.time_index.is_full
+        return position == 0 or (position + size <= self._settings.segment_bytes and not full)
 
     def open_for_writing(self) -> None:
         self.index.grow(self._settings.segment_index_bytes)
+        self.time_index.grow(self._settings.segment_index_bytes)
+
+    def seal(self) -> None:
+        """No batches come after those there are: finish the indexes."""
+        self.time_index.close_with(*self.largest)
+        self.index.trim()
+        self.time_index.trim()
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """Put bytes into the file. They belong to the log only once `added` says so."""
         write_all(self._fd, buffers, position)
 
-    def added(self, batches: Sequence[tuple[int, int, int]]) -> None:
-        """Batches stand behind the end now, each (base offset, last offset, size): index them, move the end."""
+    def added(self, batches: Sequence[tuple[int, int, int, int]]) -> None:
+        """Batches stand behind the end now, each (base offset, last offset, size, greatest timestamp): index
+        them, move the end.
+        """
         position, offset = self.end
-        for base_offset, last_offset, size in batches:
+        self.indexes_synced = False
+        for base_offset, last_offset, size, timestamp in batches:
+            if timestamp > self.largest.timestamp:
+                self.largest = Largest(timestamp, last_offset)
             if self._since_entry > self._settings.index_interval_bytes:
                 self.index.add(last_offset, position)
+                self.time_index.add(*self.largest)
                 self._since_entry = 0
             self._since_entry += size
             self._recent.add(base_offset, position)
@@ -120,25 +150,57 @@ class Segment:
 
     def cut(self, spot: Spot) -> None:
         """End the segment at a batch boundary, in the file as well."""
+        self.index.truncate(spot.position)
+        self.time_index.truncate(spot.offset)
+        self._end_at(spot)
+        self._find_largest()
+
+    def _end_at(self, spot: Spot) -> None:
         self.end = spot
         self._recent = _Recent()
         self._since_entry = 0
-        self.index.truncate(spot.position)
-        os.ftruncate(self._fd, spot.position)
+        self.indexes_synced = False
+        if self.file_size != spot.position:
+            os.ftruncate(self._fd, spot.position)
+
+    def rebuild(self, found: LogScan) -> None:
+        """Take the indexes, and the end, from a scan of the whole file."""
+        self.index.rebuild(found.index)
+        self.time_index.rebuild(found.time_index)
+        self.largest = Largest(found.max_timestamp, found.max_timestamp_offset)
+        self._end_at(Spot(found.position, found.offset))
 
     def flush(self) -> None:
-        os.fsync(self._fd)
+        """May be called by another thread than the writer's, while that one appends."""
+        os.fsync(self.file.fileno())
+
+    def sync_indexes(self) -> None:
+        """Bring the indexes of a sealed segment to the device, if they have changed since."""
+        if not self.indexes_synced:
+            self.index.sync()
+            self.time_index.sync()
+            self.indexes_synced = True
 
     def close(self) -> None:
         """No more writing. Ranges that were read stay valid."""
         if self._fd >= 0:
             self.index.trim()
-            os.close(self._fd)
-            self._fd = -1
+            self.time_index.trim()
+            self._close_fd()
 
     def delete(self) -> None:
         self.path.unlink(missing_ok=True)
-        self.index_path.unlink(missing_ok=True)
+        self.index.delete()
+        self.time_index.delete()
+        self._close_fd()
+
+    def set_aside(self) -> list[Path]:
+        """Rename the files, to be deleted later; they can still be read. Returns the new paths."""
+        aside = self.path.rename(self.path.with_name(self.path.name + DELETED_SUFFIX))
+        self._close_fd()
+        return [aside, self.index.rename(DELETED_SUFFIX), self.time_index.rename(DELETED_SUFFIX)]
+
+    def _close_fd(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -171,6 +233,44 @@ class Segment:
             self.end = self._walk(self.index.last_entry()[1])
         return self.end
 
+    def load_largest(self) -> None:
+        """Take the greatest timestamp from the time index of a segment that was sealed."""
+        if len(self.time_index):
+            self.largest = Largest(*self.time_index.last_entry())
+        else:
+            self._find_largest()
+
+    def _find_largest(self) -> None:
+        """Find the greatest timestamp: the time index knows it but for the latest batches."""
+        timestamp, offset = self.time_index.last_entry()
+        position = self.index.position_for(offset) if timestamp >= 0 else 0
+        while (found := self._reaching(timestamp + 1, position, self.base_offset)) is not None:
+            position, size = found
+            info = scan(read_at(self.file.fileno(), size, position), verify_crc=False)[0]
+            timestamp, offset = info.max_timestamp, info.next_offset - 1
+            position += size
+        self.largest = Largest(timestamp, offset)
+
+    def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampedOffset | None:
+        """The first record at or above `start_offset` whose timestamp is at least the one given."""
+        position = self.index.position_for(max(self.time_index.offset_for(timestamp), start_offset))
+        while (found := self._reaching(timestamp, position, start_offset)) is not None:
+            position, size = found
+            data = read_at(self.file.fileno(), size, position)
+            for record in records(data, start_offset=start_offset):
+                if record.timestamp_ms >= timestamp:
+                    return TimestampedOffset(record.offset, record.timestamp_ms)
+            position += size
+        return None
+
+    def _reaching(self, timestamp: int, start: int, min_offset: int) -> tuple[int, int] | None:
+        """Position and size of the first batch from `start` on with such a timestamp that ends above the offset."""
+        position, size = ffi.new("int64_t *", start), ffi.new("int64_t *")
+        end = self.end.position
+        reason = lib.isr_log_find_timestamp(self.file.fileno(), position, end, timestamp, min_offset, size)
+        self._check(reason, position[0])
+        return (position[0], size[0]) if size[0] else None
+
     def _last_boundary(self, start: Spot, position: int) -> Spot:
         """The last batch boundary that is not behind `position`."""
         recent = self._recent.before(position)
@@ -199,10 +299,13 @@ class Segment:
             position,
             offset,
         )
+        self._check(reason, position[0])
+        return Spot(position[0], offset[0])
+
+    def _check(self, reason: int, position: int) -> None:
         if reason == lib.ISR_IO_ERROR:
             raise StorageBrokenError(
                 f"{self.path} cannot be read: {os.strerror(ffi.errno)}; check the device"
             )
         if reason != lib.ISR_OK:
-            raise CorruptBatchError(position[0], "its header makes no sense", path=str(self.path))
-        return Spot(position[0], offset[0])
+            raise CorruptBatchError(position, "its header makes no sense", path=str(self.path))

@@ -34,6 +34,8 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
+VERIFY_ON_OPEN_BYTES = 256 << 20
+
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 FOLDER_NAME = re.compile(rf"({_TOPIC.pattern})-(0|[1-9][0-9]*)")
 
@@ -78,8 +80,12 @@ class LogDirectory:
         cluster_id: str,
         node_id: int,
         settings: LogSettings | None = None,
+        verify_on_open_bytes: int = VERIFY_ON_OPEN_BYTES,
     ) -> None:
         """
+        verify_on_open_bytes: of what need not be scanned when logs are opened, so much in all has every batch's
+          CRC checked all the same, the newest segments of each log first; damage is then seen at once.
+
         Raises:
           LogDirectoryLockedError: Another process uses it.
           WrongClusterError: It holds data of another cluster.
@@ -89,6 +95,7 @@ class LogDirectory:
         """
         self.path = Path(path)
         self.settings = settings or LogSettings()
+        self._verify_bytes = verify_on_open_bytes
         self._lock = threading.RLock()
         self._logs: dict[PartitionKey, DiskLog] = {}
         self._lock_fd = -1
@@ -197,15 +204,18 @@ class LogDirectory:
             return self._logs[key]
 
     def _open(self, folder: Path, key: PartitionKey, settings: LogSettings) -> DiskLog:
-        return DiskLog(
+        log = DiskLog(
             folder,
             *key,
             settings=settings,
             recovery_point=self._recovery_points.get(key, 0),
             log_start_offset=self._log_starts.get(key, 0),
             clean=self.was_clean,
+            verify_bytes=self._verify_bytes,
             on_recovery_point_lowered=self._write_recovery_points,
         )
+        self._verify_bytes -= log.recovery.bytes_verified
+        return log
 
     def _folder(self, topic: str, partition: int, create: bool, topic_id: str | None) -> Path:
         folder = self.path / f"{topic}-{partition}"

@@ -11,11 +11,19 @@ from ._epochs import EpochCache
 from ._files import fsync_folder, storage_error
 from ._prepare import Piece, prepare
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, replay, snapshots_in
-from ._recovery import open_segments, recover, remove_leftovers, trust
+from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
 from ._segment import Segment, Spot, segment_path
 from .errors import AppendError, LogClosedError, OffsetOutOfRangeError, StorageBrokenError, StorageError
 from .file_range import FileRange
-from .log import Chunk, EpochEntry, Log, ProducerSnapshot, ReadResult, RecoveryReport
+from .log import (
+    Chunk,
+    EpochEntry,
+    Log,
+    ProducerSnapshot,
+    ReadResult,
+    RecoveryReport,
+    TimestampedOffset,
+)
 from .settings import LogSettings
 
 
@@ -32,11 +40,13 @@ class DiskLog(Log):
         recovery_point: int = 0,
         log_start_offset: int = 0,
         clean: bool = False,
+        verify_bytes: int = 0,
         on_recovery_point_lowered: Callable[[], None] | None = None,
     ) -> None:
         """Open the log in an existing folder, empty or not.
 
         `recovery_point` and `log_start_offset` are what was checkpointed; `clean` says that the last stop was.
+        Of what need not be scanned, the CRCs of the last `verify_bytes` are checked all the same.
 
         Raises:
           CorruptLogError: The files are damaged as no crash does it. Nothing was changed.
@@ -52,9 +62,10 @@ class DiskLog(Log):
         self._epochs = EpochCache.load(folder)
         self._segments = open_segments(folder, log_start_offset, self._settings)
         try:
-            self.recovery = self._recover(clean, recovery_point)
+            found = self._recover(clean, recovery_point, verify_bytes)
+            self.recovery = found.report
             """What opening found."""
-            self._finish_opening(recovery_point, log_start_offset)
+            self._finish_opening(found, recovery_point, log_start_offset)
         except OSError as error:
             self._close_files()
             raise storage_error(error, f"cannot open {folder}") from error
@@ -62,15 +73,21 @@ class DiskLog(Log):
             self._close_files()
             raise
 
-    def _recover(self, clean: bool, recovery_point: int) -> RecoveryReport:
+    def _recover(self, clean: bool, recovery_point: int, verify_bytes: int) -> Recovered:
+        """Find the end of the log; the segments are as they should be then."""
         if clean and trust(self._segments, recovery_point):
-            return RecoveryReport(clean=True)
-        found = recover(self._segments, recovery_point, self._settings.index_interval_bytes)
+            checked = verify(self._segments, verify_bytes)
+            return Recovered(self._segments, RecoveryReport(clean=True, bytes_verified=checked))
+        return recover(
+            self._segments,
+            recovery_point,
+            index_interval_bytes=self._settings.index_interval_bytes,
+            verify_bytes=verify_bytes,
+        )
+
+    def _finish_opening(self, found: Recovered, recovery_point: int, log_start_offset: int) -> None:
         self._segments = found.segments
         self._epochs.add(found.epochs)
-        return found.report
-
-    def _finish_opening(self, recovery_point: int, log_start_offset: int) -> None:
         self._log_end_offset = self._segments[-1].end.offset
         self._log_start_offset = max(log_start_offset, self._segments[0].base_offset)
         self._recovery_point = recovery_point
@@ -81,7 +98,7 @@ class DiskLog(Log):
         self._epochs.trim_end(self._log_end_offset)
         held = [each for each in snapshots_in(self._folder) if each <= self._log_end_offset]
         self._keep_snapshots({*held[:1], *self.segment_base_offsets} & {*held})
-        self._producers = replay(self._folder, self._segments)
+        self._producers = replay(self._folder, self._segments, found.producers)
 
     def __repr__(self) -> str:
         return f"<DiskLog {self.name} {self.log_start_offset}..{self.log_end_offset}>"
@@ -141,6 +158,15 @@ class DiskLog(Log):
             return ReadResult(None, offset, offset, 0)
         return ReadResult(FileRange(segment.file, start.position, size), start.offset, stop.offset, size)
 
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
+        start, end = self._log_start_offset, self._log_end_offset
+        for segment in self._segments:
+            if segment.end.offset > start and segment.largest.timestamp >= timestamp_ms:
+                found = segment.find_timestamp(timestamp_ms, start)
+                if found is not None:
+                    return found if found.offset < end else None
+        return None
+
     # Writing
 
     def append(self, chunks: Sequence[Chunk]) -> None:
@@ -178,7 +204,7 @@ class DiskLog(Log):
 
     def _roll(self, base_offset: int) -> None:
         """Begin the next segment."""
-        self._segments[-1].index.trim()
+        self._segments[-1].seal()
         if base_offset == self._log_end_offset:
             self._save_producers()
         segment = Segment(self._folder, base_offset, self._settings)

@@ -65,6 +65,13 @@ class ReadResult:
     size: int
 
 
+class TimestampedOffset(NamedTuple):
+    """A record found by its time, in ms since 1970."""
+
+    offset: int
+    timestamp_ms: int
+
+
 @attrs.frozen(slots=True)
 class RecoveryReport:
     """What opening a log found."""
@@ -77,7 +84,9 @@ class RecoveryReport:
     cut_position: int = -1
     cut_reason: str = ""
     segments_rebuilt: int = 0
-    """Segments whose index was built anew."""
+    """Segments whose indexes were built anew."""
+    bytes_verified: int = 0
+    """Of what was trusted, so much had its CRC checked all the same."""
 
 
 class Log(abc.ABC):
@@ -162,6 +171,13 @@ class Log(abc.ABC):
 
         Raises:
           OffsetOutOfRangeError: Below the log start or above the log end.
+        """
+
+    @abc.abstractmethod
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
+        """The first record, in order of offsets, with at least that timestamp; None if there is none.
+
+        Takes O(log n) of the batches of one segment.
         """
 
     @abc.abstractmethod

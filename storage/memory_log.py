@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 import attrs
@@ -12,10 +12,10 @@ from ._epochs import EpochCache
 from ._files import write_all
 from ._prepare import Piece, prepare
 from ._producers import ProducerTable
-from .batch import BatchInfo
+from .batch import BatchInfo, records
 from .errors import AppendError, LogClosedError, OffsetOutOfRangeError
-from .file_range import FileRange, RangeFile
-from .log import Chunk, EpochEntry, Log, ProducerSnapshot, ReadResult
+from .file_range import FileRange, RangeFile, read_at
+from .log import Chunk, EpochEntry, Log, ProducerSnapshot, ReadResult, TimestampedOffset
 
 
 @attrs.frozen(slots=True)
@@ -23,6 +23,8 @@ class _Held:
     base_offset: int
     position: int
     info: BatchInfo
+    max_timestamp: int
+    """Of this batch and all before it."""
 
 
 class MemoryLog(Log):
@@ -74,7 +76,8 @@ class MemoryLog(Log):
 
     def _hold(self, piece: Piece) -> None:
         for info, batch in zip(piece.infos, piece.batches, strict=True):
-            self._held.append(_Held(batch.base_offset, self._size, info))
+            latest = max(info.max_timestamp, self._held[-1].max_timestamp if self._held else -1)
+            self._held.append(_Held(batch.base_offset, self._size, info, latest))
             self._producers.add(info, batch.base_offset)
             self._size += info.size_bytes
 
@@ -152,6 +155,17 @@ class MemoryLog(Log):
         return bisect_right(
             self._held, limit, key=lambda held: held.base_offset + held.info.last_offset_delta + 1
         )
+
+    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
+        start, end, held = self._start, self._end, self._held
+        for each in held[bisect_left(held, timestamp_ms, key=lambda each: each.max_timestamp) :]:
+            if each.info.max_timestamp < timestamp_ms or each.base_offset >= end:
+                continue
+            data = read_at(self._file.fileno(), each.info.size_bytes, each.position)
+            for record in records(data, start_offset=start):
+                if record.timestamp_ms >= timestamp_ms:
+                    return TimestampedOffset(record.offset, record.timestamp_ms)
+        return None
 
     def producer_states(self) -> tuple[ProducerSnapshot, ...]:
         return self._producers.snapshots()

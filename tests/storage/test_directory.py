@@ -285,6 +285,27 @@ def test_a_restart_far_ahead_may_be_interrupted(tmp_path: Path, monkeypatch) -> 
     directory.close()
 
 
+def test_a_clean_start_checks_crcs_within_a_budget(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    for partition in range(2):
+        fill(directory.open_log("t", partition, create=True), [3] * 30)
+    size = directory.open_log("t", 0, create=False).size_bytes
+    directory.close()
+    flipped = max((tmp_path / "t-1").glob("*.log"))
+    data = bytearray(flipped.read_bytes())
+    data[-1] ^= 1
+    flipped.write_bytes(data)
+    directory = LogDirectory(tmp_path, cluster_id="c", node_id=1, verify_on_open_bytes=size)
+    verified = [directory.open_log("t", at, create=False).recovery.bytes_verified for at in range(2)]
+    assert verified == [size, 0], "the first log takes all of it"
+    directory.close()
+    directory = opened(tmp_path)
+    directory.open_log("t", 0, create=False)
+    with pytest.raises(CorruptLogError, match=r"t-1/.*CRC-32C does not match"):
+        directory.open_log("t", 1, create=False)
+    directory.close(clean=False)
+
+
 def test_settings_name_what_is_wrong() -> None:
     with pytest.raises(ValueError, match="segment_bytes must be from 1024"):
         LogSettings(segment_bytes=5)

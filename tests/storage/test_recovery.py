@@ -215,6 +215,77 @@ def test_a_clean_stop_is_believed_only_if_the_sizes_fit(tmp_path: Path) -> None:
         open_disk(folder, clean=True, recovery_point=end)
 
 
+def test_a_clean_stop_is_believed_only_as_far_as_crcs_were_checked(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    log = open_disk(folder)
+    fill(log, [2] * 60)
+    end, bases = log.log_end_offset, log.segment_base_offsets
+    newest = log.read(bases[-1], max_bytes=1 << 20).size
+    log.close()
+    path = log_file(folder, bases[1])
+    data = bytearray(path.read_bytes())
+    position = scan(data)[2].position
+    data[position + 70] ^= 1
+    path.write_bytes(data)
+    before = contents(folder)
+    for clean in (True, False):
+        with pytest.raises(
+            CorruptLogError, match="CRC-32C does not match, although it had reached"
+        ) as caught:
+            open_disk(folder, clean=clean, recovery_point=end, verify_bytes=1 << 20)
+        assert (caught.value.path, caught.value.position) == (str(path), position)
+        assert caught.value.offset == bases[1] + 4
+        assert "\n" not in str(caught.value)
+        assert contents(folder) == before
+    log = open_disk(folder, clean=True, recovery_point=end, verify_bytes=newest)
+    assert log.recovery.clean
+    assert log.recovery.bytes_verified == newest, "the newest segment, and no more"
+    log.close()
+
+
+def test_verifying_may_begin_in_the_middle_of_a_segment(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    settings = LogSettings(index_interval_bytes=300)
+    log = open_disk(folder, settings)
+    fill(log, [2] * 60)
+    data = bytearray(all_bytes(log))
+    log.close()
+    for at, refused in ((scan(data)[5].position, False), (scan(data)[50].position, True)):
+        flipped = bytearray(data)
+        flipped[at + 65] ^= 1
+        log_file(folder).write_bytes(flipped)
+        try:
+            log = open_disk(folder, settings, clean=True, recovery_point=120, verify_bytes=len(data) // 2)
+        except CorruptLogError as error:
+            assert refused
+            assert error.position == at
+        else:
+            assert not refused
+            assert len(data) // 2 <= log.recovery.bytes_verified < len(data) * 3 // 4
+            log.close(clean=False)
+
+
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_segment_that_was_only_begun_is_dropped(tmp_path: Path, left: int) -> None:
+    """The end of a segment may never have reached the device although the file of the next one has."""
+    folder = tmp_path / "t-0"
+    crashed(folder, [2] * 60)
+    bases = sorted(int(path.stem) for path in folder.glob("*.log"))
+    for base in bases[3:]:
+        log_file(folder, base).write_bytes(b"")
+    data = log_file(folder, bases[2]).read_bytes()
+    third = scan(data)[2]
+    log_file(folder, bases[2]).write_bytes(data[: third.position + left])
+    log = open_disk(folder, recovery_point=bases[2])
+    assert log.segment_base_offsets == tuple(bases[:3])
+    assert (log.log_end_offset, log.recovery.bytes_cut) == (third.base_offset, left)
+    fill(log, [2] * 20)
+    assert offsets(log) == list(range(third.base_offset + 40))
+    log.close()
+    with pytest.raises(CorruptLogError):
+        open_disk(folder, recovery_point=log.log_end_offset + 1)
+
+
 def test_segments_below_the_recovery_point_are_not_scanned(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     log = open_disk(folder)
@@ -324,7 +395,7 @@ def test_leftovers_of_interrupted_work_are_removed(tmp_path: Path) -> None:
     ):
         (folder / name).write_bytes(b"x")
     open_disk(folder).close(clean=False)
-    assert {path.suffix for path in folder.iterdir()} <= {".log", ".index", ""}
+    assert {path.suffix for path in folder.iterdir()} <= {".log", ".index", ".timeindex", ""}
     assert not (folder / f"{9:020d}.index").exists()
 
 
