@@ -97,6 +97,7 @@ class _Partition:
         self._compacted = compacted
         self._on_bytes = on_bytes
         self._expected = -1
+        self._gap_is_known = False
         self._epochs: list[EpochEntry] = []
         self._records = RecordCheck()
 
@@ -150,7 +151,9 @@ class _Partition:
     def _damaged(self, path: Path, found: Found, at_end: bool) -> None:
         what = "up to the end of the file" if at_end else "then a whole batch follows"
         self._add(path, found.position, self._expected, f"{found.reason}: {found.size_bytes} bytes, {what}")
-        if found.info is not None:
+        if found.info is None:
+            self._gap_is_known = True
+        else:
             self._enter(found.info)
 
     def _verify_batch(self, path: Path, position: int, info: BatchInfo, data: memoryview) -> None:
@@ -165,10 +168,11 @@ class _Partition:
         if info.leader_epoch > (self._epochs[-1].epoch if self._epochs else -1):
             self._epochs.append(EpochEntry(info.leader_epoch, info.base_offset))
         self._expected = info.next_offset
+        self._gap_is_known = False
 
     def _wrong_with(self, info: BatchInfo, data: memoryview) -> Iterator[str]:
         gap = info.base_offset - self._expected
-        if gap < 0 or (gap > 0 and not self._compacted):
+        if gap < 0 or (gap > 0 and not (self._compacted or self._gap_is_known)):
             yield f"its base offset is {info.base_offset}, but {self._expected} should follow"
         if self._epochs and info.leader_epoch < self._epochs[-1].epoch:
             yield f"its leader epoch {info.leader_epoch} is below the {self._epochs[-1].epoch} before it"

@@ -136,6 +136,19 @@ def test_a_batch_that_does_not_belong_there(folder: Path) -> None:
     assert (second.position, second.offset) == (infos[4].position, infos[4].base_offset)
 
 
+def test_a_false_length_hides_no_batch(folder: Path) -> None:
+    path = segments(folder)[0]
+    content = bytearray(path.read_bytes())
+    infos = scan(content)
+    struct.pack_into(">i", content, infos[2].position + 8, infos[2].size_bytes + infos[3].size_bytes - 12)
+    path.write_bytes(content)
+    found = verify(folder)
+    assert [(each.path, each.position, each.offset) for each in found.defects] == [
+        (str(path), infos[2].position, infos[2].base_offset)
+    ]
+    assert found.batches == BATCHES - 1
+
+
 def test_a_missing_segment_and_a_compacted_log(folder: Path) -> None:
     gone = segments(folder)[1]
     gone.unlink()
@@ -183,6 +196,12 @@ def test_time_index_entries(folder: Path) -> None:
     defect = only(folder)
     assert (defect.path, defect.position, defect.offset) == (str(index), 12, infos[2].base_offset)
     assert "greatest timestamp" in defect.reason
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">q", data, 35, 5000)
+    struct.pack_into(">I", data, 17, crc32c(bytes(data[21 : infos[0].size_bytes])))
+    path.write_bytes(data)
+    index.write_bytes(struct.pack(">qi", 5000, infos[0].base_offset) + good)
+    assert "timestamp 1000 comes after 5000" in only(folder).reason
 
 
 def test_snapshots_and_epochs(folder: Path) -> None:

@@ -191,6 +191,12 @@ def test_recover_leaves_a_clean_folder_clean(tmp_path: Path, capsys: Output) -> 
     assert (data / ".kafka_cleanshutdown").read_bytes() == before
 
 
+def test_recover_makes_no_unclean_stop_a_clean_one(tmp_path: Path) -> None:
+    data = build(tmp_path, (), clean=False)
+    assert main(["log", "recover", str(data)]) == 0
+    assert not (data / ".kafka_cleanshutdown").exists()
+
+
 def test_recover_goes_on_past_a_damaged_log_and_says_so(tmp_path: Path, capsys: Output) -> None:
     data = build(tmp_path, ("t", "u"), clean=False)
     path = log_of(data, "t")
