@@ -8,8 +8,6 @@ from pathlib import Path
 
 from ._batch_scan import BatchInfo
 
-TIME_INDEX_SUFFIX = ".timeindex"
-
 OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 

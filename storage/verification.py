@@ -11,8 +11,8 @@ from ._batch_records import RecordCheck
 from ._epochs import FILE_NAME as EPOCHS
 from ._files import read_checkpoint
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable
-from ._segment import INDEX_SUFFIX, LOG_SUFFIX
-from ._verify_index import TIME_INDEX_SUFFIX, OffsetIndexCheck, TimeIndexCheck
+from ._segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
+from ._verify_index import OffsetIndexCheck, TimeIndexCheck
 from .batch import BatchInfo
 from .directory import FOLDER_NAME, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from .errors import LogNotFoundError, StorageError

@@ -60,13 +60,15 @@ def test_it_finds_no_fault_in_a_log_that_was_stopped(java: Java, tmp_path: Path)
     assert len(re.findall(r"\| offset: \d+", told)) == 300
     assert told.count("isvalid: true") == 150
     assert [int(each) for each in re.findall(r"\| offset: (\d+)", told)] == list(range(300))
-    rest = [*indexes, *files(log.folder, ".timeindex"), *files(log.folder, ".snapshot")]
+    times = files(log.folder, ".timeindex")
+    assert any(path.stat().st_size for path in times)
+    rest = [*indexes, *times, *files(log.folder, ".snapshot")]
     told = java.dump(*rest)
     assert not FAULT.search(told), FAULT.search(told)
     assert told.count("Dumping ") == len(rest)
     assert re.search(r"producerId: 5 producerEpoch: 0 .*lastSequence: 299", told)
-    told = java.dump(*indexes, deep=False)
-    assert told.count("passed sanity check") == len(indexes)
+    told = java.dump(*indexes, *times, deep=False)
+    assert told.count("passed sanity check") == len(indexes) + len(times)
 
 
 def test_it_finds_the_fault_that_is_there(java: Java, tmp_path: Path) -> None:
@@ -95,7 +97,8 @@ def test_it_finds_no_fault_after_a_crash_and_recovery(java: Java, tmp_path: Path
     log.truncate(100)
     log.close()
     logs = files(log.folder, ".log")
-    told = java.dump(*logs, *files(log.folder, ".index"), *files(log.folder, ".snapshot"))
+    rest = [path for suffix in (".index", ".timeindex", ".snapshot") for path in files(log.folder, suffix)]
+    told = java.dump(*logs, *rest)
     assert not FAULT.search(told), FAULT.search(told)
     assert told.count("isvalid: true") == 50
     assert [each.offset for path in logs for each in records(path.read_bytes())] == list(range(100))
