@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from insync.storage import DiskLog, LogDirectory
+from insync.storage import DiskLog, LogDirectory, verify
 from insync.storage.batch import Record, records, scan
 
 from ..requires import missing
@@ -116,6 +116,9 @@ def test_a_folder_that_kafka_wrote_opens_and_reads_back_equal(java: Java, tmp_pa
         kafka.stop()
     copy = tmp_path / "copy"
     shutil.copytree(kafka.folder, copy)
+    found = verify(kafka.folder)
+    assert found.defects == []
+    assert found.index_entries > 40
     check(kafka.folder, kafka, written, clean=True)
     (copy / ".kafka_cleanshutdown").unlink()
     check(copy, kafka, written, clean=False)
