@@ -15,6 +15,7 @@ from .errors import (
     DeadlineExceeded,
     EndOfLink,
     FrameTooLargeError,
+    InsecureAddressError,
     LinkBroken,
     LinkClosed,
     Overloaded,
@@ -22,6 +23,7 @@ from .errors import (
     ProtocolError,
     RangeTruncated,
     RemoteError,
+    SecretError,
     TransportError,
     UnknownSchemeError,
     VersionMismatchError,
@@ -32,6 +34,7 @@ from .peers import Peer, PeerManager
 from .ranges import pieces
 from .registry import register, schemes
 from .requests import Identity, PeerIdentity, Request, RequestHandle, Response
+from .security import Security, TlsFiles
 from .server import Serving, serve
 from .stream import ByteListener, ByteStream, StreamTransport
 from .urls import URL, Endpoint
@@ -46,8 +49,10 @@ __all__ = [
     "Request",
     "RequestHandle",
     "Response",
+    "Security",
     "Serving",
     "Status",
+    "TlsFiles",
     "connect",
     "serve",
     "Peer",
@@ -81,6 +86,7 @@ __all__ = [
     "DeadlineExceeded",
     "EndOfLink",
     "FrameTooLargeError",
+    "InsecureAddressError",
     "LinkBroken",
     "LinkClosed",
     "Overloaded",
@@ -88,6 +94,7 @@ __all__ = [
     "ProtocolError",
     "RangeTruncated",
     "RemoteError",
+    "SecretError",
     "TransportError",
     "UnknownSchemeError",
     "VersionMismatchError",

@@ -2,11 +2,12 @@
 
 Both sides send preface and HELLO at once, judge the other's, and send the verdict: REPLY with correlation 0 to
 accept, ERROR with correlation 0, a `Status` and a sentence to refuse. Each starts when it has accepted and been
-accepted.
+accepted. Whoever knows the cluster's secret accepts with a proof of that, and takes nothing less.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 
 import attrs
@@ -16,6 +17,7 @@ from .abc import Link
 from .errors import (
     AuthError,
     EndOfLink,
+    FrameTooLargeError,
     LinkBroken,
     ProtocolError,
     TransportError,
@@ -23,7 +25,8 @@ from .errors import (
     WrongPeerError,
 )
 from .frames import Frame, FrameType, Hello, Limits, Status, decode_hello, encode_header, encode_hello
-from .requests import Identity
+from .requests import Identity, Method
+from .security import is_proof, proof
 
 _ERRORS: dict[int, type[TransportError]] = {
     Status.UNSUPPORTED_VERSION: VersionMismatchError,
@@ -33,6 +36,9 @@ _ERRORS: dict[int, type[TransportError]] = {
     Status.AUTHENTICATION_FAILED: AuthError,
 }
 _FAREWELL = 1.0
+_PROOF_BYTES = 4096
+"""Of a frame before its sender is known: a proof, or a sentence."""
+_WRONG_SECRET = "the secrets differ: give all nodes and clients of a cluster the same secret_file"
 
 
 @attrs.frozen
@@ -49,14 +55,17 @@ Judge = Callable[[Hello, Hello], Refusal | None]
 
 @attrs.frozen
 class Introduced:
-    """The outcome: who the peer is, the limits that hold, and frames that came right behind."""
+    """The outcome: who the peer is and how it proved that, the limits that hold, and frames right behind."""
 
     hello: Hello
     limits: Limits
     frames: list[Frame]
+    method: Method = "none"
 
 
-def make_hello(identity: Identity, lane: str, limits: Limits, expect_node: int | None = None) -> Hello:
+def make_hello(
+    identity: Identity, lane: str, limits: Limits, expect_node: int | None = None, *, proves: bool = False
+) -> Hello:
     return Hello(
         cluster_id=identity.cluster_id,
         node_id=identity.node_id,
@@ -64,29 +73,98 @@ def make_hello(identity: Identity, lane: str, limits: Limits, expect_node: int |
         lane=lane,
         expected_node=expect_node,
         limits=limits,
+        nonce=secrets.randbits(64),
+        proves=proves,
     )
 
 
-async def introduce(link: Link, mine: Hello, judge: Judge) -> Introduced:
+async def introduce(
+    link: Link, mine: Hello, judge: Judge, *, dialer: bool, secret: bytes | None = None
+) -> Introduced:
     """Shake hands on a fresh link. On an error the caller ends the link.
+
+    With a secret the dialer proves first: an acceptor tells strangers nothing, and takes nothing from them.
 
     Raises:
       WrongPeerError, VersionMismatchError, AuthError: One side refuses the other.
       ProtocolError: What came is no handshake.
       EndOfLink, LinkBroken: The link ended.
     """
-    await link.send(encode_hello(mine), ())
-    theirs = decode_hello(await link.recv_hello())
+    raw = encode_hello(mine)
+    await link.send(raw, ())
+    raw_theirs = await link.recv_hello()
+    theirs = decode_hello(raw_theirs)
     limits = mine.limits.settle(theirs.limits)
+    refusal = judge(mine, theirs) or _judge_proof(mine, theirs) or _judge_name(link, theirs)
     link.set_limits(limits)
-    refusal = judge(mine, theirs)
     if refusal is not None:
         await _refuse(link, refusal)
         raise _error(refusal.status, refusal.text, link)
-    await link.send(encode_header(FrameType.REPLY, 0), ())
-    verdict, *frames = await link.recv_many()
-    _read_verdict(verdict, link)
-    return Introduced(theirs, limits, frames)
+    if secret is None:
+        await link.send(encode_header(FrameType.REPLY, 0), ())
+        verdict, *frames = await link.recv_many()
+        _read_verdict(verdict, link)
+        return Introduced(theirs, limits, frames, "none" if link.peer_name is None else "mtls")
+    exchange = _Proofs(link, secret, (raw, raw_theirs) if dialer else (raw_theirs, raw))
+    frames = await (exchange.as_dialer() if dialer else exchange.as_acceptor(limits))
+    return Introduced(theirs, limits, frames, "token")
+
+
+@attrs.frozen
+class _Proofs:
+    """Both sides prove that they know the secret, the dialer first; then they are introduced."""
+
+    link: Link
+    secret: bytes
+    hellos: tuple[bytes, bytes]
+
+    async def as_dialer(self) -> list[Frame]:
+        await self._send(b"dialer")
+        return await self._take(b"acceptor")
+
+    async def as_acceptor(self, limits: Limits) -> list[Frame]:
+        self.link.set_limits(attrs.evolve(limits, max_body_bytes=_PROOF_BYTES, max_payload_bytes=0))
+        frames = await self._take(b"dialer")
+        if frames:
+            raise ProtocolError(f"{self.link.remote} sent frames before the handshake was over")
+        self.link.set_limits(limits)
+        await self._send(b"acceptor")
+        return frames
+
+    async def _send(self, role: bytes) -> None:
+        given = proof(self.secret, role, *self.hellos)
+        await self.link.send(encode_header(FrameType.REPLY, 0, body=given), ())
+
+    async def _take(self, role: bytes) -> list[Frame]:
+        verdict, *frames = await self.link.recv_many()
+        _read_verdict(verdict, self.link)
+        if not is_proof(verdict.body, proof(self.secret, role, *self.hellos)):
+            for frame in frames:
+                frame.payload.release()
+            refusal = Refusal(Status.AUTHENTICATION_FAILED, _WRONG_SECRET)
+            await _refuse(self.link, refusal)
+            raise _error(refusal.status, refusal.text, self.link)
+        return frames
+
+
+def _judge_proof(mine: Hello, theirs: Hello) -> Refusal | None:
+    if mine.proves == theirs.proves:
+        return None
+    lacking, having = (theirs, mine) if mine.proves else (mine, theirs)
+    text = f"{_name(having)} knows a secret and {_name(lacking)} none: give all the same, by secret_file"
+    return Refusal(Status.AUTHENTICATION_FAILED, text)
+
+
+def _judge_name(link: Link, theirs: Hello) -> Refusal | None:
+    """A certificate speaks for one node, or for the clients, of one cluster."""
+    if link.peer_name is None:
+        return None
+    cluster, _, who = link.peer_name.removeprefix("isr://").partition("/")
+    claimed = str(theirs.node_id) if theirs.node_id >= 0 else "client"
+    if (theirs.cluster_id or cluster, claimed) == (cluster, who):
+        return None
+    text = f"the certificate is for {link.peer_name}, not for isr://{theirs.cluster_id or cluster}/{claimed}"
+    return Refusal(Status.AUTHENTICATION_FAILED, text)
 
 
 def judge_dialer(mine: Hello, theirs: Hello) -> Refusal | None:
@@ -128,15 +206,17 @@ def _name(hello: Hello) -> str:
 
 async def _refuse(link: Link, refusal: Refusal) -> None:
     """Say why, and let the peer read it: closing with unread bytes would reset the link and lose the answer."""
-    await link.send(encode_header(FrameType.ERROR, 0, aux=refusal.status, body=refusal.text.encode()), ())
+    link.set_limits(Limits(max_body_bytes=_PROOF_BYTES, max_payload_bytes=0))
+    verdict = encode_header(FrameType.ERROR, 0, aux=refusal.status, body=refusal.text.encode())
     with trio.move_on_after(_FAREWELL):
         try:
+            await link.send(verdict, ())
             if link.caps.half_close:
                 await link.send_eof()
             while True:
                 for frame in await link.recv_many():
                     frame.payload.release()
-        except (EndOfLink, LinkBroken, ProtocolError):
+        except (EndOfLink, LinkBroken, ProtocolError, FrameTooLargeError):
             return
 
 

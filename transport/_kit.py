@@ -18,6 +18,7 @@ from .connection import Connection, Handler, connect
 from .frames import Flag, Frame, FrameType, Limits, decode_frame, encode_header
 from .registry import register
 from .requests import Identity, Request
+from .security import Security
 from .server import serve
 from .session import size_of
 from .stream import ByteStream, StreamTransport
@@ -49,6 +50,10 @@ class Env(ABC):
     @abstractmethod
     def malformed_urls(self) -> Sequence[str]:
         """URLs of the transport's scheme that `parse` must refuse."""
+
+    def security_for(self, identity: Identity) -> Security:
+        """What somebody has to prove itself, if the transport asks for that: cluster "kit" or "other"."""
+        return Security()
 
     def has(self, need: Needs) -> bool:
         """Whether the transport can do what a case needs."""
@@ -82,7 +87,7 @@ def case(group: str, *needs: Needs) -> Callable[[Callable[[Any], Awaitable[None]
 
 def cases_for(env: Env) -> list[Case]:
     """The cases that apply to a transport."""
-    from . import _kit_hostile, _kit_links, _kit_ranges, _kit_requests  # noqa: F401
+    from . import _kit_hostile, _kit_identity, _kit_links, _kit_ranges, _kit_requests  # noqa: F401
 
     return [one for one in _CASES if all(map(env.has, one.needs))]
 
@@ -146,6 +151,7 @@ async def pair(env: Env, limits: Limits | None = None) -> AsyncIterator[tuple[Li
 async def served(env: Env, handler: Handler, **settings: Any) -> AsyncIterator[tuple[trio.Nursery, str]]:
     """A server; gives a nursery for connections, and the URL."""
     settings.setdefault("identity", Identity("kit", 1, 1))
+    settings.setdefault("security", env.security_for(settings["identity"]))
 
     async def start(task_status: trio.TaskStatus[Any]) -> None:
         await serve(env.listen_url(), handler, **settings, task_status=task_status)
@@ -162,7 +168,16 @@ async def served(env: Env, handler: Handler, **settings: Any) -> AsyncIterator[t
 async def connected(env: Env, handler: Handler, **settings: Any) -> AsyncIterator[Connection]:
     """A client's connection to a server."""
     async with served(env, handler, **settings) as (nursery, url):
-        yield await connect(url, identity=Identity(), nursery=nursery)
+        yield await dial(env, url, nursery)
+
+
+async def dial(
+    env: Env, url: str, nursery: trio.Nursery, identity: Identity | None = None, **settings: Any
+) -> Connection:
+    """A connection to a server, as somebody."""
+    me = identity or Identity()
+    settings.setdefault("security", env.security_for(me))
+    return await connect(url, identity=me, nursery=nursery, **settings)
 
 
 def echo(request: Request) -> None:

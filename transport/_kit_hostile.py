@@ -6,12 +6,11 @@ import random
 
 import trio
 
-from ._kit import Env, Needs, case, connected, echo, pair, raw_dial, served
+from ._kit import Env, Needs, case, connected, dial, echo, pair, raw_dial, served
 from .abc import Link
-from .connection import Connection, connect
+from .connection import Connection
 from .errors import EndOfLink, FrameTooLargeError, LinkBroken, ProtocolError
 from .frames import HEADER_SIZE, FrameType, Limits, encode_header
-from .requests import Identity
 from .stream import ByteStream
 
 QUICK = Limits(handshake_timeout=0.3, max_half_open=16)
@@ -35,7 +34,7 @@ async def garbage_is_hung_up_on(env: Env) -> None:
                 await stream.send([data])
             with trio.fail_after(2):
                 await _until_hung_up(stream)
-            await _expect_service(url, nursery)
+            await _expect_service(env, url, nursery)
 
 
 @case("F", Needs.STREAM)
@@ -44,7 +43,7 @@ async def half_open_links_do_not_keep_others_out(env: Env) -> None:
     async with served(env, echo, limits=Limits(handshake_timeout=60, max_half_open=16)) as (nursery, url):
         silent = [await raw_dial(env, url) for _ in range(40)]
         with trio.fail_after(1):
-            await _expect_service(url, nursery)
+            await _expect_service(env, url, nursery)
             for stream in silent[:20]:
                 await _until_hung_up(stream)
         for stream in silent:
@@ -155,8 +154,8 @@ async def _until_hung_up(stream: ByteStream) -> None:
     stream.abort()
 
 
-async def _expect_service(url: str, nursery: trio.Nursery) -> None:
-    connection = await connect(url, identity=Identity(), nursery=nursery)
+async def _expect_service(env: Env, url: str, nursery: trio.Nursery) -> None:
+    connection = await dial(env, url, nursery)
     with await connection.request(1, b"served", timeout=5) as response:
         assert response.body == b"served"
     await connection.aclose()

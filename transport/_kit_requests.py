@@ -6,10 +6,9 @@ import trio
 import trio.testing
 
 from ._handshake import introduce, judge_acceptor, make_hello
-from ._kit import Env, case, connected, echo, listening, message, receive, served, until
-from .connection import Connection, connect
+from ._kit import Env, case, connected, dial, echo, listening, message, receive, served, until
+from .connection import Connection
 from .errors import (
-    ConnectError,
     ConnectionLost,
     DeadlineExceeded,
     FrameTooLargeError,
@@ -18,7 +17,6 @@ from .errors import (
     PeerGoingAway,
     RemoteError,
     TransportError,
-    WrongPeerError,
 )
 from .frames import Limits, Status
 from .requests import Identity, Request, Response
@@ -90,7 +88,7 @@ async def many_connections(env: Env) -> None:
     async with served(env, echo) as (nursery, url):
 
         async def client(count: int) -> None:
-            connection = await connect(url, identity=Identity(), nursery=nursery)
+            connection = await dial(env, url, nursery)
             for number in range(count):
                 with await connection.request(1, b"%d" % number, timeout=5) as response:
                     assert response.body == b"%d" % number
@@ -189,7 +187,7 @@ async def too_many_waiting_requests_are_refused(env: Env) -> None:
     ends = Answers()
     async with served(env, Desk()) as (nursery, url):
         limits = Limits(max_in_flight=1, max_waiting=2)
-        connection = await connect(url, identity=Identity(), nursery=nursery, limits=limits)
+        connection = await dial(env, url, nursery, limits=limits)
         for _ in range(4):
             connection.request_nowait(1, timeout=5, on_done=ends.append)
         assert [type(end) for end in ends] == [Overloaded]
@@ -253,11 +251,11 @@ async def both_sides_may_ask(env: Env) -> None:
     """The acceptor asks the dialer's handler on the same connection; without one it is told so."""
     accepted: list[Connection] = []
     async with served(env, echo, on_connect=accepted.append) as (nursery, url):
-        await connect(url, identity=Identity(), nursery=nursery, handler=echo)
+        await dial(env, url, nursery, handler=echo)
         await until(lambda: len(accepted) == 1, "on_connect is called")
         with await accepted[0].request(5, b"you", timeout=5) as response:
             assert response.body == b"you"
-        await connect(url, identity=Identity(), nursery=nursery)
+        await dial(env, url, nursery)
         await until(lambda: len(accepted) == 2, "on_connect is called")
         try:
             await accepted[1].request(5, timeout=5)
@@ -343,9 +341,9 @@ async def a_silent_peer_is_given_up(env: Env) -> None:
     left: list[Connection] = []
     limits = Limits(keepalive=0.05)
     async with served(env, echo, limits=limits, on_disconnect=left.append) as (nursery, url):
-        lively = await connect(url, identity=Identity(), nursery=nursery)
+        lively = await dial(env, url, nursery)
         link = await env.transport.connect(env.transport.parse(URL.parse(url)))
-        await introduce(link, make_hello(Identity(), "", Limits()), judge_acceptor)
+        await introduce(link, make_hello(Identity(), "", Limits()), judge_acceptor, dialer=True)
         await until(lambda: len(left) == 1, "the silent peer is dropped", timeout=2)
         assert isinstance(left[0].close_reason, ConnectionLost) and "sign of life" in str(
             left[0].close_reason
@@ -402,90 +400,13 @@ async def two_that_do_not_answer_do_not_deadlock(env: Env) -> None:
     accepted: list[Connection] = []
     limits = Limits(receive_budget_bytes=1 << 20)
     async with served(env, Desk(), limits=limits, on_connect=accepted.append) as (nursery, url):
-        mine = await connect(url, identity=Identity(), nursery=nursery, handler=Desk(), limits=limits)
+        mine = await dial(env, url, nursery, handler=Desk(), limits=limits)
         await until(lambda: bool(accepted), "on_connect is called")
         for connection in (mine, accepted[0]):
             for _ in range(16):
                 connection.request_nowait(1, b"", [bytes(1 << 20)], timeout=0.3, on_done=ends.append)
         await until(lambda: len(ends) == 32, "all requests end", timeout=2)
         assert all(isinstance(end, DeadlineExceeded) for end in ends)
-
-
-@case("H")
-async def strangers_are_refused(env: Env) -> None:
-    """Another cluster, another node: WrongPeerError with names; an unknown cluster id is accepted."""
-    async with served(env, echo) as (nursery, url):
-        for identity, expected, words in (
-            (Identity("other", 2, 1), 1, ("'other'", "'kit'")),
-            (Identity("kit", 2, 1), 9, ("node 9", "node 1")),
-        ):
-            try:
-                await connect(url, identity=identity, expect_node=expected, nursery=nursery)
-            except WrongPeerError as error:
-                assert all(word in str(error) for word in words), error
-                assert not error.retryable and error.delivery == "never"
-            else:
-                raise AssertionError("a stranger was accepted")
-        connection = await connect(url, identity=Identity(), expect_node=1, lane="control", nursery=nursery)
-        peer = connection.peer
-        assert (peer.cluster_id, peer.node_id, peer.incarnation, peer.lane) == ("kit", 1, 1, "control")
-
-
-@case("H")
-async def both_sides_judge(env: Env) -> None:
-    """A dialer that would accept anybody is refused by the acceptor, with the same error."""
-    async with served(env, echo) as (_, url):
-        for identity, expected in ((Identity("other"), None), (Identity("kit"), 9)):
-            link = await env.transport.connect(env.transport.parse(URL.parse(url)))
-            try:
-                await introduce(link, make_hello(identity, "", Limits(), expected), lambda mine, theirs: None)
-            except WrongPeerError:
-                link.abort()
-            else:
-                raise AssertionError("the acceptor did not judge")
-
-
-@case("H")
-async def the_newest_incarnation_wins(env: Env) -> None:
-    """It ends older connections of its lane; an older one is refused."""
-    accepted: list[Connection] = []
-    async with served(env, echo, on_connect=accepted.append) as (nursery, url):
-
-        async def join(incarnation: int, lane: str) -> Connection:
-            return await connect(url, identity=Identity("kit", 5, incarnation), lane=lane, nursery=nursery)
-
-        old_data, old_control = await join(1, "data"), await join(1, "control")
-        again = await join(1, "data")
-        with await old_data.request(1, b"both live", timeout=5) as response:
-            assert response.body == b"both live"
-        await join(2, "data")
-        for connection in (old_data, again):
-            with trio.fail_after(2):
-                await connection.closed.wait()
-        assert not old_control.closed.is_set()
-        try:
-            await join(1, "bulk")
-        except WrongPeerError as error:
-            assert "incarnation" in str(error)
-        else:
-            raise AssertionError("an older incarnation was accepted")
-        assert [connection.peer.incarnation for connection in accepted] == [1, 1, 1, 2]
-
-
-@case("H")
-async def nobody_to_shake_hands_with(env: Env) -> None:
-    """Connecting to a listener that never answers ends in time, with ConnectError."""
-    async with listening(env) as listener, trio.open_nursery() as nursery:
-        with trio.fail_after(2):
-            try:
-                await connect(str(listener.endpoints[0]), identity=Identity(), nursery=nursery, timeout=0.1)
-            except ConnectError as error:
-                assert str(listener.endpoints[0]) in str(error)
-            else:
-                raise AssertionError("connected to nobody")
-        with trio.move_on_after(0.1):
-            # Not all transports hand out a link whose dialer has left.
-            (await listener.accept()).abort()
 
 
 def _body(answer: Response | TransportError) -> bytes:

@@ -10,13 +10,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
-from typing import ClassVar, Literal, Protocol, Self, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, runtime_checkable
 
 import attrs
 import trio
 
 from .frames import Frame, Limits, decode_frame
 from .urls import URL, Endpoint
+
+if TYPE_CHECKING:
+    from .security import Security
 
 API_VERSION = (1, 0)
 
@@ -72,7 +75,8 @@ class Capabilities:
     ranges: Literal["copy", "sendfile", "handover"] = "copy"
     same_host_only: bool = False
     encrypted: bool = False
-    peer_creds: bool = False
+    authenticated: bool = False
+    """Links show who is at the other end, in `Link.peer_name`, and do so in secret."""
     half_close: bool = False
     deterministic: bool = False
     max_frame: int = 1 << 30
@@ -87,6 +91,8 @@ class Link(ABC):
     caps: Capabilities
     local: Endpoint
     remote: Endpoint
+    peer_name: str | None = None
+    """With `caps.authenticated`: as whom the peer has proved itself, `isr://CLUSTER/NODE`."""
 
     @abstractmethod
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
@@ -188,6 +194,14 @@ class LinkTransport(ABC):
     @abstractmethod
     def parse(self, url: URL) -> Endpoint:
         """Check a URL, without I/O. ValueError names what is malformed. `str()` of the result is canonical."""
+
+    def is_local(self, endpoint: Endpoint) -> bool:
+        """Whether only this machine can be at both ends. Peers need to prove nothing there."""
+        return self.caps.same_host_only
+
+    def secured(self, security: Security) -> Self:
+        """The transport that uses what this process has to prove itself; most leave that to the framework."""
+        return self
 
     @abstractmethod
     async def connect(self, endpoint: Endpoint) -> Link:

@@ -22,6 +22,7 @@ from .errors import (
 )
 from .frames import Frame, Limits, Status
 from .requests import Identity, OnDone, PeerIdentity, Request, RequestHandle, Response
+from .security import Security
 from .session import Pending, Session
 
 log = logging.getLogger("insync.transport")
@@ -41,7 +42,7 @@ class Connection:
         self, link: Link, introduced: Introduced, handler: Handler | None, *, lane: str, dialer: bool
     ) -> None:
         hello = introduced.hello
-        self.peer = PeerIdentity(hello.cluster_id, hello.node_id, hello.incarnation, lane)
+        self.peer = PeerIdentity(hello.cluster_id, hello.node_id, hello.incarnation, lane, introduced.method)
         self.url = str(link.remote)
         self.closed = trio.Event()
         self.close_reason: TransportError | None = None
@@ -387,24 +388,31 @@ async def connect(
     nursery: trio.Nursery,
     timeout: float = 5.0,
     limits: Limits | None = None,
+    security: Security | None = None,
 ) -> Connection:
     """Connect and shake hands. The connection lives in `nursery`, and ends with it.
 
     `expect_node`: refuse any other node. `handler`: serve the peer's requests; without one they get an error.
+    `security`: what to prove, and to ask for; without it only addresses of this machine are dialled.
 
     Raises:
       ConnectError: Nobody answers there within `timeout` seconds.
       WrongPeerError: Another cluster or node, or our incarnation has been replaced.
-      VersionMismatchError, AuthError, ProtocolError: We do not fit together.
+      VersionMismatchError, ProtocolError: We do not fit together.
+      AuthError: One side does not prove what the other asks for; InsecureAddressError if nobody would have to.
       UnknownSchemeError: No transport for this URL is installed.
       ValueError: The URL is malformed.
     """
-    mine = make_hello(identity, lane, limits or Limits(), expect_node)
+    security = security or Security()
+    proves = security.secret is not None
+    mine = make_hello(identity, lane, limits or Limits(), expect_node, proves=proves)
     transport, endpoint = registry.resolve(url)
+    security.check_address(transport, endpoint)
+    transport = transport.secured(security)
     with trio.move_on_after(timeout):
         link = await transport.connect(endpoint)
         try:
-            introduced = await introduce(link, mine, judge_acceptor)
+            introduced = await introduce(link, mine, judge_acceptor, dialer=True, secret=security.secret)
         except (EndOfLink, LinkBroken) as error:
             link.abort()
             raise ConnectError(

@@ -47,6 +47,14 @@ class AuthError(TransportError):
     """The peer did not prove who it is, or does not accept our proof."""
 
 
+class InsecureAddressError(AuthError):
+    """Nobody would have to prove anything at an address that other machines reach."""
+
+
+class SecretError(TransportError):
+    """The cluster's secret, or a certificate, cannot be read or is no good."""
+
+
 class WrongPeerError(TransportError):
     """Connected, but to another cluster, another node, or a process that has been replaced since."""
 

@@ -294,6 +294,8 @@ class Hello:
     min_version: int = WIRE_VERSIONS[0]
     max_version: int = WIRE_VERSIONS[1]
     nonce: int = 0
+    proves: bool = False
+    """Whether it will prove that it knows the cluster's secret, and asks for the same."""
 
 
 class _Tag(IntEnum):
@@ -305,8 +307,11 @@ class _Tag(IntEnum):
     EXPECTED_NODE = 4
     LANE = 5
     LIMITS = 6
+    PROOF = 7
+    """Methods of proof, one byte each: 1 is a token, HMAC-SHA256 by the cluster's secret."""
 
 
+_TOKEN = b"\x01"
 _TLV = struct.Struct("<HH")
 _LIMITS = struct.Struct("<IQI")
 
@@ -321,6 +326,8 @@ def encode_hello(hello: Hello) -> bytes:
         _Tag.LANE: hello.lane.encode(),
         _Tag.LIMITS: _LIMITS.pack(limits.max_body_bytes, limits.max_payload_bytes, limits.max_in_flight),
     }
+    if hello.proves:
+        values[_Tag.PROOF] = _TOKEN
     if hello.expected_node is not None:
         values[_Tag.EXPECTED_NODE] = struct.pack("<q", hello.expected_node)
     body = b"".join(_TLV.pack(tag, len(value)) + value for tag, value in values.items())
@@ -366,6 +373,7 @@ def decode_hello(raw: bytes) -> Hello:
             min_version=oldest,
             max_version=newest,
             nonce=nonce,
+            proves=_TOKEN in tags.get(_Tag.PROOF, b""),
         )
     except KeyError as error:
         raise ProtocolError(f"a HELLO lacks {error.args[0]!r}") from error

@@ -13,6 +13,7 @@ from .connection import Connection, Handler, connect
 from .errors import ConnectError, LinkClosed, TransportError
 from .frames import Limits
 from .requests import Identity, Response
+from .security import Security
 
 PeerUp = Callable[["Peer", Connection], None]
 PeerDown = Callable[["Peer", TransportError], None]
@@ -176,6 +177,7 @@ class PeerManager:
         reconnect: Reconnect | None = None,
         connect_timeout: float = 1.0,
         limits: Limits | None = None,
+        security: Security | None = None,
         seed: int | None = None,
     ) -> None:
         self.nursery = nursery
@@ -185,6 +187,7 @@ class PeerManager:
         self._reconnect = reconnect or Reconnect()
         self._connect_timeout = connect_timeout
         self._limits = limits
+        self._security = security
         self._random = random.Random(seed)
         self._peers: dict[int, Peer] = {}
 
@@ -216,6 +219,7 @@ class PeerManager:
             nursery=self.nursery,
             timeout=self._connect_timeout,
             limits=self._limits,
+            security=self._security,
         )
 
     def pause(self, failures: int, error: TransportError) -> float:

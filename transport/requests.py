@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import attrs
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from .connection import Connection
     from .errors import TransportError
     from .session import Pending, Session
+
+
+Method = Literal["none", "token", "mtls"]
 
 
 @attrs.frozen
@@ -29,14 +32,21 @@ class Identity:
 
 @attrs.frozen
 class PeerIdentity:
-    """Who is at the other end. `method`: how it proved that ("none" so far), `verified`: whether it did."""
+    """Who is at the other end, and how it proved that.
+
+    "token": it knows the cluster's secret (and may call itself any node of it). "mtls": its certificate is for this
+    node, or for clients. `verified`: one of these.
+    """
 
     cluster_id: str
     node_id: int
     incarnation: int
     lane: str
-    method: str = "none"
-    verified: bool = False
+    method: Method = "none"
+
+    @property
+    def verified(self) -> bool:
+        return self.method != "none"
 
     def __str__(self) -> str:
         who = f"node {self.node_id}" if self.node_id >= 0 else "a client"

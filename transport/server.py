@@ -16,6 +16,7 @@ from .connection import Connection, Handler
 from .errors import TransportError
 from .frames import Hello, Limits, Status
 from .requests import Identity
+from .security import Security
 
 log = logging.getLogger("insync.transport")
 
@@ -40,22 +41,27 @@ async def serve(
     on_connect: OnConnection | None = None,
     on_disconnect: OnConnection | None = None,
     limits: Limits | None = None,
+    security: Security | None = None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen until cancelled; the connections end with it. Start it by `nursery.start`, which returns a `Serving`.
 
     `on_connect` is called before the first request of a connection, `on_disconnect` after its end. A node's newer
     incarnation replaces its older connections of the same lane; an older incarnation is refused.
+    `security`: what to prove, and to ask of peers; without it only addresses of this machine are listened on.
 
     Raises:
+      InsecureAddressError: Other machines reach this address, and nobody would have to prove anything.
       AddressInUseError: Somebody else listens there.
       UnknownSchemeError: No transport for this URL is installed.
       OSError: The system refuses for another reason.
       ValueError: The URL is malformed.
     """
     transport, endpoint = registry.resolve(url)
-    listener = await transport.listen(endpoint)
-    server = _Server(handler, identity, on_connect, on_disconnect, limits or Limits())
+    security = security or Security()
+    security.check_address(transport, endpoint)
+    listener = await transport.secured(security).listen(endpoint)
+    server = _Server(handler, identity, on_connect, on_disconnect, limits or Limits(), security.secret)
     try:
         async with trio.open_nursery() as nursery:
             task_status.started(Serving([str(one) for one in listener.endpoints]))
@@ -72,6 +78,7 @@ class _Server:
     on_connect: OnConnection | None
     on_disconnect: OnConnection | None
     limits: Limits
+    secret: bytes | None = attrs.field(repr=False)
     half_open: dict[Link, trio.CancelScope] = attrs.Factory(dict)
     newest: dict[int, int] = attrs.Factory(dict)
     connections: set[Connection] = attrs.Factory(set)
@@ -106,11 +113,11 @@ class _Server:
             link.abort()
 
     async def _introduce(self, link: Link) -> Introduced | None:
-        mine = make_hello(self.identity, "", self.limits)
+        mine = make_hello(self.identity, "", self.limits, proves=self.secret is not None)
         with trio.move_on_after(self.limits.handshake_timeout) as scope:
             self.half_open[link] = scope
             try:
-                return await introduce(link, mine, self._judge)
+                return await introduce(link, mine, self._judge, dialer=False, secret=self.secret)
             except TransportError as error:
                 log.warning("no connection with %s: %s", link.remote, error)
                 return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import ipaddress
 import os
 import socket
 from typing import ClassVar
@@ -50,6 +51,13 @@ class TcpTransport(StreamTransport):
         if url.path not in ("", "/"):
             raise ValueError(f"{url}: a tcp address has no path")
         return URL(url.scheme, join_host_port(host.lower(), port), "", url.options)
+
+    def is_local(self, endpoint: Endpoint) -> bool:
+        host, _ = split_host_port(endpoint)
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
 
     async def open_stream(self, endpoint: Endpoint) -> ByteStream:
         host, port = split_host_port(endpoint)

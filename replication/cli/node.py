@@ -30,6 +30,8 @@ def node(
     cluster_id: str | None = None,
     rack: str | None = None,
     session_timeout_ms: int = 1000,
+    secret_file: Path | None = None,
+    allow_insecure: Flag = False,
     log_level: Literal["debug", "info", "warning", "error"] = "info",
     json: Flag = False,
     stop_with_stdin: Flag = False,
@@ -58,6 +60,10 @@ def node(
         Where the node stands, told to clients.
     session_timeout_ms
         How long the node may be silent before the others take over from it.
+    secret_file
+        File with the cluster's secret, the same in nodes and clients; else INSYNC_SECRET_FILE or INSYNC_SECRET.
+    allow_insecure
+        Listen also for other machines without a secret or certificates: only where nobody else is on the network.
     log_level
         Least important kind of line on standard error.
     json
@@ -80,6 +86,8 @@ def node(
         "cluster_id": cluster_id,
         "rack": rack or "",
         "session_timeout_ms": session_timeout_ms,
+        "secret_file": secret_file,
+        "allow_insecure": allow_insecure,
     }
     settings = NodeSettings(**given)
     return trio.run(_serve, settings, json)

@@ -10,7 +10,7 @@ from typing import Any, Self
 import trio
 
 from ._cluster import Cluster
-from ._settings import ClientSettings, bootstrap_urls
+from ._settings import ClientSettings, bootstrap_urls, load_security
 from .errors import ClosedError
 
 
@@ -23,13 +23,14 @@ class Client(ABC):
     def __init__(self, bootstrap_servers: str | Sequence[str], settings: ClientSettings) -> None:
         self._bootstrap = bootstrap_urls(bootstrap_servers)
         self._client_settings = settings
+        self._security = load_security(settings)
         self._closed = True
         self._manager: Any = None
 
     async def __aenter__(self) -> Self:
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
-        self._cluster = Cluster(self._bootstrap, self._client_settings, self._nursery)
+        self._cluster = Cluster(self._bootstrap, self._client_settings, self._nursery, self._security)
         self._nursery.start_soon(self._cluster.run)
         try:
             await self._cluster.refresh()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import attrs
 import trio
 
-from ...transport import Connection, TransportError
+from ...transport import Connection, Security, TransportError
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
@@ -49,10 +49,16 @@ class Topic:
 class Cluster:
     """Metadata cache and connections of one client; `run` must run in a task while it is used."""
 
-    def __init__(self, bootstrap: Sequence[str], settings: ClientSettings, nursery: trio.Nursery) -> None:
+    def __init__(
+        self,
+        bootstrap: Sequence[str],
+        settings: ClientSettings,
+        nursery: trio.Nursery,
+        security: Security,
+    ) -> None:
         self.nodes: dict[int, m.NodeInfo] = {}
         self.topics: dict[str, Topic] = {}
-        self.links = Links(settings, nursery, self._endpoints, self._notify)
+        self.links = Links(settings, nursery, security, self._endpoints, self._notify)
         self.listeners: list[Callable[[], None]] = []
         self._settings = settings
         self._bootstrap = list(bootstrap)

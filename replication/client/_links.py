@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 import attrs
 import trio
 
-from ...transport import ConnectError, Connection, Identity, TransportError, UnknownSchemeError, connect
+from ...transport import (
+    ConnectError,
+    Connection,
+    Identity,
+    Security,
+    TransportError,
+    UnknownSchemeError,
+    connect,
+)
 from ._settings import ClientSettings
 
 
@@ -38,12 +46,14 @@ class Links:
         self,
         settings: ClientSettings,
         nursery: trio.Nursery,
+        security: Security,
         endpoints: Callable[[int], Sequence[str]],
         changed: Callable[[], None],
     ) -> None:
         self.cluster_id = ""
         self._settings = settings
         self._nursery = nursery
+        self._security = security
         self._endpoints = endpoints
         self._changed = changed
         self._links: dict[int, Link] = {}
@@ -137,6 +147,7 @@ class Links:
             connection = await connect(
                 url,
                 identity=Identity(cluster_id=self.cluster_id),
+                security=self._security,
                 expect_node=expect_node,
                 nursery=self._nursery,
                 timeout=self._settings.connect_timeout_ms / 1000,

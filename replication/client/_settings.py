@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import attrs
 
 from ...storage.batch import Compression
+from ...transport import SecretError, Security
 from .errors import InvalidSettingError
 
 Partitioner = Callable[[str, bytes | None, int], int]
@@ -22,7 +24,8 @@ class ClientSettings:
     """What all clients share.
 
     `retry_backoff_ms` doubles up to `retry_backoff_max_ms`; while a leader is being replaced clients look
-    every 20 to 50 ms instead.
+    every 20 to 50 ms instead. `secret_file` has the cluster's secret; without it INSYNC_SECRET_FILE or
+    INSYNC_SECRET of the environment. `allow_insecure`: talk also to nodes on other machines that ask for no proof.
     """
 
     client_id: str = "insync"
@@ -31,6 +34,8 @@ class ClientSettings:
     retry_backoff_max_ms: int = 1000
     request_timeout_ms: int = 30_000
     connect_timeout_ms: int = 5_000
+    secret_file: str | Path | None = None
+    allow_insecure: bool = False
 
     def __attrs_post_init__(self) -> None:
         for field in attrs.fields(type(self)):
@@ -116,6 +121,14 @@ class ConsumerSettings(ClientSettings):
             )
         if self.max_poll_records < 1:
             raise InvalidSettingError("max_poll_records must be at least 1")
+
+
+def load_security(settings: ClientSettings) -> Security:
+    """What these settings say of secrets; raises `InvalidSettingError` for a secret that cannot be used."""
+    try:
+        return Security.load(secret_file=settings.secret_file, allow_insecure=settings.allow_insecure)
+    except SecretError as error:
+        raise InvalidSettingError(f"secret_file: {error}") from error
 
 
 def make_settings(cls: type[S], options: dict[str, Any]) -> S:

@@ -14,7 +14,15 @@ import trio
 
 from ...storage import CorruptBatchError
 from ...storage.batch import BatchInfo, scan
-from ...transport import Connection, ConnectRefusedError, Identity, Response, TransportError, connect
+from ...transport import (
+    Connection,
+    ConnectRefusedError,
+    Identity,
+    Response,
+    Security,
+    TransportError,
+    connect,
+)
 from .. import wire
 from ..core import effects as fx
 from ..core import events as ev
@@ -45,6 +53,7 @@ class Fetchers:
         self.settings = settings
         self.nursery = nursery
         self.identity = Identity()
+        self.security = Security()
         self._by_leader: dict[int, LeaderFetcher] = {}
         self._assigned: dict[PartitionId, LeaderFetcher] = {}
 
@@ -192,6 +201,7 @@ class LeaderFetcher:
         self._connection = await connect(
             self._node.choose_endpoint(address.endpoints),
             identity=self._owner.identity,
+            security=self._owner.security,
             expect_node=self.leader,
             lane="data",
             nursery=self._owner.nursery,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from ...transport import Connection, Identity, Request, TransportError, connect
+from ...transport import Connection, Identity, Request, Security, TransportError, connect
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
@@ -28,11 +28,17 @@ class Handlers:
     """The node's side of every request kind. `serve` is called in the order in which requests arrive."""
 
     def __init__(
-        self, replicas: Replicas, state: ClusterState, identity: Identity, nursery: trio.Nursery
+        self,
+        replicas: Replicas,
+        state: ClusterState,
+        identity: Identity,
+        security: Security,
+        nursery: trio.Nursery,
     ) -> None:
         self._replicas = replicas
         self._state = state
         self._identity = identity
+        self._security = security
         self._nursery = nursery
         self._producer_ids = range(0)
         self._taking_ids = trio.Lock()
@@ -125,6 +131,7 @@ class Handlers:
             connection = await connect(
                 self._replicas.choose_endpoint(node.endpoints),
                 identity=self._identity,
+                security=self._security,
                 expect_node=node.node_id,
                 lane="control",
                 nursery=self._nursery,

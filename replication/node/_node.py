@@ -12,7 +12,7 @@ from typing import Self
 import trio
 
 from ...storage import LogDirectory, StorageError
-from ...transport import Identity, TransportError, serve
+from ...transport import Identity, Security, TransportError, serve
 from ..metadata import MetadataError, MetadataStore, open_store
 from ._cluster_state import ClusterState, ViewReader
 from ._handlers import Handlers
@@ -84,6 +84,7 @@ class Node:
         """Bring the parts up in order; the stack takes them down in the reverse one."""
         settings = self.settings
         try:
+            security = Security.load(secret_file=settings.secret_file, allow_insecure=settings.allow_insecure)
             store = await stack.enter_async_context(open_store(settings.store))
             self.cluster_id = await found_or_join(store, settings.cluster_id)
             directory = await trio.to_thread.run_sync(self._open_directory)
@@ -103,6 +104,7 @@ class Node:
             stack.callback(nursery.cancel_scope.cancel)
             replicas = self._replicas = Replicas(settings, directory, self.incarnation, nursery)
             replicas.adopt(logs)
+            replicas.fetchers.security = security
             await self._go_live(stack, store, registration, replicas, nursery)
         except (StorageError, TransportError, MetadataError) as error:
             raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error
@@ -125,9 +127,10 @@ class Node:
         session = await store.open_session(settings.session_timeout_ms)
         state = ClusterState(store, replicas, session, nursery)
         replicas.store = state
-        handlers = Handlers(replicas, state, identity, nursery)
+        security = replicas.fetchers.security
+        handlers = Handlers(replicas, state, identity, security, nursery)
         for url in settings.listeners:
-            listener = await nursery.start(_serve, url, handlers, identity)
+            listener = await nursery.start(_serve, url, handlers, identity, security)
             self.endpoints += listener.endpoints
         patience = settings.session_timeout_ms / 1000 + 1
         state.oldest_revision = await registration.enter(session, self.endpoints, patience)
@@ -198,12 +201,18 @@ async def _end_session(state: ClusterState) -> None:
 
 
 async def _serve(
-    url: str, handlers: Handlers, identity: Identity, *, task_status: trio.TaskStatus[object]
+    url: str,
+    handlers: Handlers,
+    identity: Identity,
+    security: Security,
+    *,
+    task_status: trio.TaskStatus[object],
 ) -> None:
     await serve(
         url,
         handlers.serve,
         identity=identity,
+        security=security,
         on_disconnect=handlers.disconnected,
         task_status=task_status,
     )

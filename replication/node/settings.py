@@ -33,6 +33,9 @@ class NodeSettings:
     replica_lag_time_max_ms: how long a follower may lag before it leaves the ISR.
     replica_fetch_backoff_ms: pause of a follower after a failed fetch. Shorter than Kafka's 1,000: it bounds how
       soon a new leader has its followers, and with them its first commit.
+    secret_file: a file with the cluster's secret, the same for all nodes and clients; without it INSYNC_SECRET_FILE
+      or INSYNC_SECRET of the environment. Peers that do not know it are refused.
+    allow_insecure: listen also beyond this machine without a secret or certificates.
     """
 
     node_id: int = attrs.field(validator=_not_negative)
@@ -41,6 +44,8 @@ class NodeSettings:
     listeners: tuple[str, ...] = attrs.field(default=("tcp://127.0.0.1:0",), converter=tuple)
     cluster_id: str | None = None
     rack: str = ""
+    secret_file: str | Path | None = None
+    allow_insecure: bool = False
     session_timeout_ms: int = attrs.field(default=1000, validator=_positive)
     replica_lag_time_max_ms: int = attrs.field(default=30000, validator=_positive)
     replica_fetch_wait_max_ms: int = attrs.field(default=500, validator=_positive)

@@ -1,0 +1,114 @@
+"""Who may connect: the cluster's secret, certificates, and when neither is needed.
+
+A peer that proves nothing is accepted only where nobody else can be: on loopback, and by transports that stay on
+one machine. Everywhere else both sides prove that they know the cluster's secret, or show certificates, unless
+`allow_insecure` is given.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+
+from .abc import LinkTransport
+from .errors import InsecureAddressError, SecretError
+from .urls import Endpoint
+
+SECRET_VARIABLE = "INSYNC_SECRET"
+SECRET_FILE_VARIABLE = "INSYNC_SECRET_FILE"
+SHORTEST_SECRET = 16
+"""Bytes. A secret that people can remember is one that machines can guess from a recorded handshake."""
+
+
+def _long_enough(instance: Security, attribute: attrs.Attribute[bytes | None], value: bytes | None) -> None:
+    if value is not None and len(value) < SHORTEST_SECRET:
+        raise SecretError(
+            f"the secret has {len(value)} bytes, fewer than {SHORTEST_SECRET}: make one by `openssl rand -hex 32`"
+        )
+
+
+@attrs.frozen(kw_only=True)
+class Security:
+    """What a process proves, and asks its peers to prove.
+
+    secret: the same in all nodes and clients of a cluster, at least 16 bytes; never shown, sent or logged.
+    tls: the files of `tls://`, see `TlsFiles`.
+    allow_insecure: also without proof from other machines, for networks where nobody else is.
+    """
+
+    secret: bytes | None = attrs.field(default=None, repr=False, validator=_long_enough)
+    tls: TlsFiles | None = None
+    allow_insecure: bool = False
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        secret_file: str | Path | None = None,
+        tls: TlsFiles | None = None,
+        allow_insecure: bool = False,
+        environment: Mapping[str, str] = os.environ,
+    ) -> Security:
+        """With the secret of a file, or of the environment: INSYNC_SECRET_FILE names a file, INSYNC_SECRET is it.
+
+        White space around the secret is no part of it.
+
+        Raises:
+          SecretError: The file cannot be read, or the secret is too short.
+        """
+        path = secret_file or environment.get(SECRET_FILE_VARIABLE)
+        if path:
+            secret = _read(Path(path))
+        elif given := environment.get(SECRET_VARIABLE):
+            secret = given.encode().strip()
+        else:
+            return cls(tls=tls, allow_insecure=allow_insecure)
+        return cls(secret=secret, tls=tls, allow_insecure=allow_insecure)
+
+    def check_address(self, transport: LinkTransport, endpoint: Endpoint) -> None:
+        """Refuse to talk to strangers.
+
+        Raises:
+          InsecureAddressError: Other machines can be at this address, and nobody would have to prove anything.
+        """
+        if self.allow_insecure or self.secret is not None or transport.caps.authenticated:
+            return
+        if not transport.is_local(endpoint):
+            raise InsecureAddressError(
+                f"{endpoint} is not only for this machine, and nobody would have to prove who they are: "
+                f"set a secret (secret_file, or {SECRET_FILE_VARIABLE} in the environment), use tls://, "
+                "or say allow_insecure if nobody else is on this network",
+                peer=str(endpoint),
+            )
+
+
+@attrs.frozen
+class TlsFiles:
+    """Files in PEM: this process's certificate (with its chain) and key, and whose certificates it believes."""
+
+    certificate: str
+    key: str
+    authorities: str
+
+
+def proof(secret: bytes, role: bytes, dialer_hello: bytes, acceptor_hello: bytes) -> bytes:
+    """That `role` (b"dialer", b"acceptor") knows the secret, for this handshake alone: both HELLOs have nonces."""
+    message = b"\0".join((b"insync handshake 1", role, dialer_hello + acceptor_hello))
+    return hmac.digest(secret, message, hashlib.sha256)
+
+
+def is_proof(given: bytes, expected: bytes) -> bool:
+    """Compare, taking the same time whatever differs."""
+    return hmac.compare_digest(given, expected)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes().strip()
+    except OSError as error:
+        raise SecretError(f"the secret file {path} cannot be read: {error.strerror or error}") from error
