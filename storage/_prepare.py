@@ -77,10 +77,9 @@ def _bytes_of(name: str, chunk: Chunk, next_offset: int) -> Buffer:
         raise AppendError(f"{size} bytes for {name} are not the {len(chunk.batches)} batches named")
     if chunk.leader_epoch is None:
         return chunk.data
-    stamped = bytearray(size)
-    reached = lib.isr_batch_stamp(
-        ffi.from_buffer(stamped), ffi.from_buffer(chunk.data), size, chunk.base_offset, chunk.leader_epoch
-    )
+    stamped = bytearray(chunk.data)
+    view = ffi.from_buffer(stamped)
+    reached = lib.isr_batch_stamp(view, view, size, chunk.base_offset, chunk.leader_epoch)
     if reached != next_offset:
         raise AppendError(f"the bytes for {name} are not the batches named")
     return stamped
