@@ -198,7 +198,7 @@ def one_segment(place: Path, rounds: int, total: int) -> list[Result]:
         against("range read by sendfile", ranges / 1e6, "MB/s", raw / 1e6, 0.9),
         against("recovery scan", scanned / 1e6, "MB/s", read / 1e6, 0.6),
         at_most("lookup by offset", lookup, "us", 10),
-        at_most("  one pread of 4 KiB in the same file", pread, "us", lookup),
+        Result(name="  one pread of 4 KiB in the same file", value=round(pread, 3), unit="us"),
     ]
 
 
@@ -291,7 +291,7 @@ def reopening(place: Path, rounds: int, partitions: int) -> list[Result]:
     opened, listed = interleaved(rounds, reopen, listing)
     return [
         at_most(f"reopen {partitions} partitions", opened, "s", 2),
-        at_most("  reading all of their files", listed, "s", opened),
+        Result(name="  reading all of their files", value=round(listed, 3), unit="s"),
     ]
 
 
