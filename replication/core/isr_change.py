@@ -45,8 +45,9 @@ class IsrChange:
     def maybe_expand(self, follower: rules.Follower) -> None:
         """Propose a follower that has just fetched, if it may join.
 
-        Under the minimum ISR it must also be caught up: the high watermark stands still there, so that having
-        reached it says little (KAFKA-19996).
+        It must also be caught up in time, or it would be put out again at the next tick: under the minimum ISR
+        the high watermark stands still, so that having reached it says little (KAFKA-19996), and above it a
+        burst may lie between the high watermark and the end.
         """
         leader, record = self._leader, self._leader.record
         if self.pending is not None or follower.node_id in record.isr:
@@ -56,7 +57,7 @@ class IsrChange:
             return
         if not leader.eligible(follower):
             return
-        if len(record.isr) < record.min_isr and not leader.caught_up(follower):
+        if not leader.caught_up(follower):
             return
         self._propose(
             (*record.isr, follower.node_id),

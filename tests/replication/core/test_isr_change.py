@@ -293,3 +293,11 @@ def test_a_fetch_of_an_earlier_epoch_counts_for_nothing() -> None:
     assert isinstance(reply, fx.ReplyFetch)
     assert reply.error == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert lead.high_watermark == 0
+
+
+def test_nobody_joins_who_would_be_put_out_at_the_next_tick() -> None:
+    lead = Lead()
+    lead.append(4)
+    assert not proposals(lead.fetch(C, 0)), "at the high watermark, and behind a burst that it has never read"
+    lead.append(1)
+    assert proposals(lead.fetch(C, 4)), "it has all that there was when it last asked"
