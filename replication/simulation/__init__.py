@@ -6,12 +6,14 @@ have stopped. `run` plays one seed, `minimise` shortens one that broke an invari
 A service of your own is put under the same faults with `Service` and `run_service`.
 """
 
+from ..core.types import PartitionId
 from .errors import ReplayError, SimulationError, Violated, require
 from .minimise import minimise, replay_of
 from .replay import Replay, read
 from .run import Result, Run, Script, run
 from .schedule import Fault
 from .service import (
+    Client,
     Command,
     History,
     Operation,
@@ -39,7 +41,9 @@ __all__ = [
     "read",
     "Service",
     "StateMachine",
+    "Client",
     "Command",
+    "PartitionId",
     "Outcome",
     "Operation",
     "History",

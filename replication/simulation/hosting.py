@@ -238,6 +238,7 @@ class Hosting(World):
     # ISR and produce
 
     def _propose_isr(self, host: Host, proposal: fx.ProposeIsr) -> None:
+        self.oracle.proposed(host, proposal)
         self.transact(host.node, partial(self.store_isr, proposal), partial(self._isr_told, host, proposal))
 
     def _isr_told(self, host: Host, proposal: fx.ProposeIsr, result: object) -> None:

@@ -17,6 +17,7 @@ from .disk import Stored
 from .errors import require
 from .facts import PartitionFacts
 from .node import Host
+from .settings import LAG_MAX
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -37,6 +38,10 @@ class Oracle:
         self.unclean_elections = 0
         self._versions: dict[tuple[str, int], int] = {}
         self._cuts: dict[tuple[str, int, int], int] = {}
+        self._since: dict[tuple[str, int, int], float] = {}
+        """The clock of each leader when its epoch began."""
+        self._proposals: set[tuple[str, int, int]] = set()
+        self._at_end: dict[tuple[str, int, int, int], float] = {}
 
     # Around every step of a replica
 
@@ -72,6 +77,8 @@ class Oracle:
         facts = self.partitions[host.partition]
         if leads:
             self._led(host, facts)
+            if isinstance(event, ev.Fetch) and event.replica_id >= 0:
+                self._note_lag(host, event, effects)
         if facts.unclean or disk.agreed >= log.high_watermark <= len(facts.committed):
             return
         if not led and not leads:
@@ -116,7 +123,35 @@ class Oracle:
         assert host.replica is not None
         epoch, me = host.replica.leader_epoch, (host.node.id, host.node.process)
         holder = facts.leaders.setdefault(epoch, me)
+        if (key := (host.name, host.node.process, epoch)) not in self._since:
+            self._since[key] = host.replica.now
         require(holder == me, "S4", f"epoch {epoch} of {facts.name} led by {holder} and by {me}")
+
+    def proposed(self, host: Host, proposal: fx.ProposeIsr) -> None:
+        """L7: nobody is put out who has the end of the log, or had it less than the lag ago."""
+        replica = host.replica
+        assert replica is not None
+        key = host.name, host.node.process, proposal.proposal_id
+        again = key in self._proposals
+        self._proposals.add(key)
+        if again or replica.leader is None or replica.versioned is None or proposal.joining:
+            return
+        for member in set(replica.versioned.record.isr) - set(proposal.record.isr):
+            follower = replica.leader.followers[member]
+            at_end = follower.log_end_offset == replica.log.log_end_offset
+            seen = self._at_end.get((host.name, host.node.process, replica.leader_epoch, member))
+            since = self._since[host.name, host.node.process, replica.leader_epoch]
+            lag = replica.now - max(since, seen if seen is not None else since)
+            require(not at_end and lag > LAG_MAX, "L7", f"{host.name} puts out {member} after {lag:g} s")
+
+    def _note_lag(self, host: Host, event: ev.Fetch, effects: list[fx.Effect]) -> None:
+        """When a member had all that its leader has, told without the leader's own bookkeeping."""
+        replica = host.replica
+        assert replica is not None
+        if event.fetch_offset < replica.log.log_end_offset:
+            return
+        if any(isinstance(e, fx.ReplyFetch) and not e.error and e.diverging is None for e in effects):
+            self._at_end[host.name, host.node.process, replica.leader_epoch, event.replica_id] = replica.now
 
     # The disks
 
@@ -198,6 +233,7 @@ class Oracle:
         incarnations = dict(joining)
         for member in set(record.isr) - set(before.isr) if writer.startswith("leader") else ():
             named = incarnations.get(member)
+            require(member in store.live, "S9", f"{writer} adds {member}, which is fenced: {record}")
             require(named == store.incarnations[member], "S9", f"{writer} adds {member} as {named}: {record}")
         if chain.is_unclean(before, record):
             self._unclean(before, record)

@@ -86,7 +86,8 @@ class History:
     states: dict[PartitionId, dict[int, object]] = attrs.Factory(dict)
 
 
-Client = Generator[Command | float, Outcome | None, None]
+Client = Generator[Command | float, Outcome, None]
+"""Yields a `Command` and is sent its `Outcome`, or yields seconds to wait (and is sent an empty outcome)."""
 
 
 class Service:
@@ -204,13 +205,13 @@ class _ClientRun:
             self._client.close()
             return
         try:
-            wish = self._client.send(outcome)
+            wish = next(self._client) if outcome is None else self._client.send(outcome)
         except StopIteration:
             return
         if isinstance(wish, Command):
             self._issue(wish)
         else:
-            cluster.later(wish, partial(self.go_on, None))
+            cluster.later(wish, partial(self.go_on, Outcome(kind="waited")))
 
     def _issue(self, command: Command) -> None:
         cluster = self._cluster

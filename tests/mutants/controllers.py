@@ -1,0 +1,140 @@
+"""Errors in who is elected, and in how that is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from insync.replication.core import controller as ctl
+from insync.replication.core import transitions
+from insync.replication.core.controller import Controller
+from insync.replication.core.records import CONTROLLER_EPOCH_KEY, PartitionRecord, Versioned
+from insync.replication.core.replica import Replica
+
+from .catalogue import Patch, mutant
+
+
+@mutant("Z29", "keep eligible replicas though the ISR is at its minimum (KIP-966)")
+def _(patch: Patch) -> None:
+    right = transitions._next
+
+    def after(record: PartitionRecord, **change: Any) -> PartitionRecord:
+        done = right(record, **change)
+        kept = tuple(node for node in record.elr if node not in done.isr)
+        return attrs.evolve(done, elr=done.elr or kept)
+
+    patch.setattr(transitions, "_next", after)
+
+
+@mutant("K1", "forget the eligible replicas under the minimum ISR (KIP-966)")
+def _(patch: Patch) -> None:
+    right = transitions._next
+    patch.setattr(
+        transitions, "_next", lambda record, **change: attrs.evolve(right(record, **change), elr=())
+    )
+
+
+@mutant("Z30", "take a lossy restart for a lossless one (KAFKA-15586)")
+def _(patch: Patch) -> None:
+    patch.setattr(transitions, "forget", transitions.restarted)
+
+
+@mutant("Z18", "let a new process lead in the epoch of its predecessor")
+def _(patch: Patch) -> None:
+    patch.setattr(transitions, "restarted", lambda record, node: None)
+
+
+@mutant("Z19", "write without a check of the controller epoch (KAFKA-6082)")
+def _(patch: Patch) -> None:
+    right = Controller._commit
+
+    def commit(self: Controller, *puts: ctl.Put, reason: str) -> None:
+        right(self, *puts, reason=reason)
+        written = self._effects[-1]
+        assert isinstance(written, ctl.Commit)
+        checks = {key: version for key, version in written.checks.items() if key != CONTROLLER_EPOCH_KEY}
+        self._effects[-1] = attrs.evolve(written, checks=checks)
+
+    patch.setattr(Controller, "_commit", commit)
+
+
+@mutant("Z19b", "write without a check of the version (Fluss #2778)")
+def _(patch: Patch) -> None:
+    right = Controller._commit
+
+    def commit(self: Controller, *puts: ctl.Put, reason: str) -> None:
+        right(self, *puts, reason=reason)
+        written = self._effects[-1]
+        assert isinstance(written, ctl.Commit)
+        checks = {key: version for key, version in written.checks.items() if "/partitions/" not in key}
+        self._effects[-1] = attrs.evolve(written, checks=checks)
+
+    patch.setattr(Controller, "_commit", commit)
+
+
+@mutant("Z20", "apply an older record of the same leader epoch (KIP-570)")
+def _(patch: Patch) -> None:
+    right = Replica._on_record
+
+    def on_record(self: Replica, versioned: Versioned) -> None:
+        known = self.versioned
+        if known is not None and known.record.leader_epoch == versioned.record.leader_epoch:
+            self.versioned = versioned
+        right(self, versioned)
+
+    patch.setattr(Replica, "_on_record", on_record)
+
+
+@mutant("Z43", "take over as controller and believe that everybody lives (KAFKA-3143)")
+def _(patch: Patch) -> None:
+    believed: dict[Controller, dict[int, int]] = {}
+    right = Controller._elect_leaders
+    run = Controller._run_for_office
+
+    def run_for_office(self: Controller) -> None:
+        believed[self] = dict.fromkeys(range(1, 9), 0)
+        run(self)
+
+    def elect(self: Controller) -> bool:
+        missing = believed.get(self, {})
+        for node in self._view.nodes:
+            missing.pop(node, None)
+        view = self._view
+        trusted = {node: next(iter(view.nodes.values())) for node in missing}
+        self._view = attrs.evolve(view, nodes={**view.nodes, **trusted})
+        try:
+            return right(self)
+        finally:
+            self._view = view
+
+    patch.setattr(Controller, "_run_for_office", run_for_office)
+    patch.setattr(Controller, "_elect_leaders", elect)
+
+
+@mutant("Z51", "keep the old ISR in an unclean election (KIP-704)")
+def _(patch: Patch) -> None:
+    right = transitions._next
+
+    def after(record: PartitionRecord, **change: Any) -> PartitionRecord:
+        if change.get("unclean"):
+            change["isr"] = (*record.isr, *change["isr"])
+        return right(record, **change)
+
+    patch.setattr(transitions, "_next", after)
+
+
+@mutant("K13", "elect whoever lives, whatever the policy says")
+def _(patch: Patch) -> None:
+    patch.setattr(Controller, "_unclean_policy", lambda self, partition: transitions.UNCLEAN_ANY)
+
+
+@mutant("K14", "take the office of the controller only while nobody has ever held it")
+def _(patch: Patch) -> None:
+    right = Controller._run_for_office
+
+    def run(self: Controller) -> None:
+        if self._view.controller_epoch == 0:
+            right(self)
+
+    patch.setattr(Controller, "_run_for_office", run)

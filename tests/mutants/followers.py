@@ -1,0 +1,164 @@
+"""Errors in what a replica does with its own log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from insync.replication.core import effects as fx
+from insync.replication.core import events as ev
+from insync.replication.core import follower as follower_module
+from insync.replication.core.epochs import EpochCache, EpochEnd
+from insync.replication.core.follower import FollowerRole
+from insync.replication.core.log_state import LogState
+from insync.replication.core.producers import ProducerTable
+from insync.replication.core.replica import Replica
+
+from .catalogue import Patch, mutant
+
+
+@mutant("Z1", "truncate to the high watermark on becoming follower (KIP-101)")
+def _(patch: Patch) -> None:
+    right = FollowerRole.enter
+
+    def enter(self: FollowerRole) -> None:
+        log = self._replica.log
+        if log.high_watermark < log.log_end_offset and self._leader != -1:
+            self._truncate(log.high_watermark)
+        else:
+            right(self)
+
+    patch.setattr(FollowerRole, "enter", enter)
+
+
+@mutant("Z2", "truncate to the leader's answer only, and go on from its epoch (KIP-279)")
+def _(patch: Patch) -> None:
+    def cut(cache: EpochCache, log_end_offset: int, leader_end: EpochEnd) -> int:
+        return min(leader_end.end_offset, log_end_offset)
+
+    claimed: dict[FollowerRole, int] = {}
+    right_cut, right_ask = FollowerRole._cut, FollowerRole._ask
+
+    def remember(self: FollowerRole, leader_end: EpochEnd) -> None:
+        claimed[self] = leader_end.epoch
+        right_cut(self, leader_end)
+
+    def ask(self: FollowerRole, *, delayed: bool = False) -> None:
+        right_ask(self, delayed=delayed)
+        sent = self._replica._effects[-1] if self._replica._effects else None
+        if self in claimed and isinstance(sent, fx.FetchNext):
+            epoch = claimed.pop(self)
+            self._asked = (sent.fetch_offset, epoch)
+            self._replica._effects[-1] = attrs.evolve(sent, last_fetched_epoch=epoch)
+
+    patch.setattr(follower_module, "truncation_point", cut)
+    patch.setattr(FollowerRole, "_cut", remember)
+    patch.setattr(FollowerRole, "_ask", ask)
+
+
+@mutant("Z9", "believe the high watermark of a diverging answer (KAFKA-14704)")
+def _(patch: Patch) -> None:
+    right = FollowerRole.on_fetched
+
+    def on_fetched(self: FollowerRole, event: ev.Fetched) -> None:
+        if event.diverging is not None:
+            self._learn(event.high_watermark)
+        right(self, event)
+
+    patch.setattr(FollowerRole, "on_fetched", on_fetched)
+
+
+@mutant("Z10", "take the leader's high watermark whatever one has")
+def _(patch: Patch) -> None:
+    def learn(self: LogState, leader_high_watermark: int) -> bool:
+        self.high_watermark = max(self.high_watermark, leader_high_watermark)
+        return True
+
+    patch.setattr(LogState, "learn_high_watermark", learn)
+
+
+@mutant("Z40", "keep the producers' sequences over a truncation (KAFKA-5494)")
+def _(patch: Patch) -> None:
+    right = LogState.truncated
+
+    def truncated(self: LogState, *facts: Any) -> LogState:
+        state = right(self, *facts)
+        state.producers = self.producers
+        return state
+
+    patch.setattr(LogState, "truncated", truncated)
+
+
+@mutant("K2", "remember nothing of idempotent producers")
+def _(patch: Patch) -> None:
+    patch.setattr(ProducerTable, "record", lambda self, batch: None)
+    patch.setattr(ProducerTable, "get", lambda self, producer: None)
+    patch.setattr(ProducerTable, "__init__", lambda self, entries=(): setattr(self, "_entries", {}))
+
+
+@mutant("Z50", "apply any answer that begins at one's own end (KAFKA-9087)")
+def _(patch: Patch) -> None:
+    def current(self: FollowerRole, offset: int, leader_epoch: int, last_epoch: int | None) -> bool:
+        return offset == self._replica.log.log_end_offset and not self._replica.log.outstanding
+
+    patch.setattr(FollowerRole, "_is_current", current)
+
+
+@mutant("K3", "believe a late divergence of the same leader epoch")
+def _(patch: Patch) -> None:
+    def current(self: FollowerRole, offset: int, leader_epoch: int, last_epoch: int | None) -> bool:
+        return self._asked is not None and (offset, leader_epoch) == (self._asked[0], self._leader_epoch)
+
+    patch.setattr(FollowerRole, "_is_current", current)
+
+
+@mutant("Z45", "fall back to the high watermark when nobody answers (Liftbridge)")
+def _(patch: Patch) -> None:
+    failures: dict[Replica, int] = {}
+    right = FollowerRole.on_fetch_failed
+
+    def on_fetch_failed(self: FollowerRole, event: ev.FetchFailed) -> None:
+        count = failures[self._replica] = failures.get(self._replica, 0) + 1
+        log = self._replica.log
+        if count % 3 == 0 and self._asked is not None and log.high_watermark < log.log_end_offset:
+            self._truncate(log.high_watermark)
+        else:
+            right(self, event)
+
+    patch.setattr(FollowerRole, "on_fetch_failed", on_fetch_failed)
+
+
+@mutant("Z14", "do not ask where the logs part while the leader is the same node (KAFKA-7164)")
+def _(patch: Patch) -> None:
+    last: dict[Replica, int] = {}
+    right = FollowerRole._ask
+
+    def ask(self: FollowerRole, *, delayed: bool = False) -> None:
+        same = last.get(self._replica) == self._leader
+        last[self._replica] = self._leader
+        right(self, delayed=delayed)
+        sent = self._replica._effects[-1] if self._replica._effects else None
+        if same and isinstance(sent, fx.FetchNext):
+            self._asked = (sent.fetch_offset, -1)
+            self._replica._effects[-1] = attrs.evolve(sent, last_fetched_epoch=-1)
+
+    patch.setattr(FollowerRole, "_ask", ask)
+
+
+@mutant("K7", "remember only the last batch of a producer")
+def _(patch: Patch) -> None:
+    right = ProducerTable.record
+
+    def record(self: ProducerTable, batch: Any) -> None:
+        right(self, batch)
+        entry = self._entries.get(batch.producer_id)
+        if entry is not None:
+            self._entries[batch.producer_id] = attrs.evolve(entry, batches=entry.batches[-1:])
+
+    patch.setattr(ProducerTable, "record", record)
+
+
+@mutant("K8", "never learn the leader's high watermark")
+def _(patch: Patch) -> None:
+    patch.setattr(FollowerRole, "_learn", lambda self, leader_high_watermark: None)

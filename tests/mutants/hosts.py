@@ -1,0 +1,121 @@
+"""Errors of the host around the machines: disks, sessions and the reading of batches."""
+
+from __future__ import annotations
+
+import attrs
+
+from insync.replication.core import effects as fx
+from insync.replication.core import transitions
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.types import CONSUMER
+from insync.replication.simulation import hosting
+from insync.replication.simulation.cluster import Cluster
+from insync.replication.simulation.disk import Disk
+from insync.replication.simulation.node import Host, Node
+from insync.replication.simulation.store import Store
+
+from .catalogue import Patch, mutant
+
+
+@mutant("Z12", "keep the epochs when nothing is cut (KAFKA-10706)")
+def _(patch: Patch) -> None:
+    right = Disk.truncate
+
+    def truncate(self: Disk, offset: int) -> None:
+        if offset < self.end:
+            right(self, offset)
+
+    patch.setattr(Disk, "truncate", truncate)
+
+
+@mutant("Z18b", "let a process lead on what its predecessor was told")
+def _(patch: Patch) -> None:
+    right = Cluster._enter
+
+    def enter(self: Cluster, node: Node, incarnation: int) -> None:
+        node.registered = 0
+        right(self, node, incarnation)
+
+    patch.setattr(Cluster, "_enter", enter)
+
+
+@mutant("Z32", "take for flushed what is not (Pegasus #719)")
+def _(patch: Patch) -> None:
+    def recover(self: Disk) -> None:
+        self.flushed = self.end
+        self.trim_epochs()
+
+    patch.setattr(Disk, "recover", recover)
+
+
+@mutant("Z33", "leave out epoch 0 when epochs are recovered (KAFKA-10432)")
+def _(patch: Patch) -> None:
+    right = Disk.recover
+
+    def recover(self: Disk) -> None:
+        right(self)
+        self.epochs = [entry for entry in self.epochs if entry.epoch > 0]
+
+    patch.setattr(Disk, "recover", recover)
+
+
+@mutant("Z34", "lose the epochs with the power, and believe that there were none (KAFKA-16541)")
+def _(patch: Patch) -> None:
+    right = Disk.lose_power
+
+    def lose_power(self: Disk, offset: int, *, torn: bool) -> None:
+        right(self, offset, torn=torn)
+        self.epochs = self.epochs[:1]
+
+    patch.setattr(Disk, "lose_power", lose_power)
+
+
+@mutant("Z37", "bound a consumer's read by the end of the file (KAFKA-9807)")
+def _(patch: Patch) -> None:
+    right = hosting._ACTIONS[fx.ReplyFetch]
+
+    def reply(self: Cluster, host: Host, effect: fx.ReplyFetch) -> None:
+        parked = host.parked.get(effect.request_id)
+        consumer = parked is not None and parked.event.replica_id == CONSUMER
+        if consumer and effect.error == ErrorCode.NONE:
+            effect = attrs.evolve(effect, limit_offset=host.disk.end, news=True)
+        right(self, host, effect)
+
+    patch.setitem(hosting._ACTIONS, fx.ReplyFetch, reply)
+
+
+@mutant("Z54", "keep the session while the disk hangs (LavinMQ #2151)")
+def _(patch: Patch) -> None:
+    patch.setattr(Cluster, "healthy", lambda self, node: True)
+
+
+@mutant("K15", "register against other records than the proof was made for")
+def _(patch: Patch) -> None:
+    right = Store.register
+
+    def write(self: Cluster, node: Node) -> None:
+        incarnation = self.store.incarnations.get(node.id, 0) + 1
+        change = transitions.forget if node.lost_data else transitions.restarted
+        seen = {p: self.store.partitions[p] for p in node.hosts}
+
+        def register() -> bool:
+            stale = any(self.store.partitions[p] != v for p, v in seen.items() if change(v.record, node.id))
+            if stale or self.store.incarnations.get(node.id, 0) != incarnation - 1:
+                return False
+            right(self.store, node.id, incarnation)
+            node.registered, node.lost_data = self.store.revision, False
+            for versioned in seen.values():
+                record = change(versioned.record, node.id)
+                if record is not None:
+                    self.put_record(record, f"registration {node.id}")
+            return True
+
+        def done(result: object) -> None:
+            if result is True:
+                self._enter(node, incarnation)
+            else:
+                write(self, node)
+
+        self.transact(node, register, done)
+
+    patch.setattr(Cluster, "_register", write)

@@ -1,0 +1,174 @@
+"""Errors in who counts, who joins and who leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+import pytest
+
+from insync.replication.core import effects as fx
+from insync.replication.core import events as ev
+from insync.replication.core import isr as rules
+from insync.replication.core.isr_change import IsrChange
+from insync.replication.core.leader import LeaderRole
+from insync.replication.core.replica import Replica
+from insync.replication.simulation.cluster import Cluster
+
+from .catalogue import Patch, mutant
+
+
+@mutant("Z4", "let a follower join that has not all of the earlier epochs (KAFKA-7128)")
+def _(patch: Patch) -> None:
+    patch.setattr(
+        rules, "may_join", lambda follower, high_watermark, start: follower.log_end_offset >= high_watermark
+    )
+
+
+@mutant("Z5", "count a joining member only when it has joined (KIP-497)")
+def _(patch: Patch) -> None:
+    patch.setattr(rules, "maximal_isr", lambda isr, joining: frozenset(isr))
+
+
+@mutant("Z6", "stop counting a leaving member before that is stored (KIP-497)")
+def _(patch: Patch) -> None:
+    def maximal(self: LeaderRole) -> frozenset[int]:
+        pending = self.change.pending
+        return frozenset(self.record.isr if pending is None else pending.proposal.record.isr)
+
+    patch.setattr(LeaderRole, "maximal_isr", maximal)
+
+
+@mutant("Z28", "move the high watermark under the minimum ISR (KAFKA-15583)")
+def _(patch: Patch) -> None:
+    right = rules.high_watermark
+
+    def high_watermark(
+        current: int, leader_end: int, holders: Iterable[int], isr_size: int, min_isr: int
+    ) -> int:
+        return right(current, leader_end, holders, isr_size, 0)
+
+    patch.setattr(rules, "high_watermark", high_watermark)
+
+
+@mutant("Z23", "number the ISR proposals anew in each epoch (Fluss #2146)")
+def _(patch: Patch) -> None:
+    def number(self: Replica) -> int:
+        return 1
+
+    patch.setattr(Replica, "new_proposal_id", number)
+
+
+@mutant("K5", "drop an ISR proposal whose fate is not known")
+def _(patch: Patch) -> None:
+    right = IsrChange.on_outcome
+
+    def on_outcome(self: IsrChange, event: ev.IsrStored | ev.IsrRefused | ev.IsrUnclear) -> None:
+        if isinstance(event, ev.IsrUnclear) and self.pending is not None:
+            self.pending = None
+            self._replica.emit(fx.ReadRecord())
+        else:
+            right(self, event)
+
+    patch.setattr(IsrChange, "on_outcome", on_outcome)
+
+
+@mutant("Z22", "never ask again about an ISR proposal whose fate is not known (KAFKA-14144)")
+def _(patch: Patch) -> None:
+    patch.setattr(IsrChange, "_look_again", lambda self, pending: None)
+
+
+@mutant("Z16", "add a member without a check of its incarnation (KIP-903)")
+def _(patch: Patch) -> None:
+    right = IsrChange._propose
+
+    def propose(self: IsrChange, isr: Any, *, joining: int | None, reason: str) -> Any:
+        pending = right(self, isr, joining=joining, reason=reason)
+        bare = attrs.evolve(pending.proposal, joining=())
+        self._replica._effects[-1] = pending.proposal = bare
+        return pending
+
+    patch.setattr(IsrChange, "_propose", propose)
+    patch.setattr(LeaderRole, "eligible", lambda self, follower: True)
+
+
+@mutant("Z56", "let no member join before the high watermark is past the epoch's start")
+def _(patch: Patch) -> None:
+    right = IsrChange.maybe_expand
+
+    def maybe_expand(self: IsrChange, follower: rules.Follower) -> None:
+        if self._replica.log.high_watermark >= self._leader.epoch_start:
+            right(self, follower)
+
+    patch.setattr(IsrChange, "maybe_expand", maybe_expand)
+
+
+@mutant("Z15", "let a replica join whose node is fenced (KIP-841, KAFKA-13916)")
+def _(patch: Patch) -> None:
+    right = Cluster.store_isr
+
+    def store_isr(self: Cluster, proposal: fx.ProposeIsr) -> ev.Event:
+        live, self.store.live = self.store.live, {**self.store.incarnations}
+        try:
+            return right(self, proposal)
+        finally:
+            self.store.live = live
+
+    patch.setattr(Cluster, "store_isr", store_isr)
+    patch.setattr(LeaderRole, "eligible", lambda self, follower: follower.incarnation >= 0)
+
+
+@mutant("Z17", "name the incarnation that the store shows, not the one that fetched (KAFKA-15221)")
+def _(patch: Patch) -> None:
+    right = IsrChange._propose
+
+    def propose(self: IsrChange, isr: Any, *, joining: int | None, reason: str) -> Any:
+        pending = right(self, isr, joining=joining, reason=reason)
+        if joining is not None:
+            named = ((joining, self._replica.live.get(joining, -1)),)
+            shown = attrs.evolve(pending.proposal, joining=named)
+            self._replica._effects[-1] = pending.proposal = shown
+        return pending
+
+    patch.setattr(IsrChange, "_propose", propose)
+    patch.setattr(LeaderRole, "eligible", lambda self, follower: follower.node_id in self.replica.live)
+    patch.setattr(LeaderRole, "_replaced", lambda self, follower: follower)
+
+
+@mutant("Z26", "start a new epoch with members that have never caught up (Fluss #3698)")
+def _(patch: Patch) -> None:
+    right = LeaderRole.enter
+
+    def enter(self: LeaderRole) -> None:
+        for follower in self.followers.values():
+            follower.last_caught_up = float("-inf")
+        right(self)
+
+    patch.setattr(LeaderRole, "enter", enter)
+
+
+@mutant("Z27", "measure lag in records (KAFKA-1546)")
+def _(patch: Patch) -> None:
+    patch.setattr(
+        rules, "caught_up", lambda follower, end, now, lag_max: end - max(0, follower.log_end_offset) <= 2
+    )
+
+
+@mutant("Z27b", "measure lag in time alone (KAFKA-7152)")
+def _(patch: Patch) -> None:
+    patch.setattr(
+        rules, "caught_up", lambda follower, end, now, lag_max: now - follower.last_caught_up <= lag_max
+    )
+
+
+@mutant("Z48", "let a follower join under the minimum ISR before it has caught up (KAFKA-19996)")
+def _(patch: Patch) -> None:
+    right = IsrChange.maybe_expand
+
+    def maybe_expand(self: IsrChange, follower: rules.Follower) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(LeaderRole, "caught_up", lambda leader, follower: True)
+            right(self, follower)
+
+    patch.setattr(IsrChange, "maybe_expand", maybe_expand)

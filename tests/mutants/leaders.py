@@ -1,0 +1,196 @@
+"""Errors in what a leader answers, counts and exposes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from insync.replication.core import events as ev
+from insync.replication.core import isr as rules
+from insync.replication.core import leader as leader_module
+from insync.replication.core.epochs import EpochCache, EpochEnd
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.follower import FollowerRole
+from insync.replication.core.leader import LeaderRole
+from insync.replication.core.purgatory import Parked, ProducePurgatory
+from insync.replication.core.replica import Replica
+
+from .catalogue import Patch, mutant
+
+
+@mutant("Z3", "serve a fetch of another leader epoch (KIP-320)")
+def _(patch: Patch) -> None:
+    right = LeaderRole.on_fetch
+
+    def on_fetch(self: LeaderRole, event: ev.Fetch) -> None:
+        right(self, attrs.evolve(event, leader_epoch=self.epoch) if event.replica_id >= 0 else event)
+
+    patch.setattr(LeaderRole, "on_fetch", on_fetch)
+
+
+@mutant("Z7", "count what a follower has past the divergence (KAFKA-13141)")
+def _(patch: Patch) -> None:
+    right = LeaderRole._answer
+
+    def answer(
+        self: LeaderRole, event: ev.Fetch, error: ErrorCode, *, diverging: EpochEnd | None = None
+    ) -> None:
+        if diverging is not None and event.replica_id >= 0:
+            self._account(event)
+        right(self, event, error, diverging=diverging)
+
+    patch.setattr(LeaderRole, "_answer", answer)
+
+
+@mutant("Z13", "do not record the epoch's start before its first append (KAFKA-7415)")
+def _(patch: Patch) -> None:
+    right = LeaderRole.enter
+
+    def enter(self: LeaderRole) -> None:
+        entries = self._replica.log.epochs.entries
+        right(self)
+        self._replica.log.epochs = EpochCache(entries)
+
+    patch.setattr(LeaderRole, "enter", enter)
+
+
+@mutant("Z53", "do not ask where the logs part (Fluss, Kafka before KIP-101; KAFKA-7164)")
+def _(patch: Patch) -> None:
+    right = LeaderRole._epoch_end
+
+    def epoch_end(self: LeaderRole, event: ev.Fetch) -> Any:
+        return right(self, event) if event.replica_id < 0 else None
+
+    patch.setattr(LeaderRole, "_epoch_end", epoch_end)
+
+
+@mutant("Z25", "keep followers' offsets over a leader epoch")
+def _(patch: Patch) -> None:
+    kept: dict[Replica, dict[int, rules.Follower]] = {}
+    right = LeaderRole.enter
+
+    def enter(self: LeaderRole) -> None:
+        for node, earlier in kept.get(self.replica, {}).items():
+            self.followers[node].log_end_offset = earlier.log_end_offset
+            self.followers[node].incarnation = earlier.incarnation
+        kept[self.replica] = self.followers
+        right(self)
+
+    patch.setattr(LeaderRole, "enter", enter)
+
+
+@mutant("Z39", "answer what was parked in an earlier epoch by offset alone")
+def _(patch: Patch) -> None:
+    kept: dict[Replica, Any] = {}
+    right = FollowerRole._learn
+
+    def leave(self: LeaderRole, error: ErrorCode) -> None:
+        kept[self.replica] = self
+
+    def learn(self: FollowerRole, leader_high_watermark: int) -> None:
+        right(self, leader_high_watermark)
+        if self._replica in kept:
+            kept[self._replica].maximal_isr = lambda: frozenset(range(9))
+            kept[self._replica]._complete_produce()
+
+    patch.setattr(LeaderRole, "leave", leave)
+    patch.setattr(FollowerRole, "_learn", learn)
+
+
+@mutant("Z52", "expose all that a new leader has at once")
+def _(patch: Patch) -> None:
+    right = LeaderRole.enter
+
+    def enter(self: LeaderRole) -> None:
+        self.replica.log.high_watermark = self.replica.log.log_end_offset
+        right(self)
+
+    patch.setattr(LeaderRole, "enter", enter)
+
+
+@mutant("K4", "lead before the log has done what the earlier role asked for")
+def _(patch: Patch) -> None:
+    right = Replica._enter_waiting_epoch
+
+    def enter(self: Replica) -> None:
+        outstanding, self.log.outstanding = self.log.outstanding, 0
+        log = self.log
+        right(self)
+        log.outstanding += outstanding
+
+    patch.setattr(Replica, "_enter_waiting_epoch", enter)
+
+
+@mutant("K6", "expose a batch when it is asked to be written")
+def _(patch: Patch) -> None:
+    right = leader_module.LeaderRole._append
+
+    def append(self: LeaderRole, event: ev.Produce) -> None:
+        right(self, event)
+        self.replica.log.log_end_offset = self.replica.log.next_offset
+
+    patch.setattr(LeaderRole, "_append", append)
+
+
+@mutant("Z41", "compare offsets and not epochs (Osiris)")
+def _(patch: Patch) -> None:
+    patch.setattr(leader_module, "diverges", lambda end, last_epoch, offset: end.end_offset < offset)
+
+
+@mutant("Z38", "do not look at the high watermark again when the ISR has changed (KAFKA-13091)")
+def _(patch: Patch) -> None:
+    def on_tick(self: LeaderRole) -> None:
+        for parked in self._parked.expired(self.replica.now):
+            self._reply(parked.request_id, ErrorCode.REQUEST_TIMED_OUT)
+        self.change.on_tick()
+
+    patch.setattr(LeaderRole, "_reconsider", lambda self: None)
+    patch.setattr(LeaderRole, "on_tick", on_tick)
+
+
+@mutant("Z55", "serve no fetch under the minimum ISR (LavinMQ #789)")
+def _(patch: Patch) -> None:
+    right = LeaderRole._fetch_error
+
+    def fetch_error(self: LeaderRole, event: ev.Fetch) -> ErrorCode:
+        if len(self.record.isr) < self.record.min_isr:
+            return ErrorCode.NOT_ENOUGH_REPLICAS
+        return right(self, event)
+
+    patch.setattr(LeaderRole, "_fetch_error", fetch_error)
+
+
+@mutant("K9", "answer acks=all when it is written here")
+def _(patch: Patch) -> None:
+    def committed(self: ProducePurgatory, high_watermark: int) -> list[Parked]:
+        found, self._for_commit = self._for_commit, []
+        return found
+
+    patch.setattr(ProducePurgatory, "committed", committed)
+
+
+@mutant("K10", "refuse a batch under the minimum ISR, and write it")
+def _(patch: Patch) -> None:
+    right = LeaderRole.on_produce
+
+    def on_produce(self: LeaderRole, event: ev.Produce) -> None:
+        if self._refusal(event) == ErrorCode.NOT_ENOUGH_REPLICAS and event.batch.producer_id < 0:
+            self._append(attrs.evolve(event, acks=0, request_id=-1))
+            self.replica._effects[:] = [e for e in self.replica._effects if getattr(e, "request_id", 0) != -1]
+        right(self, event)
+
+    patch.setattr(LeaderRole, "on_produce", on_produce)
+
+
+@mutant("K11", "tell of the latest offset before the own high watermark may be trusted (KIP-207)")
+def _(patch: Patch) -> None:
+    def latest(self: LeaderRole) -> tuple[ErrorCode, int]:
+        return ErrorCode.NONE, self.replica.log.high_watermark
+
+    patch.setattr(LeaderRole, "latest_offset", latest)
+
+
+@mutant("K12", "let no parked produce run out")
+def _(patch: Patch) -> None:
+    patch.setattr(ProducePurgatory, "expired", lambda self, now: [])

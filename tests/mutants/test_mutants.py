@@ -1,0 +1,46 @@
+"""Some planted errors are noticed within a few seeds; `python -m tests.mutants` tries them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from insync.replication.simulation import run
+
+from .catalogue import load
+from .hunt import hunt
+from .impossible import IMPOSSIBLE
+
+QUICK = (
+    "Z1",
+    "Z2",
+    "Z3",
+    "Z4",
+    "Z6",
+    "Z13",
+    "Z18",
+    "Z28",
+    "Z30",
+    "Z33",
+    "Z37",
+    "Z40",
+    "Z53",
+    "Z54",
+    "K9",
+    "K10",
+)
+
+
+def test_the_first_seed_is_clean_without_a_mutant() -> None:
+    assert run(0).violation is None
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_it_is_noticed(name: str) -> None:
+    found = hunt(name, 0, 20)
+    assert found.caught, f"{name} ({found.title}) went unnoticed for {found.events} events"
+
+
+def test_every_known_error_is_planted_or_cannot_be_made() -> None:
+    numbers = {name for name in load() if name.startswith("Z")} | IMPOSSIBLE.keys()
+    assert {f"Z{number}" for number in range(1, 57)} <= numbers
+    assert not load().keys() & IMPOSSIBLE.keys()

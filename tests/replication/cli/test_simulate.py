@@ -1,0 +1,68 @@
+"""`insync simulate`: figures, exit status, and a failing seed that is printed, stored and replayed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from insync.replication.cli import main
+from insync.replication.core.leader import LeaderRole
+from insync.replication.simulation import FAULTS
+
+KEYS = {
+    "seeds",
+    "events",
+    "events_per_second",
+    "violations",
+    "elections",
+    "truncations",
+    "isr_changes",
+    "crashes",
+    "cuts",
+    "committed_records",
+    "faults",
+}
+
+
+def test_the_figures_of_some_seeds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", "--seeds", "0:12", "--jobs", "2", "--json"]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures.keys() >= KEYS
+    assert (figures["seeds"], figures["violations"]) == (12, 0)
+    assert figures["events"] > 12 * 1000
+    assert figures["faults"].keys() == FAULTS.keys()
+    assert main(["simulate", "--seeds", "0:12", "--jobs", "1", "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    same = KEYS - {"events_per_second"}
+    assert {key: figures[key] for key in same} == {key: again[key] for key in same}
+
+
+def test_a_broken_promise_is_printed_stored_and_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "found.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(LeaderRole, "maximal_isr", lambda self: frozenset())
+        assert main(["simulate", "--seeds", "0", "--save", str(file)]) == 1
+        found = capsys.readouterr()
+        assert "1 violations" in found.out
+        assert "seed 0: " in found.err
+        assert f"insync simulate --replay {file}" in found.err
+        assert main(["simulate", "--replay", str(file), "--json"]) == 1
+        assert json.loads(capsys.readouterr().out)["violation"][:2] in found.err
+    assert main(["simulate", "--replay", str(file)]) == 0
+    assert "every promise was kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seeds", ["5:5", "x", "7:3", "-1:2"])
+def test_a_range_that_is_none_is_one_line(seeds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["simulate", f"--seeds={seeds}"]) == 2
+    assert "write for example 0:5000" in capsys.readouterr().err
+
+
+def test_a_file_that_is_no_replay_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "nothing.json"
+    assert main(["simulate", "--replay", str(file)]) == 1
+    assert f"{file} cannot be read" in capsys.readouterr().err

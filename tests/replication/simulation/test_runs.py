@@ -1,0 +1,121 @@
+"""Runs are deterministic, replayable and clean; what they count is what happened."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import attrs
+import pytest
+
+from insync.replication.core.isr_change import IsrChange
+from insync.replication.simulation import (
+    FAULTS,
+    Replay,
+    ReplayError,
+    Run,
+    Settings,
+    SimulationError,
+    Topic,
+    Violated,
+    minimise,
+    replay_of,
+    run,
+)
+from insync.replication.simulation.minimise import shrink
+from insync.replication.simulation.recheck import recheck
+
+SEEDS = 24
+QUIET = Settings(faults=(), moves=0.0)
+
+
+def test_no_promise_is_broken_in_any_of_some_seeds() -> None:
+    results = [run(seed) for seed in range(SEEDS)]
+    assert [(result.seed, str(result.violation)) for result in results if result.violation] == []
+    assert sum(result.events for result in results) > 2000 * SEEDS
+    assert sum(result.acknowledged for result in results) > 10 * SEEDS
+    assert sum(result.elections for result in results) > 3 * SEEDS
+    for label in FAULTS:
+        assert sum(label in result.faults for result in results) > SEEDS // 6, label
+
+
+def test_every_copy_is_needed_or_one_is_enough() -> None:
+    for minimum in (1, 3):
+        topics = (Topic(name="t", partitions=2, min_insync_replicas=minimum),)
+        for seed in range(4):
+            result = run(seed, attrs.evolve(Settings(), topics=topics))
+            assert result.violation is None, result.violation
+
+
+def test_without_faults_the_records_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Run, "_probe_outages", lambda self: None)
+    one = Run(4, QUIET)
+    one.play()
+    (versioned,) = one.cluster.store.partitions.values()
+    assert (versioned.version, one.injector.crashes, one.result(None).faults) == (1, 0, {})
+    assert one.cluster.requests.acknowledged > 20
+
+
+def test_a_seed_is_one_run_and_its_script_replays_it() -> None:
+    first, again = run(1), run(1)
+    assert first.digest == again.digest
+    assert first.script.mishaps
+    replay = Replay.loads(replay_of(first).dumps())
+    assert run(replay.seed, replay.settings, replay.script).digest == first.digest
+    assert run(2).digest != first.digest
+
+
+@pytest.mark.parametrize("hash_seed", ["0", "1"])
+def test_the_digest_does_not_hang_on_the_hash_seed(hash_seed: str) -> None:
+    code = "from insync.replication.simulation import run; print(run(1).digest)"
+    env = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == run(1).digest
+
+
+def test_what_the_oracle_works_out_step_by_step_is_what_a_full_look_finds() -> None:
+    for seed in range(4):
+        result = run(seed, recheck_every=1)
+        assert result.violation is None, result.violation
+
+
+def test_a_full_look_finds_what_is_spoilt_behind_the_oracle() -> None:
+    one = Run(4, QUIET)
+    one.play()
+    disk = one.cluster.nodes[1].hosts[next(iter(one.cluster.store.partitions))].disk
+    disk.flat[0] = (disk.flat[0][0], "another")
+    with pytest.raises(Violated, match=r"^S[13]"):
+        recheck(one.cluster)
+
+
+def test_a_failing_run_is_made_short_and_can_be_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(IsrChange, "_look_again", lambda self, pending: None)
+    found = next(result for result in map(run, range(SEEDS)) if result.violation is not None)
+    short = minimise(found, attempts=20)
+    assert short.violation is not None
+    assert found.violation is not None
+    assert short.violation.invariant == found.violation.invariant
+    before = len(found.script.schedule) + len(found.script.mishaps)
+    assert len(short.script.schedule) + len(short.script.mishaps) < before
+    assert short.trace
+    replay = Replay.loads(replay_of(short).dumps())
+    assert run(replay.seed, replay.settings, replay.script).digest == short.digest
+
+
+def test_shrinking_leaves_only_what_is_needed() -> None:
+    assert shrink(range(100), lambda kept: {17, 42, 91} <= set(kept), 1000) == [17, 42, 91]
+    assert shrink(range(8), lambda kept: True, 1000) == []
+
+
+def test_what_cannot_be_done_is_refused_with_the_remedy() -> None:
+    with pytest.raises(SimulationError, match="unknown fault 'XX': the faults are CS"):
+        Settings(faults=("XX",))
+    with pytest.raises(SimulationError, match="minimum <= replicas <= nodes"):
+        Settings(nodes=2)
+    with pytest.raises(ReplayError, match="a file that insync simulate wrote"):
+        Replay.loads("{}")
+    with pytest.raises(ReplayError, match="reads version 1"):
+        Replay.loads('{"version": 2}')
