@@ -51,17 +51,31 @@ def fsync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Give a small file new content: written aside, fsynced, renamed over the old, the folder fsynced."""
+def fsync_file(path: Path) -> None:
+    """Bring a file's content to the device, whoever wrote it."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Give a small file new content: written aside, fsynced, renamed over the old, the folder fsynced.
+
+    Without `sync` nothing is waited for, and after a crash of the machine the content may be anything.
+    """
     aside = path.with_name(path.name + ".tmp")
     fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         write_all(fd, [content], 0)
-        os.fsync(fd)
+        if sync:
+            os.fsync(fd)
     finally:
         os.close(fd)
     os.replace(aside, path)
-    fsync_folder(path.parent)
+    if sync:
+        fsync_folder(path.parent)
 
 
 def write_checkpoint(path: Path, offsets: Mapping[PartitionKey, int]) -> None:

@@ -12,6 +12,8 @@ import struct
 from bisect import bisect_right
 from pathlib import Path
 
+from ._files import fsync_file
+
 MAX_RELATIVE = (1 << 31) - 1
 _SPARE = 1
 """Room for the entry that closes a time index."""
@@ -48,11 +50,7 @@ class IndexFile:
 
     def sync(self) -> None:
         """Bring the entries to the device."""
-        fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        fsync_file(self._path)
 
     def delete(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -85,11 +85,14 @@ class ProducerTable:
             for producer_id, producer in list(self._producers.items())
         )
 
-    def save(self, path: Path) -> None:
-        """Write Kafka's `.snapshot`, which keeps the last batch of each producer."""
+    def save(self, path: Path, *, sync: bool = True) -> None:
+        """Write Kafka's `.snapshot`, which keeps the last batch of each producer.
+
+        It has a checksum, so one that is not fsynced does no harm.
+        """
         entries = [_encode(snapshot) for snapshot in self.snapshots() if snapshot.batches]
         body = struct.pack(">i", len(entries)) + b"".join(entries)
-        replace_file(path, struct.pack(">hI", _VERSION, crc32c(body)) + body)
+        replace_file(path, struct.pack(">hI", _VERSION, crc32c(body)) + body, sync=sync)
 
     @classmethod
     def load(cls, path: Path) -> ProducerTable | None:

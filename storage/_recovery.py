@@ -88,7 +88,7 @@ def recover(
     for at, segment in enumerate(segments):
         if segment.base_offset != expected:
             begun = expected < segment.base_offset and not any(each.file_size for each in segments[at:])
-            if begun and expected >= recovery_point:
+            if begun:
                 # The next segment was begun, but the end of this one never reached the device.
                 break
             raise CorruptLogError(

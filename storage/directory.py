@@ -9,7 +9,7 @@ import re
 import threading
 import uuid
 from base64 import urlsafe_b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from ._files import PartitionKey, fsync_folder, read_checkpoint, replace_file, storage_error, write_checkpoint
@@ -20,6 +20,7 @@ from .errors import (
     LogDirectoryError,
     LogDirectoryLockedError,
     LogNotFoundError,
+    StorageError,
     WrongClusterError,
     WrongNodeError,
     WrongTopicIdError,
@@ -95,6 +96,8 @@ class LogDirectory:
         """
         self.path = Path(path)
         self.settings = settings or LogSettings()
+        self.on_flush_due: Callable[[], None] = lambda: None
+        """Called by the writer of a log when `flush_due` may have something to do."""
         self._verify_bytes = verify_on_open_bytes
         self._lock = threading.RLock()
         self._logs: dict[PartitionKey, DiskLog] = {}
@@ -213,6 +216,7 @@ class LogDirectory:
             clean=self.was_clean,
             verify_bytes=self._verify_bytes,
             on_recovery_point_lowered=self._write_recovery_points,
+            on_flush_due=lambda: self.on_flush_due(),
         )
         self._verify_bytes -= log.recovery.bytes_verified
         return log
@@ -276,6 +280,35 @@ class LogDirectory:
                 write_checkpoint(self.path / RECOVERY_POINTS, self._recovery_points)
             except OSError as error:
                 raise storage_error(error, f"cannot write the checkpoints in {self.path}") from error
+
+    def flush_due(self, now: float) -> dict[PartitionKey, StorageError]:
+        """Flush the logs whose settings call for it, and all closed segments; then write the recovery points.
+
+        Meant for a thread of its own: the writers of the logs do not wait for it.
+
+        now: seconds of `time.monotonic`.
+
+        Returns the logs that could not be flushed, with the reason; they take no writes any more.
+        Raises StorageError if the recovery points cannot be written; the old ones stand then.
+        """
+        with self._lock:
+            logs = list(self._logs.items())
+        failures: dict[PartitionKey, StorageError] = {}
+        moved = False
+        for key, log in logs:
+            end = log.flush_due(now)
+            if end is None:
+                continue
+            try:
+                log.flush(end)
+                moved = True
+            except LogClosedError:
+                continue
+            except StorageError as error:
+                failures[key] = error
+        if moved:
+            self._write_recovery_points()
+        return failures
 
     def close(
         self,

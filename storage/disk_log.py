@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,6 +11,7 @@ from pathlib import Path
 
 from ._epochs import EpochCache
 from ._files import fsync_folder, storage_error
+from ._flushing import bring_to_device
 from ._prepare import Piece, prepare
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
@@ -42,11 +45,14 @@ class DiskLog(Log):
         clean: bool = False,
         verify_bytes: int = 0,
         on_recovery_point_lowered: Callable[[], None] | None = None,
+        on_flush_due: Callable[[], None] | None = None,
     ) -> None:
         """Open the log in an existing folder, empty or not.
 
         `recovery_point` and `log_start_offset` are what was checkpointed; `clean` says that the last stop was.
         Of what need not be scanned, the CRCs of the last `verify_bytes` are checked all the same.
+
+        `on_flush_due` is called by the writer thread when `flush_due` may have become true by an append.
 
         Raises:
           CorruptLogError: The files are damaged as no crash does it. Nothing was changed.
@@ -56,6 +62,12 @@ class DiskLog(Log):
         self._folder = folder
         self._settings = settings or LogSettings()
         self._lowered = on_recovery_point_lowered or (lambda: None)
+        self._on_flush_due = on_flush_due or (lambda: None)
+        self._flushing = threading.Lock()
+        """Held by whoever brings files to the device or takes files away; appends do not ask for it."""
+        self._flushed_at = time.monotonic()
+        self._rolled = False
+        """There are closed segments that have not been flushed as a whole."""
         self._broken: str | None = None
         self._is_closed = False
         remove_leftovers(folder)
@@ -91,6 +103,9 @@ class DiskLog(Log):
         self._log_end_offset = self._segments[-1].end.offset
         self._log_start_offset = max(log_start_offset, self._segments[0].base_offset)
         self._recovery_point = recovery_point
+        self._rolled = recovery_point < self._segments[-1].base_offset or not all(
+            segment.indexes_synced for segment in self._segments[:-1]
+        )
         self._segments[-1].open_for_writing()
         if self._log_start_offset > self._log_end_offset:
             self.truncate_fully(log_start_offset)
@@ -182,6 +197,9 @@ class DiskLog(Log):
             for info, placed in zip(piece.infos, piece.batches, strict=True):
                 self._producers.add(info, placed.base_offset)
         self._log_end_offset = self._segments[-1].end.offset
+        unflushed = self._log_end_offset - self._recovery_point
+        if self._rolled or unflushed >= self._settings.flush_interval_messages:
+            self._on_flush_due()
 
     def _write(self, pieces: Sequence[Piece]) -> None:
         """One gathered write for each segment that the pieces go to."""
@@ -205,17 +223,22 @@ class DiskLog(Log):
     def _roll(self, base_offset: int) -> None:
         """Begin the next segment."""
         self._segments[-1].seal()
+        if base_offset <= self._recovery_point:
+            # Nobody will flush this segment again, yet once it is not the last its indexes are believed.
+            self._segments[-1].sync_indexes()
         if base_offset == self._log_end_offset:
-            self._save_producers()
+            self._save_producers(sync=False)
         segment = Segment(self._folder, base_offset, self._settings)
         segment.open_for_writing()
         self._segments = (*self._segments, segment)
+        self._rolled = True
 
     def _undo(self, end: int, error: OSError) -> StorageError:
         """Bring the files back to the old end after a failed write."""
         failure = storage_error(error, f"cannot write to {self._folder}")
         try:
-            self._cut_files(end)
+            with self._flushing:
+                self._cut_files(end)
         except OSError as second:
             failure = StorageBrokenError(
                 f"{failure}; the half-written batches could not be removed: {second}"
@@ -241,7 +264,7 @@ class DiskLog(Log):
         if offset < self._segments[0].base_offset:
             self.truncate_fully(offset)
             return
-        with self._device(f"cannot truncate {self.name}", half_done=True):
+        with self._flushing, self._device(f"cannot truncate {self.name}", half_done=True):
             if offset < self._log_end_offset:
                 self._truncate(offset)
             self._epochs.trim_end(self._log_end_offset)
@@ -273,7 +296,7 @@ class DiskLog(Log):
 
     def truncate_fully(self, new_start_offset: int) -> None:
         self._check_writable()
-        with self._device(f"cannot truncate {self.name}", half_done=True):
+        with self._flushing, self._device(f"cannot truncate {self.name}", half_done=True):
             # Should a crash come when all is deleted, an empty log must not look as if it had lost something.
             self._lower_recovery_point(0)
             for segment in reversed(self._segments):
@@ -295,17 +318,36 @@ class DiskLog(Log):
             with self._device(f"cannot write the leader epochs of {self.name}"):
                 self._epochs.trim_start(offset)
 
-    def flush(self) -> None:
-        self._check_writable()
-        end = self._log_end_offset
-        if end == self._recovery_point:
-            return
-        with self._device(f"cannot flush {self.name}", half_done=True):
-            for segment in self._segments:
-                if segment.end.offset > self._recovery_point:
-                    segment.flush()
-            fsync_folder(self._folder)
-        self._recovery_point = end
+    def flush_due(self, now: float) -> int | None:
+        """The offset up to which the log should be flushed now: the closed segments as soon as there are any, the
+        rest as the settings say. None if there is nothing to do.
+
+        now: seconds of `time.monotonic`.
+        """
+        end, point = self._log_end_offset, self._recovery_point
+        waited_ms = (now - self._flushed_at) * 1000
+        many = end - point >= self._settings.flush_interval_messages
+        if end > point and (many or waited_ms >= self._settings.flush_interval_ms):
+            return end
+        return max(point, self._segments[-1].base_offset) if self._rolled else None
+
+    def flush(self, up_to: int | None = None) -> None:
+        """May be called by another thread than the writer's, while that one appends; it only waits for this to
+        truncate.
+        """
+        with self._flushing:
+            self._check_writable()
+            end = self._log_end_offset if up_to is None else min(up_to, self._log_end_offset)
+            if end <= self._recovery_point and not self._rolled:
+                return
+            self._rolled = False
+            segments = self._segments
+            with self._device(f"cannot flush {self.name}", half_done=True):
+                bring_to_device(self._folder, segments, self._recovery_point, end)
+            if end < segments[-1].base_offset:
+                self._rolled = True
+            self._recovery_point = max(end, self._recovery_point)
+            self._flushed_at = time.monotonic()
 
     def close(self, clean: bool = True) -> None:
         if self._is_closed:
@@ -313,18 +355,22 @@ class DiskLog(Log):
         try:
             if clean and self._broken is None:
                 self.flush()
-                with self._device(f"cannot write the producers of {self.name}"):
+                with self._device(f"cannot write the producers and indexes of {self.name}"):
                     self._save_producers()
+                    self._segments[-1].seal()
+                    self._segments[-1].sync_indexes()
         finally:
             self._is_closed = True
-            self._close_files()
+            with self._flushing:
+                self._close_files()
 
     def _close_files(self) -> None:
         for segment in self._segments:
             segment.close()
 
-    def _save_producers(self) -> None:
-        self._producers.save(segment_path(self._folder, self._log_end_offset, SNAPSHOT_SUFFIX))
+    def _save_producers(self, *, sync: bool = True) -> None:
+        path = segment_path(self._folder, self._log_end_offset, SNAPSHOT_SUFFIX)
+        self._producers.save(path, sync=sync)
 
     def _keep_snapshots(self, kept: Iterable[int]) -> None:
         """Delete the others; one above the log end would be wrong once other batches stand there."""

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import attrs
 
 MAX_SEGMENT_BYTES = (1 << 31) - 1
+NEVER = (1 << 63) - 1
+"""As a number of records or of milliseconds."""
 
 
 Check = Callable[[object, "attrs.Attribute[int]", int], None]
@@ -30,3 +32,10 @@ class LogSettings:
     """Room for the offset index of a segment; a full index also closes the segment."""
     index_interval_bytes: int = attrs.field(default=4096, validator=_between(0, MAX_SEGMENT_BYTES))
     """About how many bytes of log lie between two index entries."""
+    flush_interval_messages: int = attrs.field(default=NEVER, validator=_between(1, NEVER))
+    """So many records that are not on the device yet make a flush due. Replication makes acknowledged records
+    safe, so by default only closed segments are flushed."""
+    flush_interval_ms: int = attrs.field(default=NEVER, validator=_between(1, NEVER))
+    """So long after the last flush another is due, if there is anything to flush."""
+    file_delete_delay_ms: int = attrs.field(default=60_000, validator=_between(0, NEVER))
+    """How long the files of deleted segments are kept, under another name."""

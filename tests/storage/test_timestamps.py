@@ -80,6 +80,27 @@ def test_a_reopened_log_finds_the_same(tmp_path: Path, clean: bool) -> None:
     log.close()
 
 
+@pytest.mark.parametrize("end", [20, 150, 299])
+def test_truncation_leaves_a_time_index_as_if_there_had_never_been_more(tmp_path: Path, end: int) -> None:
+    settings = LogSettings(index_interval_bytes=300)
+    found = []
+    for name, count in (("long-0", 300), ("short-0", end)):
+        log = open_disk(tmp_path / name, settings)
+        for each in range(count):
+            append(log, at(1000 + each))
+        log.truncate(end)
+        agrees(log)
+        assert log.offset_for_timestamp(1000 + end) is None
+        append(log, at(1500))
+        agrees(log)
+        log.close()
+        found.append(entries(tmp_path / name, 0))
+    long, short = found
+    assert all(offset < end and stamp == 1000 + offset for stamp, offset in long[:-1])
+    assert len(short) - 1 <= len(long) <= len(short)
+    assert long[-1] == short[-1] == (1500, end)
+
+
 def entries(folder: Path, base: int) -> list[tuple[int, int]]:
     return list(struct.iter_unpack(">qi", (folder / f"{base:020d}.timeindex").read_bytes()))
 
