@@ -11,7 +11,7 @@ from typing import Self
 
 import trio
 
-from ...storage import LogDirectory, StorageError
+from ...storage import LogDirectory, LogSettings, StorageError
 from ...transport import Identity, Security, TransportError, serve
 from ..metadata import MetadataError, MetadataStore, open_store
 from ._cluster_state import ClusterState, ViewReader
@@ -110,7 +110,13 @@ class Node:
             raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error
 
     def _open_directory(self) -> LogDirectory:
-        return LogDirectory(self.settings.data_dir, cluster_id=self.cluster_id, node_id=self.node_id)
+        settings = LogSettings(
+            flush_interval_messages=self.settings.flush_interval_messages,
+            flush_interval_ms=self.settings.flush_interval_ms,
+        )
+        return LogDirectory(
+            self.settings.data_dir, cluster_id=self.cluster_id, node_id=self.node_id, settings=settings
+        )
 
     async def _go_live(
         self,
@@ -122,6 +128,7 @@ class Node:
     ) -> None:
         settings = self.settings
         replicas.writer.start()
+        replicas.flusher.start()
         identity = Identity(cluster_id=self.cluster_id, node_id=self.node_id, incarnation=self.incarnation)
         replicas.fetchers.identity = identity
         session = await store.open_session(settings.session_timeout_ms)
@@ -177,6 +184,7 @@ class Node:
         with trio.CancelScope(shield=True):
             if replicas is not None:
                 await replicas.writer.stop()
+                await replicas.flusher.stop()
                 if clean:
                     high_watermarks = replicas.high_watermarks()
                     await trio.to_thread.run_sync(directory.write_checkpoints, high_watermarks)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+import attrs
 import trio
 
-from ...storage import Log, LogDirectory, LogSettings, StorageError
+from ...storage import Log, LogDirectory, StorageError
 from ...transport import schemes
 from ..core import effects as fx
 from ..core import events as ev
@@ -20,6 +21,7 @@ from ..core.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ..core.view import ClusterView
 from ._fetchers import Fetchers
+from ._log_flusher import LogFlusher
 from ._log_writer import CallWork, LogWriter
 from ._parked import Fetches
 from ._produces import Produces
@@ -55,7 +57,9 @@ def open_log(directory: LogDirectory, partition: PartitionId, view: ClusterView,
         *partition,
         create=create,
         topic_id=topic.topic_id if topic is not None else None,
-        settings=LogSettings(segment_bytes=topic.config.segment_bytes) if topic is not None else None,
+        settings=attrs.evolve(directory.settings, segment_bytes=topic.config.segment_bytes)
+        if topic is not None
+        else None,
     )
 
 
@@ -102,6 +106,7 @@ class Replicas:
         self.hosts: dict[PartitionId, ReplicaHost] = {}
         self.timers = Timers()
         self.writer = LogWriter(str(settings.node_id), self.settle)
+        self.flusher = LogFlusher(directory, settings.flush_interval_ms, self._flush_failed)
         self.produces = Produces(self)
         self.fetches = Fetches(self, settings.fetch_max_bytes)
         self.fetchers = Fetchers(self, settings, nursery)
@@ -172,6 +177,12 @@ class Replicas:
                 f"{self.settings.node_id} stops and its partitions are led elsewhere: {reason}"
             )
         self.failed.set()
+
+    def _flush_failed(self, partition: tuple[str, int], reason: str) -> None:
+        host = self.hosts.get(PartitionId(*partition))
+        if host is not None and not host.lane.broken:
+            host.lane.broken = True
+            host.lane.failed(reason)
 
     def missing_error(self, topic: str, partition: int) -> ErrorCode:
         """Why this node does not host a partition."""

@@ -8,6 +8,8 @@ import attrs
 
 from .errors import InvalidSettingError
 
+NEVER = (1 << 63) - 1
+
 
 def _positive(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
     if value <= 0:
@@ -33,6 +35,8 @@ class NodeSettings:
     replica_lag_time_max_ms: how long a follower may lag before it leaves the ISR.
     replica_fetch_backoff_ms: pause of a follower after a failed fetch. Shorter than Kafka's 1,000: it bounds how
       soon a new leader has its followers, and with them its first commit.
+    flush_interval_messages, flush_interval_ms: bring a log to the device after so many records, or so long after
+      the last time. By default only closed segments are: replication makes acknowledged records safe.
     secret_file: a file with the cluster's secret, the same for all nodes and clients; without it INSYNC_SECRET_FILE
       or INSYNC_SECRET of the environment. Peers that do not know it are refused.
     allow_insecure: listen also beyond this machine without a secret or certificates.
@@ -55,6 +59,8 @@ class NodeSettings:
     replica_socket_timeout_ms: int = attrs.field(default=30000, validator=_positive)
     replica_high_watermark_checkpoint_interval_ms: int = attrs.field(default=5000, validator=_positive)
     fetch_max_bytes: int = attrs.field(default=55 << 20, validator=_positive)
+    flush_interval_messages: int = attrs.field(default=NEVER, validator=_positive)
+    flush_interval_ms: int = attrs.field(default=NEVER, validator=_positive)
 
     def __attrs_post_init__(self) -> None:
         if not self.listeners:

@@ -1,0 +1,68 @@
+"""The flushing thread of a log directory: waiting for the device happens there, and nobody else waits for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import trio
+
+from ...storage import LogDirectory, StorageError
+
+log = logging.getLogger("insync.node")
+
+CHECK_INTERVAL = 1.0
+"""Seconds between two looks at which logs are due, unless one says so itself."""
+
+Failed = Callable[[tuple[str, int], str], None]
+
+
+class LogFlusher:
+    """One thread for one log directory; start it with `start`, end it with `stop`.
+
+    `failed(partition, reason)` is called on the event loop for a log that cannot be flushed.
+    """
+
+    def __init__(self, directory: LogDirectory, flush_interval_ms: int, failed: Failed) -> None:
+        self._directory = directory
+        self._period = min(CHECK_INTERVAL, flush_interval_ms / 1000)
+        self._failed = failed
+        self._due = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="insync-flush", daemon=True)
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._stopped = trio.Event()
+
+    def start(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._directory.on_flush_due = self._due.set
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """Let a flush under way end, then the thread (if it was ever started)."""
+        if self._token is None:
+            return
+        self._stopping = True
+        self._due.set()
+        with trio.CancelScope(shield=True):
+            await self._stopped.wait()
+
+    def _run(self) -> None:
+        assert self._token is not None
+        while not self._stopping:
+            self._due.wait(self._period)
+            self._due.clear()
+            self._flush()
+        self._token.run_sync_soon(self._stopped.set)
+
+    def _flush(self) -> None:
+        assert self._token is not None
+        try:
+            failures = self._directory.flush_due(time.monotonic())
+        except StorageError as error:
+            log.warning("the recovery points could not be written down: %s", error)
+            return
+        for partition, failure in failures.items():
+            self._token.run_sync_soon(self._failed, partition, str(failure))

@@ -1,0 +1,64 @@
+"""A node brings its logs to the device while it runs, and stops if the device refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import trio
+
+from insync.replication import Admin, Node
+from insync.replication.node import LogDirectoryFailedError
+
+from .test_cluster import produce, settings
+
+
+def flushed(folder: Path) -> int:
+    """The recovery point of the one partition there is, as written down."""
+    path = folder / "node-1" / "recovery-point-offset-checkpoint"
+    return int(path.read_text().split()[-1]) if path.exists() else 0
+
+
+async def reaches(folder: Path, offset: int) -> None:
+    with trio.fail_after(10):
+        while flushed(folder) < offset:
+            await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize("when", [{"flush_interval_messages": 1}, {"flush_interval_ms": 20}])
+async def test_flushes_as_the_settings_say(tmp_path: Path, when: dict[str, int]) -> None:
+    async with Node(settings(tmp_path, 1, **when)) as node:
+        async with Admin(node.endpoints) as admin:
+            await admin.create_topic("t", partitions=1, replication_factor=1)
+        await produce(node.endpoints, "t", [b"a", b"b"])
+        await reaches(tmp_path, 2)
+        await produce(node.endpoints, "t", [b"c"])
+        await reaches(tmp_path, 3)
+
+
+async def test_flushes_closed_segments_by_itself(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1, replica_high_watermark_checkpoint_interval_ms=3_600_000)) as node:
+        async with Admin(node.endpoints) as admin:
+            await admin.create_topic("t", 1, 1, config={"segment_bytes": 1024})
+        for _ in range(12):
+            await produce(node.endpoints, "t", [b"x" * 200])
+        await reaches(tmp_path, 4)
+        assert flushed(tmp_path) < 12, "the last segment is left to the page cache"
+
+
+async def test_a_device_that_refuses_stops_the_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.fsync
+
+    def refuse(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
+            raise OSError(5, "Input/output error")
+        real(fd)
+
+    with pytest.raises(LogDirectoryFailedError, match="cannot flush t-0: Input/output error"):
+        async with Node(settings(tmp_path, 1, flush_interval_messages=1)) as node:
+            async with Admin(node.endpoints) as admin:
+                await admin.create_topic("t", partitions=1, replication_factor=1)
+            monkeypatch.setattr(os, "fsync", refuse)
+            await produce(node.endpoints, "t", [b"a"])
+            await trio.sleep_forever()
