@@ -7,6 +7,7 @@ of which nobody here can say how far it goes: opening refuses then and leaves ev
 from __future__ import annotations
 
 import mmap
+from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -45,9 +46,12 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def open_segments(folder: Path, log_start_offset: int, settings: LogSettings) -> tuple[Segment, ...]:
-    """The segments of a folder in order; the first, empty one if there is none."""
+    """The segments of a folder in order, without those wholly below the log start; the first, empty one if there
+    is none.
+    """
     bases = sorted(int(path.stem) for path in folder.glob(f"*{LOG_SUFFIX}") if path.stem.isdecimal())
-    return tuple(Segment(folder, base, settings) for base in bases or [log_start_offset])
+    first = max(bisect_right(bases, log_start_offset) - 1, 0)
+    return tuple(Segment(folder, base, settings) for base in bases[first:] or [log_start_offset])
 
 
 def trust(segments: Sequence[Segment], log_end_offset: int) -> bool:

@@ -33,6 +33,12 @@ def segment_path(folder: Path, base_offset: int, suffix: str) -> Path:
     return folder / f"{base_offset:020d}{suffix}"
 
 
+def delete_segment(folder: Path, base_offset: int) -> None:
+    """Delete the files of a segment that is not open."""
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+        segment_path(folder, base_offset, suffix).unlink(missing_ok=True)
+
+
 class Spot(NamedTuple):
     """Where a batch starts, and at which offset."""
 
@@ -104,6 +110,13 @@ class Segment:
     @property
     def file_size(self) -> int:
         return os.fstat(self._fd).st_size
+
+    @property
+    def last_written_ms(self) -> int:
+        """The greatest timestamp; the file's own if no batch has one."""
+        if self.largest.timestamp >= 0:
+            return self.largest.timestamp
+        return os.fstat(self.file.fileno()).st_mtime_ns // 1_000_000
 
     def has_room(self, pending: int, size: int, last_offset: int) -> bool:
         """Whether batches of `size` bytes up to `last_offset` may follow `pending` others; an empty segment

@@ -216,6 +216,7 @@ class LogDirectory:
             clean=self.was_clean,
             verify_bytes=self._verify_bytes,
             on_recovery_point_lowered=self._write_recovery_points,
+            on_log_start_moved=self._write_log_starts,
             on_flush_due=lambda: self.on_flush_due(),
         )
         self._verify_bytes -= log.recovery.bytes_verified
@@ -265,21 +266,25 @@ class LogDirectory:
 
     def _write_checkpoints(self, high_watermarks: Mapping[PartitionKey, int]) -> None:
         self._high_watermarks.update(high_watermarks)
-        self._log_starts.update({key: log.log_start_offset for key, log in self._logs.items()})
-        try:
-            write_checkpoint(self.path / HIGH_WATERMARKS, self._high_watermarks)
-            write_checkpoint(self.path / LOG_STARTS, self._log_starts)
-        except OSError as error:
-            raise storage_error(error, f"cannot write the checkpoints in {self.path}") from error
+        self._write_checkpoint(HIGH_WATERMARKS, self._high_watermarks)
+        self._write_log_starts()
         self._write_recovery_points()
+
+    def _write_log_starts(self) -> None:
+        with self._lock:
+            self._log_starts.update({key: log.log_start_offset for key, log in self._logs.items()})
+            self._write_checkpoint(LOG_STARTS, self._log_starts)
 
     def _write_recovery_points(self) -> None:
         with self._lock:
             self._recovery_points.update({key: log.recovery_point for key, log in self._logs.items()})
-            try:
-                write_checkpoint(self.path / RECOVERY_POINTS, self._recovery_points)
-            except OSError as error:
-                raise storage_error(error, f"cannot write the checkpoints in {self.path}") from error
+            self._write_checkpoint(RECOVERY_POINTS, self._recovery_points)
+
+    def _write_checkpoint(self, name: str, offsets: Mapping[PartitionKey, int]) -> None:
+        try:
+            write_checkpoint(self.path / name, offsets)
+        except OSError as error:
+            raise storage_error(error, f"cannot write the checkpoints in {self.path}") from error
 
     def flush_due(self, now: float) -> dict[PartitionKey, StorageError]:
         """Flush the logs whose settings call for it, and all closed segments; then write the recovery points.

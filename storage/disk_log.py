@@ -15,6 +15,7 @@ from ._flushing import bring_to_device
 from ._prepare import Piece, prepare
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
+from ._retention import UNLIMITED, SetAside, expired, remove_below
 from ._segment import Segment, Spot, segment_path
 from .errors import AppendError, LogClosedError, OffsetOutOfRangeError, StorageBrokenError, StorageError
 from .file_range import FileRange
@@ -45,6 +46,7 @@ class DiskLog(Log):
         clean: bool = False,
         verify_bytes: int = 0,
         on_recovery_point_lowered: Callable[[], None] | None = None,
+        on_log_start_moved: Callable[[], None] | None = None,
         on_flush_due: Callable[[], None] | None = None,
     ) -> None:
         """Open the log in an existing folder, empty or not.
@@ -52,6 +54,7 @@ class DiskLog(Log):
         `recovery_point` and `log_start_offset` are what was checkpointed; `clean` says that the last stop was.
         Of what need not be scanned, the CRCs of the last `verify_bytes` are checked all the same.
 
+        `on_recovery_point_lowered` and `on_log_start_moved` write the new value down before they return;
         `on_flush_due` is called by the writer thread when `flush_due` may have become true by an append.
 
         Raises:
@@ -62,6 +65,8 @@ class DiskLog(Log):
         self._folder = folder
         self._settings = settings or LogSettings()
         self._lowered = on_recovery_point_lowered or (lambda: None)
+        self._log_start_moved = on_log_start_moved or (lambda: None)
+        self._set_aside = SetAside()
         self._on_flush_due = on_flush_due or (lambda: None)
         self._flushing = threading.Lock()
         """Held by whoever brings files to the device or takes files away; appends do not ask for it."""
@@ -99,6 +104,7 @@ class DiskLog(Log):
 
     def _finish_opening(self, found: Recovered, recovery_point: int, log_start_offset: int) -> None:
         self._segments = found.segments
+        remove_below(self._folder, self._segments[0].base_offset)
         self._epochs.add(found.epochs)
         self._log_end_offset = self._segments[-1].end.offset
         self._log_start_offset = max(log_start_offset, self._segments[0].base_offset)
@@ -273,8 +279,8 @@ class DiskLog(Log):
         segment = self._segment_of(self._segments, offset)
         end = offset if offset == segment.base_offset else segment.holding(offset).offset
         self._lower_recovery_point(end)
-        self._log_start_offset = min(self._log_start_offset, end)
         self._log_end_offset = end
+        self._lower_log_start(end)
         self._cut_files(end)
         self._segments[-1].flush()
         self._keep_snapshots(each for each in snapshots_in(self._folder) if each <= end)
@@ -305,7 +311,9 @@ class DiskLog(Log):
             fresh = Segment(self._folder, new_start_offset, self._settings)
             fresh.open_for_writing()
             self._segments = (fresh,)
-            self._log_end_offset = self._log_start_offset = new_start_offset
+            self._log_end_offset = new_start_offset
+            self._lower_log_start(new_start_offset)
+            self._log_start_offset = new_start_offset
             self._producers = ProducerTable()
             self._epochs.replace(())
             fsync_folder(self._folder)
@@ -317,6 +325,69 @@ class DiskLog(Log):
             self._log_start_offset = offset
             with self._device(f"cannot write the leader epochs of {self.name}"):
                 self._epochs.trim_start(offset)
+
+    def delete_old_segments(
+        self,
+        now_ms: int,
+        *,
+        retention_ms: int = UNLIMITED,
+        retention_bytes: int = UNLIMITED,
+        high_watermark: int,
+    ) -> int:
+        """Delete segments from the oldest on that are past a limit (-1: none) or below the log start, as long as
+        they end at or below the high watermark. The last segment stays. Returns their number.
+
+        The log start moves to the first segment that is kept, and is written down before any file goes. Ranges that
+        were read stay valid; the files are renamed, and deleted by `remove_deleted_files`.
+
+        now_ms: since 1970, like the timestamps of the batches.
+
+        Raises StorageError if the device refuses.
+        """
+        self._check_writable()
+        count = expired(
+            self._segments,
+            now_ms,
+            retention_ms=retention_ms,
+            retention_bytes=retention_bytes,
+            log_start_offset=self._log_start_offset,
+            high_watermark=high_watermark,
+        )
+        if count:
+            with self._flushing, self._device(f"cannot delete old segments of {self.name}"):
+                self._drop_first(count, now_ms)
+        return count
+
+    def _drop_first(self, count: int, now_ms: int) -> None:
+        dropped, kept = self._segments[:count], self._segments[count:]
+        self._raise_log_start(kept[0].base_offset)
+        self._segments = kept
+        for segment in dropped:
+            self._set_aside.add(now_ms, segment.set_aside())
+        fsync_folder(self._folder)
+        held = snapshots_in(self._folder)
+        below = [each for each in held if each <= kept[0].base_offset]
+        self._keep_snapshots({*held}.difference(below[1:]))
+
+    def _raise_log_start(self, offset: int) -> None:
+        before = self._log_start_offset
+        self._log_start_offset = max(before, offset)
+        try:
+            self._log_start_moved()
+        except StorageError:
+            self._log_start_offset = before
+            raise
+        self._epochs.trim_start(self._log_start_offset)
+
+    def _lower_log_start(self, offset: int) -> None:
+        if offset < self._log_start_offset:
+            self._log_start_offset = offset
+            self._log_start_moved()
+
+    def remove_deleted_files(self, now_ms: int) -> int:
+        """Delete the files that were set aside `file_delete_delay_ms` ago or earlier; returns their number."""
+        with self._device(f"cannot delete old files of {self.name}"):
+            return self._set_aside.remove(now_ms - self._settings.file_delete_delay_ms)
 
     def flush_due(self, now: float) -> int | None:
         """The offset up to which the log should be flushed now: the closed segments as soon as there are any, the
