@@ -9,7 +9,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from bisect import bisect_right
 from pathlib import Path
 
 from ._files import fsync_file
@@ -83,6 +82,18 @@ class IndexFile:
         self._count = len(entries) // size
         self.existed = self._is_whole = True
 
+    def _count_up_to(self, field: int, value: int) -> int:
+        """How many entries have at most that value in a field; written out, as every read does this twice."""
+        low, high = 0, self._count
+        size, unpack, entries = self.ENTRY.size, self.ENTRY.unpack_from, self._map
+        while low < high:
+            middle = (low + high) >> 1
+            if unpack(entries, middle * size)[field] <= value:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def _entry(self, at: int) -> tuple[int, int]:
         first, second = self.ENTRY.unpack_from(self._map, at * self.ENTRY.size)
         return first, second
@@ -122,17 +133,17 @@ class OffsetIndex(IndexFile):
 
     def position_for(self, offset: int) -> int:
         """Of a batch at or before the one that holds `offset`."""
-        entry = bisect_right(range(self._count), offset - self._base, key=lambda at: self._entry(at)[0])
+        entry = self._count_up_to(0, offset - self._base)
         return self._entry(entry - 1)[1] if entry else 0
 
     def position_before(self, position: int) -> int:
         """The greatest entry's position that is not above the one given."""
-        entry = bisect_right(range(self._count), position, key=lambda at: self._entry(at)[1])
+        entry = self._count_up_to(1, position)
         return self._entry(entry - 1)[1] if entry else 0
 
     def truncate(self, position: int) -> None:
         """Drop the entries of batches at or behind `position`."""
-        self._count = bisect_right(range(self._count), position - 1, key=lambda at: self._entry(at)[1])
+        self._count = self._count_up_to(1, position - 1)
 
 
 class TimeIndex(IndexFile):
@@ -175,10 +186,10 @@ class TimeIndex(IndexFile):
 
     def offset_for(self, timestamp: int) -> int:
         """Where to look from: no batch that ends below this offset reaches the timestamp."""
-        entry = bisect_right(range(self._count), timestamp, key=lambda at: self._entry(at)[0])
+        entry = self._count_up_to(0, timestamp)
         return self._base + (self._entry(entry - 1)[1] if entry else 0)
 
     def truncate(self, log_end_offset: int) -> None:
         """Drop the entries of offsets at or above the end."""
         relative = log_end_offset - self._base - 1
-        self._count = bisect_right(range(self._count), relative, key=lambda at: self._entry(at)[1])
+        self._count = self._count_up_to(1, relative)
