@@ -185,7 +185,7 @@ def one_segment(place: Path, rounds: int, total: int) -> list[Result]:
         wanted = random.Random(2).choices(range(log.log_end_offset), k=2000)
         lookup, pread = interleaved(
             rounds,
-            lambda: 1e6 / rate(len(wanted), lambda: [log.read(each, max_bytes=1) for each in wanted]),
+            lambda: 1e6 / core_rate(len(wanted), lambda: [log.read(each, max_bytes=1) for each in wanted]),
             lambda: 1e6 / rate(len(wanted), lambda: read_anywhere(path, size, len(wanted))),
         )
         log.flush()
