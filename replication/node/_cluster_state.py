@@ -123,8 +123,8 @@ class ClusterState:
         self.ready = trio.Event()
         self.unregistered = trio.Event()
         """Set when the store shows that our registration is gone."""
-        self.oldest_revision = 0
-        """That of our registration: what was read before it is of our predecessor's time."""
+        self.oldest_revision: int | None = None
+        """That of our registration, once there is one: what was read before it is of our predecessor's time."""
         self.leaving = False
         self._suspects: set[rec.NodeRecord] = set()
 
@@ -175,6 +175,8 @@ class ClusterState:
 
     def apply(self, listing: store_api.Listing) -> None:
         """Tell the replicas and the controller what the store holds; older readings are ignored."""
+        if self.oldest_revision is None:
+            return
         if listing.revision < max(self._replicas.view.revision, self.oldest_revision):
             return
         view = self._reader.read(listing)
@@ -186,7 +188,7 @@ class ClusterState:
             log.info("node %d %s (epoch %d)", self._replicas.settings.node_id, word, view.controller_epoch)
         if self._replicas.settings.node_id in view.nodes:
             self.ready.set()
-        elif self.ready.is_set():
+        else:
             self.unregistered.set()
 
     # Writes
