@@ -15,9 +15,12 @@ class Timer:
     """A callback to come; `cancel` makes it never come."""
 
     callback: Callable[[], None] | None
+    _cancelled: Callable[[], None]
 
     def cancel(self) -> None:
-        self.callback = None
+        if self.callback is not None:
+            self.callback = None
+            self._cancelled()
 
 
 class Timers:
@@ -27,9 +30,14 @@ class Timers:
         self._heap: list[tuple[float, int, Timer]] = []
         self._order = count()
         self._sooner = trio.Event()
+        self._dead = 0
+
+    def __len__(self) -> int:
+        """Timers held, cancelled ones included."""
+        return len(self._heap)
 
     def call_at(self, deadline: float, callback: Callable[[], None]) -> Timer:
-        timer = Timer(callback)
+        timer = Timer(callback, self._on_cancelled)
         heapq.heappush(self._heap, (deadline, next(self._order), timer))
         if self._heap[0][2] is timer:
             self._sooner.set()
@@ -45,6 +53,17 @@ class Timers:
                 await self._sooner.wait()
             now = trio.current_time()
             while self._heap and self._heap[0][0] <= now:
-                callback = heapq.heappop(self._heap)[2].callback
+                timer = heapq.heappop(self._heap)[2]
+                callback, timer.callback = timer.callback, None
                 if callback is not None:
                     callback()
+                else:
+                    self._dead -= 1
+
+    def _on_cancelled(self) -> None:
+        """A long-poll that is answered early leaves its timer behind: drop the dead when they are the most."""
+        self._dead += 1
+        if self._dead > 64 + len(self._heap) // 2:
+            self._heap = [entry for entry in self._heap if entry[2].callback is not None]
+            heapq.heapify(self._heap)
+            self._dead = 0
