@@ -56,6 +56,7 @@ class Handlers:
         """Answer now or later; what is no request is refused and harms nothing."""
         serve = self._by_kind.get(request.kind)
         if serve is None:
+            request.payload.release()
             request.fail(ErrorCode.INVALID_REQUEST, f"this node knows no request of kind {request.kind}")
             return
         try:
