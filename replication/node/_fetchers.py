@@ -18,7 +18,6 @@ from ...transport import (
     Connection,
     ConnectRefusedError,
     Identity,
-    Response,
     Security,
     TransportError,
     connect,
@@ -140,10 +139,6 @@ class LeaderFetcher:
             await self._settled()
             try:
                 await self._fetch(await self._connected())
-            except ConnectRefusedError as error:
-                self._failed(f"is gone: {error}")
-                if self._address is not None:
-                    self._node.store.suspect(self._address)
             except (TransportError, OSError) as error:
                 self._failed(f"cannot be fetched from: {error}")
             except (wire.WireError, CorruptBatchError) as error:
@@ -178,8 +173,11 @@ class LeaderFetcher:
             self._asked = {}
             return
         self._failing = False
-        with response:
-            self._take(response)
+        payload = SharedPayload(response.payload)
+        try:
+            self._take(response.body, payload)
+        finally:
+            payload.release()
 
     def _failed(self, reason: str) -> None:
         if not self._failing:
@@ -198,8 +196,21 @@ class LeaderFetcher:
         address = self._address = self._node.view.nodes.get(self.leader)
         if address is None:
             raise ConnectionError(f"node {self.leader} is not registered")
-        self._connection = await connect(
-            self._node.choose_endpoint(address.endpoints),
+        self._connection = await self._connect(address)
+        return self._connection
+
+    async def _connect(self, address: NodeRecord) -> Connection:
+        endpoint = self._node.choose_endpoint(address.endpoints)
+        try:
+            return await self._dial(endpoint)
+        except ConnectRefusedError:
+            # Its successor may have registered meanwhile, and has refused nothing.
+            self._node.store.suspect(address)
+            raise
+
+    async def _dial(self, endpoint: str) -> Connection:
+        return await connect(
+            endpoint,
             identity=self._owner.identity,
             security=self._owner.security,
             expect_node=self.leader,
@@ -232,10 +243,12 @@ class LeaderFetcher:
             ],
         )
 
-    def _take(self, response: Response) -> None:
-        """Tell every core that asked; a partition that the answer leaves out has no news."""
-        answer: m.FetchResponse = wire.decode_response(m.Kind.FETCH, response.body)
-        payload = SharedPayload(response.payload)
+    def _take(self, body: bytes, payload: SharedPayload) -> None:
+        """Tell every core that asked; a partition that the answer leaves out has no news.
+
+        The payload is kept until the last append of its batches is done.
+        """
+        answer: m.FetchResponse = wire.decode_response(m.Kind.FETCH, body)
         contents = self._split(answer, payload)
         asked, self._asked = self._asked, {}
         for partition, want in asked.items():
@@ -251,7 +264,6 @@ class LeaderFetcher:
                 self._appending.add(partition)
             else:
                 batches.release()
-        payload.release()
 
     def _split(
         self, answer: m.FetchResponse, payload: SharedPayload
