@@ -53,11 +53,16 @@ class Lane:
 class LogWriter:
     """One thread for one log directory; start it with `start`, end it with `stop`.
 
-    `after` is called on the event loop after each delivery of completions.
+    `after` is called on the event loop after each delivery of completions; `died` with an error that nobody
+    expected, from the thread or from a completion, after which nothing is written or told any more.
     """
 
-    def __init__(self, name: str, after: Completion) -> None:
+    def __init__(self, name: str, after: Completion, died: Callable[[Exception], None]) -> None:
+        self.has_failed = False
+        """Whether some work was not done as asked."""
         self._after = after
+        self._died = died
+        self._silent = False
         self._queue: deque[Work] = deque()
         self._wake = threading.Event()
         self._stopping = False
@@ -74,6 +79,10 @@ class LogWriter:
         self._queue.append(work)
         self._wake.set()
 
+    def fall_silent(self) -> None:
+        """Go on with the work, but tell nobody: those who would act on it are being stopped."""
+        self._silent = True
+
     async def stop(self) -> None:
         """Do all that is queued, then end the thread (if it was ever started)."""
         if self._token is None:
@@ -85,6 +94,16 @@ class LogWriter:
 
     def _run(self) -> None:
         assert self._token is not None
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
+            self.has_failed = True
+            self._token.run_sync_soon(self._report, error)
+        finally:
+            self._token.run_sync_soon(self._stopped.set)
+
+    def _work(self) -> None:
+        assert self._token is not None
         while True:
             self._wake.wait()
             self._wake.clear()
@@ -93,7 +112,6 @@ class LogWriter:
                 completions = self._carry_out(self._take_all())
                 self._token.run_sync_soon(self._deliver, completions)
             if stopping:
-                self._token.run_sync_soon(self._stopped.set)
                 return
 
     def _take_all(self) -> list[Work]:
@@ -139,9 +157,21 @@ class LogWriter:
 
     def _fail(self, lane: Lane, error: StorageError, completions: list[Completion]) -> None:
         lane.broken = True
+        self.has_failed = True
         completions.append(partial(lane.failed, str(error)))
 
     def _deliver(self, completions: Sequence[Completion]) -> None:
-        for complete in completions:
-            complete()
-        self._after()
+        if self._silent:
+            return
+        try:
+            for complete in completions:
+                complete()
+            self._after()
+        except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
+            self.has_failed = True
+            self._report(error)
+
+    def _report(self, error: Exception) -> None:
+        if not self._silent:
+            self._silent = True
+            self._died(error)

@@ -101,8 +101,9 @@ class Node:
             )
             self.incarnation = registration.incarnation
             nursery = await stack.enter_async_context(trio.open_nursery())
-            stack.callback(nursery.cancel_scope.cancel)
             replicas = self._replicas = Replicas(settings, directory, self.incarnation, nursery)
+            stack.callback(nursery.cancel_scope.cancel)
+            stack.callback(replicas.writer.fall_silent)
             replicas.adopt(logs)
             replicas.fetchers.security = security
             await self._go_live(stack, store, registration, replicas, nursery)

@@ -105,7 +105,7 @@ class Replicas:
         self.view = ClusterView()
         self.hosts: dict[PartitionId, ReplicaHost] = {}
         self.timers = Timers()
-        self.writer = LogWriter(str(settings.node_id), self.settle)
+        self.writer = LogWriter(str(settings.node_id), self.settle, self._writer_died)
         self.flusher = LogFlusher(directory, settings.flush_interval_ms, self._flush_failed)
         self.produces = Produces(self)
         self.fetches = Fetches(self, settings.fetch_max_bytes)
@@ -183,6 +183,17 @@ class Replicas:
         if host is not None and not host.lane.broken:
             host.lane.broken = True
             host.lane.failed(reason)
+
+    def _writer_died(self, error: Exception) -> None:
+        """Nothing is written any more: the node must stop rather than live on without its logs."""
+        log.error("the log writer failed", exc_info=error)
+        if self.failure is None:
+            self.failure = LogDirectoryFailedError(
+                f"node {self.settings.node_id} cannot go on writing to {self.settings.data_dir}, so it stops "
+                f"and its partitions are led elsewhere: {error!r}"
+            )
+            self.failure.__cause__ = error
+        self.failed.set()
 
     def missing_error(self, topic: str, partition: int) -> ErrorCode:
         """Why this node does not host a partition."""

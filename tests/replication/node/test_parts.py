@@ -1,0 +1,182 @@
+"""Parts of a node by themselves, at moments that whole nodes meet too seldom."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import wire
+from insync.replication.core import messages as m
+from insync.replication.core import records as rec
+from insync.replication.core.types import PartitionId
+from insync.replication.core.view import ClusterView
+from insync.replication.metadata import MemoryHub, Put
+from insync.replication.node import NodeSettings, _fetchers
+from insync.replication.node._cluster_state import ClusterState
+from insync.replication.node._fetchers import LeaderFetcher
+from insync.replication.node._log_writer import CallWork, Lane, LogWriter
+from insync.replication.node._replicas import Replicas
+from insync.replication.node._timers import Timers
+from insync.storage import LogDirectory
+from insync.transport import ConnectRefusedError, Response
+
+PARTITION = PartitionId("t", 0)
+
+
+def replicas(folder: Path, nursery: trio.Nursery) -> Replicas:
+    settings = NodeSettings(node_id=1, data_dir=folder, store="memory://")
+    return Replicas(settings, LogDirectory(folder, cluster_id="c", node_id=1), 1, nursery)
+
+
+def node_record(incarnation: int) -> rec.NodeRecord:
+    return rec.NodeRecord(node_id=2, incarnation=incarnation, endpoints=(f"mem://net/{incarnation}",))
+
+
+async def test_what_is_done_after_the_node_fell_silent_is_told_to_nobody() -> None:
+    told: list[object] = []
+    hold = threading.Event()
+    writer = LogWriter("test", lambda: told.append("after"), lambda error: told.append(error))
+    writer.start()
+    writer.submit(CallWork(Lane(failed=told.append), lambda: hold.wait(5), told.append))
+    writer.fall_silent()
+    hold.set()
+    await writer.stop()
+    assert told == []
+
+
+async def test_an_error_nobody_thought_of_ends_the_writer_and_is_told() -> None:
+    for broken in ("in the thread", "on the event loop"):
+        died: list[BaseException] = []
+        failed = trio.Event()
+
+        def report(error: BaseException, died: Any = died, failed: Any = failed) -> None:
+            died.append(error)
+            failed.set()
+
+        writer = LogWriter("test", lambda: None, report)
+        writer.start()
+
+        def fail(_: object = None, broken: str = broken) -> None:
+            raise KeyError(broken)
+
+        in_thread = broken == "in the thread"
+        nothing = lambda *_: None  # noqa: E731
+        writer.submit(
+            CallWork(Lane(failed=nothing), fail if in_thread else nothing, nothing if in_thread else fail)
+        )
+        with trio.fail_after(5):
+            await failed.wait()
+            await writer.stop()
+        assert [str(error) for error in died] == [f"'{broken}'"]
+
+
+class Payload:
+    """Notes when it is released."""
+
+    nbytes = 0
+    released = False
+
+    def view(self) -> memoryview:
+        return memoryview(b"")
+
+    def release(self) -> None:
+        self.released = True
+
+
+async def test_a_payload_is_kept_until_its_last_user_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = Payload()
+    users: list[Any] = []
+
+    def take(self: LeaderFetcher, answer: bytes, shared: Any) -> None:
+        shared.slice(0, 0)
+        users.append(shared)
+
+    class Connection:
+        async def request(self, *arguments: object, **named: object) -> Response:
+            await trio.lowlevel.checkpoint()
+            return Response(wire.encode(m.FetchResponse(partitions=[])), payload)  # type: ignore[arg-type]
+
+    class Owner:
+        node = None
+        settings = NodeSettings(node_id=1, data_dir="unused", store="memory://")
+
+    monkeypatch.setattr(LeaderFetcher, "_take", take)
+    monkeypatch.setattr(LeaderFetcher, "_request", lambda self: m.FetchResponse(partitions=[]))
+    fetcher = LeaderFetcher(Owner(), 2)  # type: ignore[arg-type]
+    fetcher._wants[PARTITION] = None  # type: ignore[assignment]
+    await fetcher._fetch(Connection())  # type: ignore[arg-type]
+    assert not payload.released
+    users[0].release()
+    assert payload.released
+
+
+async def test_only_the_process_that_refused_is_suspected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suspected: list[rec.NodeRecord] = []
+    asked = trio.Event()
+
+    class Store:
+        def suspect(self, node: rec.NodeRecord) -> None:
+            suspected.append(node)
+            told.set()
+
+    told = trio.Event()
+    async with trio.open_nursery() as nursery:
+        node = replicas(tmp_path, nursery)
+        node.store = Store()  # type: ignore[assignment]
+        fetcher = LeaderFetcher(node.fetchers, 2)
+        former, successor = node_record(1), node_record(2)
+        node.view = rec_view(former)
+
+        async def connect(*arguments: object, **named: object) -> None:
+            asked.set()
+            await restarted.wait()
+            raise ConnectRefusedError("nobody listens")
+
+        restarted = trio.Event()
+        monkeypatch.setattr(_fetchers, "connect", connect)
+        fetcher._wants[PARTITION] = None  # type: ignore[assignment]
+        monkeypatch.setattr(fetcher, "_failed", lambda reason: fetcher._wants.clear())
+        nursery.start_soon(fetcher.run)
+        await asked.wait()
+        node.view = rec_view(successor)
+        fetcher.address_changed(successor)
+        restarted.set()
+        with trio.fail_after(5):
+            await told.wait()
+        nursery.cancel_scope.cancel()
+    assert suspected == [former]
+
+
+def rec_view(node: rec.NodeRecord) -> ClusterView:
+    return ClusterView(nodes={node.node_id: node})
+
+
+async def test_nothing_is_told_of_the_time_before_the_registration(tmp_path: Path) -> None:
+    async with MemoryHub().store() as store, trio.open_nursery() as nursery:
+        node = replicas(tmp_path, nursery)
+        session = await store.open_session(1000)
+        await store.commit([], [Put("/somebody", b"wrote")])
+        state = ClusterState(store, node, session, nursery)
+        answered: list[m.CreateTopicResponse] = []
+        request = m.CreateTopicRequest(name="t", partitions=1, replication_factor=1, forwarded=True)
+        with trio.fail_after(5):
+            async with trio.open_nursery() as creating:
+                state._nursery = creating
+                state.create_topic(request, answered.append)
+        assert len(answered) == 1
+        state.apply(await store.list("/"))
+        assert node.view.revision == 0
+        nursery.cancel_scope.cancel()
+
+
+async def test_cancelled_timers_take_no_memory_for_long() -> None:
+    timers = Timers()
+    for _ in range(10_000):
+        timers.call_after(3600, lambda: None).cancel()
+    assert len(timers) < 1000
