@@ -18,7 +18,7 @@ from ._cluster_state import ClusterState, ViewReader
 from ._handlers import Handlers
 from ._registration import Registration, found_or_join
 from ._replicas import Replicas, open_existing, what_remains
-from .errors import NodeError, NodeStartError
+from .errors import LogDirectoryFailedError, NodeError, NodeStartError
 from .settings import NodeSettings
 
 log = logging.getLogger("insync.node")
@@ -51,6 +51,7 @@ class Node:
         self._running: AsyncExitStack | None = None
         self._replicas: Replicas | None = None
         self._failed: NodeError | None = None
+        self._registered = False
 
     async def __aenter__(self) -> Self:
         self._running = AsyncExitStack()
@@ -95,7 +96,7 @@ class Node:
                 store,
                 node_id=self.node_id,
                 directory_id=directory.directory_id,
-                clean=directory.was_clean,
+                stopped_clean=directory.previous_broker_epoch if directory.was_clean else None,
                 rack=settings.rack,
                 remains=partial(what_remains, logs, directory.high_watermarks()),
             )
@@ -107,7 +108,7 @@ class Node:
             replicas.adopt(logs)
             replicas.fetchers.security = security
             await self._go_live(stack, store, registration, replicas, nursery)
-        except (StorageError, TransportError, MetadataError) as error:
+        except (StorageError, TransportError, MetadataError, OSError) as error:
             raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error
 
     def _open_directory(self) -> LogDirectory:
@@ -138,10 +139,14 @@ class Node:
         security = replicas.fetchers.security
         handlers = Handlers(replicas, state, identity, security, nursery)
         for url in settings.listeners:
-            listener = await nursery.start(_serve, url, handlers, identity, security)
+            try:
+                listener = await nursery.start(_serve, url, handlers, identity, security)
+            except (OSError, ValueError) as error:
+                raise NodeStartError(f"node {self.node_id} cannot listen on {url}: {error}") from error
             self.endpoints += listener.endpoints
         patience = settings.session_timeout_ms / 1000 + 1
         state.oldest_revision = await registration.enter(session, self.endpoints, patience)
+        self._registered = True
         nursery.start_soon(replicas.timers.run)
         nursery.start_soon(replicas.tick)
         nursery.start_soon(replicas.checkpoint)
@@ -179,17 +184,32 @@ class Node:
         nursery.cancel_scope.cancel()
 
     async def _stop_logs(self, directory: LogDirectory) -> None:
-        """All that was asked of the logs is done, then they are closed; cleanly, unless one has failed."""
+        """All that was asked of the logs is done, then they are closed; cleanly, unless one has failed.
+
+        The marker of a clean stop names the process that it vouches for. One that never registered can vouch for
+        nothing itself: it leaves its predecessor's marker, or the lack of one, as it was.
+        """
         replicas = self._replicas
-        clean = replicas is not None and replicas.failure is None
         with trio.CancelScope(shield=True):
             if replicas is not None:
                 await replicas.writer.stop()
                 await replicas.flusher.stop()
-                if clean:
-                    high_watermarks = replicas.high_watermarks()
-                    await trio.to_thread.run_sync(directory.write_checkpoints, high_watermarks)
-            await trio.to_thread.run_sync(lambda: directory.close(clean=clean))
+            clean = self._registered or directory.was_clean
+            if replicas is not None and (replicas.failure is not None or replicas.writer.has_failed):
+                clean = False
+            close = partial(
+                directory.close,
+                clean,
+                high_watermarks=replicas.high_watermarks() if replicas is not None else None,
+                broker_epoch=self.incarnation if self._registered else directory.previous_broker_epoch,
+            )
+            try:
+                await trio.to_thread.run_sync(close)
+            except StorageError as error:
+                raise LogDirectoryFailedError(
+                    f"log directory {self.settings.data_dir} could not be closed cleanly, so the next start "
+                    f"checks all of it: {error}"
+                ) from error
 
 
 async def _either(*events: trio.Event) -> None:
@@ -206,7 +226,10 @@ async def _either(*events: trio.Event) -> None:
 async def _end_session(state: ClusterState) -> None:
     """Leave the cluster before anything else stops, so that others lead at once."""
     with trio.move_on_after(1.0, shield=True):
-        await state.leave()
+        try:
+            await state.leave()
+        except MetadataError as error:
+            log.warning("the session could not be ended, so it lasts until its timeout: %s", error)
 
 
 async def _serve(

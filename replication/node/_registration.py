@@ -74,7 +74,8 @@ class Registration:
     incarnation: int
     boot_id: str
     directory_id: str
-    clean: bool
+    stopped_clean: int | None
+    """The process that the directory's marker of a clean stop vouches for; None without a marker."""
     rack: str
     remains: Callable[[PartitionId], Remains]
 
@@ -85,7 +86,7 @@ class Registration:
         *,
         node_id: int,
         directory_id: str,
-        clean: bool,
+        stopped_clean: int | None,
         rack: str,
         remains: Callable[[PartitionId], Remains],
     ) -> Registration:
@@ -97,7 +98,7 @@ class Registration:
             incarnation=1 if former is None else former.incarnation + 1,
             boot_id=boot_id(),
             directory_id=directory_id,
-            clean=clean,
+            stopped_clean=stopped_clean,
             rack=rack,
             remains=remains,
         )
@@ -122,6 +123,10 @@ class Registration:
             outcome = await self.store.commit(compares, puts, session=session)
             if isinstance(outcome, store_api.Committed):
                 return outcome.revision
+            read = await self.store.get(rec.node_key(self.node_id))
+            if read.entry is not None and read.entry.session_id == session.id:
+                # An attempt whose outcome was lost has been carried out.
+                return read.revision
             self._check_not_replaced(await _former(self.store, self.node_id))
 
     async def enter_again(self, session: Session, endpoints: list[str]) -> None:
@@ -181,7 +186,8 @@ class Registration:
 
     def _has_all_of(self, former: rec.IncarnationRecord) -> bool:
         same_boot = self.boot_id == former.boot_id
-        return self.directory_id == former.directory_id and (self.clean or same_boot)
+        clean = self.stopped_clean == former.incarnation
+        return self.directory_id == former.directory_id and (clean or same_boot)
 
     def _replaces(self, listing: store_api.Listing) -> bool:
         """Whether the registered process is certainly dead: it held the lock that we hold on its directory."""
