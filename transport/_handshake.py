@@ -91,11 +91,12 @@ async def introduce(
       EndOfLink, LinkBroken: The link ended.
     """
     raw = encode_hello(mine)
+    await link.prepare()
     await link.send(raw, ())
     raw_theirs = await link.recv_hello()
     theirs = decode_hello(raw_theirs)
     limits = mine.limits.settle(theirs.limits)
-    refusal = judge(mine, theirs) or _judge_proof(mine, theirs) or _judge_name(link, theirs)
+    refusal = judge(mine, theirs) or _judge_proof(mine, theirs) or _judge_name(link, theirs, dialer)
     link.set_limits(limits)
     if refusal is not None:
         await _refuse(link, refusal)
@@ -155,13 +156,13 @@ def _judge_proof(mine: Hello, theirs: Hello) -> Refusal | None:
     return Refusal(Status.AUTHENTICATION_FAILED, text)
 
 
-def _judge_name(link: Link, theirs: Hello) -> Refusal | None:
+def _judge_name(link: Link, theirs: Hello, dialer: bool) -> Refusal | None:
     """A certificate speaks for one node, or for the clients, of one cluster."""
     if link.peer_name is None:
         return None
     cluster, _, who = link.peer_name.removeprefix("isr://").partition("/")
     claimed = str(theirs.node_id) if theirs.node_id >= 0 else "client"
-    if (theirs.cluster_id or cluster, claimed) == (cluster, who):
+    if (theirs.cluster_id or cluster, claimed) == (cluster, who) and not (dialer and who == "client"):
         return None
     text = f"the certificate is for {link.peer_name}, not for isr://{theirs.cluster_id or cluster}/{claimed}"
     return Refusal(Status.AUTHENTICATION_FAILED, text)

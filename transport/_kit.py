@@ -138,6 +138,7 @@ async def pair(env: Env, limits: Limits | None = None) -> AsyncIterator[tuple[Li
     async with listening(env) as listener:
         dialer = await env.transport.connect(env.transport.parse(listener.endpoints[0]))
         acceptor = await listener.accept()
+        await prepare(dialer, acceptor)
         for link in (dialer, acceptor):
             link.set_limits(limits or Limits())
         try:
@@ -145,6 +146,13 @@ async def pair(env: Env, limits: Limits | None = None) -> AsyncIterator[tuple[Li
         finally:
             dialer.abort()
             acceptor.abort()
+
+
+async def prepare(*links: Link) -> None:
+    """Let both ends do what comes before frames."""
+    async with trio.open_nursery() as nursery:
+        for link in links:
+            nursery.start_soon(link.prepare)
 
 
 @asynccontextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from ._kit import Env, Needs, case, listening, message, pair, receive
+from ._kit import Env, Needs, case, listening, message, pair, prepare, receive
 from .abc import Link, Part
 from .errors import AddressInUseError, ConnectError, EndOfLink, LinkBroken, LinkClosed
 from .urls import URL
@@ -111,6 +111,7 @@ async def closing_a_listener_keeps_links(env: Env) -> None:
     async with listening(env) as listener:
         dialer = await env.transport.connect(listener.endpoints[0])
         acceptor = await listener.accept()
+        await prepare(dialer, acceptor)
         await listener.aclose()
         await dialer.send(message(b"still"), ())
         assert (await receive(acceptor))[0].body == b"still"

@@ -91,8 +91,6 @@ class Link(ABC):
     caps: Capabilities
     local: Endpoint
     remote: Endpoint
-    peer_name: str | None = None
-    """With `caps.authenticated`: as whom the peer has proved itself, `isr://CLUSTER/NODE`."""
 
     @abstractmethod
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
@@ -124,6 +122,20 @@ class Link(ABC):
     @abstractmethod
     def abort(self) -> None:
         """Close at once without blocking; wakes both tasks with LinkClosed. Idempotent."""
+
+    @property
+    def peer_name(self) -> str | None:
+        """With `caps.authenticated`: as whom the peer has proved itself, `isr://CLUSTER/NODE` or `isr://CLUSTER/client`."""
+        return None
+
+    async def prepare(self) -> None:
+        """Do what both ends must do before the first frame, like a TLS handshake; the caller bounds the time.
+
+        Raises:
+          AuthError: One end does not accept who the other is.
+          LinkBroken: The peer is gone, or speaks something else.
+        """
+        await trio.lowlevel.checkpoint()
 
     async def send_eof(self) -> None:
         """Nothing more will be sent, receiving goes on; only with `caps.half_close`."""

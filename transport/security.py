@@ -21,6 +21,7 @@ from .urls import Endpoint
 
 SECRET_VARIABLE = "INSYNC_SECRET"
 SECRET_FILE_VARIABLE = "INSYNC_SECRET_FILE"
+TLS_VARIABLES = ("INSYNC_TLS_CERTIFICATE", "INSYNC_TLS_KEY", "INSYNC_TLS_AUTHORITIES")
 SHORTEST_SECRET = 16
 """Bytes. A secret that people can remember is one that machines can guess from a recorded handshake."""
 
@@ -56,11 +57,13 @@ class Security:
     ) -> Security:
         """With the secret of a file, or of the environment: INSYNC_SECRET_FILE names a file, INSYNC_SECRET is it.
 
+        The files of `tls` likewise come from INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES.
         White space around the secret is no part of it.
 
         Raises:
           SecretError: The file cannot be read, or the secret is too short.
         """
+        tls = tls or TlsFiles.of(environment)
         path = secret_file or environment.get(SECRET_FILE_VARIABLE)
         if path:
             secret = _read(Path(path))
@@ -94,6 +97,17 @@ class TlsFiles:
     certificate: str
     key: str
     authorities: str
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> TlsFiles | None:
+        """As the environment names them; None if it names none. SecretError if it names only some."""
+        given = [environment.get(name, "") for name in TLS_VARIABLES]
+        if not any(given):
+            return None
+        if not all(given):
+            missing = [name for name, value in zip(TLS_VARIABLES, given, strict=True) if not value]
+            raise SecretError(f"set {' and '.join(missing)} too: TLS needs {', '.join(TLS_VARIABLES)}")
+        return cls(*given)
 
 
 def proof(secret: bytes, role: bytes, dialer_hello: bytes, acceptor_hello: bytes) -> bytes:

@@ -214,7 +214,11 @@ class SocketListener(ByteListener):
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     raise
                 continue
-            return SocketStream(sock, self._caps, local, remote)
+            return self.make_stream(sock, local, remote)
+
+    def make_stream(self, sock: socket.socket, local: Endpoint, remote: Endpoint) -> ByteStream:
+        """The stream of an accepted socket."""
+        return SocketStream(sock, self._caps, local, remote)
 
     async def aclose(self) -> None:
         if not self._closed:

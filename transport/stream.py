@@ -53,6 +53,15 @@ class ByteStream(ABC):
         Fewer than `at_least` bytes are of no use yet: a stream that can wait for as many saves wake-ups.
         """
 
+    async def prepare(self) -> None:
+        """See `Link.prepare`."""
+        await trio.lowlevel.checkpoint()
+
+    @property
+    def peer_name(self) -> str | None:
+        """See `Link.peer_name`; known after `prepare`."""
+        return None
+
     async def send_eof(self) -> None:
         """Nothing more will be sent; only with `caps.half_close`."""
         await trio.lowlevel.checkpoint()
@@ -145,6 +154,13 @@ class StreamLink(Link):
     @property
     def received(self) -> int:
         return self._received + self._stream.unread
+
+    @property
+    def peer_name(self) -> str | None:
+        return self._stream.peer_name
+
+    async def prepare(self) -> None:
+        await self._stream.prepare()
 
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
         await self.send_many([(head, parts)])

@@ -65,7 +65,7 @@ class TcpTransport(StreamTransport):
         refused = False
         for family, address in await _resolve(endpoint, host, port):
             try:
-                return await _open(family, address, endpoint)
+                return self.make_stream(await _open(family, address), endpoint)
             except OSError as error:
                 failure = error.strerror or str(error)
                 refused = isinstance(error, ConnectionRefusedError)
@@ -88,13 +88,22 @@ class TcpTransport(StreamTransport):
                 raise _in_use(endpoint) from error
             raise
         contact = dict(endpoint.options).get("contact") or _contact_host(host, sock)
-        return _TcpListener(sock, CAPS, [URL("tcp", join_host_port(contact, sock.getsockname()[1]))])
+        return self.make_listener(sock, URL(endpoint.scheme, join_host_port(contact, sock.getsockname()[1])))
+
+    def make_stream(self, sock: socket.socket, endpoint: Endpoint) -> ByteStream:
+        """The stream of a connected socket."""
+        return SocketStream(sock, CAPS, endpoint_of(endpoint.scheme, sock.getsockname()), endpoint)
+
+    def make_listener(self, sock: socket.socket, endpoint: Endpoint) -> ByteListener:
+        """The listener of a listening socket."""
+        return TcpListener(sock, CAPS, [endpoint])
 
 
-class _TcpListener(SocketListener):
+class TcpListener(SocketListener):
     def prepare(self, sock: socket.socket) -> tuple[Endpoint, Endpoint]:
         _tune(sock)
-        return _endpoint(sock.getsockname()), _endpoint(sock.getpeername())
+        scheme = self.endpoints[0].scheme
+        return endpoint_of(scheme, sock.getsockname()), endpoint_of(scheme, sock.getpeername())
 
 
 async def _resolve(endpoint: Endpoint, host: str, port: int) -> list[tuple[int, tuple[object, ...]]]:
@@ -107,7 +116,7 @@ async def _resolve(endpoint: Endpoint, host: str, port: int) -> list[tuple[int, 
     return [(family, address) for family, _, _, _, address in found]
 
 
-async def _open(family: int, address: tuple[object, ...], endpoint: Endpoint) -> ByteStream:
+async def _open(family: int, address: tuple[object, ...]) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
     try:
         code = sock.connect_ex(address)
@@ -122,7 +131,7 @@ async def _open(family: int, address: tuple[object, ...], endpoint: Endpoint) ->
             # A port of the ephemeral range at which nobody listens may be connected to itself.
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         _tune(sock)
-        return SocketStream(sock, CAPS, _endpoint(sock.getsockname()), endpoint)
+        return sock
     except BaseException:
         sock.close()
         raise
@@ -138,8 +147,8 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
 
 
-def _endpoint(address: tuple[str, int] | tuple[str, int, int, int]) -> Endpoint:
-    return URL("tcp", join_host_port(address[0], address[1]))
+def endpoint_of(scheme: str, address: tuple[str, int] | tuple[str, int, int, int]) -> Endpoint:
+    return URL(scheme, join_host_port(address[0], address[1]))
 
 
 def _contact_host(host: str, sock: socket.socket) -> str:
