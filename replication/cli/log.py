@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 app = App(name="log", help="Look into the files of logs, check and recover them.", help_format="markdown")
 
+_INDEXES = (".index", ".timeindex")
 _TABLES = ("leader-epoch-checkpoint", "-offset-checkpoint", "partition.metadata", "meta.properties")
 
 
@@ -95,7 +96,18 @@ def verify(
 
 
 @app.command
-def recover(folder: Path, /, *, json: Json = False) -> int:
+def recover(
+    folder: Path,
+    /,
+    *,
+    indexes: Annotated[
+        bool,
+        Parameter(
+            show_default=False, help="Also check all indexes, reading all logs, and rebuild wrong ones."
+        ),
+    ] = False,
+    json: Json = False,
+) -> int:
     """Do now what a node does at its start after a crash: scan what may be torn, cut it off, rebuild indexes.
 
     What this finds damaged beyond that is left as it is and named. The status is 1 if there is any. The node must
@@ -116,10 +128,10 @@ def recover(folder: Path, /, *, json: Json = False) -> int:
     as_left = False
     try:
         with _progress(folder, "recovering", quiet=json) as advance:
-            reports = list(_recovered(directory, advance))
-        as_left = directory.was_clean and all(each.get("clean") for each in reports)
+            reports = list(_recovered(directory, indexes, advance))
+        as_left = directory.was_clean and not any(each["error"] or each["bytes_cut"] for each in reports)
     finally:
-        # The marker of a clean stop proves that nothing was lost; a recovery cannot prove that.
+        # The marker of a clean stop proves that nothing was lost: it may stay, but a recovery cannot earn it.
         directory.close(as_left, broker_epoch=directory.previous_broker_epoch)
     for report in reports:
         if json:
@@ -129,11 +141,15 @@ def recover(folder: Path, /, *, json: Json = False) -> int:
     return EXIT_FAILURE if any(each["error"] for each in reports) else 0
 
 
-def _recovered(directory: LogDirectory, advance: Callable[[int], None]) -> Iterator[dict[str, Any]]:
+def _recovered(
+    directory: LogDirectory, indexes: bool, advance: Callable[[int], None]
+) -> Iterator[dict[str, Any]]:
     from ...storage import StorageError
 
     for topic, partition in directory.partitions():
         report: dict[str, Any] = {"topic": topic, "partition": partition, "error": ""}
+        if indexes:
+            _remove_wrong_indexes(directory.path / f"{topic}-{partition}")
         try:
             log = directory.open_log(topic, partition, create=False)
             log.flush()
@@ -144,6 +160,16 @@ def _recovered(directory: LogDirectory, advance: Callable[[int], None]) -> Itera
         advance(_log_bytes(directory.path / f"{topic}-{partition}"))
         yield report
     directory.write_checkpoints({})
+
+
+def _remove_wrong_indexes(folder: Path) -> None:
+    """A segment without indexes gets them anew when its log is opened."""
+    from ...storage.verification import verify as check
+
+    paths = (Path(defect.path) for defect in check(folder).defects)
+    for path in {path for path in paths if path.suffix in _INDEXES}:
+        for suffix in _INDEXES:
+            path.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def _print_recovered(report: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from insync.replication.cli import main
-from insync.storage import Chunk, LogDirectory
+from insync.storage import Chunk, LogDirectory, LogSettings
 from insync.storage.batch import build_batch, crc32c, scan
 
 Output = pytest.CaptureFixture[str]
@@ -195,6 +195,28 @@ def test_recover_makes_no_unclean_stop_a_clean_one(tmp_path: Path) -> None:
     data = build(tmp_path, (), clean=False)
     assert main(["log", "recover", str(data)]) == 0
     assert not (data / ".kafka_cleanshutdown").exists()
+
+
+def test_recover_rebuilds_wrong_indexes_when_asked_to(tmp_path: Path, capsys: Output) -> None:
+    data = tmp_path / "data"
+    settings = LogSettings(segment_bytes=20_000)
+    directory = LogDirectory(data, cluster_id="c", node_id=3, settings=settings)
+    log = directory.open_log("t", 0, create=True)
+    for _ in range(30):
+        batch = build_batch([None], [b"x" * 2000], timestamps_ms=1)
+        log.append([Chunk(batch, scan(batch), log.log_end_offset, 0)])
+    directory.close()
+    index = min(log.folder.glob("*.index"))
+    good = index.read_bytes()
+    index.write_bytes(bytes([*good[:7], good[7] ^ 1, *good[8:]]))
+    assert main(["log", "verify", str(data)]) == 1
+    assert f"{index} at 0" in capsys.readouterr().out
+    assert main(["log", "recover", str(data)]) == 0
+    assert index.read_bytes() != good
+    assert main(["log", "recover", str(data), "--indexes"]) == 0
+    assert main(["log", "verify", str(data)]) == 0
+    assert (data / ".kafka_cleanshutdown").exists()
+    assert index.read_bytes() == good
 
 
 def test_recover_goes_on_past_a_damaged_log_and_says_so(tmp_path: Path, capsys: Output) -> None:
