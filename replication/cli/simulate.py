@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -129,13 +130,25 @@ def _all(first: int, end: int, jobs: int) -> Iterator[Sums]:
             yield run_seeds(*part)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, len(parts)), mp_context=context) as pool:
+    with ProcessPoolExecutor(min(jobs, len(parts)), mp_context=context, initializer=end_with_parent) as pool:
         futures: list[Future[Sums]] = [pool.submit(run_seeds, *part) for part in parts]
         try:
             for future in futures:
                 yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
+
+
+def end_with_parent() -> None:
+    """In a worker: stop at once when the process that wants the results is gone, however it went."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def run_seeds(first: int, end: int) -> Sums:

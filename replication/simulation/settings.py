@@ -112,7 +112,7 @@ def _topics(dice: random.Random, nodes: int) -> tuple[Topic, ...]:
 
 
 def _topic(dice: random.Random, nodes: int, name: str) -> Topic:
-    factor = dice.choice((3, nodes))
+    factor = dice.choice((2, 3, 3, nodes))
     return Topic(
         name=name,
         partitions=dice.choice((1, 2)),

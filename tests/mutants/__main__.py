@@ -11,7 +11,7 @@ import attrs
 from insync.replication.simulation import run
 
 from .catalogue import load
-from .hunt import hunt_all
+from .hunt import Found, hunt_all
 from .impossible import IMPOSSIBLE
 
 CLEAN_SEEDS = 50
@@ -24,13 +24,18 @@ def main() -> int:
     parser.add_argument("mutants", nargs="*", help="names, such as Z4 (default: all)")
     chosen = parser.parse_args()
     first, end = map(int, chosen.seeds.split(":"))
-    found = hunt_all(chosen.mutants or sorted(load(), key=lambda name: (len(name), name)), first, end)
+    found: list[Found] = []
+    for one in hunt_all(chosen.mutants or sorted(load(), key=lambda name: (len(name), name)), first, end):
+        found.append(one)
+        if not chosen.json:
+            print(one, flush=True)
     missed = [one.mutant for one in found if not one.caught]
     broken = [seed for seed in range(first, first + CLEAN_SEEDS) if run(seed).violation is not None]
+    caught = len(found) - len(missed)
     if chosen.json:
         figures = {
             "mutants": len(found),
-            "caught": len(found) - len(missed),
+            "caught": caught,
             "missed": missed,
             "broken_without_a_mutant": broken,
             "found": [attrs.asdict(one) for one in found],
@@ -38,12 +43,7 @@ def main() -> int:
         }
         print(json.dumps(figures))
     else:
-        for one in found:
-            verdict = f"{one.invariant or 'MISSED':18} seed {one.seed:5} events {one.events:9}"
-            print(f"{one.mutant:5} {verdict}  {one.title}")
-        print(
-            f"{len(found) - len(missed)} of {len(found)} caught; without a mutant {len(broken)} seeds broke"
-        )
+        print(f"{caught} of {len(found)} caught; without a mutant {len(broken)} seeds broke")
     return 1 if missed or broken else 0
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
 import attrs
 import pytest
 
+from insync.replication.cli.simulate import end_with_parent
 from insync.replication.simulation import run
 
 from .catalogue import load
@@ -27,6 +29,10 @@ class Found:
     @property
     def caught(self) -> bool:
         return bool(self.invariant)
+
+    def __str__(self) -> str:
+        verdict = f"{self.invariant or 'MISSED':18} seed {self.seed:5} events {self.events:9}"
+        return f"{self.mutant:5} {verdict}  {self.title}"
 
 
 def hunt(name: str, first: int, end: int) -> Found:
@@ -49,11 +55,14 @@ def hunt(name: str, first: int, end: int) -> Found:
     return Found(mutant=name, title=mutant.title, invariant="", seed=-1, events=events)
 
 
-def hunt_all(names: list[str], first: int, end: int) -> list[Found]:
-    """The same for many mutants, on all cores."""
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool:
+def hunt_all(names: list[str], first: int, end: int) -> Iterator[Found]:
+    """The same for many mutants, on all cores, in their order."""
+    with ProcessPoolExecutor(
+        os.cpu_count(), mp_context=get_context("spawn"), initializer=end_with_parent
+    ) as pool:
         futures = [pool.submit(hunt, name, first, end) for name in names]
         try:
-            return [future.result() for future in futures]
+            for future in futures:
+                yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

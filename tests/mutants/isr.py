@@ -19,8 +19,29 @@ from insync.replication.simulation.cluster import Cluster
 from .catalogue import Patch, mutant
 
 
+def _join_whether_or_not_caught_up(patch: Patch) -> None:
+    right = IsrChange.maybe_expand
+
+    def maybe_expand(self: IsrChange, follower: rules.Follower) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(LeaderRole, "caught_up", lambda leader, follower: True)
+            right(self, follower)
+
+    patch.setattr(IsrChange, "maybe_expand", maybe_expand)
+
+
+@mutant(
+    "K16", "let a follower join at the high watermark, if it has caught up with the end of its last fetch"
+)
+def _(patch: Patch) -> None:
+    patch.setattr(
+        rules, "may_join", lambda follower, high_watermark, start: follower.log_end_offset >= high_watermark
+    )
+
+
 @mutant("Z4", "let a follower join that has not all of the earlier epochs (KAFKA-7128)")
 def _(patch: Patch) -> None:
+    _join_whether_or_not_caught_up(patch)
     patch.setattr(
         rules, "may_join", lambda follower, high_watermark, start: follower.log_end_offset >= high_watermark
     )
@@ -164,11 +185,4 @@ def _(patch: Patch) -> None:
 
 @mutant("Z48", "let a follower join under the minimum ISR before it has caught up (KAFKA-19996)")
 def _(patch: Patch) -> None:
-    right = IsrChange.maybe_expand
-
-    def maybe_expand(self: IsrChange, follower: rules.Follower) -> None:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(LeaderRole, "caught_up", lambda leader, follower: True)
-            right(self, follower)
-
-    patch.setattr(IsrChange, "maybe_expand", maybe_expand)
+    _join_whether_or_not_caught_up(patch)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from insync.replication.cli import main
@@ -66,3 +70,20 @@ def test_a_file_that_is_no_replay_is_one_line(tmp_path: Path, capsys: pytest.Cap
     file = tmp_path / "nothing.json"
     assert main(["simulate", "--replay", str(file)]) == 1
     assert f"{file} cannot be read" in capsys.readouterr().err
+
+
+def test_no_worker_outlives_the_command() -> None:
+    command = [sys.executable, "-m", "insync.replication.cli", "simulate", "--seeds", "0:5000", "--jobs", "2"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as parent:
+        try:
+            found = psutil.Process(parent.pid)
+            deadline = time.monotonic() + 20
+            while len(workers := found.children()) < 3:
+                assert time.monotonic() < deadline, "no workers were started"
+                assert parent.poll() is None
+        finally:
+            parent.kill()
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    for worker in alive:
+        worker.kill()
+    assert not alive
