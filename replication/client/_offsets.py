@@ -17,7 +17,7 @@ from .errors import RequestTimeoutError, ServerError, error_for
 async def list_offsets(
     cluster: Cluster, partitions: Iterable[PartitionId], timestamp: int, *, timeout: float
 ) -> dict[PartitionId, int]:
-    """The offset of each partition for `timestamp` (EARLIEST_TIMESTAMP or LATEST_TIMESTAMP: the high watermark).
+    """The offset of each partition for `timestamp`, a time or a mark of `ListOffsetsPartition`.
 
     Raises:
       UnknownTopicError: A topic or partition does not exist.

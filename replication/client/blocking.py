@@ -344,6 +344,10 @@ class BlockingConsumer(_Blocking[Consumer]):
         """See `Consumer.end_offsets`."""
         return self._portal.call(lambda: self._client.end_offsets(partitions))
 
+    def offsets_for_times(self, timestamps: Mapping[tuple[str, int], int]) -> dict[PartitionId, int | None]:
+        """See `Consumer.offsets_for_times`."""
+        return self._portal.call(lambda: self._client.offsets_for_times(timestamps))
+
     def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
         """See `Consumer.poll`."""
         return self._portal.call(lambda: self._client.poll(timeout_ms))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import attrs
@@ -17,7 +17,7 @@ from ._client import Client
 from ._fetcher import Chunk, Fetcher, Reading
 from ._offsets import list_offsets
 from ._settings import ConsumerSettings, make_settings
-from .errors import ClientError, OffsetOutOfRangeError, UndecodableError
+from .errors import ClientError, InvalidSettingError, OffsetOutOfRangeError, UndecodableError
 
 _YIELD_EVERY = 256
 
@@ -153,6 +153,29 @@ class Consumer(Client):
     async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
         """The high watermark of each partition; raises `UnknownTopicError`, `RequestTimeoutError`."""
         return await self._offsets(partitions, m.LATEST_TIMESTAMP)
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[tuple[str, int], int]
+    ) -> dict[PartitionId, int | None]:
+        """The first offset of each partition whose record has at least the given timestamp.
+
+        Args:
+          timestamps: Milliseconds since 1970, for each partition its own.
+
+        None stands for a partition that has no such record. Raises what `end_offsets` raises.
+        """
+        asked: dict[int, list[tuple[str, int]]] = {}
+        for partition, timestamp in timestamps.items():
+            if timestamp < 0:
+                raise InvalidSettingError(
+                    f"timestamp {timestamp} for {PartitionId(*partition)}: use 0 or more"
+                )
+            asked.setdefault(timestamp, []).append(partition)
+        found: dict[PartitionId, int | None] = {}
+        for timestamp, partitions in asked.items():
+            for partition, offset in (await self._offsets(partitions, timestamp)).items():
+                found[partition] = offset if offset >= 0 else None
+        return found
 
     async def _offsets(self, partitions: Iterable[tuple[str, int]], timestamp: int) -> dict[PartitionId, int]:
         self._check_open()

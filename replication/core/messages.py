@@ -123,6 +123,8 @@ class FetchResponse:
 
 @attrs.frozen(kw_only=True)
 class ListOffsetsPartition:
+    """`timestamp`: EARLIEST_TIMESTAMP, LATEST_TIMESTAMP (the high watermark), or milliseconds since 1970."""
+
     topic: str
     partition: int
     timestamp: int
@@ -136,6 +138,8 @@ class ListOffsetsRequest:
 
 @attrs.frozen(kw_only=True)
 class ListOffsetsResult:
+    """`offset` -1 without an error: no committed record has that timestamp or a later one."""
+
     topic: str
     partition: int
     error: int

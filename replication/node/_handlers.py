@@ -8,6 +8,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
+from ...storage import StorageError
 from ...transport import Connection, Identity, Request, Security, TransportError, connect
 from .. import wire
 from ..core import messages as m
@@ -16,6 +17,7 @@ from ..core.types import PartitionId
 from ..core.view import ClusterView
 from ..metadata import MetadataError
 from ._cluster_state import ClusterState
+from ._replica_host import ReplicaHost
 from ._replicas import Replicas
 
 log = logging.getLogger("insync.node")
@@ -90,6 +92,8 @@ class Handlers:
                 error, offset = ErrorCode.NONE, host.replica.log.log_start_offset
             elif wanted.timestamp == m.LATEST_TIMESTAMP:
                 error, offset = leader.latest_offset()
+            elif wanted.timestamp >= 0:
+                error, offset = _offset_at(host, wanted.timestamp)
             else:
                 error = ErrorCode.INVALID_REQUEST
         return m.ListOffsetsResult(
@@ -167,6 +171,19 @@ class Handlers:
                 error=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
             )
         request.reply(wire.encode(response))
+
+
+def _offset_at(host: ReplicaHost, timestamp_ms: int) -> tuple[ErrorCode, int]:
+    """The first committed record with at least that timestamp; offset -1 if there is none."""
+    if host.log is None:
+        return ErrorCode.KAFKA_STORAGE_ERROR, -1
+    try:
+        found = host.log.offset_for_timestamp(timestamp_ms)
+    except StorageError as error:
+        log.warning("%s: looking for a timestamp failed: %s", host.partition, error)
+        return ErrorCode.KAFKA_STORAGE_ERROR, -1
+    committed = found is not None and found.offset < host.replica.log.high_watermark
+    return ErrorCode.NONE, found.offset if found is not None and committed else -1
 
 
 def _not_controller(message: str) -> m.CreateTopicResponse:

@@ -209,6 +209,19 @@ async def test_a_topic_has_its_own_segment_size_also_after_a_restart(tmp_path: P
         assert all(segment.stat().st_size <= 4096 for segment in segments)
 
 
+async def test_offsets_are_found_by_time(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 2, 1)
+        async with Producer(node.endpoints, linger_ms=0) as producer:
+            for index in range(20):
+                await (await producer.send("t", b"x", partition=0, timestamp_ms=1000 + index * 10)).wait()
+        async with Consumer(node.endpoints) as consumer:
+            for timestamp, offset in ((0, 0), (1000, 0), (1001, 1), (1190, 19), (1191, None)):
+                assert await consumer.offsets_for_times({("t", 0): timestamp}) == {("t", 0): offset}
+            both = await consumer.offsets_for_times({("t", 0): 1050, ("t", 1): 1050})
+            assert both == {("t", 0): 5, ("t", 1): None}
+
+
 async def test_a_living_node_id_is_refused(tmp_path: Path) -> None:
     async with Node(settings(tmp_path, 1)):
         twin = NodeSettings(node_id=1, data_dir=tmp_path / "elsewhere", store=f"sqlite://{tmp_path}/meta.db")
