@@ -54,6 +54,7 @@ class Node:
         self._registered = False
 
     async def __aenter__(self) -> Self:
+        self.endpoints, self._replicas, self._failed, self._registered = [], None, None, False
         self._running = AsyncExitStack()
         await self._running.enter_async_context(self._run())
         return self

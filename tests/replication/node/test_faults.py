@@ -193,3 +193,18 @@ async def test_a_folder_is_let_go_though_its_checkpoints_cannot_be_written(
             patch.setattr(_node.LogDirectory, "_write_checkpoints", full)
     async with Node(cluster.settings(1)) as node:
         assert node.incarnation == 2
+
+
+async def test_a_node_may_be_entered_again(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = proofs(monkeypatch)
+    node = Node(cluster.settings(1))
+    for round_ in range(2):
+        async with node:
+            assert node.incarnation == round_ + 1
+            assert len(node.endpoints) == 1
+    with monkeypatch.context() as patch, pytest.raises(DuplicateNodeError, match="fails here"):
+        patch.setattr(Registration, "prepare", refuse)
+        async with node:
+            pytest.fail("it must not start")
+    async with node:
+        assert found == [True, True]
