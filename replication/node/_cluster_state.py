@@ -217,7 +217,11 @@ class ClusterState:
         self._nursery.start_soon(self._store_isr, host, proposal)
 
     async def _store_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
-        host.step(await self._try_store_isr(host, proposal))
+        outcome = await self._try_store_isr(host, proposal)
+        if isinstance(outcome, ev.IsrRefused):
+            # The core may propose it again as soon as it hears, and what stands against it takes a moment to go.
+            await trio.sleep(RETRY_PAUSE)
+        host.step(outcome)
         self._replicas.settle()
 
     async def _try_store_isr(
