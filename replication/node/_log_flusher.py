@@ -22,13 +22,21 @@ Failed = Callable[[tuple[str, int], str], None]
 class LogFlusher:
     """One thread for one log directory; start it with `start`, end it with `stop`.
 
-    `failed(partition, reason)` is called on the event loop for a log that cannot be flushed.
+    `failed(partition, reason)` is called on the event loop for a log that cannot be flushed; `died` with an error
+    that nobody expected, after which nothing is flushed any more.
     """
 
-    def __init__(self, directory: LogDirectory, flush_interval_ms: int, failed: Failed) -> None:
+    def __init__(
+        self,
+        directory: LogDirectory,
+        flush_interval_ms: int,
+        failed: Failed,
+        died: Callable[[Exception], None],
+    ) -> None:
         self._directory = directory
         self._period = min(CHECK_INTERVAL, flush_interval_ms / 1000)
         self._failed = failed
+        self._died = died
         self._due = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="insync-flush", daemon=True)
@@ -51,11 +59,15 @@ class LogFlusher:
 
     def _run(self) -> None:
         assert self._token is not None
-        while not self._stopping:
-            self._due.wait(self._period)
-            self._due.clear()
-            self._flush()
-        self._token.run_sync_soon(self._stopped.set)
+        try:
+            while not self._stopping:
+                self._due.wait(self._period)
+                self._due.clear()
+                self._flush()
+        except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
+            self._token.run_sync_soon(self._died, error)
+        finally:
+            self._token.run_sync_soon(self._stopped.set)
 
     def _flush(self) -> None:
         assert self._token is not None

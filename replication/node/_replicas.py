@@ -105,8 +105,10 @@ class Replicas:
         self.view = ClusterView()
         self.hosts: dict[PartitionId, ReplicaHost] = {}
         self.timers = Timers()
-        self.writer = LogWriter(str(settings.node_id), self.settle, self._writer_died)
-        self.flusher = LogFlusher(directory, settings.flush_interval_ms, self._flush_failed)
+        self.writer = LogWriter(str(settings.node_id), self.settle, self._thread_died)
+        self.flusher = LogFlusher(
+            directory, settings.flush_interval_ms, self._flush_failed, self._thread_died
+        )
         self.produces = Produces(self)
         self.fetches = Fetches(self, settings.fetch_max_bytes)
         self.fetchers = Fetchers(self, settings, nursery)
@@ -184,9 +186,9 @@ class Replicas:
             host.lane.broken = True
             host.lane.failed(reason)
 
-    def _writer_died(self, error: Exception) -> None:
+    def _thread_died(self, error: Exception) -> None:
         """Nothing is written any more: the node must stop rather than live on without its logs."""
-        log.error("the log writer failed", exc_info=error)
+        log.error("a thread of the log directory failed", exc_info=error)
         if self.failure is None:
             self.failure = LogDirectoryFailedError(
                 f"node {self.settings.node_id} cannot go on writing to {self.settings.data_dir}, so it stops "

@@ -8,15 +8,18 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from insync.replication import wire
+from insync.replication.core import effects as fx
+from insync.replication.core import events as ev
 from insync.replication.core import messages as m
 from insync.replication.core import records as rec
 from insync.replication.core.types import PartitionId
 from insync.replication.core.view import ClusterView
 from insync.replication.metadata import MemoryHub, Put
 from insync.replication.node import NodeSettings, _fetchers
-from insync.replication.node._cluster_state import ClusterState
+from insync.replication.node._cluster_state import RETRY_PAUSE, ClusterState
 from insync.replication.node._fetchers import LeaderFetcher
 from insync.replication.node._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node._replicas import Replicas
@@ -180,3 +183,51 @@ async def test_cancelled_timers_take_no_memory_for_long() -> None:
     for _ in range(10_000):
         timers.call_after(3600, lambda: None).cancel()
     assert len(timers) < 1000
+
+
+async def test_a_refused_isr_change_is_not_tried_again_at_once(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The core may propose it anew as soon as it hears; while the session is gone that would never rest."""
+    told: list[tuple[float, object]] = []
+
+    class Host:
+        partition = PARTITION
+
+        def step(self, event: object) -> None:
+            told.append((trio.current_time() - began, event))
+
+    record = rec.PartitionRecord(topic="t", partition=0, topic_id="id", replicas=(1, 2), isr=(1,))
+    async with MemoryHub().store() as store, trio.open_nursery() as nursery:
+        node = replicas(tmp_path, nursery)
+        session = await store.open_session(1000)
+        state = ClusterState(store, node, session, nursery)
+        await session.close()
+        began = trio.current_time()
+        proposal = fx.ProposeIsr(proposal_id=7, record=record, version=1, joining=(), reason="a test")
+        async with trio.open_nursery() as proposing:
+            state._nursery = proposing
+            state.propose_isr(Host(), proposal)  # type: ignore[arg-type]
+        nursery.cancel_scope.cancel()
+    ((after, event),) = told
+    assert event == ev.IsrRefused(proposal_id=7)
+    assert after >= RETRY_PAUSE
+
+
+async def test_an_error_nobody_thought_of_ends_the_flusher_and_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = LogDirectory(tmp_path, cluster_id="c", node_id=1)
+
+    def fail(now: float) -> None:
+        raise KeyError("flush")
+
+    monkeypatch.setattr(directory, "flush_due", fail)
+    async with trio.open_nursery() as nursery:
+        settings = NodeSettings(node_id=1, data_dir=tmp_path, store="memory://", flush_interval_ms=1)
+        node = Replicas(settings, directory, 1, nursery)
+        node.flusher.start()
+        with trio.fail_after(5):
+            await node.failed.wait()
+            await node.flusher.stop()
+    assert "KeyError('flush')" in str(node.failure)
