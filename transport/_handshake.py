@@ -96,7 +96,7 @@ async def introduce(
     raw_theirs = await link.recv_hello()
     theirs = decode_hello(raw_theirs)
     limits = mine.limits.settle(theirs.limits)
-    refusal = judge(mine, theirs) or _judge_proof(mine, theirs) or _judge_name(link, theirs, dialer)
+    refusal = judge(mine, theirs) or _judge_proof(mine, theirs) or _judge_name(link, mine, theirs, dialer)
     link.set_limits(limits)
     if refusal is not None:
         await _refuse(link, refusal)
@@ -156,15 +156,17 @@ def _judge_proof(mine: Hello, theirs: Hello) -> Refusal | None:
     return Refusal(Status.AUTHENTICATION_FAILED, text)
 
 
-def _judge_name(link: Link, theirs: Hello, dialer: bool) -> Refusal | None:
+def _judge_name(link: Link, mine: Hello, theirs: Hello, dialer: bool) -> Refusal | None:
     """A certificate speaks for one node, or for the clients, of one cluster."""
     if link.peer_name is None:
         return None
     cluster, _, who = link.peer_name.removeprefix("isr://").partition("/")
     claimed = str(theirs.node_id) if theirs.node_id >= 0 else "client"
-    if (theirs.cluster_id or cluster, claimed) == (cluster, who) and not (dialer and who == "client"):
+    # Who does not know its cluster yet still belongs to one.
+    belongs = theirs.cluster_id or mine.cluster_id or cluster
+    if (belongs, claimed) == (cluster, who) and not (dialer and who == "client"):
         return None
-    text = f"the certificate is for {link.peer_name}, not for isr://{theirs.cluster_id or cluster}/{claimed}"
+    text = f"the certificate is for {link.peer_name}, not for isr://{belongs}/{claimed}"
     return Refusal(Status.AUTHENTICATION_FAILED, text)
 
 

@@ -7,6 +7,8 @@ from importlib.metadata import EntryPoint, entry_points
 
 from ._memory import MemoryTransport
 from .abc import API_VERSION, LinkTransport
+from .chaos import PREFIX as CHAOS
+from .chaos import ChaosTransport
 from .errors import AmbiguousTransportError, TransportError, UnknownSchemeError, VersionMismatchError
 from .urls import URL, Endpoint
 
@@ -38,7 +40,7 @@ def register(scheme: str, transport: type[LinkTransport], *, override: bool = Fa
 
 
 def get(scheme: str) -> LinkTransport:
-    """The transport of a scheme; installed ones are loaded when first asked for.
+    """The transport of a scheme; installed ones are loaded when first asked for. `chaos+` before it adds faults.
 
     Raises:
       UnknownSchemeError: None is installed; the message names those that are.
@@ -46,6 +48,8 @@ def get(scheme: str) -> LinkTransport:
       VersionMismatchError: It was written for another version of this interface.
       TransportError: It cannot be loaded.
     """
+    if scheme.startswith(CHAOS):
+        return ChaosTransport(get(scheme.removeprefix(CHAOS)))
     with _lock:
         found = _instances.get(scheme)
         if found is None:

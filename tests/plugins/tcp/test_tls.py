@@ -96,6 +96,7 @@ async def test_both_ends_are_known_by_their_certificates(env):
         (Identity("kit", 7, 1), "isr://kit/client", "not for isr://kit/7"),
         (Identity(), "isr://kit/7", "not for isr://kit/client"),
         (Identity("kit", 7, 1), "isr://other/7", "isr://other/7, not for"),
+        (Identity(), "isr://other/client", "isr://other/client, not for isr://kit/client"),
         (Identity("kit", 7, 1), "https://kit/7", "nobody"),
     ],
 )
