@@ -11,12 +11,15 @@ import attrs
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.errors import ErrorCode
+from ..core.leader import LeaderRole
 from ..core.types import CONSUMER, BatchMeta, PartitionId
 from .errors import require
 from .requests import Sent
 
 if TYPE_CHECKING:
     from .cluster import Cluster
+
+NEW_EPOCH_CHANCE = 0.05
 
 
 @attrs.define(eq=False)
@@ -31,6 +34,7 @@ class Unsettled:
 class Producer:
     """Writes numbered batches with acks=all, up to `in_flight` at a time, each until it is acknowledged.
 
+    Now and then it begins again in a new producer epoch, as one that was started anew does.
     Every attempt sends all that is unsettled, in order and in one message, as one connection would.
     """
 
@@ -38,6 +42,7 @@ class Producer:
         self._cluster = cluster
         self.partition = partition
         self._id = producer_id
+        self._epoch = 0
         self._sequence = 0
         self.window: deque[Unsettled] = deque()
 
@@ -46,6 +51,8 @@ class Producer:
         while self.window and self.window[0].acknowledged:
             self.window.popleft()
         if not cluster.calm:
+            if not self.window and cluster.chance(NEW_EPOCH_CHANCE):
+                self._epoch, self._sequence = self._epoch + 1, 0
             for _ in range(cluster.random.randint(1, cluster.settings.in_flight)):
                 if len(self.window) < cluster.settings.in_flight:
                     self._add()
@@ -57,8 +64,8 @@ class Producer:
 
     def _add(self) -> None:
         count = self._cluster.random.randint(1, 3)
-        batch = BatchMeta(-1, count, -1, 100, self._id, 0, self._sequence)
-        self.window.append(Unsettled(f"{self._id}:{self._sequence}", batch))
+        batch = BatchMeta(-1, count, -1, 100, self._id, self._epoch, self._sequence)
+        self.window.append(Unsettled(f"{self._id}:{self._epoch}:{self._sequence}", batch))
         self._sequence += count
 
     def _attempt(self, entry: Unsettled) -> Sent:
@@ -97,7 +104,9 @@ class PlainProducer:
             return
         acks = cluster.random.choice((-1, -1, 1, 0))
         batch = BatchMeta(-1, cluster.random.randint(1, 3), -1, 100)
-        cluster.requests.send([Sent(self._partition, f"plain:{cluster.new_id()}", acks, batch, False)])
+        sent = Sent(self._partition, f"plain:{cluster.new_id()}", acks, batch, False)
+        sent.names_epoch = cluster.chance(0.3)
+        cluster.requests.send([sent])
         cluster.later(0.1 + 0.9 * cluster.random.random(), self.turn)
 
 
@@ -128,8 +137,18 @@ class Consumer:
                 error, offset = host.replica.leader.latest_offset()
                 if error == ErrorCode.NONE:
                     cluster.oracle.latest(host, offset)
+                self._ask_why(host.replica.leader)
         if not cluster.calm:
             cluster.later(0.5, self.turn)
+
+    @staticmethod
+    def _ask_why(leader: LeaderRole) -> None:
+        """Of every replica that is outside the ISR it can be told why."""
+        for node in leader.record.replicas:
+            told = leader.why_out(node)
+            require(
+                bool(told) == (node not in leader.record.isr), "S9", f"{node} in {leader.record.isr}: {told}"
+            )
 
 
 def _ignore(answer: ev.Fetched) -> None:

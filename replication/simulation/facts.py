@@ -26,7 +26,7 @@ class PartitionFacts:
     promised: dict[str, int] = attrs.Factory(dict)
     refused: set[str] = attrs.Factory(set)
     written: set[str] = attrs.Factory(set)
-    sequences: dict[int, int] = attrs.Factory(dict)
+    sequences: dict[tuple[int, int], int] = attrs.Factory(dict)
     latest: int = 0
     _numbers: dict[tuple[int, int, str], int] = attrs.Factory(dict)
 
@@ -61,14 +61,15 @@ class PartitionFacts:
         host.disk.agreed = high_watermark
         for meta in _between(host.disk, known, high_watermark):
             if meta.producer_id >= 0:
-                expected = self.sequences.get(meta.producer_id, 0)
+                producer = meta.producer_id, meta.producer_epoch
+                expected = self.sequences.get(producer, 0)
                 found = meta.base_sequence
                 require(
                     found == expected,
                     "S12",
-                    f"{self.name}: {found} of producer {meta.producer_id}, not {expected}",
+                    f"{self.name}: {found} of producer {producer}, not {expected}",
                 )
-                self.sequences[meta.producer_id] = expected + meta.offset_count
+                self.sequences[producer] = expected + meta.offset_count
 
 
 def _between(disk: Disk, start: int, end: int) -> list[BatchMeta]:

@@ -103,10 +103,10 @@ def _sequences_stand(hosts: list[Host], facts: PartitionFacts) -> None:
     for host in hosts:
         if host.disk.flat[: len(facts.committed)] != facts.committed:
             continue
-        found: dict[int, list[int]] = {}
+        found: dict[tuple[int, int], list[int]] = {}
         for meta, _ in host.disk.batches:
             if meta.producer_id >= 0 and meta.next_offset <= len(facts.committed):
-                numbers = found.setdefault(meta.producer_id, [])
+                numbers = found.setdefault((meta.producer_id, meta.producer_epoch), [])
                 numbers += range(meta.base_sequence, meta.base_sequence + meta.offset_count)
         for producer, numbers in found.items():
             require(

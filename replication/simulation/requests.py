@@ -33,6 +33,9 @@ class Sent:
     node: int = 0
     process: int = 0
     arrived: bool = False
+    names_epoch: bool = False
+    """Whether it goes out with the leader epoch that the node has then, for no other leader to take it."""
+    leader_epoch: int = -1
     judge: Callable[[fx.ReplyProduce, bool], None] | None = None
     """Told of the answer as it is given, and whether by the leader of the store's record."""
     done: Callable[[fx.ReplyProduce], None] | None = None
@@ -61,6 +64,8 @@ class Requests:
         host = candidates[int(cluster.random.random() * len(candidates))]
         for sent in batches:
             sent.node, sent.process = host.node.id, host.node.process
+            if sent.names_epoch and host.replica is not None:
+                sent.leader_epoch = host.replica.leader_epoch
         cluster.send(0, host.node, partial(self._arrive, host, tuple(batches)))
         return True
 
@@ -80,6 +85,7 @@ class Requests:
                     batch=sent.batch,
                     deadline=deadline,
                     handle=sent.payload,
+                    leader_epoch=sent.leader_epoch,
                 ),
             )
 
