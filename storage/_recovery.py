@@ -14,6 +14,7 @@ from pathlib import Path
 import attrs
 
 from ._epochs import NO_EPOCH
+from ._files import fsync_folder
 from ._log_scan import LogScan, ProducerScan, scan_log
 from ._native import ffi, lib
 from ._producers import Tail
@@ -132,7 +133,9 @@ def _settle(
     """All is judged: now change the files."""
     kept = list(segments)
     while len(kept) > 1 and kept[-1].base_offset > end:
-        kept.pop().delete()
+        dropped = kept.pop()
+        dropped.delete()
+        fsync_folder(dropped.path.parent)
     cut, position, reason = 0, -1, ""
     for segment, found in scans.items():
         if found.reason:

@@ -293,6 +293,8 @@ class DiskLog(Log):
             dropped = self._segments[-1]
             self._segments = self._segments[:-1]
             dropped.delete()
+            # A crash must leave no segment behind one that is gone or shorter.
+            fsync_folder(self._folder)
         last = self._segments[-1]
         if last.base_offset == end:
             last.cut(Spot(0, end))
@@ -308,6 +310,7 @@ class DiskLog(Log):
             for segment in reversed(self._segments):
                 segment.delete()
             self._keep_snapshots(())
+            fsync_folder(self._folder)
             fresh = Segment(self._folder, new_start_offset, self._settings)
             fresh.open_for_writing()
             self._segments = (fresh,)
