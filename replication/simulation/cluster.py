@@ -249,6 +249,8 @@ class Cluster(Hosting):
             for change in changes:
                 if change is not None:
                     self.put_record(change, f"registration {node.id}")
+            for partition in node.hosts:
+                self.oracle.quorum(partition)
             self.store_changed()
             return True
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from insync.replication.simulation import run
+from insync.replication.simulation import Run, Violated, run
+from insync.replication.simulation.recheck import recheck
 
 from .catalogue import load
 from .hunt import hunt
@@ -27,6 +28,9 @@ QUICK = (
     "K10",
 )
 
+STATE = ("Z1", "Z9", "Z28", "Z30", "Z53")
+"""Those that leave the cluster in a state that is wrong by itself."""
+
 
 def test_the_first_seed_is_clean_without_a_mutant() -> None:
     assert run(0).violation is None
@@ -36,6 +40,19 @@ def test_the_first_seed_is_clean_without_a_mutant() -> None:
 def test_it_is_noticed(name: str) -> None:
     found = hunt(name, 0, 20)
     assert found.caught, f"{name} ({found.title}) went unnoticed for {found.events} events"
+
+
+@pytest.mark.parametrize("name", STATE)
+def test_step_by_step_and_from_scratch_the_same_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    load()[name].plant(monkeypatch)
+    seed = hunt(name, 0, 20).seed
+    one = Run(seed)
+    with pytest.raises(Violated) as found:
+        one.play()
+    with pytest.raises(Violated) as again:
+        recheck(one.cluster)
+    assert found.value.invariant in (again.value.invariant, "S7", "S3b")
+    assert run(seed, recheck_every=1).events == one.cluster.events, "a full look found something earlier"
 
 
 def test_every_known_error_is_planted_or_cannot_be_made() -> None:
