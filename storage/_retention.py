@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from ._files import fsync_folder
@@ -25,7 +26,7 @@ def expired(
     without which at least `retention_bytes` are left. The last segment stays.
     """
     left = sum(segment.end.position for segment in segments)
-    for count, (segment, following) in enumerate(zip(segments, segments[1:], strict=False)):
+    for count, (segment, following) in enumerate(pairwise(segments)):
         left -= segment.end.position
         below = following.base_offset <= log_start_offset
         old = retention_ms != UNLIMITED and now_ms - segment.last_written_ms > retention_ms
