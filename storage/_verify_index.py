@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def read_entries(path: Path, entry: struct.Struct) -> tuple[list[tuple[int, int]
     return list(entry.iter_unpack(data[:used])), extra
 
 
-class _IndexCheck:
+class _IndexCheck(ABC):
     """Fed with the batches of a segment in order, then finished; both tell the faults found."""
 
     def __init__(self, path: Path, base_offset: int, entry: struct.Struct) -> None:
@@ -50,8 +51,9 @@ class _IndexCheck:
             size = len(self._entries) * self._size + self._extra
             yield size - self._extra, -1, f"the file's size is no multiple of {self._size}"
 
+    @abstractmethod
     def _offset(self) -> int:
-        raise NotImplementedError
+        """The offset of the entry that is looked at."""
 
 
 class OffsetIndexCheck(_IndexCheck):

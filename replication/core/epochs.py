@@ -54,11 +54,6 @@ class EpochCache:
             return EpochEnd(epoch, self._entries[0].start_offset)
         return EpochEnd(self._entries[index - 1].epoch, self._entries[index].start_offset)
 
-    def truncate(self, log_end_offset: int) -> None:
-        """Drop the entries that start at or past the new end, also when nothing else was cut (KAFKA-10706)."""
-        while self._entries and self._entries[-1].start_offset >= log_end_offset:
-            self._entries.pop()
-
 
 def diverges(end: EpochEnd, last_fetched_epoch: int, fetch_offset: int) -> bool:
     """Whether a follower at `fetch_offset` after `last_fetched_epoch` has left the leader's log (KIP-595)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ FETCH_WAIT = 0.5
 FETCH_TIMEOUT = 1.5
 
 
-class Hosting(World):
+class Hosting(World, ABC):
     """The part of a cluster between its replicas and everything else."""
 
     nodes: dict[int, Node]
@@ -34,14 +35,14 @@ class Hosting(World):
     events: int
     truncations: int
 
-    def read_store(self, node: Node) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def read_store(self, node: Node) -> None: ...
 
-    def transact(self, node: Node, write: Callable[[], object], done: Callable[[object], None]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def transact(self, node: Node, write: Callable[[], object], done: Callable[[object], None]) -> None: ...
 
-    def store_isr(self, proposal: fx.ProposeIsr) -> ev.Event:
-        raise NotImplementedError
+    @abstractmethod
+    def store_isr(self, proposal: fx.ProposeIsr) -> ev.Event: ...
 
     def step(self, host: Host, event: ev.Event, asked_in: int | None = None) -> None:
         """One event into one replica; the oracle looks on, then the effects are carried out.

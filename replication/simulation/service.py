@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Generator
 from functools import partial
 
@@ -24,23 +25,23 @@ SNAPSHOT_CHANCE = 0.1
 ANSWER_TIMEOUT = 4.0
 
 
-class StateMachine:
+class StateMachine(ABC):
     """What your service keeps on each node, built from the committed commands in their order.
 
     A node that starts makes a new one, and restores the last snapshot that its former process had stored.
     """
 
+    @abstractmethod
     def apply(self, offset: int, value: str) -> None:
         """One committed command; called once for each offset, in order."""
-        raise NotImplementedError
 
+    @abstractmethod
     def snapshot(self) -> object:
         """All of the state, for `restore`; it is compared between nodes, too."""
-        raise NotImplementedError
 
+    @abstractmethod
     def restore(self, snapshot: object) -> None:
         """Become what `snapshot` was taken of."""
-        raise NotImplementedError
 
 
 @attrs.frozen(kw_only=True)
@@ -90,24 +91,24 @@ Client = Generator[Command | float, Outcome, None]
 """Yields a `Command` and is sent its `Outcome`, or yields seconds to wait (and is sent an empty outcome)."""
 
 
-class Service:
+class Service(ABC):
     """Subclass this: a machine, clients, and what must be true of the history in the end."""
 
     topics: tuple[Topic, ...] = (Topic(name="service"),)
     clients: int = 2
 
+    @abstractmethod
     def machine(self, partition: PartitionId) -> StateMachine:
         """A machine that has seen nothing."""
-        raise NotImplementedError
 
+    @abstractmethod
     def client(self, number: int, dice: random.Random) -> Client:
         """A client as a generator: it yields commands and is sent their outcomes, or yields seconds to wait.
 
         Its random choices must come from `dice`. It is closed when the faults stop.
         """
-        raise NotImplementedError
 
-    def check(self, history: History) -> None:
+    def check(self, history: History) -> None:  # noqa: B027 - a service without a check is a service
         """Raise `Violated` (by `require`) if the history is wrong; equal states have been checked already."""
 
 

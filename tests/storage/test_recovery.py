@@ -18,7 +18,6 @@ from insync.storage import (
     EpochEntry,
     LogSettings,
     StorageBrokenError,
-    StorageError,
     StorageFullError,
 )
 from insync.storage import _files as files
@@ -594,8 +593,3 @@ def test_a_killed_writer_loses_nothing_it_was_told_of(tmp_path: Path) -> None:
         assert record.value.startswith(f"{info.base_offset}:0-".encode())
     assert len(log.epochs) >= 7
     log.close()
-
-
-def test_errors_of_this_room_have_one_root() -> None:
-    for error in (CorruptLogError, StorageFullError, StorageBrokenError):
-        assert issubclass(error, StorageError)

@@ -59,13 +59,6 @@ def test_the_end_of_an_epoch(log: list[int], epoch: int) -> None:
     assert found == EpochEnd(greatest, end)
 
 
-@given(logs, st.integers(0, 12))
-def test_a_cut_leaves_the_cache_of_the_shorter_log(log: list[int], end: int) -> None:
-    cache = cache_of(log)
-    cache.truncate(end)
-    assert cache.entries == cache_of(log[:end]).entries
-
-
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=12))
 def test_assigned_epochs_and_offsets_both_increase(assigned: list[tuple[int, int]]) -> None:
     cache = EpochCache()
