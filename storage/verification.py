@@ -55,12 +55,13 @@ def partition_folders(path: Path) -> list[Path]:
 
     Raises LogNotFoundError if `path` is neither.
     """
+    found = [each for each in path.iterdir() if each.is_dir() and FOLDER_NAME.fullmatch(each.name)]
+    if found or (path / "meta.properties").exists():
+        # Whatever its name: a data folder is often called something like `node-1`, as a partition's may be.
+        return sorted(found)
     if any(path.glob(f"*{LOG_SUFFIX}")) or FOLDER_NAME.fullmatch(path.name):
         return [path]
-    found = [each for each in path.iterdir() if each.is_dir() and FOLDER_NAME.fullmatch(each.name)]
-    if not found and not (path / "meta.properties").exists():
-        raise LogNotFoundError(f"{path} is neither a data folder nor the folder of a partition")
-    return sorted(found)
+    raise LogNotFoundError(f"{path} is neither a data folder nor the folder of a partition")
 
 
 def segment_files(folder: Path) -> list[Path]:

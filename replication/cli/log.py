@@ -226,7 +226,10 @@ def _lines(path: Path, records: bool) -> Iterator[dict[str, Any]]:
     from ...storage.inspection import offset_index_entries, time_index_entries
 
     if path.is_dir():
-        for log in sorted(path.glob("*.log")):
+        logs = sorted(path.glob("*.log"))
+        if not logs:
+            raise CommandError(f"{path} holds no .log file: name a partition's folder, such as data/orders-0")
+        for log in logs:
             yield from _log_lines(log, records)
     elif path.suffix == ".log":
         yield from _log_lines(path, records)

@@ -246,6 +246,14 @@ def test_records_that_no_writer_makes_under_a_good_crc(tmp_path: Path, codec: An
     assert "records cannot be read" in defect.reason
 
 
+def test_a_data_folder_may_be_called_like_a_partition(tmp_path: Path) -> None:
+    (tmp_path / "node-1").mkdir()
+    folder = build(tmp_path / "node-1")
+    assert verify(tmp_path / "node-1").batches == verify(folder).batches == BATCHES
+    change(segments(folder)[0], 100)
+    assert len(verify(tmp_path / "node-1").defects) == 1
+
+
 def test_what_is_no_data_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LogNotFoundError, match="neither"):
         verify(tmp_path)
