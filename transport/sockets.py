@@ -8,6 +8,7 @@ import os
 import socket
 import struct
 import termios
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -191,9 +192,9 @@ class SocketListener(ByteListener):
         self._socket = sock
         self._closed = False
 
+    @abstractmethod
     def prepare(self, sock: socket.socket) -> tuple[Endpoint, Endpoint]:
         """Set the options of an accepted socket; returns its local and remote endpoint."""
-        raise NotImplementedError
 
     async def accept(self) -> ByteStream:
         while True:
