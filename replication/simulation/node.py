@@ -88,10 +88,6 @@ class Node:
         self.clock_at = now, self.clock(now) + ahead
         self.clock_rate = rate
 
-    def world_time(self, reading: float) -> float:
-        """How long a span of `reading` seconds on this clock takes, in virtual time."""
-        return reading / self.clock_rate
-
     def stall(self, now: float) -> float:
         """For how long the oldest unfinished write to a disk of this node has been waiting."""
         since = [host.busy_since for host in self.hosts.values() if host.busy_since is not None]

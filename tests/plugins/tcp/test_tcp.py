@@ -17,6 +17,7 @@ from insync.transport import URL, AddressInUseError, ConnectError, LinkBroken, R
 from insync.transport._kit import FileSlice, file_of
 from insync.transport._native import ffi, lib
 from insync.transport.sockets import SocketStream
+from tests.requires import missing
 
 CONTENT = random.Random(1).randbytes(1 << 20)
 HERE = URL("tcp", "test")
@@ -216,7 +217,7 @@ async def test_a_cold_file_is_read_on_another_thread(wire, monkeypatch, tmp_path
         os.fsync(fd)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         if lib.isr_tx_is_warm(fd, 0, len(CONTENT)) != 0:
-            pytest.skip("this file system does not let go of cached pages")
+            missing("this file system does not let go of cached pages")
         assert await transfer(stream, far, [FileSlice(fd, 0, len(CONTENT))], len(CONTENT)) == CONTENT
     finally:
         os.close(fd)
