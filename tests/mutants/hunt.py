@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from functools import partial
 from multiprocessing import get_context
+from typing import TypeVar
 
 import attrs
 import pytest
@@ -15,54 +18,90 @@ from insync.replication.simulation import run
 
 from .catalogue import load
 
+Result = TypeVar("Result")
+
+
+@attrs.frozen(kw_only=True)
+class Limits:
+    """Where a hunt begins and where it gives up: seeds `first` to before `end`, `seconds` of processor time."""
+
+    first: int = 0
+    end: int = 5000
+    seconds: float = float("inf")
+
 
 @attrs.frozen(kw_only=True)
 class Found:
-    """`events`: how many it took, over all seeds up to this one. `invariant` is empty if nothing was noticed."""
+    """`events`: how many it took, over all seeds up to this one, in `seconds` of processor time.
+
+    `invariant` is empty if nothing was noticed in the `seeds` that were tried.
+    """
 
     mutant: str
     title: str
     invariant: str
     seed: int
+    seeds: int
     events: int
+    seconds: float
 
     @property
     def caught(self) -> bool:
         return bool(self.invariant)
 
     def __str__(self) -> str:
-        verdict = f"{self.invariant or 'MISSED':18} seed {self.seed:5} events {self.events:9}"
+        where = f"seed {self.seed:5}" if self.caught else f"of {self.seeds:7}"
+        verdict = f"{self.invariant or 'MISSED':10} {where} events {self.events:9} {self.seconds:7.1f} s"
         return f"{self.mutant:5} {verdict}  {self.title}"
 
 
-def hunt(name: str, first: int, end: int) -> Found:
+def hunt(name: str, limits: Limits) -> Found:
     """Run seed after seed with the mutant planted, until an invariant breaks."""
     mutant = load()[name]
-    events = 0
-    for seed in range(first, end):
+    events, started = 0, time.process_time()
+
+    def found(invariant: str, seed: int, seeds: int) -> Found:
+        return Found(
+            mutant=name,
+            title=mutant.title,
+            invariant=invariant,
+            seed=seed,
+            seeds=seeds,
+            events=events,
+            seconds=round(time.process_time() - started, 2),
+        )
+
+    tried = 0
+    for seed in range(limits.first, limits.end):
+        if time.process_time() - started > limits.seconds:
+            break
         with pytest.MonkeyPatch.context() as patch:
             mutant.plant(patch)
             result = run(seed)
         events += result.events
+        tried += 1
         if result.violation is not None:
-            return Found(
-                mutant=name,
-                title=mutant.title,
-                invariant=result.violation.invariant,
-                seed=seed,
-                events=events,
-            )
-    return Found(mutant=name, title=mutant.title, invariant="", seed=-1, events=events)
+            return found(result.violation.invariant, seed, tried)
+    return found("", -1, tried)
 
 
-def hunt_all(names: list[str], first: int, end: int) -> Iterator[Found]:
-    """The same for many mutants, on all cores, in their order."""
-    with ProcessPoolExecutor(
-        os.cpu_count(), mp_context=get_context("spawn"), initializer=end_with_parent
-    ) as pool:
-        futures = [pool.submit(hunt, name, first, end) for name in names]
+def broken_without(first: int, end: int) -> list[int]:
+    """The seeds that break something with no error planted: there should be none."""
+    return [seed for seed in range(first, end) if run(seed).violation is not None]
+
+
+def hunt_all(names: Sequence[str], limits: Limits, jobs: int = 0) -> Iterator[Found]:
+    """The same for many mutants, on all cores, as they are found."""
+    yield from spread(partial(hunt, limits=limits), names, jobs)
+
+
+def spread(work: Callable[[str], Result], names: Sequence[str], jobs: int = 0) -> Iterator[Result]:
+    """`work` for each name in processes of its own, results in the order in which they are there."""
+    context = get_context("spawn")
+    with ProcessPoolExecutor(jobs or os.cpu_count(), mp_context=context, initializer=end_with_parent) as pool:
+        futures: list[Future[Result]] = [pool.submit(work, name) for name in names]
         try:
-            for future in futures:
+            for future in as_completed(futures):
                 yield future.result()
         finally:
             pool.shutdown(wait=True, cancel_futures=True)

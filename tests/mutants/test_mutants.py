@@ -8,7 +8,7 @@ from insync.replication.simulation import Run, Violated, run
 from insync.replication.simulation.recheck import recheck
 
 from .catalogue import load
-from .hunt import hunt
+from .hunt import Limits, hunt
 from .impossible import IMPOSSIBLE
 
 QUICK = (
@@ -38,14 +38,14 @@ def test_the_first_seed_is_clean_without_a_mutant() -> None:
 
 @pytest.mark.parametrize("name", QUICK)
 def test_it_is_noticed(name: str) -> None:
-    found = hunt(name, 0, 20)
+    found = hunt(name, Limits(end=20))
     assert found.caught, f"{name} ({found.title}) went unnoticed for {found.events} events"
 
 
 @pytest.mark.parametrize("name", STATE)
 def test_step_by_step_and_from_scratch_the_same_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     load()[name].plant(monkeypatch)
-    seed = hunt(name, 0, 20).seed
+    seed = hunt(name, Limits(end=20)).seed
     one = Run(seed)
     with pytest.raises(Violated) as found:
         one.play()
