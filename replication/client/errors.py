@@ -184,6 +184,36 @@ class InvalidConfigError(ServerError):
     code = ErrorCode.INVALID_CONFIG
 
 
+class InvalidReplicaAssignmentError(ServerError):
+    """Replicas that a partition cannot have: none, one twice, or a node that is not alive."""
+
+    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+class PreferredLeaderNotAvailableError(ServerError):
+    """The preferred replica is not alive, or not in the ISR."""
+
+    code = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+
+
+class EligibleLeadersNotAvailableError(ServerError):
+    """No replica of the partition is alive, so not even an unclean election can give it a leader."""
+
+    code = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+
+
+class ElectionNotNeededError(ServerError):
+    """The partition is led as asked already."""
+
+    code = ErrorCode.ELECTION_NOT_NEEDED
+
+
+class NoReassignmentInProgressError(ServerError):
+    """There is nothing to cancel."""
+
+    code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
+
+
 class NotControllerError(ServerError):
     """There is no acting controller, or it moved while it was asked."""
 
@@ -266,6 +296,11 @@ _REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.INVALID_PARTITIONS: "use at least one partition",
     ErrorCode.INVALID_REPLICATION_FACTOR: "start more nodes, or lower the replication factor",
     ErrorCode.INVALID_CONFIG: "mend the topic's settings",
+    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "name nodes that are alive, each once",
+    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "start that node, or wait until it has caught up",
+    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "start a node that holds a replica",
+    ErrorCode.ELECTION_NOT_NEEDED: "nothing has to be done",
+    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "nothing has to be cancelled",
     ErrorCode.NOT_CONTROLLER: "try again; a controller is being elected",
     ErrorCode.INVALID_REQUEST: "client and node may be of different versions",
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "compare with the source: acknowledged records were lost",

@@ -12,24 +12,21 @@ from collections.abc import Mapping
 
 import attrs
 
-from . import transitions
+from . import rebalance, transitions
+from .elections import POLICIES, WAIT, AskLogs, Elect, LogInfo, Policy, Situation, Verdict, decide
 from .errors import ErrorCode
-from .messages import CreateTopicRequest, CreateTopicResponse
 from .records import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
     ControllerRecord,
     EpochRecord,
-    TopicConfig,
-    TopicRecord,
-    partition_key,
-    topic_key,
+    PartitionRecord,
 )
-from .topics import TopicError, assign, check_request
 from .types import PartitionId
 from .view import ClusterView
+from .wishes import Knowledge, LogsNeeded, Plan, Put, Response, Wish, plan, refusal, replace
 
-ELECTIONS_PER_COMMIT = 500
+CHANGES_PER_COMMIT = 500
 
 
 @attrs.frozen(kw_only=True)
@@ -37,15 +34,6 @@ class ViewChanged:
     """The store was read."""
 
     view: ClusterView
-
-
-@attrs.frozen(kw_only=True)
-class CreateTopic:
-    """A client's wish, by way of any node. `topic_id` is drawn by the host."""
-
-    request_id: int
-    request: CreateTopicRequest
-    topic_id: str
 
 
 @attrs.frozen(kw_only=True)
@@ -58,21 +46,23 @@ class CommitDone:
 
 
 @attrs.frozen(kw_only=True)
+class LogsTold:
+    """The answers to the outstanding `AskReplicas`, as far as there are any."""
+
+    logs: Mapping[PartitionId, Mapping[int, LogInfo]]
+
+
+@attrs.frozen(kw_only=True)
+class RebalanceDue:
+    """Time to look whether leaders are where they should be (`leader_imbalance_check_interval_ms`)."""
+
+
+@attrs.frozen(kw_only=True)
 class SessionLost:
     """Our session in the store has ended: we are nobody's controller."""
 
 
-ControllerEvent = ViewChanged | CreateTopic | CommitDone | SessionLost
-
-
-@attrs.frozen(kw_only=True)
-class Put:
-    """One key to write; `version` is the one it must have now (0: it must not exist)."""
-
-    key: str
-    record: object
-    version: int
-    ephemeral: bool = False
+ControllerEvent = ViewChanged | Wish | CommitDone | LogsTold | RebalanceDue | SessionLost
 
 
 @attrs.frozen(kw_only=True)
@@ -88,6 +78,18 @@ class Commit:
 
 
 @attrs.frozen(kw_only=True)
+class AskReplicas:
+    """Ask living nodes what these partitions' logs hold, each in the leader epoch that it is asked for.
+
+    Answered by one `LogsTold`, as soon as all have answered or when `unclean_recovery_timeout_ms` is over. A
+    replica that has not entered the epoch yet has not answered.
+    """
+
+    partitions: Mapping[PartitionId, tuple[int, ...]]
+    leader_epochs: Mapping[PartitionId, int]
+
+
+@attrs.frozen(kw_only=True)
 class ReadView:
     """Read the store again, as soon as it can be read, and tell it by `ViewChanged`, though no watch fired.
 
@@ -96,26 +98,52 @@ class ReadView:
 
 
 @attrs.frozen(kw_only=True)
-class ReplyCreateTopic:
+class Reply:
+    """The answer to a wish; told exactly once for each."""
+
     request_id: int
-    response: CreateTopicResponse
+    response: Response
 
 
-ControllerEffect = Commit | ReadView | ReplyCreateTopic
+ControllerEffect = Commit | AskReplicas | ReadView | Reply
 
 
 class Controller:
-    """The controller as every node carries it; on most it only waits to be needed."""
+    """The controller as every node carries it; on most it only waits to be needed.
 
-    def __init__(self, node_id: int, incarnation: int) -> None:
+    policies: election policies by name, those of plugins among them.
+    imbalance_percentage: how many of the partitions that prefer a node may be led elsewhere before they are
+      moved back (`leader_imbalance_per_broker_percentage`).
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        incarnation: int,
+        *,
+        policies: Mapping[str, Policy] = POLICIES,
+        imbalance_percentage: int = 10,
+    ) -> None:
         self._node_id = node_id
         self._incarnation = incarnation
+        self._policies = policies
+        self._imbalance_percentage = imbalance_percentage
         self._view = ClusterView()
         self._committing = False
-        self._creating: CreateTopic | None = None
-        self._wishes: deque[CreateTopic] = deque()
+        self._granting: tuple[Wish, Response] | None = None
+        self._wishes: deque[Wish] = deque()
         self._needed_revision = 0
         self._must_look = False
+        self._rebalance_due = False
+        self._questions: dict[PartitionId, AskLogs] = {}
+        """What this step has found that replicas have to be asked."""
+        self._asking: AskReplicas | None = None
+        self._asks_for: Wish | None = None
+        self._may_not_ask: Wish | None = None
+        """The wish whose questions are under way, and the one whose questions are over."""
+        self._asked: dict[PartitionId, int] = {}
+        """The leader epoch in which a round of questions about a partition is over."""
+        self._logs: dict[PartitionId, dict[int, LogInfo]] = {}
         self._effects: list[ControllerEffect] = []
 
     @property
@@ -129,8 +157,8 @@ class Controller:
         )
 
     def step(self, event: ControllerEvent) -> list[ControllerEffect]:
-        """Handle one event; the effects in order. At most one `Commit` is outstanding."""
-        self._effects = []
+        """Handle one event; the effects in order. At most one `Commit` and one `AskReplicas` are outstanding."""
+        self._effects, self._questions = [], {}
         match event:
             case ViewChanged():
                 if event.view.revision >= self._view.revision:
@@ -138,28 +166,34 @@ class Controller:
                 self._must_look = False
             case CommitDone():
                 self._on_commit_done(event)
-            case CreateTopic():
+            case Wish():
                 self._wishes.append(event)
+            case LogsTold():
+                self._on_logs_told(event)
+            case RebalanceDue():
+                self._rebalance_due = True
             case SessionLost():
                 self._view = attrs.evolve(self._view, controller=None, nodes={})
         self._reconcile()
+        self._ask()
         done, self._effects = self._effects, []
         return done
 
     def _on_commit_done(self, event: CommitDone) -> None:
         self._committing = False
-        creating, self._creating = self._creating, None
+        granting, self._granting = self._granting, None
         if event.outcome == "committed":
             self._needed_revision = event.revision
-            if creating is not None:
-                self._reply(creating, CreateTopicResponse(error=ErrorCode.NONE, topic_id=creating.topic_id))
+            if granting is not None:
+                wish, response = granting
+                self._reply(wish, response)
             return
         # What we believed is not so, or may not be: look again before anything else is written.
         self._must_look = True
         self._effects.append(ReadView())
-        if creating is not None:
-            # Written or not, the next look tells: an existing topic with our id is ours.
-            self._wishes.appendleft(creating)
+        if granting is not None:
+            # Written or not, the next look tells: what stands there already is not done twice.
+            self._wishes.appendleft(granting[0])
 
     def _reconcile(self) -> None:
         if self._committing:
@@ -172,8 +206,8 @@ class Controller:
         elif self._view.controller is None:
             self._run_for_office()
         elif self.active:
-            if not self._elect_leaders():
-                self._create_topics()
+            if not self._elect_leaders() and not self._rebalance():
+                self._grant_wishes()
         else:
             self._refuse_wishes()
 
@@ -192,82 +226,121 @@ class Controller:
             reason=f"node {self._node_id} runs for controller at epoch {epoch}",
         )
 
+    # Elections
+
     def _elect_leaders(self) -> bool:
         """Bring partition records in line with the nodes that are alive; whether there was anything to do."""
         live = self._view.live
         puts = []
         for partition, versioned in self._view.partitions.items():
-            record = transitions.elect(versioned.record, live, self._unclean_policy(partition))
+            record = self._next_record(partition, versioned.record, live)
             if record is not None:
-                record = attrs.evolve(record, controller_epoch=self._view.controller_epoch)
-                puts.append(Put(key=partition_key(partition), record=record, version=versioned.version))
-                if len(puts) == ELECTIONS_PER_COMMIT:
+                puts.append(replace(record, versioned, self._view))
+                if len(puts) == CHANGES_PER_COMMIT:
                     break
         if puts:
             self._commit(*puts, reason=f"{len(puts)} partitions follow the nodes that are alive")
         return bool(puts)
 
+    def _next_record(
+        self, partition: PartitionId, record: PartitionRecord, live: Mapping[int, int]
+    ) -> PartitionRecord | None:
+        """The record as it should be, if it is not."""
+        if transitions.has_clean_leader(record, live):
+            return transitions.elect(record, live) or transitions.finish_reassignment(record)
+        verdict = self._verdict(partition, record)
+        if isinstance(verdict, Elect):
+            return transitions.elect(record, live, verdict.node)
+        # Leaderless first: in that epoch nothing is appended, so what a replica tells of its log stays true.
+        leaderless = transitions.elect(record, live)
+        if leaderless is None and isinstance(verdict, AskLogs):
+            self._questions[partition] = verdict
+        return leaderless
+
+    def _verdict(self, partition: PartitionId, record: PartitionRecord) -> Verdict:
+        policy = self._policies.get(self._unclean_policy(partition), self._policies[WAIT])
+        return decide(self._situation(record), policy)
+
     def _unclean_policy(self, partition: PartitionId) -> str:
         topic = self._view.topics.get(partition.topic)
-        return topic.config.unclean_leader_election if topic is not None else transitions.UNCLEAN_WAIT
+        return topic.config.unclean_leader_election if topic is not None else WAIT
 
-    def _create_topics(self) -> None:
-        while self._wishes and not self._committing:
-            wish = self._wishes.popleft()
-            existing = self._view.topics.get(wish.request.name)
-            if existing is not None and existing.topic_id == wish.topic_id:
-                self._reply(wish, CreateTopicResponse(error=ErrorCode.NONE, topic_id=wish.topic_id))
-            elif existing is not None:
-                self._reply(wish, _exists(wish.request.name))
-            else:
-                self._create(wish)
-
-    def _create(self, wish: CreateTopic) -> None:
-        live = sorted(self._view.nodes)
-        try:
-            config = check_request(wish.request, live)
-        except TopicError as error:
-            self._reply(wish, CreateTopicResponse(error=error.code, message=error.message))
-            return
-        self._creating = wish
-        self._commit(*self._topic_puts(wish, config, live), reason=f"create topic {wish.request.name}")
-
-    def _topic_puts(self, wish: CreateTopic, config: TopicConfig, live: list[int]) -> list[Put]:
-        request = wish.request
-        topic = TopicRecord(
-            name=request.name,
-            topic_id=wish.topic_id,
-            partitions=request.partitions,
-            replication_factor=request.replication_factor,
-            config=config,
+    def _situation(self, record: PartitionRecord) -> Situation:
+        live = self._view.live
+        logs = {
+            node: info
+            for node, info in self._logs.get(record.id, {}).items()
+            if live.get(node) == info.incarnation and info.leader_epoch == record.leader_epoch
+        }
+        return Situation(
+            record=record, live=live, logs=logs, asked=self._asked.get(record.id) == record.leader_epoch
         )
-        puts = [Put(key=topic_key(request.name), record=topic, version=0)]
-        start = len(self._view.partitions)
-        assignment = assign(live, request.partitions, request.replication_factor, start)
-        for index, replicas in enumerate(assignment):
-            record = transitions.create(
-                topic=request.name,
-                partition=index,
-                topic_id=wish.topic_id,
-                replicas=replicas,
-                live=live,
-                min_insync=config.min_insync_replicas,
+
+    def _ask(self) -> None:
+        """Ask all that this step has found, unless questions are out already: their answers bring us back."""
+        if not self._questions or self._asking is not None:
+            return
+        self._asking = AskReplicas(
+            partitions={partition: asked.nodes for partition, asked in self._questions.items()},
+            leader_epochs={
+                partition: self._view.partitions[partition].record.leader_epoch
+                for partition in self._questions
+            },
+        )
+        self._effects.append(self._asking)
+
+    def _on_logs_told(self, event: LogsTold) -> None:
+        asking, self._asking = self._asking, None
+        self._may_not_ask, self._asks_for = self._asks_for, None
+        if asking is None:
+            return
+        self._asked |= asking.leader_epochs
+        for partition in asking.partitions:
+            self._logs[partition] = dict(event.logs.get(partition, {}))
+
+    def _rebalance(self) -> bool:
+        """Give leaderships back to preferred replicas where too many are elsewhere; whether there was anything."""
+        if not self._rebalance_due:
+            return False
+        self._rebalance_due = False
+        changes = rebalance.plan(self._view, self._imbalance_percentage)[:CHANGES_PER_COMMIT]
+        if changes:
+            puts = [replace(record, versioned, self._view) for record, versioned in changes]
+            self._commit(*puts, reason=f"{len(puts)} leaderships go back to the preferred replicas")
+        return bool(changes)
+
+    # Wishes
+
+    def _grant_wishes(self) -> None:
+        while self._wishes and not self._committing:
+            wish = self._wishes[0]
+            known = Knowledge(
+                view=self._view,
+                situation=self._situation,
+                policies=self._policies,
+                may_ask=wish is not self._may_not_ask,
             )
-            record = attrs.evolve(record, controller_epoch=self._view.controller_epoch)
-            puts.append(Put(key=partition_key(record.id), record=record, version=0))
-        return puts
+            planned = plan(wish, known)
+            if isinstance(planned, LogsNeeded):
+                if self._asking is None:
+                    self._questions |= planned.partitions
+                    self._asks_for = wish
+                return
+            self._wishes.popleft()
+            if isinstance(planned, Plan):
+                self._granting = wish, planned.response
+                self._commit(*planned.puts, reason=planned.reason)
+            else:
+                self._reply(wish, planned)
 
     def _refuse_wishes(self) -> None:
+        text = "this node is not the controller: ask again"
         while self._wishes:
-            self._reply(
-                self._wishes.popleft(),
-                CreateTopicResponse(
-                    error=ErrorCode.NOT_CONTROLLER, message="this node is not the controller: ask again"
-                ),
-            )
+            wish = self._wishes.popleft()
+            self._reply(wish, refusal(wish.request, ErrorCode.NOT_CONTROLLER, text))
 
-    def _reply(self, wish: CreateTopic, response: CreateTopicResponse) -> None:
-        self._effects.append(ReplyCreateTopic(request_id=wish.request_id, response=response))
+    def _reply(self, wish: Wish, response: Response) -> None:
+        self._effects.append(Reply(request_id=wish.request_id, response=response))
 
     def _commit(self, *puts: Put, reason: str) -> None:
         """Every write checks that nobody has been elected controller since."""
@@ -275,10 +348,3 @@ class Controller:
         checks = {CONTROLLER_EPOCH_KEY: self._view.controller_epoch_version}
         checks |= {put.key: put.version for put in puts}
         self._effects.append(Commit(puts=puts, checks=checks, reason=reason))
-
-
-def _exists(name: str) -> CreateTopicResponse:
-    return CreateTopicResponse(
-        error=ErrorCode.TOPIC_ALREADY_EXISTS,
-        message=f"topic {name!r} exists already: choose another name, or use it as it is",
-    )

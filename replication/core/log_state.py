@@ -8,7 +8,7 @@ import attrs
 
 from .epochs import EpochCache
 from .producers import ProducerTable
-from .types import BatchMeta, EpochEntry, ProducerEntry
+from .types import NO_EPOCH, BatchMeta, EpochEntry, ProducerEntry
 
 
 @attrs.define(eq=False, slots=True)
@@ -73,6 +73,12 @@ class LogState:
         """Account a truncation that is about to be asked for."""
         self.cut_to = 0 if restart else offset
         self.outstanding += 1
+
+    @property
+    def last_epoch(self) -> int:
+        """The leader epoch of the last record, `NO_EPOCH` if there is none."""
+        held = [entry.epoch for entry in self.epochs.entries if entry.start_offset < self.log_end_offset]
+        return held[-1] if held else NO_EPOCH
 
     @property
     def least_end(self) -> int:

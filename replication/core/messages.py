@@ -22,7 +22,10 @@ class Kind(enum.IntEnum):
     METADATA = 3
     CREATE_TOPIC = 19
     INIT_PRODUCER_ID = 22
+    ELECT_LEADERS = 43
+    ALTER_PARTITION_REASSIGNMENTS = 45
     DESCRIBE_PARTITIONS = 75
+    GET_REPLICA_LOG_INFO = 93
 
 
 EARLIEST_TIMESTAMP = -2
@@ -177,6 +180,10 @@ class PartitionInfo:
     replicas: list[int]
     isr: list[int]
     elr: list[int]
+    last_known_elr: list[int] = attrs.Factory(list)
+    adding: list[int] = attrs.Factory(list)
+    removing: list[int] = attrs.Factory(list)
+    recovering: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -277,3 +284,91 @@ class DescribePartitionsResponse:
     node_id: int
     incarnation: int
     partitions: list[ReplicaInfo]
+
+
+@attrs.frozen(kw_only=True)
+class PartitionName:
+    topic: str
+    partition: int
+
+
+@attrs.frozen(kw_only=True)
+class PartitionOutcome:
+    """What became of a wish for one partition."""
+
+    topic: str
+    partition: int
+    error: int
+    message: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ElectLeadersRequest:
+    """Elect the preferred replicas; with `unclean`, for partitions without a leader, the most complete living ones.
+
+    `partitions` None means all of them.
+    """
+
+    unclean: bool = False
+    partitions: list[PartitionName] | None = None
+    forwarded: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class ElectLeadersResponse:
+    """`error` is about the request as a whole."""
+
+    error: int
+    message: str = ""
+    partitions: list[PartitionOutcome] = attrs.Factory(list)
+
+
+@attrs.frozen(kw_only=True)
+class PartitionReassignment:
+    """Where a partition is to be, in order of preference; `replicas` None cancels what is under way (KIP-455)."""
+
+    topic: str
+    partition: int
+    replicas: list[int] | None
+
+
+@attrs.frozen(kw_only=True)
+class AlterReassignmentsRequest:
+    partitions: list[PartitionReassignment]
+    forwarded: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class AlterReassignmentsResponse:
+    """`error` is about the request as a whole."""
+
+    error: int
+    message: str = ""
+    partitions: list[PartitionOutcome] = attrs.Factory(list)
+
+
+@attrs.frozen(kw_only=True)
+class GetReplicaLogInfoRequest:
+    """How complete are these logs? Asked by the controller before an unclean election (KIP-966)."""
+
+    partitions: list[PartitionName]
+
+
+@attrs.frozen(kw_only=True)
+class ReplicaLogInfo:
+    """`leader_epoch` is the one that the replica has entered; `last_epoch` that of its last batch, -1 for none."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    last_epoch: int
+    log_end_offset: int
+
+
+@attrs.frozen(kw_only=True)
+class GetReplicaLogInfoResponse:
+    """Partitions whose log is not open are left out."""
+
+    node_id: int
+    incarnation: int
+    partitions: list[ReplicaLogInfo]

@@ -139,6 +139,11 @@ class PartitionRecord:
     min_insync_replicas: int = 1
     recovering: bool = False
     """Set by an unclean election until the leader has more than itself in the ISR (KIP-704)."""
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    """A reassignment under way (KIP-455): `replicas` are the target and then those to be removed. Before it there
+    was nobody of `adding`; after it there is nobody of `removing`; one that was to be added and no more is in both.
+    """
 
     @property
     def id(self) -> PartitionId:
@@ -146,8 +151,22 @@ class PartitionRecord:
 
     @property
     def min_isr(self) -> int:
-        """The effective bound: never more than there are replicas."""
-        return min(self.min_insync_replicas, len(self.replicas))
+        """The effective bound: never more than there are replicas, before and after a reassignment."""
+        return min(self.min_insync_replicas, len(self.origin), len(self.target))
+
+    @property
+    def reassigning(self) -> bool:
+        return bool(self.adding or self.removing)
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """The replicas before the reassignment (though perhaps not in their former order)."""
+        return tuple([node for node in self.replicas if node not in self.adding])
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas after the reassignment, in order of preference."""
+        return tuple([node for node in self.replicas if node not in self.removing])
 
 
 @attrs.frozen(slots=True)

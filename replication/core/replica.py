@@ -14,6 +14,7 @@ import attrs
 
 from . import effects as fx
 from . import events as ev
+from .elections import LogInfo
 from .errors import ErrorCode
 from .follower import FollowerRole
 from .leader import LeaderRole
@@ -95,6 +96,17 @@ class Replica:
         if known is None:
             return NO_LEADER, -1
         return known.record.leader, known.record.leader_epoch
+
+    def log_info(self) -> LogInfo | None:
+        """What our log holds, for an election; None while that is not certain."""
+        if not self._open or self.versioned is None or self.stepping:
+            return None
+        return LogInfo(
+            incarnation=self.incarnation,
+            leader_epoch=self.leader_epoch,
+            last_epoch=self.log.last_epoch,
+            log_end_offset=self.log.log_end_offset,
+        )
 
     def new_proposal_id(self) -> int:
         """For the roles: an id of no earlier proposal, so that a late outcome never meets another one's."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
+from .elections import POLICIES
 from .errors import ErrorCode
 from .messages import CreateTopicRequest
 from .records import TopicConfig
-from .transitions import UNCLEAN_POLICIES
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _INT32_MAX = 2**31 - 1
@@ -39,8 +39,8 @@ def check_name(name: str) -> None:
         )
 
 
-def parse_config(given: Mapping[str, int | str]) -> TopicConfig:
-    """Topic settings from names and values; numbers may come as text.
+def parse_config(given: Mapping[str, int | str], policies: Collection[str] = POLICIES.keys()) -> TopicConfig:
+    """Topic settings from names and values; numbers may come as text. `policies`: the election policies there are.
 
     Raises:
       TopicError: A name is unknown or a value is out of range.
@@ -52,9 +52,9 @@ def parse_config(given: Mapping[str, int | str]) -> TopicConfig:
             raise _bad_config(f"unknown topic setting {name!r}: the settings are {', '.join(sorted(known))}")
         values[name] = str(value) if name == "unclean_leader_election" else _number(name, value)
     config = TopicConfig(**values)  # type: ignore[arg-type]
-    if config.unclean_leader_election not in UNCLEAN_POLICIES:
+    if config.unclean_leader_election not in policies:
         raise _bad_config(
-            f"unclean_leader_election={config.unclean_leader_election!r}: use one of {', '.join(UNCLEAN_POLICIES)}"
+            f"unclean_leader_election={config.unclean_leader_election!r}: use one of {', '.join(sorted(policies))}"
         )
     for name, least in _LEAST.items():
         if not least <= getattr(config, name) <= _INT32_MAX:
@@ -73,7 +73,9 @@ def _bad_config(message: str) -> TopicError:
     return TopicError(ErrorCode.INVALID_CONFIG, message)
 
 
-def check_request(request: CreateTopicRequest, live: Sequence[int]) -> TopicConfig:
+def check_request(
+    request: CreateTopicRequest, live: Sequence[int], policies: Collection[str] = POLICIES.keys()
+) -> TopicConfig:
     """The settings of a topic that may be created now.
 
     Raises:
@@ -92,7 +94,7 @@ def check_request(request: CreateTopicRequest, live: Sequence[int]) -> TopicConf
             f"topic {request.name!r} asks for {request.replication_factor} replicas, but {len(live)} nodes are "
             f"alive ({nodes}): start more nodes or ask for 1 to {len(live)} replicas",
         )
-    config = parse_config(request.config)
+    config = parse_config(request.config, policies)
     if config.min_insync_replicas > request.replication_factor:
         if "min_insync_replicas" not in request.config:
             return attrs.evolve(config, min_insync_replicas=request.replication_factor)
@@ -104,20 +106,43 @@ def check_request(request: CreateTopicRequest, live: Sequence[int]) -> TopicConf
 
 
 def assign(
-    live: Sequence[int], partitions: int, replication_factor: int, start: int
+    racks: Mapping[int, str], partitions: int, replication_factor: int, seed: int
 ) -> list[tuple[int, ...]]:
-    """Replicas of each partition, in order of preference: leaders go round the nodes, and the followers of
-    one node's partitions are spread over the others, so that its load spreads when it dies.
+    """Replicas of each partition, in order of preference, by node id and its rack.
+
+    Leaders go round the nodes, beginning at a place that `seed` tells, and the followers of one node's partitions
+    are spread over the others, so that its load spreads when it dies. Where every node names a rack, a partition
+    has no second replica in a rack while another rack has none (KIP-36); a node without one makes racks count for
+    nothing. Equal arguments give equal assignments.
     """
-    nodes = sorted(live)
+    groups: Mapping[int, object] = racks if all(racks.values()) else {node: node for node in racks}
+    nodes = _alternating(groups)
     count = len(nodes)
     assignment = []
-    for index in range(partitions):
-        first = (start + index) % count
-        shift = (start + index) // count
-        replicas = [nodes[first]]
-        for follower in range(replication_factor - 1):
-            step = 1 + (shift + follower) % (count - 1)
-            replicas.append(nodes[(first + step) % count])
-        assignment.append(tuple(replicas))
+    for index in range(seed, seed + partitions):
+        first, shift = index % count, index // count
+        others = [nodes[(first + 1 + (shift + step) % (count - 1)) % count] for step in range(count - 1)]
+        assignment.append(_spread([nodes[first], *others], groups, replication_factor))
     return assignment
+
+
+def _spread(order: Sequence[int], groups: Mapping[int, object], count: int) -> tuple[int, ...]:
+    """The first `count` nodes in order, but no second one of a group before each group has had its turn."""
+    chosen: list[int] = []
+    while len(chosen) < count:
+        had: set[object] = set()
+        for node in order:
+            if node not in chosen and groups[node] not in had:
+                chosen.append(node)
+                had.add(groups[node])
+    return tuple(chosen[:count])
+
+
+def _alternating(groups: Mapping[int, object]) -> list[int]:
+    """The nodes so that neighbours are of different groups as far as may be: one of each, round by round."""
+    by_group: dict[object, list[int]] = {}
+    for node in sorted(groups):
+        by_group.setdefault(groups[node], []).append(node)
+    members = [by_group[group] for group in sorted(by_group, key=lambda group: by_group[group][0])]
+    rounds = max(map(len, members))
+    return [nodes[turn] for turn in range(rounds) for nodes in members if turn < len(nodes)]

@@ -3,7 +3,7 @@
 Each takes a record and gives the next one (or None where nothing changes). Whoever writes does so by one
 compare-and-set, so the history of a record is a chain of these steps and nothing else.
 Rules: KIP-966 (eligible leader replicas), KIP-841 and KIP-903 (who may be in the ISR), KIP-704 (recovery after
-an unclean election).
+an unclean election), KIP-455 (reassignment).
 """
 
 from __future__ import annotations
@@ -14,10 +14,6 @@ import attrs
 
 from .records import PartitionRecord
 from .types import NO_LEADER
-
-UNCLEAN_WAIT = "wait"
-UNCLEAN_ANY = "any"
-UNCLEAN_POLICIES = (UNCLEAN_WAIT, UNCLEAN_ANY)
 
 
 def create(
@@ -47,21 +43,28 @@ def change_isr(record: PartitionRecord, isr: Iterable[int]) -> PartitionRecord:
     return _next(record, isr=isr)
 
 
-def elect(record: PartitionRecord, live: Collection[int], unclean: str) -> PartitionRecord | None:
+def has_clean_leader(record: PartitionRecord, live: Collection[int]) -> bool:
+    """Whether a living replica leads or may be elected without losing anything."""
+    return _clean_leader(record, live) != NO_LEADER
+
+
+def elect(record: PartitionRecord, live: Collection[int], unclean: int = NO_LEADER) -> PartitionRecord | None:
     """The controller's change after nodes came or went; None if the record already fits.
 
     Replicas that are not alive leave the ISR (they stay eligible while the ISR is under its minimum). A leader
     that is gone is followed by the first replica in assignment order that is alive and in the ISR; with an
-    empty ISR by the first eligible one; then, if exactly one was the last known eligible, by that; then as the
-    unclean policy says.
+    empty ISR by the first eligible one; then by `unclean`, whom an election policy has chosen.
     """
     isr = [node for node in record.isr if node in live]
-    leader, unclean_choice = _choose(record, isr, live, unclean)
+    leader = _clean_leader(record, live)
+    by_policy = leader == NO_LEADER and unclean in record.replicas and unclean in live
+    if by_policy:
+        leader = unclean
     if leader == record.leader and len(isr) == len(record.isr):
         return None
     if leader != NO_LEADER and leader not in isr:
         isr = [leader]
-    return _next(record, isr=isr, leader=leader, unclean=unclean_choice)
+    return _next(record, isr=isr, leader=leader, unclean=by_policy)
 
 
 def restarted(record: PartitionRecord, node: int) -> PartitionRecord | None:
@@ -93,24 +96,58 @@ def forget(record: PartitionRecord, node: int, *, has_nothing: bool = False) -> 
     )
 
 
-def _choose(
-    record: PartitionRecord, isr: Sequence[int], live: Collection[int], unclean: str
-) -> tuple[int, bool]:
-    """The leader to be, and whether choosing it may lose committed records."""
+def prefer(record: PartitionRecord, live: Collection[int]) -> PartitionRecord | None:
+    """Give leadership to the preferred replica, the first one; None if it leads or may not lead now."""
+    preferred = record.replicas[0]
+    if record.leader in (preferred, NO_LEADER) or preferred not in record.isr or preferred not in live:
+        return None
+    return _next(record, isr=record.isr, leader=preferred)
+
+
+def reassign(record: PartitionRecord, target: Sequence[int]) -> PartitionRecord | None:
+    """Begin to move a partition to other replicas, or change where it is moving to; None if it stands there.
+
+    Nobody leaves before all of the target is in sync: until then there are the old replicas and the new ones
+    (KIP-455). Moving back to where it came from is how a reassignment is cancelled.
+    """
+    origin = record.origin
+    removing = tuple([node for node in record.replicas if node not in target])
+    replicas = (*target, *removing)
+    adding = tuple([node for node in replicas if node not in origin])
+    if (replicas, adding) == (record.replicas, record.adding):
+        return None
+    moving = attrs.evolve(record, replicas=replicas, adding=adding, removing=removing)
+    return _next(record, isr=record.isr, to=moving)
+
+
+def finish_reassignment(record: PartitionRecord) -> PartitionRecord | None:
+    """The end of a reassignment, once the ISR holds the target; None while it does not.
+
+    Where nobody is added it is enough that the ISR stays large enough: to wait for a dead one that is to stay
+    would keep a cancelled reassignment for ever. Who leaves takes its leader epoch along, so that nothing that it
+    acknowledged counts should it come back empty.
+    """
+    if not record.reassigning:
+        return None
+    target = record.target
+    in_sync = [node for node in target if node in record.isr]
+    waits_for_new = any(node not in record.isr and node in record.adding for node in target)
+    if len(in_sync) < len(target) and (waits_for_new or len(in_sync) < record.min_isr or not in_sync):
+        return None
+    if record.leader == NO_LEADER:
+        return None
+    moved = attrs.evolve(record, replicas=target, adding=(), removing=())
+    leader = record.leader if record.leader in target else in_sync[0]
+    return _next(record, isr=in_sync, leader=leader, to=moved, new_epoch=bool(record.removing))
+
+
+def _clean_leader(record: PartitionRecord, live: Collection[int]) -> int:
+    """Who has all that was committed and leads or may lead; `NO_LEADER` if nobody alive is known to."""
+    isr = [node for node in record.isr if node in live]
     if record.leader in isr:
-        return record.leader, False
-    candidates = isr or [node for node in record.replicas if node in record.elr and node in live]
-    for node in record.replicas:
-        if node in candidates:
-            return node, False
-    nobody_eligible = not record.isr and not record.elr
-    if nobody_eligible and len(record.last_known_elr) == 1 and record.last_known_elr[0] in live:
-        return record.last_known_elr[0], True
-    if unclean == UNCLEAN_ANY:
-        for node in record.replicas:
-            if node in live:
-                return node, True
-    return NO_LEADER, False
+        return record.leader
+    candidates = isr or [node for node in record.elr if node in live]
+    return next((node for node in record.replicas if node in candidates), NO_LEADER)
 
 
 def _next(
@@ -121,18 +158,23 @@ def _next(
     unclean: bool = False,
     lost: int | None = None,
     lost_all: bool = False,
+    to: PartitionRecord | None = None,
+    new_epoch: bool = False,
 ) -> PartitionRecord:
     """The record after this change, with the eligible replicas worked out anew (KIP-966).
 
     While the ISR is at its minimum nobody else is eligible: committed records may be missing elsewhere. Under
     it nothing is committed, so whoever leaves still holds all that is.
+
+    to: the record as it will be in what only a reassignment changes.
     """
+    base = record if to is None else to
     members = set(isr)
-    new_isr = tuple(node for node in record.replicas if node in members)
+    new_isr = tuple([node for node in base.replicas if node in members])
     new_leader = record.leader if leader is None else leader
     elr: tuple[int, ...] = ()
     last_known: tuple[int, ...] = ()
-    if not unclean and len(new_isr) < record.min_isr:
+    if not unclean and len(new_isr) < base.min_isr:
         eligible = (set(record.elr) | set(record.isr)) - members
         known = set(record.last_known_elr) - members
         if lost is not None and lost in eligible:
@@ -140,15 +182,15 @@ def _next(
             known.add(lost)
         if lost is not None and lost_all:
             known.discard(lost)
-        elr = tuple(node for node in record.replicas if node in eligible)
-        last_known = tuple(node for node in record.replicas if node in known - eligible)
+        elr = tuple([node for node in base.replicas if node in eligible])
+        last_known = tuple([node for node in base.replicas if node in known - eligible])
     return attrs.evolve(
-        record,
+        base,
         isr=new_isr,
         elr=elr,
         last_known_elr=last_known,
         leader=new_leader,
-        leader_epoch=record.leader_epoch + (new_leader != record.leader),
+        leader_epoch=record.leader_epoch + (new_epoch or new_leader != record.leader),
         partition_epoch=record.partition_epoch + 1,
         recovering=unclean or (record.recovering and len(new_isr) <= 1),
     )

@@ -13,11 +13,12 @@ from .. import wire
 from ..core import controller as ctl
 from ..core import effects as fx
 from ..core import events as ev
-from ..core import messages as m
 from ..core import records as rec
 from ..core.types import PartitionId
 from ..core.view import ClusterView
 from ..metadata import Entry, MetadataError, MetadataStore, Session, SessionExpiredError
+from ._peers import LogQuestions
+from ._policies import election_policies
 from ._replica_host import ReplicaHost
 from ._replicas import Replicas
 
@@ -115,11 +116,16 @@ class ClusterState:
         self._nursery = nursery
         self._reader = ViewReader()
         settings = replicas.settings
-        self._controller = ctl.Controller(settings.node_id, replicas.incarnation)
+        self._controller = ctl.Controller(
+            settings.node_id,
+            replicas.incarnation,
+            policies=election_policies(),
+            imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
+        )
         self._was_active = False
         self._read_again = trio.Event()
         self._next_request = 0
-        self._creations: dict[int, Callable[[m.CreateTopicResponse], None]] = {}
+        self._wishes: dict[int, Callable[[ctl.Response], None]] = {}
         self.ready = trio.Event()
         self.unregistered = trio.Event()
         """Set when the store shows that our registration is gone."""
@@ -132,20 +138,18 @@ class ClusterState:
     def is_controller(self) -> bool:
         return self._controller.active
 
-    def create_topic(
-        self, request: m.CreateTopicRequest, reply: Callable[[m.CreateTopicResponse], None]
-    ) -> None:
+    def grant(self, request: ctl.Request, reply: Callable[[ctl.Response], None]) -> None:
         """Ask our own controller, as soon as it knows of every node that is there now; `reply` is called once."""
         self._next_request += 1
-        self._creations[self._next_request] = reply
-        wish = ctl.CreateTopic(request_id=self._next_request, request=request, topic_id=uuid.uuid4().hex)
-        self._nursery.start_soon(self._create_topic, wish)
+        self._wishes[self._next_request] = reply
+        wish = ctl.Wish(request_id=self._next_request, request=request, fresh_id=uuid.uuid4().hex)
+        self._nursery.start_soon(self._grant, wish)
 
-    async def _create_topic(self, wish: ctl.CreateTopic) -> None:
+    async def _grant(self, wish: ctl.Wish) -> None:
         try:
             await self._read()
         except MetadataError as error:
-            log.warning("topic %s is created without another look: %s", wish.request.name, error)
+            log.warning("%s is planned without another look: %s", type(wish.request).__name__, error)
         self._step(wish)
 
     def read_again(self) -> None:
@@ -261,8 +265,14 @@ class ClusterState:
                     self._nursery.start_soon(self._commit, effect)
                 case ctl.ReadView():
                     self.read_again()
-                case ctl.ReplyCreateTopic():
-                    self._creations.pop(effect.request_id)(effect.response)
+                case ctl.AskReplicas():
+                    self._nursery.start_soon(self._ask_replicas, effect)
+                case ctl.Reply():
+                    self._wishes.pop(effect.request_id)(effect.response)
+
+    async def _ask_replicas(self, effect: ctl.AskReplicas) -> None:
+        logs = await LogQuestions(self._replicas, effect).ask()
+        self._step(ctl.LogsTold(logs=logs))
 
     async def _commit(self, effect: ctl.Commit) -> None:
         log.info("node %d writes: %s", self._replicas.settings.node_id, effect.reason)
@@ -289,6 +299,15 @@ class ClusterState:
             case _:
                 done = ctl.CommitDone(outcome="unknown")
         self._step(done)
+
+    async def rebalance(self) -> None:
+        """Have the controller look now and then whether leaders are where they should be."""
+        settings = self._replicas.settings
+        if not settings.auto_leader_rebalance_enable:
+            return
+        while True:
+            await trio.sleep(settings.leader_imbalance_check_interval_ms / 1000)
+            self._step(ctl.RebalanceDue())
 
     def session_lost(self) -> None:
         self._step(ctl.SessionLost())

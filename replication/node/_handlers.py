@@ -9,14 +9,17 @@ import attrs
 import trio
 
 from ...storage import StorageError
-from ...transport import Connection, Identity, Request, Security, TransportError, connect
+from ...transport import Connection, Identity, Request, TransportError
 from .. import wire
+from ..core import controller as ctl
 from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 from ..core.view import ClusterView
+from ..core.wishes import refusal
 from ..metadata import MetadataError
 from ._cluster_state import ClusterState
+from ._peers import ask_node, tell_logs
 from ._replica_host import ReplicaHost
 from ._replicas import Replicas
 
@@ -34,13 +37,11 @@ class Handlers:
         replicas: Replicas,
         state: ClusterState,
         identity: Identity,
-        security: Security,
         nursery: trio.Nursery,
     ) -> None:
         self._replicas = replicas
         self._state = state
         self._identity = identity
-        self._security = security
         self._nursery = nursery
         self._producer_ids = range(0)
         self._taking_ids = trio.Lock()
@@ -49,9 +50,12 @@ class Handlers:
             m.Kind.FETCH: replicas.fetches.serve,
             m.Kind.LIST_OFFSETS: self._list_offsets,
             m.Kind.METADATA: self._metadata,
-            m.Kind.CREATE_TOPIC: self._create_topic,
+            m.Kind.CREATE_TOPIC: self._wish,
+            m.Kind.ELECT_LEADERS: self._wish,
+            m.Kind.ALTER_PARTITION_REASSIGNMENTS: self._wish,
             m.Kind.INIT_PRODUCER_ID: self._init_producer_id,
             m.Kind.DESCRIBE_PARTITIONS: self._describe_partitions,
+            m.Kind.GET_REPLICA_LOG_INFO: self._get_replica_log_info,
         }
 
     def serve(self, request: Request) -> None:
@@ -118,39 +122,33 @@ class Handlers:
         )
         request.reply(wire.encode(response))
 
-    def _create_topic(self, request: Request) -> None:
-        message: m.CreateTopicRequest = wire.decode_request(m.Kind.CREATE_TOPIC, request.body)
+    def _get_replica_log_info(self, request: Request) -> None:
+        message: m.GetReplicaLogInfoRequest = wire.decode_request(request.kind, request.body)
+        request.reply(wire.encode(tell_logs(self._replicas, message)))
+
+    def _wish(self, request: Request) -> None:
+        """What only the controller can grant: ours does, or the request is passed on to it."""
+        message: ctl.Request = wire.decode_request(request.kind, request.body)
         if self._state.is_controller or message.forwarded:
-            self._state.create_topic(message, lambda response: request.reply(wire.encode(response)))
+            self._state.grant(message, lambda response: request.reply(wire.encode(response)))
         else:
             self._nursery.start_soon(self._forward, request, message)
 
-    async def _forward(self, request: Request, message: m.CreateTopicRequest) -> None:
+    async def _forward(self, request: Request, message: ctl.Request) -> None:
         """Pass a wish on to the controller; if there is none, or it is out of reach, the client asks again."""
         view = self._replicas.view
         node = view.nodes.get(view.controller.node_id) if view.controller is not None else None
         if node is None:
-            request.reply(wire.encode(_not_controller("there is no controller at this moment")))
+            text = "there is no controller at this moment"
+            request.reply(wire.encode(refusal(message, ErrorCode.NOT_CONTROLLER, text)))
             return
+        body = wire.encode(attrs.evolve(message, forwarded=True))
+        kind = m.Kind(request.kind)
         try:
-            connection = await connect(
-                self._replicas.choose_endpoint(node.endpoints),
-                identity=self._identity,
-                security=self._security,
-                expect_node=node.node_id,
-                lane="control",
-                nursery=self._nursery,
-                timeout=FORWARD_TIMEOUT,
-            )
-            try:
-                body = wire.encode(attrs.evolve(message, forwarded=True))
-                with await connection.request(m.Kind.CREATE_TOPIC, body, timeout=FORWARD_TIMEOUT) as response:
-                    request.reply(bytes(response.body))
-            finally:
-                connection.abort("forwarded")
+            request.reply(await ask_node(self._replicas, node, kind, body, timeout=FORWARD_TIMEOUT))
         except (TransportError, OSError) as error:
             text = f"the controller, node {node.node_id}, is out of reach: {error}"
-            request.reply(wire.encode(_not_controller(text)))
+            request.reply(wire.encode(refusal(message, ErrorCode.NOT_CONTROLLER, text)))
 
     def _init_producer_id(self, request: Request) -> None:
         message: m.InitProducerIdRequest = wire.decode_request(m.Kind.INIT_PRODUCER_ID, request.body)
@@ -186,10 +184,6 @@ def _offset_at(host: ReplicaHost, timestamp_ms: int) -> tuple[ErrorCode, int]:
     return ErrorCode.NONE, found.offset if found is not None and committed else -1
 
 
-def _not_controller(message: str) -> m.CreateTopicResponse:
-    return m.CreateTopicResponse(error=ErrorCode.NOT_CONTROLLER, message=message)
-
-
 def describe_view(view: ClusterView, topics: list[str] | None) -> m.MetadataResponse:
     """The answer to a metadata request."""
     names = sorted(view.topics) if topics is None else topics
@@ -223,7 +217,7 @@ def _describe_topic(view: ClusterView, name: str) -> m.TopicInfo:
         name=name,
         error=ErrorCode.NONE,
         topic_id=topic.topic_id,
-        replication_factor=topic.replication_factor,
+        replication_factor=len(records[0].target) if records else topic.replication_factor,
         config=attrs.asdict(topic.config),
         partitions=[
             m.PartitionInfo(
@@ -234,6 +228,10 @@ def _describe_topic(view: ClusterView, name: str) -> m.TopicInfo:
                 replicas=list(record.replicas),
                 isr=list(record.isr),
                 elr=list(record.elr),
+                last_known_elr=list(record.last_known_elr),
+                adding=list(record.adding),
+                removing=list(record.removing),
+                recovering=record.recovering,
             )
             for record in records
         ],

@@ -138,7 +138,7 @@ class Node:
         state = ClusterState(store, replicas, session, nursery)
         replicas.store = state
         security = replicas.fetchers.security
-        handlers = Handlers(replicas, state, identity, security, nursery)
+        handlers = Handlers(replicas, state, identity, nursery)
         for url in settings.listeners:
             try:
                 listener = await nursery.start(_serve, url, handlers, identity, security)
@@ -152,6 +152,7 @@ class Node:
         nursery.start_soon(replicas.tick)
         nursery.start_soon(replicas.checkpoint)
         nursery.start_soon(state.follow)
+        nursery.start_soon(state.rebalance)
         nursery.start_soon(self._keep_registered, store, registration, state)
         nursery.start_soon(self._watch_failure, replicas, nursery)
         stack.push_async_callback(_end_session, state)

@@ -37,6 +37,10 @@ class NodeSettings:
       soon a new leader has its followers, and with them its first commit.
     flush_interval_messages, flush_interval_ms: bring a log to the device after so many records, or so long after
       the last time. By default only closed segments are: replication makes acknowledged records safe.
+    unclean_recovery_timeout_ms: how long replicas may take to tell what they have before one of those that have
+      told is elected uncleanly.
+    auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage:
+      whether and when leaderships go back to the preferred replicas, and how many may be elsewhere until then.
     secret_file: a file with the cluster's secret, the same for all nodes and clients; without it INSYNC_SECRET_FILE
       or INSYNC_SECRET of the environment. Peers that do not know it are refused.
     allow_insecure: listen also beyond this machine without a secret or certificates.
@@ -58,6 +62,10 @@ class NodeSettings:
     replica_fetch_backoff_ms: int = attrs.field(default=50, validator=_positive)
     replica_socket_timeout_ms: int = attrs.field(default=30000, validator=_positive)
     replica_high_watermark_checkpoint_interval_ms: int = attrs.field(default=5000, validator=_positive)
+    unclean_recovery_timeout_ms: int = attrs.field(default=2000, validator=_positive)
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_ms: int = attrs.field(default=300_000, validator=_positive)
+    leader_imbalance_per_broker_percentage: int = attrs.field(default=10, validator=_not_negative)
     fetch_max_bytes: int = attrs.field(default=55 << 20, validator=_positive)
     flush_interval_messages: int = attrs.field(default=NEVER, validator=_positive)
     flush_interval_ms: int = attrs.field(default=NEVER, validator=_positive)

@@ -17,6 +17,7 @@ from .errors import require
 from .hosting import Hosting
 from .node import Host, Node
 from .oracle import Oracle
+from .questions import LogQuestions
 from .requests import Requests
 from .settings import LAG_MAX, SESSION, STALL_MAX, Settings
 from .store import Reading, Store
@@ -157,9 +158,11 @@ class Cluster(Hosting):
             match effect:
                 case ctl.Commit():
                     self.transact(node, partial(self._commit, node, effect), partial(self._committed, node))
+                case ctl.AskReplicas():
+                    LogQuestions(self, node, effect).begin()
                 case ctl.ReadView():
                     self.read_store(node)
-                case ctl.ReplyCreateTopic():
+                case ctl.Reply():
                     require(self.wishes.pop(effect.request_id, None) == node.process, "L5", effect)
 
     def _commit(self, node: Node, commit: ctl.Commit) -> ctl.CommitDone:
@@ -211,7 +214,7 @@ class Cluster(Hosting):
                 )
                 wish = self.new_id()
                 self.wishes[wish] = ready[0].process
-                self.control(ready[0], ctl.CreateTopic(request_id=wish, request=request, topic_id=topic.name))
+                self.control(ready[0], ctl.Wish(request_id=wish, request=request, fresh_id=topic.name))
         self.later(2.0, self._wish)
 
     # Processes

@@ -6,10 +6,12 @@ and of nothing else; `recheck` makes all of them anew from scratch.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from ..core import effects as fx
 from ..core import events as ev
+from ..core.elections import LogInfo
 from ..core.records import PartitionRecord
 from ..core.types import NO_LEADER, PartitionId
 from . import chain
@@ -41,6 +43,7 @@ class Oracle:
         self._since: dict[tuple[str, int, int], float] = {}
         """The clock of each leader when its epoch began."""
         self._proposals: set[tuple[str, int, int]] = set()
+        self._told: dict[tuple[PartitionId, int], LogInfo] = {}
         self._at_end: dict[tuple[str, int, int, int], float] = {}
 
     # Around every step of a replica
@@ -247,13 +250,49 @@ class Oracle:
             held = facts.agreed(chosen.hosts[record.id].disk)
             require(held == len(facts.committed), "S8", f"node {chosen.id} elected with {held}: {record}")
 
+    def told(self, logs: Mapping[PartitionId, Mapping[int, LogInfo]]) -> None:
+        """A controller has heard what replicas say of their logs; it must be the truth as long as nobody leads."""
+        for partition, infos in logs.items():
+            for node, info in infos.items():
+                self._told[partition, node] = info
+
     def _unclean(self, before: PartitionRecord, record: PartitionRecord) -> None:
-        """S21: only by policy, or because the last that were known to be eligible are back."""
+        """S21: only by policy, or because all that were last known to be eligible are back: the best of them."""
         policy = self._cluster.store.topics[record.topic].config.unclean_leader_election
-        asked = policy == "any" or record.leader in before.last_known_elr
-        require(asked, "S21", f"nobody asked for an unclean election: {record}, after {before}")
+        live, last_known = self._cluster.store.live, before.last_known_elr
+        resort = record.leader in last_known and live.keys() >= set(last_known)
+        require(
+            policy != "wait" or resort,
+            "S21",
+            f"nobody asked for an unclean election: {record}, after {before}",
+        )
+        if policy != "any":
+            self._most_complete(before, record, last_known if resort else before.replicas)
         self.partitions[record.id].unclean = True
         self.unclean_elections += 1
+
+    def _most_complete(self, before: PartitionRecord, record: PartitionRecord, rivals: Iterable[int]) -> None:
+        """S21: none of those that have told of their logs has more, nor any of the last known eligible ones."""
+        rivals = [node for node in rivals if node in self._cluster.store.live]
+        if len(rivals) == 1:
+            return
+        chosen = self._completeness(record.id, record.leader)
+        for rival in rivals:
+            info = self._told.get((record.id, rival))
+            current = (
+                info is not None
+                and info.leader_epoch == before.leader_epoch
+                and info.incarnation == self._cluster.store.live[rival]
+            )
+            if current or rival in before.last_known_elr:
+                has = self._completeness(record.id, rival)
+                require(has <= chosen, "S21", f"{rival} has {has}, {record.leader} only {chosen}: {record}")
+
+    def _completeness(self, partition: PartitionId, node: int) -> tuple[int, int]:
+        host = self._cluster.nodes[node].hosts.get(partition)
+        if host is None or not host.disk.flat:
+            return -1, 0
+        return host.disk.flat[-1][0], host.disk.end
 
     # Clients
 

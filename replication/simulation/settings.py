@@ -118,5 +118,11 @@ def _topic(dice: random.Random, nodes: int, name: str) -> Topic:
         partitions=dice.choice((1, 2)),
         replication_factor=factor,
         min_insync_replicas=min(factor, dice.choice((1, 2, 2, 2, 2, 3))),
-        unclean_leader_election="any" if dice.random() < 0.08 else "wait",
+        unclean_leader_election=_policy(dice.random()),
     )
+
+
+def _policy(chance: float) -> str:
+    if chance < 0.06:
+        return "any"
+    return "most_complete" if chance < 0.12 else "wait"

@@ -22,7 +22,10 @@ REQUEST_TYPES: dict[int, type] = {
     m.Kind.METADATA: m.MetadataRequest,
     m.Kind.CREATE_TOPIC: m.CreateTopicRequest,
     m.Kind.INIT_PRODUCER_ID: m.InitProducerIdRequest,
+    m.Kind.ELECT_LEADERS: m.ElectLeadersRequest,
+    m.Kind.ALTER_PARTITION_REASSIGNMENTS: m.AlterReassignmentsRequest,
     m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsRequest,
+    m.Kind.GET_REPLICA_LOG_INFO: m.GetReplicaLogInfoRequest,
 }
 RESPONSE_TYPES: dict[int, type] = {
     m.Kind.PRODUCE: m.ProduceResponse,
@@ -31,7 +34,10 @@ RESPONSE_TYPES: dict[int, type] = {
     m.Kind.METADATA: m.MetadataResponse,
     m.Kind.CREATE_TOPIC: m.CreateTopicResponse,
     m.Kind.INIT_PRODUCER_ID: m.InitProducerIdResponse,
+    m.Kind.ELECT_LEADERS: m.ElectLeadersResponse,
+    m.Kind.ALTER_PARTITION_REASSIGNMENTS: m.AlterReassignmentsResponse,
     m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsResponse,
+    m.Kind.GET_REPLICA_LOG_INFO: m.GetReplicaLogInfoResponse,
 }
 
 

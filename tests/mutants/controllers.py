@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from insync.replication.core import controller as ctl
-from insync.replication.core import transitions
+from insync.replication.core import elections, transitions
 from insync.replication.core.controller import Controller
 from insync.replication.core.records import CONTROLLER_EPOCH_KEY, PartitionRecord, Versioned
 from insync.replication.core.replica import Replica
@@ -126,7 +126,7 @@ def _(patch: Patch) -> None:
 
 @mutant("K13", "elect whoever lives, whatever the policy says")
 def _(patch: Patch) -> None:
-    patch.setattr(Controller, "_unclean_policy", lambda self, partition: transitions.UNCLEAN_ANY)
+    patch.setattr(Controller, "_unclean_policy", lambda self, partition: elections.ANY)
 
 
 @mutant("K14", "take the office of the controller only while nobody has ever held it")

@@ -10,11 +10,11 @@ from insync.replication.core.controller import (
     CommitDone,
     Controller,
     ControllerEffect,
-    CreateTopic,
     ReadView,
-    ReplyCreateTopic,
+    Reply,
     SessionLost,
     ViewChanged,
+    Wish,
 )
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import CreateTopicRequest
@@ -66,9 +66,9 @@ def with_partition(base: ClusterView, versioned: Versioned) -> ClusterView:
     return attrs.evolve(base, partitions={versioned.record.id: versioned})
 
 
-def wish(name: str = "news", request_id: int = 7) -> CreateTopic:
+def wish(name: str = "news", request_id: int = 7) -> Wish:
     request = CreateTopicRequest(name=name, partitions=2, replication_factor=2)
-    return CreateTopic(request_id=request_id, request=request, topic_id=f"id-{request_id}")
+    return Wish(request_id=request_id, request=request, fresh_id=f"id-{request_id}")
 
 
 def only_commit(effects: list[ControllerEffect]) -> Commit:
@@ -77,7 +77,7 @@ def only_commit(effects: list[ControllerEffect]) -> Commit:
 
 
 def replies(effects: list[ControllerEffect]) -> list[tuple[int, int]]:
-    return [(e.request_id, e.response.error) for e in effects if isinstance(e, ReplyCreateTopic)]
+    return [(e.request_id, e.response.error) for e in effects if isinstance(e, Reply)]
 
 
 def created(base: ClusterView, commit: Commit) -> ClusterView:
@@ -175,7 +175,7 @@ def test_wishes_wait_for_each_other_and_none_is_lost(controller: Controller) -> 
 def test_an_impossible_wish_is_refused_with_the_reason(controller: Controller) -> None:
     controller.step(ViewChanged(view=view(5, nodes=(ME,))))
     (reply,) = controller.step(wish())
-    assert isinstance(reply, ReplyCreateTopic)
+    assert isinstance(reply, Reply)
     assert reply.response.error == ErrorCode.INVALID_REPLICATION_FACTOR
     assert "2 replicas" in reply.response.message
 

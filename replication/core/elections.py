@@ -1,0 +1,123 @@
+"""Who leads when nobody is left that certainly has everything: the unclean election policies.
+
+A policy is a pure function of a `Situation`; others than these three are added under the entry point group
+`insync.election_policies`, and chosen by the topic setting `unclean_leader_election`. Before any policy is asked:
+when ISR and eligible replicas are empty and all of the last known eligible ones are registered again, the one
+with the most complete log leads (planned in KIP-966), so that a cluster heals by itself after losing all power.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+
+import attrs
+
+from .records import PartitionRecord
+
+WAIT = "wait"
+MOST_COMPLETE = "most_complete"
+ANY = "any"
+
+
+@attrs.frozen(kw_only=True)
+class LogInfo:
+    """What a replica says of its log (KIP-966, GetReplicaLogInfo); true as long as its leader epoch lasts.
+
+    `leader_epoch` is the one that it has entered: in a leaderless one nothing is appended. `last_epoch` is that
+    of the last batch, -1 in an empty log.
+    """
+
+    incarnation: int
+    leader_epoch: int
+    last_epoch: int
+    log_end_offset: int
+
+    @property
+    def completeness(self) -> tuple[int, int]:
+        """The greater, the more of what was committed is there."""
+        return self.last_epoch, self.log_end_offset
+
+
+@attrs.frozen(kw_only=True)
+class Situation:
+    """A partition that nobody can lead cleanly.
+
+    `live`: incarnation of each living node. `logs`: what replicas told of their logs, each the living process in
+    the record's leader epoch. `asked`: a round of questions in this epoch is over; who has not answered is slow.
+    """
+
+    record: PartitionRecord
+    live: Mapping[int, int]
+    logs: Mapping[int, LogInfo] = MappingProxyType({})
+    asked: bool = False
+
+    @property
+    def living(self) -> list[int]:
+        """The replicas that are alive, in assignment order."""
+        return [node for node in self.record.replicas if node in self.live]
+
+    def most_complete(self, nodes: Iterable[int]) -> int:
+        """Of nodes that told of their logs the one with the greatest (last epoch, LEO), the first of equals."""
+        return max(nodes, key=lambda node: self.logs[node].completeness)
+
+
+@attrs.frozen
+class Elect:
+    """Let this living replica lead; what it does not have is lost."""
+
+    node: int
+
+
+@attrs.frozen
+class Wait:
+    """Nobody leads for now."""
+
+
+@attrs.frozen
+class AskLogs:
+    """Ask these living replicas what they have, then look again."""
+
+    nodes: tuple[int, ...]
+
+
+Verdict = Elect | Wait | AskLogs
+Policy = Callable[[Situation], Verdict]
+
+
+def wait(situation: Situation) -> Verdict:
+    """Nothing is given up: the partition is offline until somebody eligible is back (Kafka's false)."""
+    return Wait()
+
+
+def most_complete(situation: Situation) -> Verdict:
+    """The living replica with the greatest (last epoch, LEO), of those that answer in time."""
+    living = situation.living
+    told = [node for node in living if node in situation.logs]
+    if told and (situation.asked or len(told) == len(living)):
+        return Elect(situation.most_complete(told))
+    return AskLogs(tuple(living)) if living else Wait()
+
+
+def any_(situation: Situation) -> Verdict:
+    """The first living replica in assignment order, at once (Kafka's true)."""
+    living = situation.living
+    return Elect(living[0]) if living else Wait()
+
+
+POLICIES: Mapping[str, Policy] = MappingProxyType({WAIT: wait, MOST_COMPLETE: most_complete, ANY: any_})
+"""Those that are always there."""
+
+
+def decide(situation: Situation, policy: Policy) -> Verdict:
+    """The last known eligible replicas if all of them are back, otherwise what the policy says."""
+    record = situation.record
+    known = [node for node in record.replicas if node in record.last_known_elr]
+    if record.isr or record.elr or not known or any(node not in situation.live for node in known):
+        return policy(situation)
+    if len(known) == 1:
+        return Elect(known[0])
+    if all(node in situation.logs for node in known):
+        return Elect(situation.most_complete(known))
+    verdict = policy(situation) if situation.asked else Wait()
+    return AskLogs(tuple(known)) if isinstance(verdict, Wait) else verdict

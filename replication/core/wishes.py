@@ -1,0 +1,297 @@
+"""What clients ask of the controller: each wish becomes the writes that grant it, or a refusal.
+
+Planning is pure and may be repeated: after a conflict, or when nobody knows whether the writes were done, the
+controller looks at the store again and plans anew, so a plan takes what is there already for granted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+
+import attrs
+
+from . import messages as m
+from . import transitions
+from .elections import POLICIES, AskLogs, Elect, Policy, Situation, most_complete
+from .errors import ErrorCode
+from .records import PartitionRecord, TopicConfig, TopicRecord, Versioned, partition_key, topic_key
+from .topics import TopicError, assign, check_request
+from .types import NO_LEADER, PartitionId
+from .view import ClusterView
+
+Request = m.CreateTopicRequest | m.ElectLeadersRequest | m.AlterReassignmentsRequest
+Response = m.CreateTopicResponse | m.ElectLeadersResponse | m.AlterReassignmentsResponse
+
+
+@attrs.frozen(kw_only=True)
+class Wish:
+    """A client's wish, by way of any node. `fresh_id` is drawn by the host: nobody else has it."""
+
+    request_id: int
+    request: Request
+    fresh_id: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class Put:
+    """One key to write; `version` is the one it must have now (0: it must not exist)."""
+
+    key: str
+    record: object
+    version: int
+    ephemeral: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """Write `puts` in one transaction; once they are stored the answer is `response`."""
+
+    puts: tuple[Put, ...]
+    response: Response
+    reason: str
+
+
+@attrs.frozen(kw_only=True)
+class LogsNeeded:
+    """The wish can be planned only when these replicas have told of their logs."""
+
+    partitions: Mapping[PartitionId, AskLogs]
+
+
+@attrs.frozen(kw_only=True)
+class Knowledge:
+    """What a plan is made from. `situation`: a partition that has no leader, with what is known of its logs.
+
+    `may_ask`: replicas have not been asked for this wish yet.
+    """
+
+    view: ClusterView
+    situation: Callable[[PartitionRecord], Situation]
+    policies: Mapping[str, Policy] = POLICIES
+    may_ask: bool = True
+
+
+Planned = Plan | LogsNeeded | Response
+
+
+def plan(wish: Wish, known: Knowledge) -> Planned:
+    """What grants a wish; a response right away if there is nothing to write."""
+    match wish.request:
+        case m.CreateTopicRequest():
+            return _create_topic(wish.request, wish.fresh_id, known)
+        case m.ElectLeadersRequest(unclean=False):
+            return _elect_preferred(wish.request, known.view)
+        case m.ElectLeadersRequest():
+            return _elect_unclean(wish.request, known)
+        case m.AlterReassignmentsRequest():
+            return _alter_reassignments(wish.request, known.view)
+
+
+def refusal(request: Request, error: ErrorCode, message: str) -> Response:
+    """The answer to a wish of any kind that is not granted as a whole."""
+    match request:
+        case m.CreateTopicRequest():
+            return m.CreateTopicResponse(error=error, message=message)
+        case m.ElectLeadersRequest():
+            return m.ElectLeadersResponse(error=error, message=message)
+        case m.AlterReassignmentsRequest():
+            return m.AlterReassignmentsResponse(error=error, message=message)
+
+
+# Topics
+
+
+def _create_topic(request: m.CreateTopicRequest, topic_id: str, known: Knowledge) -> Planned:
+    view = known.view
+    existing = view.topics.get(request.name)
+    if existing is not None and existing.topic_id == topic_id:
+        return m.CreateTopicResponse(error=ErrorCode.NONE, topic_id=topic_id)
+    if existing is not None:
+        return m.CreateTopicResponse(
+            error=ErrorCode.TOPIC_ALREADY_EXISTS,
+            message=f"topic {request.name!r} exists already: choose another name, or use it as it is",
+        )
+    live = sorted(view.nodes)
+    try:
+        config = check_request(request, live, known.policies)
+    except TopicError as error:
+        return m.CreateTopicResponse(error=error.code, message=error.message)
+    return Plan(
+        puts=tuple(_topic_puts(request, topic_id, config, view)),
+        response=m.CreateTopicResponse(error=ErrorCode.NONE, topic_id=topic_id),
+        reason=f"create topic {request.name}",
+    )
+
+
+def _topic_puts(
+    request: m.CreateTopicRequest, topic_id: str, config: TopicConfig, view: ClusterView
+) -> Iterable[Put]:
+    topic = TopicRecord(
+        name=request.name,
+        topic_id=topic_id,
+        partitions=request.partitions,
+        replication_factor=request.replication_factor,
+        config=config,
+    )
+    yield Put(key=topic_key(request.name), record=topic, version=0)
+    assignment = assign(
+        {node: record.rack for node, record in view.nodes.items()},
+        request.partitions,
+        request.replication_factor,
+        len(view.partitions),
+    )
+    for index, replicas in enumerate(assignment):
+        record = transitions.create(
+            topic=request.name,
+            partition=index,
+            topic_id=topic_id,
+            replicas=replicas,
+            live=view.nodes.keys(),
+            min_insync=config.min_insync_replicas,
+        )
+        record = attrs.evolve(record, controller_epoch=view.controller_epoch)
+        yield Put(key=partition_key(record.id), record=record, version=0)
+
+
+# Elections
+
+
+def _elect_preferred(request: m.ElectLeadersRequest, view: ClusterView) -> Planned:
+    results, changes = [], []
+    for named in _named(request.partitions, view):
+        versioned = view.partitions.get(named)
+        error, message = ErrorCode.NONE, ""
+        if versioned is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        else:
+            record, preferred = versioned.record, versioned.record.replicas[0]
+            elected = transitions.prefer(record, view.live)
+            if elected is not None:
+                changes.append((elected, versioned))
+            elif record.leader == preferred:
+                error = ErrorCode.ELECTION_NOT_NEEDED
+            else:
+                error = ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
+                message = _why_not(record, preferred, view)
+        results.append(_result(named, error, message))
+    response = m.ElectLeadersResponse(error=ErrorCode.NONE, partitions=results)
+    return _plan_or_answer(changes, response, view, "partitions are led by their preferred replica")
+
+
+def _why_not(record: PartitionRecord, preferred: int, view: ClusterView) -> str:
+    if record.leader == NO_LEADER:
+        return "the partition has no leader to take over from"
+    if preferred not in view.nodes:
+        return f"node {preferred} is not alive"
+    return f"node {preferred} is not in the ISR {list(record.isr)}"
+
+
+def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
+    """The most complete of the living replicas leads, whatever the policy of the topic."""
+    view = known.view
+    results, changes = [], []
+    needed: dict[PartitionId, AskLogs] = {}
+    for named in _named(request.partitions, view):
+        versioned = view.partitions.get(named)
+        error, message = ErrorCode.NONE, ""
+        if versioned is None:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif versioned.record.leader != NO_LEADER or transitions.has_clean_leader(
+            versioned.record, view.live
+        ):
+            error, message = ErrorCode.ELECTION_NOT_NEEDED, f"node {versioned.record.leader} leads it"
+        else:
+            situation = attrs.evolve(known.situation(versioned.record), asked=not known.may_ask)
+            verdict = most_complete(situation)
+            if isinstance(verdict, AskLogs) and known.may_ask:
+                needed[named] = verdict
+                continue
+            chosen = verdict.node if isinstance(verdict, Elect) else NO_LEADER
+            elected = transitions.elect(versioned.record, view.live, chosen)
+            if elected is None or elected.leader == NO_LEADER:
+                error = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
+                message = f"none of its replicas {list(versioned.record.replicas)} is alive and answers"
+            else:
+                changes.append((elected, versioned))
+        results.append(_result(named, error, message))
+    if needed:
+        return LogsNeeded(partitions=needed)
+    response = m.ElectLeadersResponse(error=ErrorCode.NONE, partitions=results)
+    return _plan_or_answer(
+        changes, response, view, "partitions are led uncleanly, because somebody asked for it"
+    )
+
+
+def _named(partitions: list[m.PartitionName] | None, view: ClusterView) -> list[PartitionId]:
+    if partitions is None:
+        return sorted(view.partitions)
+    return list(dict.fromkeys(PartitionId(named.topic, named.partition) for named in partitions))
+
+
+def _result(partition: PartitionId, error: ErrorCode, message: str) -> m.PartitionOutcome:
+    return m.PartitionOutcome(
+        topic=partition.topic, partition=partition.partition, error=error, message=message
+    )
+
+
+def _plan_or_answer(
+    changes: list[tuple[PartitionRecord, Versioned]], response: Response, view: ClusterView, what: str
+) -> Planned:
+    if not changes:
+        return response
+    return Plan(
+        puts=tuple([replace(record, versioned, view) for record, versioned in changes]),
+        response=response,
+        reason=f"{len(changes)} {what}",
+    )
+
+
+def replace(record: PartitionRecord, known: Versioned, view: ClusterView) -> Put:
+    """Write a partition record over the one that it was made from."""
+    record = attrs.evolve(record, controller_epoch=view.controller_epoch)
+    return Put(key=partition_key(record.id), record=record, version=known.version)
+
+
+# Reassignments
+
+
+def _alter_reassignments(request: m.AlterReassignmentsRequest, view: ClusterView) -> Planned:
+    results, changes = [], []
+    for named, wanted in {
+        PartitionId(each.topic, each.partition): each for each in request.partitions
+    }.items():
+        versioned = view.partitions.get(named)
+        if versioned is None:
+            error, message = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ""
+        elif wanted.replicas is None:
+            error, message = _cancellable(versioned.record)
+        else:
+            error, message = check_target(wanted.replicas, versioned.record, view.nodes.keys())
+        if versioned is not None and error == ErrorCode.NONE:
+            record = versioned.record
+            target = record.origin if wanted.replicas is None else wanted.replicas
+            moved = transitions.reassign(record, target)
+            if moved is not None:
+                changes.append((moved, versioned))
+        results.append(_result(named, error, message))
+    response = m.AlterReassignmentsResponse(error=ErrorCode.NONE, partitions=results)
+    return _plan_or_answer(changes, response, view, "partitions are reassigned")
+
+
+def _cancellable(record: PartitionRecord) -> tuple[ErrorCode, str]:
+    if record.reassigning:
+        return ErrorCode.NONE, ""
+    return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, f"its replicas are {list(record.replicas)}, and stay so"
+
+
+def check_target(target: list[int], record: PartitionRecord, live: Collection[int]) -> tuple[ErrorCode, str]:
+    """Whether a partition may be moved to `target`: named once each, and alive unless they are replicas already."""
+    message = ""
+    strangers = [node for node in target if node not in live and node not in record.origin]
+    if not target:
+        message = "name at least one node"
+    elif len(set(target)) != len(target):
+        message = f"{target} names a node twice"
+    elif strangers:
+        message = f"node {strangers[0]} is not alive: start it, or choose among {sorted(live)}"
+    return (ErrorCode.INVALID_REPLICA_ASSIGNMENT, message) if message else (ErrorCode.NONE, "")

@@ -1,0 +1,100 @@
+"""Who is elected when nobody certainly has everything: by example, and against a slow second version."""
+
+from __future__ import annotations
+
+import attrs
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from insync.replication.core import elections
+from insync.replication.core.elections import AskLogs, Elect, LogInfo, Situation, Verdict, Wait, decide
+from insync.replication.core.records import PartitionRecord
+
+DARK = PartitionRecord(
+    topic="t", partition=0, topic_id="x", replicas=(3, 1, 2), isr=(), leader_epoch=7, min_insync_replicas=2
+)
+
+
+def info(last_epoch: int, end: int) -> LogInfo:
+    return LogInfo(incarnation=1, leader_epoch=7, last_epoch=last_epoch, log_end_offset=end)
+
+
+def situation(
+    live: tuple[int, ...],
+    logs: dict[int, tuple[int, int]] | None = None,
+    *,
+    known: tuple[int, ...] = (),
+    asked: bool = False,
+) -> Situation:
+    told = {node: info(*log) for node, log in (logs or {}).items()}
+    record = attrs.evolve(DARK, last_known_elr=known)
+    return Situation(record=record, live=dict.fromkeys(live, 1), logs=told, asked=asked)
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("wait", Wait()), ("any", Elect(1)), ("most_complete", AskLogs((1, 2)))],
+)
+def test_the_policies_when_nothing_is_known_yet(policy: str, expected: Verdict) -> None:
+    assert elections.POLICIES[policy](situation((1, 2, 9))) == expected
+
+
+@pytest.mark.parametrize("policy", elections.POLICIES)
+def test_without_a_living_replica_all_wait(policy: str) -> None:
+    assert decide(situation((8, 9), known=(1, 2), asked=True), elections.POLICIES[policy]) == Wait()
+
+
+def test_a_later_epoch_counts_for_more_than_a_longer_log() -> None:
+    logs = {1: (4, 100), 2: (5, 60), 3: (5, 59)}
+    assert elections.most_complete(situation((1, 2, 3), logs)) == Elect(2)
+
+
+def test_the_most_complete_waits_for_all_living_until_the_round_is_over() -> None:
+    logs = {2: (5, 60)}
+    assert elections.most_complete(situation((1, 2), logs)) == AskLogs((1, 2))
+    assert elections.most_complete(situation((1, 2), logs, asked=True)) == Elect(2)
+    assert elections.most_complete(situation((1, 2), asked=True)) == AskLogs((1, 2))
+
+
+def test_the_last_known_eligible_ones_are_compared_when_all_of_them_are_back() -> None:
+    logs = {1: (5, 60), 2: (5, 61)}
+    assert decide(situation((1, 3), known=(1, 2)), elections.wait) == Wait()
+    assert decide(situation((1, 2), known=(1, 2)), elections.wait) == AskLogs((1, 2))
+    assert decide(situation((1, 2, 3), {**logs, 3: (9, 99)}, known=(1, 2)), elections.wait) == Elect(2)
+    assert decide(situation((2, 3), known=(2,)), elections.wait) == Elect(2)
+
+
+def test_if_they_do_not_answer_the_policy_decides_and_wait_asks_again() -> None:
+    silent = situation((1, 2, 3), {1: (5, 60)}, known=(1, 2), asked=True)
+    assert decide(silent, elections.wait) == AskLogs((1, 2))
+    assert decide(silent, elections.any_) == Elect(3)
+    assert decide(silent, elections.most_complete) == Elect(1)
+
+
+def test_while_somebody_is_eligible_the_last_known_are_no_resort() -> None:
+    waiting = attrs.evolve(situation((1, 2), known=(2,)), record=attrs.evolve(DARK, elr=(1,)))
+    assert decide(waiting, elections.wait) == Wait()
+
+
+logs = st.dictionaries(st.integers(1, 3), st.tuples(st.integers(-1, 3), st.integers(0, 3)))
+
+
+@hypothesis.settings(deadline=None)
+@hypothesis.given(st.sets(st.integers(1, 4)), logs, st.sets(st.integers(1, 3)), st.booleans())
+def test_whoever_is_elected_lives_and_nobody_who_told_has_more(
+    live: set[int], told: dict[int, tuple[int, int]], known: set[int], asked: bool
+) -> None:
+    heard = {node: log for node, log in told.items() if node in live}
+    order = tuple(node for node in DARK.replicas if node in known)
+    verdict = decide(situation(tuple(live), heard, known=order, asked=asked), elections.most_complete)
+    replicas = live & {1, 2, 3}
+    if isinstance(verdict, Elect):
+        rivals = known if known and known <= live and (len(known) == 1 or known <= heard.keys()) else replicas
+        best = max((heard[node] for node in rivals if node in heard), default=None)
+        assert verdict.node in rivals
+        assert best is None or len(rivals) == 1 or heard[verdict.node] == best
+    elif isinstance(verdict, AskLogs):
+        assert set(verdict.nodes) <= replicas and not set(verdict.nodes) <= heard.keys()
+    else:
+        assert not replicas
