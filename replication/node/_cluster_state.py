@@ -16,6 +16,7 @@ from ..core import events as ev
 from ..core import records as rec
 from ..core.types import PartitionId
 from ..core.view import ClusterView
+from ..core.wishes import Request
 from ..metadata import Entry, MetadataError, MetadataStore, Session, SessionExpiredError
 from ._peers import LogQuestions
 from ._policies import election_policies
@@ -138,7 +139,7 @@ class ClusterState:
     def is_controller(self) -> bool:
         return self._controller.active
 
-    def grant(self, request: ctl.Request, reply: Callable[[ctl.Response], None]) -> None:
+    def grant(self, request: Request, reply: Callable[[ctl.Response], None]) -> None:
         """Ask our own controller, as soon as it knows of every node that is there now; `reply` is called once."""
         self._next_request += 1
         self._wishes[self._next_request] = reply

@@ -11,11 +11,11 @@ import trio
 from ...storage import StorageError
 from ...transport import Connection, Identity, Request, TransportError
 from .. import wire
-from ..core import controller as ctl
 from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 from ..core.view import ClusterView
+from ..core.wishes import Request as WishRequest
 from ..core.wishes import refusal
 from ..metadata import MetadataError
 from ._cluster_state import ClusterState
@@ -128,13 +128,13 @@ class Handlers:
 
     def _wish(self, request: Request) -> None:
         """What only the controller can grant: ours does, or the request is passed on to it."""
-        message: ctl.Request = wire.decode_request(request.kind, request.body)
+        message: WishRequest = wire.decode_request(request.kind, request.body)
         if self._state.is_controller or message.forwarded:
             self._state.grant(message, lambda response: request.reply(wire.encode(response)))
         else:
             self._nursery.start_soon(self._forward, request, message)
 
-    async def _forward(self, request: Request, message: ctl.Request) -> None:
+    async def _forward(self, request: Request, message: WishRequest) -> None:
         """Pass a wish on to the controller; if there is none, or it is out of reach, the client asks again."""
         view = self._replicas.view
         node = view.nodes.get(view.controller.node_id) if view.controller is not None else None
