@@ -137,6 +137,17 @@ class WrongNodeError(LogDirectoryError):
         self.expected = expected
 
 
+class DuplicateLogError(LogDirectoryError):
+    """A partition has a folder in two log directories of one node."""
+
+    def __init__(self, partition: str, one: str, other: str) -> None:
+        super().__init__(
+            f"{partition} has a folder both in {one} and in {other}: move one of them out of "
+            f"the log directories (the shorter one, if in doubt), then start the node again"
+        )
+        self.partition = partition
+
+
 class WrongTopicIdError(StorageError):
     """The partition's folder was written by an earlier topic of the same name."""
 

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,18 +24,29 @@ class NodeProcess:
     endpoint: str
 
     @classmethod
-    def start(cls, node_id: int, folder: Path, *options: str) -> NodeProcess:
+    def start(
+        cls,
+        node_id: int,
+        folder: Path,
+        *options: str,
+        data_dirs: Sequence[Path] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> NodeProcess:
+        """`data_dirs`: in place of the one folder that a node has by default."""
+        where = [
+            part for each in data_dirs or (folder / f"node-{node_id}",) for part in ("--data-dir", str(each))
+        ]
         process = subprocess.Popen(
             [
                 sys.executable,
                 *("-m", "insync.replication.cli", "node", "--json"),
-                *("--node-id", str(node_id), "--data-dir", str(folder / f"node-{node_id}")),
+                *("--node-id", str(node_id), *where),
                 *("--store", f"sqlite://{folder / 'meta.db'}", *options),
             ],
             stdout=subprocess.PIPE,
             stderr=(folder / f"node-{node_id}.err").open("a"),
             text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
         )
         assert process.stdout is not None
         line = process.stdout.readline()

@@ -24,12 +24,13 @@ PARENT_GRACE = 10.0
 def node(
     *,
     node_id: int,
-    data_dir: Path,
+    data_dir: tuple[Path, ...],
     store: str,
     listen: tuple[str, ...] = ("tcp://127.0.0.1:0",),
     cluster_id: str | None = None,
     rack: str | None = None,
     session_timeout_ms: int = 1000,
+    storage_stall_timeout_ms: int = 15000,
     secret_file: Path | None = None,
     allow_insecure: Flag = False,
     log_level: Literal["debug", "info", "warning", "error"] = "info",
@@ -49,7 +50,8 @@ def node(
     node_id
         Number of this node, unique in the cluster, the same at every start.
     data_dir
-        Folder for this node's logs; made if absent. It belongs to this node of this cluster.
+        Folder for this node's logs; made if absent. It belongs to this node of this cluster. Give it several times
+        for several devices: partitions are spread over them, and one that fails takes only its own with it.
     store
         URL of the metadata store, e.g. sqlite:///srv/meta.db (an absolute path).
     listen
@@ -60,6 +62,8 @@ def node(
         Where the node stands, told to clients.
     session_timeout_ms
         How long the node may be silent before the others take over from it.
+    storage_stall_timeout_ms
+        A folder that takes longer over one write is not used any more.
     secret_file
         File with the cluster's secret, the same in nodes and clients; else INSYNC_SECRET_FILE or INSYNC_SECRET.
     allow_insecure
@@ -80,12 +84,13 @@ def node(
         _stop_when_stdin_ends()
     given: dict[str, Any] = {
         "node_id": node_id,
-        "data_dir": data_dir,
+        "log_dirs": data_dir,
         "store": store,
         "listeners": listen,
         "cluster_id": cluster_id,
         "rack": rack or "",
         "session_timeout_ms": session_timeout_ms,
+        "storage_stall_timeout_ms": storage_stall_timeout_ms,
         "secret_file": secret_file,
         "allow_insecure": allow_insecure,
     }

@@ -230,9 +230,9 @@ class Controller:
 
     def _elect_leaders(self) -> bool:
         """Bring partition records in line with the nodes that are alive; whether there was anything to do."""
-        live = self._view.live
         puts = []
         for partition, versioned in self._view.partitions.items():
+            live = self._view.live_for(partition)
             record = self._next_record(partition, versioned.record, live)
             if record is not None:
                 puts.append(replace(record, versioned, self._view))
@@ -266,7 +266,7 @@ class Controller:
         return topic.config.unclean_leader_election if topic is not None else WAIT
 
     def _situation(self, record: PartitionRecord) -> Situation:
-        live = self._view.live
+        live = self._view.live_for(record.id)
         logs = {
             node: info
             for node, info in self._logs.get(record.id, {}).items()

@@ -330,7 +330,7 @@ class LeaderRole:
         follower = self.followers[node]
         log = self._replica.log
         if node not in self._replica.live:
-            return "its node is not alive"
+            return "its node is not alive, or its log directory there is offline"
         if follower.log_end_offset < 0:
             return "it has not fetched in this leader epoch"
         if not self.eligible(follower):

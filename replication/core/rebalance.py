@@ -23,7 +23,7 @@ def plan(view: ClusterView, imbalance_percentage: int) -> list[tuple[PartitionRe
             continue
         for versioned in elsewhere:
             record = versioned.record
-            moved = None if record.reassigning else transitions.prefer(record, view.live)
+            moved = None if record.reassigning else transitions.prefer(record, view.live_for(record.id))
             if moved is not None:
                 changes.append((moved, versioned))
     return changes

@@ -56,19 +56,31 @@ class NodeRecord(HolderRecord):
 
     endpoints: tuple[str, ...]
     rack: str = ""
+    offline: frozenset[PartitionId] = frozenset()
+    """Replicas that the node has and cannot use, because a log directory of it is offline: as if it were not
+    alive, for these alone."""
+
+
+@attrs.frozen(kw_only=True)
+class DirectoryProof:
+    """The last process that wrote to a log directory without a failure, and the boot of the machine it ran in."""
+
+    directory_id: str
+    incarnation: int
+    boot_id: str
 
 
 @attrs.frozen(kw_only=True)
 class IncarnationRecord:
-    """How often a node's process has started, and where its last process kept its data.
+    """How often a node's process has started, and in which log directories its data is whole.
 
-    The next process proves with `boot_id` and `directory_id` that a kill lost no written page.
+    The next process proves with `directories` that a kill lost no written page. One whose device failed is taken
+    out: pages that could not be written are gone, though the machine has not been restarted.
     """
 
     node_id: int
     incarnation: int
-    boot_id: str = ""
-    directory_id: str = ""
+    directories: tuple[DirectoryProof, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

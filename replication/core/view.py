@@ -25,5 +25,13 @@ class ClusterView:
 
     @property
     def live(self) -> dict[int, int]:
-        """Incarnation of each living node."""
+        """Incarnation of each living node, whatever is wrong with its log directories."""
         return {node_id: record.incarnation for node_id, record in self.nodes.items()}
+
+    def live_for(self, partition: PartitionId) -> dict[int, int]:
+        """Incarnation of each living node that can use what it has of the partition, if it has any."""
+        return {
+            node_id: record.incarnation
+            for node_id, record in self.nodes.items()
+            if partition not in record.offline
+        }

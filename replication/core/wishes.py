@@ -165,7 +165,7 @@ def _elect_preferred(request: m.ElectLeadersRequest, view: ClusterView) -> Plann
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         else:
             record, preferred = versioned.record, versioned.record.replicas[0]
-            elected = transitions.prefer(record, view.live)
+            elected = transitions.prefer(record, view.live_for(named))
             if elected is not None:
                 changes.append((elected, versioned))
             elif record.leader == preferred:
@@ -197,7 +197,7 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
         if versioned is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif versioned.record.leader != NO_LEADER or transitions.has_clean_leader(
-            versioned.record, view.live
+            versioned.record, view.live_for(named)
         ):
             error, message = ErrorCode.ELECTION_NOT_NEEDED, f"node {versioned.record.leader} leads it"
         else:
@@ -207,7 +207,7 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
                 needed[named] = verdict
                 continue
             chosen = verdict.node if isinstance(verdict, Elect) else NO_LEADER
-            elected = transitions.elect(versioned.record, view.live, chosen)
+            elected = transitions.elect(versioned.record, view.live_for(named), chosen)
             if elected is None or elected.leader == NO_LEADER:
                 error = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
                 message = f"none of its replicas {list(versioned.record.replicas)} is alive and answers"

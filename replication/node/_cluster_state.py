@@ -91,6 +91,12 @@ def _eviction(
     return compares, deletes
 
 
+def _may_join(entry: Entry, incarnation: int, partition: PartitionId) -> bool:
+    """Whether a registration is still that of the process that caught up, with its log directory in use."""
+    record = wire.decode_record(rec.NodeRecord, entry.value)
+    return record.incarnation == incarnation and partition not in record.offline
+
+
 def _record_class(key: str) -> type | None:
     if key.startswith(rec.NODES_PREFIX):
         return rec.NodeRecord
@@ -239,10 +245,7 @@ class ClusterState:
         try:
             for node_id, incarnation in proposal.joining:
                 entry = (await self._store.get(rec.node_key(node_id))).entry
-                if (
-                    entry is None
-                    or wire.decode_record(rec.NodeRecord, entry.value).incarnation != incarnation
-                ):
+                if entry is None or not _may_join(entry, incarnation, host.partition):
                     return refused
                 compares.append(store_api.ValueIs(rec.node_key(node_id), entry.value))
             put = store_api.Put(key, wire.encode_record(proposal.record))

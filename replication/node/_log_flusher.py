@@ -16,13 +16,13 @@ log = logging.getLogger("insync.node")
 CHECK_INTERVAL = 1.0
 """Seconds between two looks at which logs are due, unless one says so itself."""
 
-Failed = Callable[[tuple[str, int], str], None]
+Failed = Callable[[tuple[str, int], StorageError], None]
 
 
 class LogFlusher:
     """One thread for one log directory; start it with `start`, end it with `stop`.
 
-    `failed(partition, reason)` is called on the event loop for a log that cannot be flushed; `died` with an error
+    `failed(partition, error)` is called on the event loop for a log that cannot be flushed; `died` with an error
     that nobody expected, after which nothing is flushed any more.
     """
 
@@ -39,7 +39,9 @@ class LogFlusher:
         self._died = died
         self._due = threading.Event()
         self._stopping = False
-        self._thread = threading.Thread(target=self._run, name="insync-flush", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f"insync-flush-{directory.path.name}", daemon=True
+        )
         self._token: trio.lowlevel.TrioToken | None = None
         self._stopped = trio.Event()
 
@@ -54,8 +56,7 @@ class LogFlusher:
             return
         self._stopping = True
         self._due.set()
-        with trio.CancelScope(shield=True):
-            await self._stopped.wait()
+        await self._stopped.wait()
 
     def _run(self) -> None:
         assert self._token is not None
@@ -77,4 +78,4 @@ class LogFlusher:
             log.warning("the recovery points could not be written down: %s", error)
             return
         for partition, failure in failures.items():
-            self._token.run_sync_soon(self._failed, partition, str(failure))
+            self._token.run_sync_soon(self._failed, partition, failure)

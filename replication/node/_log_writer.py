@@ -20,13 +20,18 @@ from ...storage import Chunk, Log, StorageError
 Completion = Callable[[], None]
 
 
+def _nothing() -> None:
+    pass
+
+
 @attrs.frozen(slots=True)
 class AppendWork:
-    """Append `chunk` to the log of `lane`; then call `done()` on the event loop."""
+    """Append `chunk` to the log of `lane`; then call `done()` on the event loop, or `dropped()` if it was not done."""
 
     lane: Lane
     chunk: Chunk
     done: Completion
+    dropped: Completion = _nothing
 
 
 @attrs.frozen(slots=True)
@@ -43,11 +48,23 @@ Work = AppendWork | CallWork
 
 @attrs.define(eq=False, slots=True)
 class Lane:
-    """The work of one log. After a failure the work that was queued behind it is dropped unheard."""
+    """The work of one log. After a failure the work that was queued behind it is dropped."""
 
-    failed: Callable[[str], None]
+    failed: Callable[[StorageError], None]
     log: Log | None = None
     broken: bool = False
+    """No more of its work is begun; the thread sets it on a failure."""
+    closed: bool = False
+    """Nothing more is told of it, not even of what was done; set on the event loop, with `broken`."""
+
+
+@attrs.frozen(slots=True)
+class Told:
+    """What is to be called on the event loop for a lane; `instead` if that has been closed meanwhile."""
+
+    lane: Lane
+    call: Completion
+    instead: Completion = _nothing
 
 
 class LogWriter:
@@ -60,6 +77,9 @@ class LogWriter:
     def __init__(self, name: str, after: Completion, died: Callable[[Exception], None]) -> None:
         self.has_failed = False
         """Whether some work was not done as asked."""
+        self.under_way = 0
+        """Number of the piece of work that has begun and not ended; 0 if there is none."""
+        self._count = 0
         self._after = after
         self._died = died
         self._silent = False
@@ -89,8 +109,7 @@ class LogWriter:
             return
         self._stopping = True
         self._wake.set()
-        with trio.CancelScope(shield=True):
-            await self._stopped.wait()
+        await self._stopped.wait()
 
     def _run(self) -> None:
         assert self._token is not None
@@ -109,8 +128,8 @@ class LogWriter:
             self._wake.clear()
             stopping = self._stopping
             while self._queue:
-                completions = self._carry_out(self._take_all())
-                self._token.run_sync_soon(self._deliver, completions)
+                told = self._carry_out(self._take_all())
+                self._token.run_sync_soon(self._deliver, told)
             if stopping:
                 return
 
@@ -120,52 +139,69 @@ class LogWriter:
             taken.append(self._queue.popleft())
         return taken
 
-    def _carry_out(self, batch: Sequence[Work]) -> list[Completion]:
+    def _carry_out(self, batch: Sequence[Work]) -> list[Told]:
         """Appends that follow one another in one log go to disk in one gathered write."""
-        completions: list[Completion] = []
+        told: list[Told] = []
         runs: dict[Lane, list[AppendWork]] = {}
         for work in batch:
             if isinstance(work, AppendWork):
                 runs.setdefault(work.lane, []).append(work)
             else:
-                self._append_run(work.lane, runs.pop(work.lane, []), completions)
-                self._call(work, completions)
+                self._append_run(work.lane, runs.pop(work.lane, []), told)
+                self._call(work, told)
         for lane, run in runs.items():
-            self._append_run(lane, run, completions)
-        return completions
+            self._append_run(lane, run, told)
+        return told
 
-    def _append_run(self, lane: Lane, run: list[AppendWork], completions: list[Completion]) -> None:
-        if not run or lane.broken:
+    def _append_run(self, lane: Lane, run: list[AppendWork], told: list[Told]) -> None:
+        if not run:
+            return
+        if lane.broken:
+            told.extend(Told(lane, work.dropped, work.dropped) for work in run)
             return
         assert lane.log is not None
+        self._begin()
         try:
             lane.log.append([work.chunk for work in run])
         except StorageError as error:
-            self._fail(lane, error, completions)
-            return
-        completions.extend(work.done for work in run)
+            told.extend(Told(lane, work.dropped, work.dropped) for work in run)
+            self._fail(lane, error, told)
+        else:
+            told.extend(Told(lane, work.done, work.dropped) for work in run)
+        finally:
+            self.under_way = 0
 
-    def _call(self, work: CallWork, completions: list[Completion]) -> None:
+    def _call(self, work: CallWork, told: list[Told]) -> None:
         if work.lane.broken:
             return
+        self._begin()
         try:
             result = work.function()
         except StorageError as error:
-            self._fail(work.lane, error, completions)
+            self._fail(work.lane, error, told)
         else:
-            completions.append(partial(work.done, result))
+            told.append(Told(work.lane, partial(work.done, result)))
+        finally:
+            self.under_way = 0
 
-    def _fail(self, lane: Lane, error: StorageError, completions: list[Completion]) -> None:
+    def _begin(self) -> None:
+        self._count += 1
+        self.under_way = self._count
+
+    def _fail(self, lane: Lane, error: StorageError, told: list[Told]) -> None:
         lane.broken = True
         self.has_failed = True
-        completions.append(partial(lane.failed, str(error)))
+        told.append(Told(lane, partial(lane.failed, error)))
 
-    def _deliver(self, completions: Sequence[Completion]) -> None:
+    def _deliver(self, told: Sequence[Told]) -> None:
         if self._silent:
             return
         try:
-            for complete in completions:
-                complete()
+            for each in told:
+                if each.lane.closed:
+                    each.instead()
+                else:
+                    each.call()
             self._after()
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
             self.has_failed = True

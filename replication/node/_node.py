@@ -11,13 +11,15 @@ from typing import Self
 
 import trio
 
-from ...storage import LogDirectory, LogSettings, StorageError
+from ...storage import StorageError
 from ...transport import Identity, Security, TransportError, serve
 from ..metadata import MetadataError, MetadataStore, open_store
 from ._cluster_state import ClusterState, ViewReader
+from ._directories import Home, Offline
+from ._found import Found
 from ._handlers import Handlers
 from ._registration import Registration, found_or_join
-from ._replicas import Replicas, open_existing, what_remains
+from ._replicas import Replicas
 from .errors import LogDirectoryFailedError, NodeError, NodeStartError
 from .settings import NodeSettings
 
@@ -89,37 +91,26 @@ class Node:
             security = Security.load(secret_file=settings.secret_file, allow_insecure=settings.allow_insecure)
             store = await stack.enter_async_context(open_store(settings.store))
             self.cluster_id = await found_or_join(store, settings.cluster_id)
-            directory = await trio.to_thread.run_sync(self._open_directory)
-            stack.push_async_callback(self._stop_logs, directory)
+            found = await trio.to_thread.run_sync(Found.open_directories, settings, self.cluster_id)
+            stack.push_async_callback(self._stop_logs, found)
             view = ViewReader().read(await store.list("/"))
-            logs = await trio.to_thread.run_sync(open_existing, directory, view)
+            await trio.to_thread.run_sync(found.open_logs, view, self.node_id)
             registration = await Registration.prepare(
                 store,
                 node_id=self.node_id,
-                directory_id=directory.directory_id,
-                stopped_clean=directory.previous_broker_epoch if directory.was_clean else None,
                 rack=settings.rack,
-                remains=partial(what_remains, logs, directory.high_watermarks()),
+                holdings=found.holdings(found.offline),
             )
             self.incarnation = registration.incarnation
             nursery = await stack.enter_async_context(trio.open_nursery())
-            replicas = self._replicas = Replicas(settings, directory, self.incarnation, nursery)
+            replicas = self._replicas = Replicas(settings, found, self.incarnation, nursery)
             stack.callback(nursery.cancel_scope.cancel)
-            stack.callback(replicas.writer.fall_silent)
-            replicas.adopt(logs)
+            stack.callback(replicas.directories.fall_silent)
+            replicas.adopt(found)
             replicas.fetchers.security = security
             await self._go_live(stack, store, registration, replicas, nursery)
         except (StorageError, TransportError, MetadataError, OSError) as error:
             raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error
-
-    def _open_directory(self) -> LogDirectory:
-        settings = LogSettings(
-            flush_interval_messages=self.settings.flush_interval_messages,
-            flush_interval_ms=self.settings.flush_interval_ms,
-        )
-        return LogDirectory(
-            self.settings.data_dir, cluster_id=self.cluster_id, node_id=self.node_id, settings=settings
-        )
 
     async def _go_live(
         self,
@@ -130,8 +121,7 @@ class Node:
         nursery: trio.Nursery,
     ) -> None:
         settings = self.settings
-        replicas.writer.start()
-        replicas.flusher.start()
+        replicas.directories.start()
         identity = Identity(cluster_id=self.cluster_id, node_id=self.node_id, incarnation=self.incarnation)
         replicas.fetchers.identity = identity
         session = await store.open_session(settings.session_timeout_ms)
@@ -150,10 +140,13 @@ class Node:
         self._registered = True
         nursery.start_soon(replicas.timers.run)
         nursery.start_soon(replicas.tick)
-        nursery.start_soon(replicas.checkpoint)
+        nursery.start_soon(replicas.directories.watch)
+        for home in replicas.directories:
+            nursery.start_soon(replicas.directories.checkpoint, home)
         nursery.start_soon(state.follow)
         nursery.start_soon(state.rebalance)
         nursery.start_soon(self._keep_registered, store, registration, state)
+        nursery.start_soon(self._tell_offline, registration, state, replicas.offline)
         nursery.start_soon(self._watch_failure, replicas, nursery)
         stack.push_async_callback(_end_session, state)
         await state.ready.wait()
@@ -180,38 +173,71 @@ class Node:
                 continue
             state.read_again()
 
+    async def _tell_offline(self, registration: Registration, state: ClusterState, offline: Offline) -> None:
+        """Have others lead what is in log directories that went offline, though we are alive."""
+        while True:
+            await offline.changed.wait()
+            offline.changed = trio.Event()
+            while not await self._try_tell_offline(registration, state, offline):
+                await trio.sleep(self.settings.session_timeout_ms / 1000 / RENEWALS_PER_TIMEOUT)
+            offline.is_told.set()
+
+    async def _try_tell_offline(
+        self, registration: Registration, state: ClusterState, offline: Offline
+    ) -> bool:
+        try:
+            return await registration.tell_offline(state.session, self.endpoints, offline.untrusted)
+        except MetadataError as error:
+            log.warning("node %d cannot tell which partitions are offline: %s", self.node_id, error)
+            return False
+
     async def _watch_failure(self, replicas: Replicas, nursery: trio.Nursery) -> None:
         await replicas.failed.wait()
         self._failed = replicas.failure
+        if replicas.offline.untrusted:
+            # The next process must not take what is left for all that was written.
+            with trio.move_on_after(self.settings.session_timeout_ms / 1000):
+                await replicas.offline.is_told.wait()
         nursery.cancel_scope.cancel()
 
-    async def _stop_logs(self, directory: LogDirectory) -> None:
+    async def _stop_logs(self, found: Found) -> None:
         """All that was asked of the logs is done, then they are closed; cleanly, unless one has failed.
 
         The marker of a clean stop names the process that it vouches for. One that never registered can vouch for
         nothing itself: it leaves its predecessor's marker, or the lack of one, as it was.
         """
-        replicas = self._replicas
         with trio.CancelScope(shield=True):
-            if replicas is not None:
-                await replicas.writer.stop()
-                await replicas.flusher.stop()
-            clean = self._registered or directory.was_clean
-            if replicas is not None and (replicas.failure is not None or replicas.writer.has_failed):
-                clean = False
-            close = partial(
-                directory.close,
-                clean,
-                high_watermarks=replicas.high_watermarks() if replicas is not None else None,
-                broker_epoch=self.incarnation if self._registered else directory.previous_broker_epoch,
-            )
-            try:
-                await trio.to_thread.run_sync(close)
-            except StorageError as error:
-                raise LogDirectoryFailedError(
-                    f"log directory {self.settings.data_dir} could not be closed cleanly, so the next start "
-                    f"checks all of it: {error}"
-                ) from error
+            if self._replicas is None:
+                await trio.to_thread.run_sync(found.close)
+                return
+            await self._replicas.directories.stop_threads()
+            failures = [await self._close(home) for home in self._replicas.directories]
+        for failure in filter(None, failures):
+            raise failure
+
+    async def _close(self, home: Home) -> LogDirectoryFailedError | None:
+        """Let a directory go; one that is offline as far as it can be done at once."""
+        assert self._replicas is not None
+        directory = home.directory
+        clean = self._registered or directory.was_clean
+        if self._replicas.failure is not None or home.failure or home.writer.has_failed:
+            clean = False
+        close = partial(
+            directory.close,
+            clean,
+            high_watermarks=self._replicas.high_watermarks(home.partitions),
+            broker_epoch=self.incarnation if self._registered else directory.previous_broker_epoch,
+        )
+        try:
+            with trio.move_on_after(0.5) if home.is_stuck else trio.CancelScope():
+                await trio.to_thread.run_sync(close, abandon_on_cancel=True)
+        except StorageError as error:
+            if not home.failure:
+                return LogDirectoryFailedError(
+                    f"log directory {home.path} could not be closed cleanly, so the next start checks all of "
+                    f"it: {error}"
+                )
+        return None
 
 
 async def _either(*events: trio.Event) -> None:

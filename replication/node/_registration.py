@@ -4,14 +4,18 @@ All of it is one transaction. A process that has replaced another under the same
 of its predecessor; one that cannot prove that it has every byte its predecessor wrote leaves ISR and ELR as well
 (KAFKA-15586, KAFKA-18106). Two proofs are good: a clean stop, or the same log directory under the same boot of the
 machine, because a killed process loses no written page. Neither covers a partition whose folder was moved away, or
-whose log ends before what its own checkpoint says is committed.
+whose log ends before what its own checkpoint says is committed; nor a log directory that failed while it was
+written to (its pages may be gone), unless it merely was full.
+
+Partitions in a log directory that is offline are named in the node's registration; for them alone the node counts
+as not alive.
 """
 
 from __future__ import annotations
 
 import enum
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import attrs
@@ -66,6 +70,32 @@ class Remains(enum.Enum):
 
 
 @attrs.frozen(kw_only=True)
+class Evidence:
+    """What one log directory, locked by this process, has to say of its former one."""
+
+    directory_id: str
+    stopped_clean: int | None
+    """The process that the directory's marker of a clean stop vouches for; None without a marker."""
+
+
+@attrs.frozen(kw_only=True)
+class Holdings:
+    """What this process has found in its log directories.
+
+    remains: what is left of a partition's log, whatever directory it is in.
+    home: the directory id of a partition; None if no directory has it.
+    offline: partitions that are, or may be, in a directory that is offline, as of the time of the call.
+    """
+
+    directories: tuple[Evidence, ...]
+    some_offline: bool
+    """Whether a configured directory could not be used at the start."""
+    remains: Callable[[PartitionId], Remains]
+    home: Callable[[PartitionId], str | None]
+    offline: Callable[[], frozenset[PartitionId]]
+
+
+@attrs.frozen(kw_only=True)
 class Registration:
     """What this process says of itself in the store."""
 
@@ -73,11 +103,8 @@ class Registration:
     node_id: int
     incarnation: int
     boot_id: str
-    directory_id: str
-    stopped_clean: int | None
-    """The process that the directory's marker of a clean stop vouches for; None without a marker."""
     rack: str
-    remains: Callable[[PartitionId], Remains]
+    holdings: Holdings
 
     @classmethod
     async def prepare(
@@ -85,10 +112,8 @@ class Registration:
         store: MetadataStore,
         *,
         node_id: int,
-        directory_id: str,
-        stopped_clean: int | None,
         rack: str,
-        remains: Callable[[PartitionId], Remains],
+        holdings: Holdings,
     ) -> Registration:
         """Take the next incarnation in mind; `enter` makes it true or fails."""
         former = await _former(store, node_id)
@@ -97,10 +122,8 @@ class Registration:
             node_id=node_id,
             incarnation=1 if former is None else former.incarnation + 1,
             boot_id=boot_id(),
-            directory_id=directory_id,
-            stopped_clean=stopped_clean,
             rack=rack,
-            remains=remains,
+            holdings=holdings,
         )
 
     async def enter(self, session: Session, endpoints: list[str], patience: float) -> int:
@@ -159,11 +182,11 @@ class Registration:
         record = rec.IncarnationRecord(
             node_id=self.node_id,
             incarnation=self.incarnation,
-            boot_id=self.boot_id,
-            directory_id=self.directory_id,
+            directories=self._proofs(former),
         )
         puts: list[store_api.Operation] = [store_api.Put(key, wire.encode_record(record))]
-        intact = former is not None and self._has_all_of(former)
+        whole = self._whole_directories(former)
+        offline = self.holdings.offline()
         for partition_key, entry in listing.entries.items():
             if not partition_key.startswith(rec.PARTITIONS_PREFIX):
                 continue
@@ -172,31 +195,84 @@ class Registration:
                 continue
             # Compared also where nothing changes: a leader may be about to store our predecessor as in sync.
             compares.append(store_api.VersionIs(partition_key, entry.version))
-            changed = self._change(partition, intact)
+            if partition.id in offline:
+                # Nothing is known of it; as long as it is offline it neither leads nor is in sync.
+                continue
+            changed = self._change(partition, whole)
             if changed is not None:
                 puts.append(store_api.Put(partition_key, wire.encode_record(changed)))
         return compares, puts
 
-    def _change(self, partition: rec.PartitionRecord, intact: bool) -> rec.PartitionRecord | None:
+    def _change(self, partition: rec.PartitionRecord, whole: frozenset[str]) -> rec.PartitionRecord | None:
         """What our coming back means for one partition."""
-        remains = self.remains(partition.id)
-        if intact and remains is Remains.ALL:
+        remains = self.holdings.remains(partition.id)
+        if remains is Remains.ALL and self.holdings.home(partition.id) in whole:
             return transitions.restarted(partition, self.node_id)
         return transitions.forget(partition, self.node_id, has_nothing=remains is Remains.NOTHING)
 
-    def _has_all_of(self, former: rec.IncarnationRecord) -> bool:
-        same_boot = self.boot_id == former.boot_id
-        clean = self.stopped_clean == former.incarnation
-        return self.directory_id == former.directory_id and (clean or same_boot)
+    def _whole_directories(self, former: rec.IncarnationRecord | None) -> frozenset[str]:
+        """The directories that have all that was written to them, as far as can be proved."""
+        known = former.directories if former is not None else ()
+        return frozenset(
+            proof.directory_id
+            for proof in known
+            for found in self.holdings.directories
+            if found.directory_id == proof.directory_id
+            and (found.stopped_clean == proof.incarnation or self.boot_id == proof.boot_id)
+        )
+
+    def _proofs(self, former: rec.IncarnationRecord | None) -> tuple[rec.DirectoryProof, ...]:
+        """Our directories from now on; and, as they were, those that may be among the ones we cannot use today."""
+        ours = [each.directory_id for each in self.holdings.directories]
+        known = former.directories if former is not None and self.holdings.some_offline else ()
+        return (
+            *(
+                rec.DirectoryProof(directory_id=each, incarnation=self.incarnation, boot_id=self.boot_id)
+                for each in ours
+            ),
+            *(proof for proof in known if proof.directory_id not in ours),
+        )
 
     def _replaces(self, listing: store_api.Listing) -> bool:
-        """Whether the registered process is certainly dead: it held the lock that we hold on its directory."""
+        """Whether the registered process is certainly dead: it held the lock that we hold on a directory."""
         former = _decode_former(listing.entries.get(rec.incarnation_key(self.node_id)))
-        return former is not None and former.directory_id == self.directory_id
+        ours = {each.directory_id for each in self.holdings.directories}
+        return former is not None and any(
+            proof.directory_id in ours and proof.incarnation == former.incarnation
+            for proof in former.directories
+        )
+
+    async def tell_offline(self, session: Session, endpoints: list[str], failed: Collection[str]) -> bool:
+        """Register what is offline by now; `failed` directories are not proof of anything any more.
+
+        Returns whether that was stored. It is not while we are not registered.
+        """
+        node_key, own_key = rec.node_key(self.node_id), rec.incarnation_key(self.node_id)
+        entries = (await self.store.list("/")).entries
+        holder, former_entry = entries.get(node_key), entries.get(own_key)
+        former = _decode_former(former_entry)
+        if holder is None or holder.session_id != session.id or former is None or former_entry is None:
+            return False
+        self._check_still_ours(former)
+        proofs = tuple(proof for proof in former.directories if proof.directory_id not in failed)
+        compares = [
+            store_api.VersionIs(node_key, holder.version),
+            store_api.VersionIs(own_key, former_entry.version),
+        ]
+        puts: list[store_api.Operation] = [self._node_put(endpoints)]
+        if proofs != former.directories:
+            record = attrs.evolve(former, directories=proofs)
+            puts.append(store_api.Put(own_key, wire.encode_record(record)))
+        outcome = await self.store.commit(compares, puts, session=session)
+        return isinstance(outcome, store_api.Committed)
 
     def _node_put(self, endpoints: list[str]) -> store_api.Put:
         record = rec.NodeRecord(
-            node_id=self.node_id, incarnation=self.incarnation, endpoints=tuple(endpoints), rack=self.rack
+            node_id=self.node_id,
+            incarnation=self.incarnation,
+            endpoints=tuple(endpoints),
+            rack=self.rack,
+            offline=self.holdings.offline(),
         )
         return store_api.Put(rec.node_key(self.node_id), wire.encode_record(record), ephemeral=True)
 

@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import attrs
 import trio
 
-from ...storage import Chunk, Log
+from ...storage import Chunk, Log, StorageError
 from ...storage.batch import BatchInfo
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.records import Versioned
 from ..core.replica import Replica, ReplicaSettings
 from ..core.types import BatchMeta, EpochEntry, PartitionId, ProducerEntry, SequencedBatch
-from ._log_writer import AppendWork, CallWork, Lane
+from ._log_writer import AppendWork, CallWork, Lane, Work
 
 if TYPE_CHECKING:
+    from ._directories import Home
     from ._replicas import Replicas
 
 log = logging.getLogger("insync.node")
@@ -61,9 +62,12 @@ class ReplicaHost:
         node_id: int,
         incarnation: int,
         settings: ReplicaSettings,
+        home: Home | None,
     ) -> None:
+        """`home`: the log directory; None if that is offline, or may be."""
         self.partition = partition
         self.replica = Replica(partition, node_id, incarnation, settings)
+        self.home = home
         self.lane = Lane(failed=self._on_failed)
         self._node = node
         self._told_version = 0
@@ -84,6 +88,11 @@ class ReplicaHost:
     @property
     def log(self) -> Log | None:
         return self.lane.log
+
+    def submit(self, work: Work) -> None:
+        """Have something done to the log, after all that was asked for before."""
+        assert self.home is not None
+        self.home.writer.submit(work)
 
     def step(self, event: ev.Event) -> None:
         """Tell the core, and do as it says."""
@@ -115,7 +124,8 @@ class ReplicaHost:
         batches.taken = True
         chunk = Chunk(batches.data, batches.infos, effect.base_offset, effect.leader_epoch)
         end_offset = effect.batches[-1].next_offset
-        self._node.writer.submit(AppendWork(self.lane, chunk, partial(self._appended, batches, end_offset)))
+        done = partial(self._appended, batches, end_offset)
+        self.submit(AppendWork(self.lane, chunk, done, batches.release))
 
     def _appended(self, batches: Batches, log_end_offset: int) -> None:
         batches.release()
@@ -123,7 +133,7 @@ class ReplicaHost:
 
     def _assign_epoch(self, effect: fx.AssignEpoch) -> None:
         opened = self._opened()
-        self._node.writer.submit(
+        self.submit(
             CallWork(
                 self.lane,
                 lambda: opened.assign_epoch(effect.epoch, effect.start_offset),
@@ -136,15 +146,20 @@ class ReplicaHost:
         self._node.abort_ranges(self.partition, 0 if effect.restart else effect.offset)
         log.warning("%s: truncate from %d to %d", self.partition, opened.log_end_offset, effect.offset)
         cut = partial(opened.truncate_fully if effect.restart else opened.truncate, effect.offset)
-        self._node.writer.submit(CallWork(self.lane, partial(_cut, opened, cut), self._truncated))
+        self.submit(CallWork(self.lane, partial(_cut, opened, cut), self._truncated))
 
     def _truncated(self, event: object) -> None:
         assert isinstance(event, ev.Truncated)
         self.step(event)
 
-    def _on_failed(self, reason: str) -> None:
-        self.step(ev.LogFailed(reason=reason))
-        self._node.log_failed(self.partition, reason)
+    def _on_failed(self, error: StorageError) -> None:
+        self._node.log_failed(self.partition, error)
+
+    def fail(self, reason: str) -> None:
+        """The log cannot be used any more: whoever waits for it is told, and nothing that it still does counts."""
+        if not self.lane.closed:
+            self.lane.broken = self.lane.closed = True
+            self.step(ev.LogFailed(reason=reason))
 
     def _role_changed(self, effect: fx.RoleChanged) -> None:
         log.info(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-import attrs
 import trio
 
-from ...storage import Log, LogDirectory, StorageError
+from ...storage import StorageError
 from ...transport import schemes
 from ..core import effects as fx
 from ..core import events as ev
@@ -20,12 +19,12 @@ from ..core.records import NodeRecord, TopicConfig
 from ..core.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ..core.view import ClusterView
+from ._directories import Home, LogDirectories, Offline, opened_log
 from ._fetchers import Fetchers
-from ._log_flusher import LogFlusher
-from ._log_writer import CallWork, LogWriter
+from ._found import Found, open_log
+from ._log_writer import CallWork
 from ._parked import Fetches
 from ._produces import Produces
-from ._registration import Remains
 from ._replica_host import ReplicaHost
 from ._timers import Timers
 from .errors import LogDirectoryFailedError, NodeError
@@ -36,41 +35,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("insync.node")
 
 TICKS_PER_LAG_TIME = 20
-
-
-def open_existing(directory: LogDirectory, view: ClusterView) -> dict[PartitionId, Log]:
-    """Open every log that a directory holds; in a thread, before the node serves anything.
-
-    Raises:
-      StorageError: A log cannot be opened as it is; nothing was changed.
-    """
-    return {
-        PartitionId(topic, partition): open_log(directory, PartitionId(topic, partition), view, create=False)
-        for topic, partition in directory.partitions()
-    }
-
-
-def open_log(directory: LogDirectory, partition: PartitionId, view: ClusterView, *, create: bool) -> Log:
-    """Open one log with the settings and the identity of its topic, as far as the store knows the topic."""
-    topic = view.topics.get(partition.topic)
-    return directory.open_log(
-        *partition,
-        create=create,
-        topic_id=topic.topic_id if topic is not None else None,
-        settings=attrs.evolve(directory.settings, segment_bytes=topic.config.segment_bytes)
-        if topic is not None
-        else None,
-    )
-
-
-def what_remains(
-    logs: Mapping[PartitionId, Log], high_watermarks: Mapping[tuple[str, int], int], partition: PartitionId
-) -> Remains:
-    """What is left of a log: all, unless it is not there or ends before what its checkpoint says is committed."""
-    opened = logs.get(partition)
-    if opened is None:
-        return Remains.NOTHING
-    return Remains.ALL if opened.log_end_offset >= high_watermarks.get(partition, 0) else Remains.PART
 
 
 class StoreWriter(Protocol):
@@ -97,53 +61,54 @@ class Replies:
 class Replicas:
     """Owns every `ReplicaHost`. Each entry from outside ends with `settle`."""
 
-    def __init__(
-        self, settings: NodeSettings, directory: LogDirectory, incarnation: int, nursery: trio.Nursery
-    ) -> None:
+    def __init__(self, settings: NodeSettings, found: Found, incarnation: int, nursery: trio.Nursery) -> None:
         self.settings = settings
         self.incarnation = incarnation
         self.view = ClusterView()
         self.hosts: dict[PartitionId, ReplicaHost] = {}
         self.timers = Timers()
-        self.writer = LogWriter(str(settings.node_id), self.settle, self._thread_died)
-        self.flusher = LogFlusher(
-            directory, settings.flush_interval_ms, self._flush_failed, self._thread_died
-        )
+        self.offline = Offline(found.offline)
+        self.directories = LogDirectories(settings, found, self.offline, self)
         self.produces = Produces(self)
         self.fetches = Fetches(self, settings.fetch_max_bytes)
         self.fetchers = Fetchers(self, settings, nursery)
         self.replies = Replies(self.produces, self.fetches)
         self.store: StoreWriter
-        self._directory = directory
-        self._checkpoints = directory.high_watermarks()
         self._core_settings = ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000)
         self._woken: set[PartitionId] = set()
-        self._live: dict[int, int] = {}
+        self._alive: set[tuple[int, int, frozenset[PartitionId]]] = set()
         self.failure: NodeError | None = None
         self.failed = trio.Event()
 
-    def adopt(self, logs: Mapping[PartitionId, Log]) -> None:
-        """Take over the logs of `open_existing`."""
-        for partition, opened in logs.items():
-            self._new_host(partition).adopt(opened, self._checkpoints.get(partition, 0))
+    def adopt(self, found: Found) -> None:
+        """Take over the logs that were found; what is in an unusable directory is offline."""
+        marks = found.high_watermarks()
+        for partition, opened in found.logs.items():
+            home = self.directories.home_of(partition)
+            self._new_host(partition, home).adopt(opened, marks[partition])
+        where = ", ".join(map(str, found.unusable))
+        for partition in found.offline:
+            self._new_host(partition, None).fail(
+                f"it is, or may be, in a log directory that is offline: {where}"
+            )
 
     def apply(self, view: ClusterView) -> None:
         """The store was read: tell every core what concerns it."""
         self.view = view
         self.fetchers.nodes_changed(dict(view.nodes))
-        live = view.live
-        liveness_changed, self._live = live != self._live, live
+        alive = {(each.node_id, each.incarnation, each.offline) for each in view.nodes.values()}
+        liveness_changed, self._alive = alive != self._alive, alive
         for partition, versioned in view.partitions.items():
             host = self.hosts.get(partition)
             if host is None:
                 if self.settings.node_id not in versioned.record.replicas:
                     continue
                 host = self._create(partition)
-                host.step(ev.NodesChanged(live=live))
+                host.step(ev.NodesChanged(live=view.live_for(partition)))
             host.record_read(versioned)
         if liveness_changed:
-            for host in self.hosts.values():
-                host.step(ev.NodesChanged(live=live))
+            for partition, host in self.hosts.items():
+                host.step(ev.NodesChanged(live=view.live_for(partition)))
         self.settle()
 
     def settle(self) -> None:
@@ -170,31 +135,31 @@ class Replicas:
     def read_again(self) -> None:
         self.store.read_again()
 
-    def log_failed(self, partition: PartitionId, reason: str) -> None:
-        """The directory cannot be written: the node must stop, so that others lead in its place."""
-        log.error("%s: the log failed: %s", partition, reason)
-        if self.failure is None:
-            self.failure = LogDirectoryFailedError(
-                f"log directory {self.settings.data_dir} failed at {partition}, so node "
-                f"{self.settings.node_id} stops and its partitions are led elsewhere: {reason}"
-            )
-        self.failed.set()
+    def log_failed(self, partition: PartitionId, error: StorageError) -> None:
+        """A log took a write neither wholly nor at all, or could not be brought to the device."""
+        self.directories.failed(partition, error)
 
-    def _flush_failed(self, partition: tuple[str, int], reason: str) -> None:
-        host = self.hosts.get(PartitionId(*partition))
-        if host is not None and not host.lane.broken:
-            host.lane.broken = True
-            host.lane.failed(reason)
+    def went_offline(self, partitions: Collection[PartitionId], reason: str) -> None:
+        """These replicas cannot be used until the next start. Without any working directory the node stops."""
+        for partition in partitions:
+            host = self.hosts.get(partition)
+            if host is not None:
+                host.fail(reason)
+        if not self.directories.working:
+            self._fail(f"no log directory works any more: {reason}")
+        self.settle()
 
-    def _thread_died(self, error: Exception) -> None:
+    def thread_died(self, error: Exception) -> None:
         """Nothing is written any more: the node must stop rather than live on without its logs."""
-        log.error("a thread of the log directory failed", exc_info=error)
+        log.error("a thread of a log directory failed", exc_info=error)
+        self._fail(f"it cannot go on writing to its logs: {error!r}", error)
+
+    def _fail(self, why: str, cause: Exception | None = None) -> None:
         if self.failure is None:
             self.failure = LogDirectoryFailedError(
-                f"node {self.settings.node_id} cannot go on writing to {self.settings.data_dir}, so it stops "
-                f"and its partitions are led elsewhere: {error!r}"
+                f"node {self.settings.node_id} stops and its partitions are led elsewhere: {why}"
             )
-            self.failure.__cause__ = error
+            self.failure.__cause__ = cause
         self.failed.set()
 
     def missing_error(self, topic: str, partition: int) -> ErrorCode:
@@ -230,34 +195,28 @@ class Replicas:
                 host.step(ev.Tick())
             self.settle()
 
-    async def checkpoint(self) -> None:
-        """Write the high watermarks down now and then; a hint for the next start, so a failure only warns."""
-        period = self.settings.replica_high_watermark_checkpoint_interval_ms / 1000
-        while True:
-            await trio.sleep(period)
-            try:
-                await trio.to_thread.run_sync(self._directory.write_checkpoints, self.high_watermarks())
-            except StorageError as error:
-                log.warning("the high watermarks could not be written down: %s", error)
-
-    def high_watermarks(self) -> dict[tuple[str, int], int]:
+    def high_watermarks(self, partitions: Collection[PartitionId]) -> dict[tuple[str, int], int]:
         return {
-            (key.topic, key.partition): host.replica.log.high_watermark for key, host in self.hosts.items()
+            (key.topic, key.partition): self.hosts[key].replica.log.high_watermark
+            for key in partitions
+            if key in self.hosts
         }
 
-    def _new_host(self, partition: PartitionId) -> ReplicaHost:
-        host = ReplicaHost(self, partition, self.settings.node_id, self.incarnation, self._core_settings)
+    def _new_host(self, partition: PartitionId, home: Home | None) -> ReplicaHost:
+        node_id = self.settings.node_id
+        host = ReplicaHost(self, partition, node_id, self.incarnation, self._core_settings, home)
         self.hosts[partition] = host
         return host
 
     def _create(self, partition: PartitionId) -> ReplicaHost:
         """A replica that has just been assigned: its log is made by the writer thread."""
-        host = self._new_host(partition)
-        self.writer.submit(
+        home = self.directories.home_for(partition)
+        host = self._new_host(partition, home)
+        host.submit(
             CallWork(
                 host.lane,
-                partial(open_log, self._directory, partition, self.view, create=True),
-                lambda opened: host.adopt(opened, 0),  # type: ignore[arg-type]
+                partial(open_log, home.directory, partition, self.view, create=True),
+                lambda opened: host.adopt(opened_log(opened), 0),
             )
         )
         return host

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import attrs
@@ -21,12 +22,18 @@ def _not_negative(instance: NodeSettings, attribute: attrs.Attribute[int], value
         raise InvalidSettingError(f"{attribute.name}={value}: use 0 or more")
 
 
+def _folders(given: str | Path | Iterable[str | Path]) -> tuple[str | Path, ...]:
+    return (given,) if isinstance(given, str | Path) else tuple(given)
+
+
 @attrs.frozen(kw_only=True)
 class NodeSettings:
     """Durations in milliseconds, sizes in bytes.
 
     node_id: unique in the cluster and kept over restarts; 0 or more.
     data_dir: folder of the node's logs, made if absent; belongs to one node of one cluster.
+    log_dirs: several such folders in place of `data_dir`, best one for each device. A new partition goes to the one
+      with the fewest; one that fails takes only its own partitions with it.
     store: URL of the metadata store that all nodes of the cluster share, e.g. `sqlite:///srv/insync/meta.db`.
     listeners: URLs to listen on; port 0 takes a free one. `Node.endpoints` tells what came of them.
     cluster_id: refuse to join any other cluster; None joins (or founds) the one in the store.
@@ -43,11 +50,14 @@ class NodeSettings:
       whether and when leaderships go back to the preferred replicas, and how many may be elsewhere until then.
     secret_file: a file with the cluster's secret, the same for all nodes and clients; without it INSYNC_SECRET_FILE
       or INSYNC_SECRET of the environment. Peers that do not know it are refused.
+    storage_stall_timeout_ms: a log directory that takes longer than this over one write is offline from then on.
+      Half of a client's request timeout, so that what waits for it can still be answered by the next leader.
     allow_insecure: listen also beyond this machine without a secret or certificates.
     """
 
     node_id: int = attrs.field(validator=_not_negative)
-    data_dir: str | Path
+    data_dir: str | Path | None = None
+    log_dirs: tuple[str | Path, ...] = attrs.field(default=(), converter=_folders)
     store: str
     listeners: tuple[str, ...] = attrs.field(default=("tcp://127.0.0.1:0",), converter=tuple)
     cluster_id: str | None = None
@@ -69,10 +79,22 @@ class NodeSettings:
     fetch_max_bytes: int = attrs.field(default=55 << 20, validator=_positive)
     flush_interval_messages: int = attrs.field(default=NEVER, validator=_positive)
     flush_interval_ms: int = attrs.field(default=NEVER, validator=_positive)
+    storage_stall_timeout_ms: int = attrs.field(default=15000, validator=_positive)
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The log directories, however they were given."""
+        given = self.log_dirs or (self.data_dir,)
+        return tuple(Path(folder) for folder in given if folder is not None)
 
     def __attrs_post_init__(self) -> None:
         if not self.listeners:
             raise InvalidSettingError("listeners is empty: give at least one URL, e.g. tcp://127.0.0.1:0")
+        if (self.data_dir is None) == (not self.log_dirs):
+            raise InvalidSettingError("give either data_dir, for one folder, or log_dirs, for several")
+        places = [folder.absolute() for folder in self.folders]
+        if len({*places}) < len(places):
+            raise InvalidSettingError(f"log_dirs names a folder twice: {', '.join(map(str, places))}")
         if self.replica_fetch_wait_max_ms >= self.replica_lag_time_max_ms:
             raise InvalidSettingError(
                 f"replica_fetch_wait_max_ms={self.replica_fetch_wait_max_ms} must be below "

@@ -28,6 +28,7 @@ from insync.replication.core.records import (
     Versioned,
     topic_key,
 )
+from insync.replication.core.types import PartitionId
 from insync.replication.core.view import ClusterView
 
 ME, OTHER = 1, 2
@@ -104,6 +105,23 @@ def test_every_write_checks_the_controller_epoch_and_what_it_replaces(controller
     assert isinstance(put.record, PartitionRecord)
     assert (put.record.leader, put.record.leader_epoch, put.record.controller_epoch) == (OTHER, 10, 4)
     assert commit.checks == {CONTROLLER_EPOCH_KEY: 4, put.key: 9}
+
+
+def test_a_replica_in_an_offline_log_directory_loses_this_partition_alone(controller: Controller) -> None:
+    base = view(5, nodes=(ME, OTHER, 3))
+    broken = attrs.evolve(base.nodes[3], offline=frozenset({PartitionId("t", 0)}))
+    led, sound = (
+        Versioned(attrs.evolve(led_by(3, isr=(3, OTHER), version=9).record, partition=index), 9)
+        for index in (0, 1)
+    )
+    partitions = {each.record.id: each for each in (led, sound)}
+    nodes = {**base.nodes, 3: broken}
+    (put,) = only_commit(
+        controller.step(ViewChanged(view=attrs.evolve(base, nodes=nodes, partitions=partitions)))
+    ).puts
+    assert isinstance(put.record, PartitionRecord)
+    assert (put.record.partition, put.record.leader, put.record.isr) == (0, OTHER, (OTHER,))
+    assert put.record.elr == (3,)
 
 
 def test_a_conflict_whose_cause_it_has_seen_already_does_not_stop_it(controller: Controller) -> None:

@@ -13,8 +13,9 @@ import trio
 
 from insync.replication import Admin, Node, NodeSettings
 from insync.replication.metadata import MemoryHub
-from insync.replication.node import DuplicateNodeError, NodeStartError, _node, _registration
+from insync.replication.node import DuplicateNodeError, NodeError, NodeStartError, _registration
 from insync.replication.node._registration import Registration
+from insync.storage import LogDirectory, StorageBrokenError, StorageError
 
 from .test_cluster import produce, until
 
@@ -50,7 +51,7 @@ async def refuse(*arguments: object, **named: object) -> None:
 async def crash(node: Node) -> None:
     """Make the node stop as after a failed log, that is without a proof of what it holds."""
     assert node._replicas is not None
-    node._replicas.log_failed(next(iter(node._replicas.hosts)), "a test breaks it")
+    node._replicas.log_failed(next(iter(node._replicas.hosts)), StorageBrokenError("a test breaks it"))
     await trio.sleep_forever()
 
 
@@ -66,13 +67,15 @@ async def one_topic(cluster: Cluster) -> AsyncIterator[Node]:
 def proofs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each start from now on counts as after a clean stop; each is in another boot."""
     found: list[bool] = []
-    original = Registration._has_all_of
+    original = Registration._whole_directories
 
-    def has_all_of(self: Registration, former: Any) -> bool:
-        found.append(original(self, former))
-        return found[-1]
+    def whole_directories(self: Registration, former: Any) -> frozenset[str]:
+        whole = original(self, former)
+        if former is not None:
+            found.append(bool(whole))
+        return whole
 
-    monkeypatch.setattr(Registration, "_has_all_of", has_all_of)
+    monkeypatch.setattr(Registration, "_whole_directories", whole_directories)
     monkeypatch.setattr(_registration, "boot_id", lambda: uuid4().hex)
     return found
 
@@ -186,11 +189,11 @@ async def test_a_folder_is_let_go_though_its_checkpoints_cannot_be_written(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(self: object, high_watermarks: object) -> None:
-        raise _node.StorageError("the device is full")
+        raise StorageError("the device is full")
 
-    with monkeypatch.context() as patch, pytest.raises(_node.NodeError, match="the device is full"):
+    with monkeypatch.context() as patch, pytest.raises(NodeError, match="the device is full"):
         async with one_topic(cluster):
-            patch.setattr(_node.LogDirectory, "_write_checkpoints", full)
+            patch.setattr(LogDirectory, "_write_checkpoints", full)
     async with Node(cluster.settings(1)) as node:
         assert node.incarnation == 2
 

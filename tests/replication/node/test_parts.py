@@ -21,6 +21,7 @@ from insync.replication.metadata import MemoryHub, Put
 from insync.replication.node import NodeSettings, _fetchers
 from insync.replication.node._cluster_state import RETRY_PAUSE, ClusterState
 from insync.replication.node._fetchers import LeaderFetcher
+from insync.replication.node._found import Found
 from insync.replication.node._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node._replicas import Replicas
 from insync.replication.node._timers import Timers
@@ -32,7 +33,7 @@ PARTITION = PartitionId("t", 0)
 
 def replicas(folder: Path, nursery: trio.Nursery) -> Replicas:
     settings = NodeSettings(node_id=1, data_dir=folder, store="memory://")
-    return Replicas(settings, LogDirectory(folder, cluster_id="c", node_id=1), 1, nursery)
+    return Replicas(settings, Found([LogDirectory(folder, cluster_id="c", node_id=1)]), 1, nursery)
 
 
 def node_record(incarnation: int) -> rec.NodeRecord:
@@ -225,9 +226,10 @@ async def test_an_error_nobody_thought_of_ends_the_flusher_and_is_told(
     monkeypatch.setattr(directory, "flush_due", fail)
     async with trio.open_nursery() as nursery:
         settings = NodeSettings(node_id=1, data_dir=tmp_path, store="memory://", flush_interval_ms=1)
-        node = Replicas(settings, directory, 1, nursery)
-        node.flusher.start()
+        node = Replicas(settings, Found([directory]), 1, nursery)
+        (home,) = node.directories
+        home.flusher.start()
         with trio.fail_after(5):
             await node.failed.wait()
-            await node.flusher.stop()
+            await home.flusher.stop()
     assert "KeyError('flush')" in str(node.failure)

@@ -1,0 +1,224 @@
+"""The log directories of a node while it runs: which partition lives where, and what becomes of one that fails.
+
+A log directory that the device refuses to write (or does not get done with) is offline until the node is started
+again: nothing more is told of its logs, its partitions are named in the node's registration so that others lead
+them, and the other directories go on. Only a node without any working directory stops.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import attrs
+import trio
+
+from ...storage import (
+    Log,
+    LogDirectory,
+    StorageBrokenError,
+    StorageError,
+    StorageFullError,
+)
+from ..core.types import PartitionId
+from ._found import Found, is_of_the_device
+from ._log_flusher import LogFlusher
+from ._log_writer import LogWriter
+from .settings import NodeSettings
+
+log = logging.getLogger("insync.node")
+
+LOOKS_PER_STALL = 4
+"""How often a write that does not end is looked at within `storage_stall_timeout_ms`."""
+
+
+class Owner(Protocol):
+    """What log directories ask of the node that they belong to; on the event loop."""
+
+    def settle(self) -> None: ...
+
+    def thread_died(self, error: Exception) -> None: ...
+
+    def log_failed(self, partition: PartitionId, error: StorageError) -> None: ...
+
+    def went_offline(self, partitions: Collection[PartitionId], reason: str) -> None: ...
+
+    def high_watermarks(self, partitions: Collection[PartitionId]) -> Mapping[tuple[str, int], int]: ...
+
+
+class Home:
+    """One log directory, its partitions and the threads that work for it."""
+
+    def __init__(self, directory: LogDirectory, settings: NodeSettings, owner: Owner) -> None:
+        self.directory = directory
+        self.partitions: set[PartitionId] = set()
+        self.failure = ""
+        """Why it is offline; empty while it works."""
+        self.is_stuck = False
+        """Whether a thread of it may never come back."""
+        self.writer = LogWriter(directory.path.name, owner.settle, owner.thread_died)
+        self.flusher = LogFlusher(
+            directory,
+            settings.flush_interval_ms,
+            lambda partition, error: owner.log_failed(PartitionId(*partition), error),
+            owner.thread_died,
+        )
+        self._seen = 0
+        self._stalled_for = 0.0
+
+    @property
+    def path(self) -> Path:
+        return self.directory.path
+
+    def stalled_for(self, elapsed: float) -> float:
+        """For how long the writer has been at one and the same work, going by looks that are `elapsed` seconds apart."""
+        number = self.writer.under_way
+        if number and number == self._seen:
+            self._stalled_for += elapsed
+        else:
+            self._seen, self._stalled_for = number, 0.0
+        return self._stalled_for
+
+
+@attrs.define(eq=False)
+class Offline:
+    """What the metadata store is to be told of directories that failed; `changed` is set when there is news."""
+
+    partitions: set[PartitionId]
+    untrusted: set[str] = attrs.Factory(set)
+    """Ids of directories that may have lost what was written to them."""
+    changed: trio.Event = attrs.Factory(trio.Event)
+    is_told: trio.Event = attrs.Factory(trio.Event)
+    """Whether the store has it."""
+
+    def add(self, partitions: Collection[PartitionId], untrusted: Collection[str] = ()) -> None:
+        self.partitions.update(partitions)
+        self.untrusted.update(untrusted)
+        self.is_told = trio.Event()
+        self.changed.set()
+
+
+class LogDirectories:
+    """All of them. `offline` is kept up to date by this."""
+
+    def __init__(self, settings: NodeSettings, found: Found, offline: Offline, owner: Owner) -> None:
+        self.all = [Home(directory, settings, owner) for directory in found.directories]
+        self.offline = offline
+        self._settings = settings
+        self._owner = owner
+        self._homes: dict[PartitionId, Home] = {}
+        for home in self.all:
+            for partition in found.held_by(home.directory):
+                self._settle_in(partition, home)
+
+    def __iter__(self) -> Iterator[Home]:
+        return iter(self.all)
+
+    @property
+    def working(self) -> list[Home]:
+        return [home for home in self.all if not home.failure]
+
+    def home_of(self, partition: PartitionId) -> Home | None:
+        return self._homes.get(partition)
+
+    def home_for(self, partition: PartitionId) -> Home:
+        """Where a new partition goes: to the working directory with the fewest, as in Kafka; to the first of equals."""
+        home = min(self.working or self.all, key=lambda each: len(each.partitions))
+        self._settle_in(partition, home)
+        return home
+
+    def forget(self, partition: PartitionId) -> None:
+        """The partition's log is gone for good."""
+        home = self._homes.pop(partition, None)
+        if home is not None:
+            home.partitions.discard(partition)
+        if partition in self.offline.partitions:
+            self.offline.partitions.discard(partition)
+            self.offline.changed.set()
+
+    def _settle_in(self, partition: PartitionId, home: Home) -> None:
+        self._homes[partition] = home
+        home.partitions.add(partition)
+
+    def start(self) -> None:
+        for home in self.all:
+            home.writer.start()
+            home.flusher.start()
+
+    def fall_silent(self) -> None:
+        for home in self.all:
+            home.writer.fall_silent()
+
+    def failed(self, partition: PartitionId, error: StorageError) -> None:
+        """A log could not be written, or flushed: that takes its directory offline if the device is to blame."""
+        home = self._homes.get(partition)
+        if home is not None and is_of_the_device(error):
+            self.take_offline(home, str(error), keeps_all=isinstance(error, StorageFullError))
+        elif partition not in self.offline.partitions:
+            log.error("%s is offline on this node, the others go on: %s", partition, error)
+            self.offline.add([partition])
+            self._owner.went_offline([partition], str(error))
+
+    def take_offline(self, home: Home, reason: str, *, keeps_all: bool = False) -> None:
+        """Give a directory up until the next start. `keeps_all`: nothing that was written can have been lost."""
+        if home.failure:
+            return
+        home.failure = reason
+        log.error(
+            "log directory %s is offline and its %d partitions are led elsewhere: %s (start the node again to use it)",
+            home.path,
+            len(home.partitions),
+            reason,
+        )
+        self.offline.add(home.partitions, () if keeps_all else (home.directory.directory_id,))
+        self._owner.went_offline(
+            frozenset(home.partitions), f"log directory {home.path} is offline: {reason}"
+        )
+
+    async def watch(self) -> None:
+        """Give up directories that do not get done with a write within `storage_stall_timeout_ms`.
+
+        Looks count, not the time between them: a process that was stopped for a while has no hanging disk.
+        """
+        timeout = self._settings.storage_stall_timeout_ms / 1000
+        period = timeout / LOOKS_PER_STALL
+        while True:
+            before = trio.current_time()
+            await trio.sleep(period)
+            elapsed = min(trio.current_time() - before, 2 * period)
+            for home in self.working:
+                if home.stalled_for(elapsed) >= timeout:
+                    home.is_stuck = True
+                    self.take_offline(
+                        home,
+                        f"a write has not come to an end for {timeout:g} s (storage_stall_timeout_ms); "
+                        "check the device",
+                    )
+
+    async def checkpoint(self, home: Home) -> None:
+        """Write the high watermarks of a directory down now and then: hints for the next start."""
+        period = self._settings.replica_high_watermark_checkpoint_interval_ms / 1000
+        while not home.failure:
+            await trio.sleep(period)
+            marks = self._owner.high_watermarks(home.partitions)
+            try:
+                await trio.to_thread.run_sync(home.directory.write_checkpoints, marks, abandon_on_cancel=True)
+            except StorageBrokenError as error:
+                self.take_offline(home, str(error))
+            except StorageError as error:
+                log.warning("the checkpoints of %s could not be written: %s", home.path, error)
+
+    async def stop_threads(self) -> None:
+        """Have all that was asked for done; threads that hang in the device are left behind."""
+        for home in self.all:
+            with trio.move_on_after(0.5) if home.is_stuck else trio.CancelScope():
+                await home.writer.stop()
+                await home.flusher.stop()
+
+
+def opened_log(log: object) -> Log:
+    """The result of a piece of work that opens a log."""
+    assert isinstance(log, Log)
+    return log

@@ -1,0 +1,175 @@
+"""What a node finds in its log directories when it starts; in a thread, before it serves anything."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+
+import attrs
+
+from ...storage import (
+    DuplicateLogError,
+    Log,
+    LogDirectory,
+    LogDirectoryError,
+    LogSettings,
+    StorageBrokenError,
+    StorageError,
+    StorageFullError,
+)
+from ..core.types import PartitionId
+from ..core.view import ClusterView
+from ._registration import Evidence, Holdings, Remains
+from .settings import NodeSettings
+
+log = logging.getLogger("insync.node")
+
+
+def is_of_the_device(error: StorageError) -> bool:
+    """Whether the device is to blame, so that nothing in the same directory can be relied on."""
+    return isinstance(error, (StorageFullError, StorageBrokenError))
+
+
+@attrs.define(eq=False)
+class Found:
+    """Directories that are open and locked, the logs in them, and what could not be opened."""
+
+    directories: list[LogDirectory] = attrs.Factory(list)
+    unusable: dict[Path, str] = attrs.Factory(dict)
+    """Configured directories that the device refuses, and why."""
+    logs: dict[PartitionId, Log] = attrs.Factory(dict)
+    offline: set[PartitionId] = attrs.Factory(set)
+    """Partitions of this node that are, or may be, in an unusable directory."""
+    _homes: dict[PartitionId, LogDirectory] = attrs.Factory(dict)
+
+    @classmethod
+    def open_directories(cls, settings: NodeSettings, cluster_id: str) -> Found:
+        """Lock every directory that works.
+
+        Raises:
+          LogDirectoryError: One belongs to another node or cluster, or is in use; or none works.
+        """
+        found = cls()
+        log_settings = LogSettings(
+            flush_interval_messages=settings.flush_interval_messages,
+            flush_interval_ms=settings.flush_interval_ms,
+        )
+        try:
+            for folder in settings.folders:
+                try:
+                    found.directories.append(
+                        LogDirectory(
+                            folder, cluster_id=cluster_id, node_id=settings.node_id, settings=log_settings
+                        )
+                    )
+                except (StorageFullError, StorageBrokenError) as error:
+                    found._give_up(folder, error)
+            found._check_any_left()
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    def open_logs(self, view: ClusterView, node_id: int) -> None:
+        """Open every log that there is; then `offline` says which of the node's partitions could not be found.
+
+        Raises:
+          DuplicateLogError: A partition has a folder in two directories.
+          StorageError: A log cannot be opened as it is; nothing was changed.
+        """
+        for directory in list(self.directories):
+            try:
+                self._open_logs_of(directory, view)
+            except (StorageFullError, StorageBrokenError) as error:
+                self.directories.remove(directory)
+                self._drop_logs_of(directory)
+                with suppress(StorageError, OSError):
+                    directory.close(clean=False)
+                self._give_up(directory.path, error)
+                self._check_any_left()
+        if self.unusable:
+            self.offline.update(
+                partition
+                for partition, versioned in view.partitions.items()
+                if node_id in versioned.record.replicas and partition not in self.logs
+            )
+
+    def _open_logs_of(self, directory: LogDirectory, view: ClusterView) -> None:
+        for topic, number in directory.partitions():
+            partition = PartitionId(topic, number)
+            other = self._homes.get(partition)
+            if other is not None:
+                raise DuplicateLogError(str(partition), str(other.path), str(directory.path))
+            self._homes[partition] = directory
+            self.logs[partition] = open_log(directory, partition, view, create=False)
+
+    def _drop_logs_of(self, directory: LogDirectory) -> None:
+        for partition in self.held_by(directory):
+            del self._homes[partition]
+            self.logs.pop(partition, None)
+            self.offline.add(partition)
+
+    def _give_up(self, folder: Path, error: StorageError) -> None:
+        self.unusable[folder] = str(error)
+        log.error("log directory %s is offline, the node starts without it: %s", folder, error)
+
+    def _check_any_left(self) -> None:
+        if not self.directories:
+            raise LogDirectoryError("; ".join(self.unusable.values()))
+
+    def held_by(self, directory: LogDirectory) -> list[PartitionId]:
+        return [partition for partition, home in self._homes.items() if home is directory]
+
+    def high_watermarks(self) -> dict[PartitionId, int]:
+        """As last checkpointed, of the logs that are open."""
+        marks = {directory: directory.high_watermarks() for directory in self.directories}
+        return {partition: marks[home].get(partition, 0) for partition, home in self._homes.items()}
+
+    def holdings(self, offline: set[PartitionId]) -> Holdings:
+        """What the registration is to be told; `offline` is read whenever the node registers."""
+        marks = self.high_watermarks()
+
+        def remains(partition: PartitionId) -> Remains:
+            """All, unless it is not there or ends before what its checkpoint says is committed."""
+            opened = self.logs.get(partition)
+            if opened is None:
+                return Remains.NOTHING
+            return Remains.ALL if opened.log_end_offset >= marks.get(partition, 0) else Remains.PART
+
+        def home(partition: PartitionId) -> str | None:
+            directory = self._homes.get(partition)
+            return directory.directory_id if directory is not None else None
+
+        return Holdings(
+            directories=tuple(
+                Evidence(
+                    directory_id=each.directory_id,
+                    stopped_clean=each.previous_broker_epoch if each.was_clean else None,
+                )
+                for each in self.directories
+            ),
+            some_offline=bool(self.unusable),
+            remains=remains,
+            home=home,
+            offline=lambda: frozenset(offline),
+        )
+
+    def close(self) -> None:
+        """Let everything go; nothing was changed."""
+        for directory in self.directories:
+            with suppress(StorageError):
+                directory.close(directory.was_clean, broker_epoch=directory.previous_broker_epoch)
+
+
+def open_log(directory: LogDirectory, partition: PartitionId, view: ClusterView, *, create: bool) -> Log:
+    """Open one log with the settings and the identity of its topic, as far as the store knows the topic."""
+    topic = view.topics.get(partition.topic)
+    return directory.open_log(
+        *partition,
+        create=create,
+        topic_id=topic.topic_id if topic is not None else None,
+        settings=attrs.evolve(directory.settings, segment_bytes=topic.config.segment_bytes)
+        if topic is not None
+        else None,
+    )
