@@ -58,12 +58,13 @@ class Home:
         """Why it is offline; empty while it works."""
         self.is_stuck = False
         """Whether a thread of it may never come back."""
-        self.writer = LogWriter(directory.path.name, owner.settle, owner.thread_died)
+        self._owner = owner
+        self.writer = LogWriter(directory.path.name, owner.settle, self._thread_died)
         self.flusher = LogFlusher(
             directory,
             settings.flush_interval_ms,
             lambda partition, error: owner.log_failed(PartitionId(*partition), error),
-            owner.thread_died,
+            self._thread_died,
         )
         self._seen = 0
         self._stalled_for = 0.0
@@ -72,8 +73,14 @@ class Home:
     def path(self) -> Path:
         return self.directory.path
 
+    def _thread_died(self, error: Exception) -> None:
+        if self.failure:
+            log.warning("a thread of %s, which is offline, ended: %r", self.path, error)
+        else:
+            self._owner.thread_died(error)
+
     def stalled_for(self, elapsed: float) -> float:
-        """For how long the writer has been at one and the same work, going by looks that are `elapsed` seconds apart."""
+        """For how long the writer has been at one and the same work, by looks `elapsed` seconds apart."""
         number = self.writer.under_way
         if number and number == self._seen:
             self._stalled_for += elapsed
@@ -124,7 +131,7 @@ class LogDirectories:
         return self._homes.get(partition)
 
     def home_for(self, partition: PartitionId) -> Home:
-        """Where a new partition goes: to the working directory with the fewest, as in Kafka; to the first of equals."""
+        """Where a new partition goes: to the working directory with the fewest, as in Kafka."""
         home = min(self.working or self.all, key=lambda each: len(each.partitions))
         self._settle_in(partition, home)
         return home
@@ -167,7 +174,7 @@ class LogDirectories:
             return
         home.failure = reason
         log.error(
-            "log directory %s is offline and its %d partitions are led elsewhere: %s (start the node again to use it)",
+            "log directory %s is offline and its %d partitions are led elsewhere, until the node is restarted: %s",
             home.path,
             len(home.partitions),
             reason,

@@ -26,7 +26,7 @@ def _nothing() -> None:
 
 @attrs.frozen(slots=True)
 class AppendWork:
-    """Append `chunk` to the log of `lane`; then call `done()` on the event loop, or `dropped()` if it was not done."""
+    """Append `chunk` to the log of `lane`; then call `done()` on the event loop, or `dropped()` if it was not."""
 
     lane: Lane
     chunk: Chunk

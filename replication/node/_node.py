@@ -177,10 +177,12 @@ class Node:
         """Have others lead what is in log directories that went offline, though we are alive."""
         while True:
             await offline.changed.wait()
-            offline.changed = trio.Event()
-            while not await self._try_tell_offline(registration, state, offline):
+            offline.changed, told = trio.Event(), offline.is_told
+            if await self._try_tell_offline(registration, state, offline):
+                told.set()
+            else:
+                offline.changed.set()
                 await trio.sleep(self.settings.session_timeout_ms / 1000 / RENEWALS_PER_TIMEOUT)
-            offline.is_told.set()
 
     async def _try_tell_offline(
         self, registration: Registration, state: ClusterState, offline: Offline

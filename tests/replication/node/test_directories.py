@@ -1,0 +1,206 @@
+"""Several log directories on one node: where partitions go, and what becomes of those in one that fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import Admin, Node, NodeSettings, Producer
+from insync.replication.core.types import PartitionId
+from insync.replication.node import InvalidSettingError, LogDirectoryFailedError, NodeStartError
+
+from .test_cluster import consume, full_isr, produce, replicas_agree, until
+
+
+def settings(folder: Path, node_id: int, **options: Any) -> NodeSettings:
+    values: dict[str, Any] = {"log_dirs": (folder / f"{node_id}-a", folder / f"{node_id}-b"), **options}
+    return NodeSettings(node_id=node_id, store=f"sqlite://{folder}/meta.db", **values)
+
+
+class Device:
+    """Lets calls on files below a folder fail, or never come to an end."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._real = {name: getattr(os, name) for name in ("pwritev", "fsync", "open", "replace")}
+        self.refused: dict[str, int] = {}
+        self.hanging: set[str] = set()
+        self.go_on = threading.Event()
+        monkeypatch.setattr(os, "pwritev", lambda fd, *rest: self._call("pwritev", _path(fd), fd, *rest))
+        monkeypatch.setattr(os, "fsync", lambda fd: self._call("fsync", _path(fd), fd))
+
+    def refuse(self, folder: Path, error: int) -> None:
+        self.refused[str(folder)] = error
+
+    def heal(self) -> None:
+        self.refused.clear()
+        self.hanging.clear()
+        self.go_on.set()
+
+    def hang(self, folder: Path) -> None:
+        self.hanging.add(str(folder))
+
+    def _call(self, name: str, path: str, *arguments: Any) -> Any:
+        for folder in list(self.hanging):
+            if path.startswith(folder):
+                self.go_on.wait(60)
+        for folder, error in list(self.refused.items()):
+            if path.startswith(folder) and path.endswith(".log"):
+                raise OSError(error, os.strerror(error))
+        return self._real[name](*arguments)
+
+
+def _path(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+    device = Device(monkeypatch)
+    yield device
+    device.go_on.set()
+
+
+def folders(base: Path) -> list[str]:
+    return sorted(each.name for each in base.iterdir() if each.is_dir())
+
+
+async def all_led_by(admin: Admin, topic: str, *leaders: int) -> bool:
+    (info,) = await admin.describe_topics([topic])
+    return all(part.leader in leaders for part in info.partitions)
+
+
+async def test_new_partitions_go_where_there_are_fewest_and_are_found_again(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as node:
+        async with Admin(node.endpoints) as admin:
+            await admin.create_topic("t", 4, 1)
+            await admin.create_topic("u", 1, 1)
+        await produce(node.endpoints, "t", [b"x"] * 4)
+        assert [len(folders(tmp_path / f"1-{each}")) for each in "ab"] in ([3, 2], [2, 3])
+    (tmp_path / "1-a" / "t-0").rename(tmp_path / "1-b" / "t-0")
+    before = {each: folders(tmp_path / f"1-{each}") for each in "ab"}
+    async with Node(settings(tmp_path, 1)) as node:
+        async with Admin(node.endpoints) as admin:
+            await until(lambda: all_led_by(admin, "t", 1))
+            (report,) = await admin.describe_replicas(["t"])
+            assert sum(replica.log_end_offset for replica in report.replicas) == 4
+        assert {each: folders(tmp_path / f"1-{each}") for each in "ab"} == before
+
+
+async def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 2, 1)
+    (tmp_path / "1-b" / "t-0").mkdir()
+    (tmp_path / "1-a" / "t-0").mkdir(exist_ok=True)
+    with pytest.raises(NodeStartError, match=r"t-0 has a folder both in .*1-a and in .*1-b"):
+        async with Node(settings(tmp_path, 1)):
+            pytest.fail("it cannot know which is right")
+
+
+def test_settings_that_cannot_be_meant(tmp_path: Path) -> None:
+    for wrong in ({"log_dirs": ()}, {"data_dir": "x"}, {"log_dirs": (tmp_path, tmp_path / ".")}):
+        with pytest.raises(InvalidSettingError, match="log_dirs"):
+            settings(tmp_path, 1, **wrong)
+    assert settings(tmp_path, 1, log_dirs=str(tmp_path)).folders == (tmp_path,)
+
+
+async def test_a_directory_of_another_node_is_refused_though_others_work(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)):
+        pass
+    with pytest.raises(NodeStartError, match=r"1-b holds data of node 1, not of node 2"):
+        async with Node(settings(tmp_path, 2, log_dirs=(tmp_path / "2-a", tmp_path / "1-b"))):
+            pytest.fail("it is not ours")
+    async with Node(settings(tmp_path, 1)):
+        pass
+
+
+async def leaders_of(admin: Admin, topic: str) -> dict[int, int]:
+    (info,) = await admin.describe_topics([topic])
+    return {part.partition: part.leader for part in info.partitions}
+
+
+async def lose_a_directory(
+    tmp_path: Path, device: Device, fault: Callable[[Device, Path], None], **options: Any
+) -> None:
+    """Two nodes, each with two directories; `fault` befalls the one of node 1 that has t-0, which node 1 leads."""
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(Node(settings(tmp_path, number, **options))) for number in (1, 2)
+        ]
+        servers = [url for node in nodes for url in node.endpoints]
+        admin = await stack.enter_async_context(Admin(servers))
+        await admin.create_topic("t", 4, 2, config={"min_insync_replicas": 1})
+        await until(lambda: full_isr(admin, "t", 2))
+        await produce(servers, "t", [b"%d" % n for n in range(200)])
+        before = await leaders_of(admin, "t")
+        bad = tmp_path / ("1-a" if (tmp_path / "1-a" / "t-0").exists() else "1-b")
+        lost = {int(name.removeprefix("t-")) for name in folders(bad)}
+        assert len(lost) == 2
+        assert 1 in [before[number] for number in lost]
+        fault(device, bad)
+        await produce(servers, "t", [b"%d" % n for n in range(200, 400)])
+
+        async def moved() -> bool:
+            now = await leaders_of(admin, "t")
+            return all(now[number] == 2 for number in lost)
+
+        await until(moved)
+        now = await leaders_of(admin, "t")
+        assert {number: now[number] for number in now if number not in lost} == {
+            number: before[number] for number in before if number not in lost
+        }, "the other directory of the node goes on leading"
+        (info,) = await admin.describe_topics(["t"])
+        assert {part.partition for part in info.partitions if 1 not in part.isr} == lost
+        assert nodes[0]._replicas is not None
+        assert nodes[0]._replicas.offline.partitions == {PartitionId("t", number) for number in lost}
+        await produce(servers, "t", [b"%d" % n for n in range(400, 600)])
+        device.heal()
+        assert sorted(int(value) for value in await consume(servers, "t", 4, 600)) == list(range(600))
+    for number in (1, 2):
+        nodes[number - 1] = Node(settings(tmp_path, number, **options))
+    async with nodes[0], nodes[1], Admin(nodes[0].endpoints) as admin:
+        await until(lambda: full_isr(admin, "t", 2))
+        await until(lambda: replicas_agree(admin, "t", 2))
+        assert sorted(int(value) for value in await consume(nodes[0].endpoints, "t", 4, 600)) == list(
+            range(600)
+        )
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS])
+async def test_a_directory_that_cannot_be_written_takes_only_its_own_partitions_with_it(
+    tmp_path: Path, device: Device, error: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    await lose_a_directory(tmp_path, device, lambda device, folder: device.refuse(folder, error))
+    (line,) = [each for each in caplog.messages if "is offline and its" in each]
+    assert os.strerror(error) in line
+    assert "2 partitions are led elsewhere" in line
+
+
+async def test_a_directory_that_hangs_takes_only_its_own_partitions_with_it(
+    tmp_path: Path, device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    await lose_a_directory(
+        tmp_path, device, lambda device, folder: device.hang(folder), storage_stall_timeout_ms=400
+    )
+    (line,) = [each for each in caplog.messages if "is offline and its" in each]
+    assert "has not come to an end for 0.4 s" in line
+
+
+async def test_a_node_stops_when_its_last_directory_fails(tmp_path: Path, device: Device) -> None:
+    with pytest.raises(LogDirectoryFailedError, match=r"no log directory works any more.*Input/output error"):
+        async with Node(settings(tmp_path, 1)) as node:
+            async with Admin(node.endpoints) as admin:
+                await admin.create_topic("t", 2, 1)
+            for each in "ab":
+                device.refuse(tmp_path / f"1-{each}", errno.EIO)
+            async with Producer(node.endpoints) as producer:
+                for partition in (0, 1):
+                    await producer.send("t", b"x", partition=partition)
+            await trio.sleep_forever()
