@@ -42,6 +42,31 @@ class Truncate:
 
 
 @attrs.frozen(kw_only=True, slots=True)
+class AdvanceLogStart:
+    """Give up what lies below `offset`, on the device before it is reported.
+
+    Answered by `LogStartAdvanced` or `LogFailed`.
+    """
+
+    offset: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ReplyDeleteRecords:
+    """The outcome of a `DeleteRecords`; told exactly once for each.
+
+    `low_watermark`: no replica that may serve or lead holds anything below it.
+    """
+
+    request_id: int
+    error: ErrorCode
+    low_watermark: int = -1
+    leader: int = NO_LEADER
+    leader_epoch: int = -1
+    message: str = ""
+
+
+@attrs.frozen(kw_only=True, slots=True)
 class ReplyProduce:
     """The outcome of a `Produce`; told exactly once for each, at acks=0 too."""
 
@@ -134,6 +159,8 @@ Effect = (
     Append
     | AssignEpoch
     | Truncate
+    | AdvanceLogStart
+    | ReplyDeleteRecords
     | ReplyProduce
     | ReplyFetch
     | Wake

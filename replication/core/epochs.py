@@ -40,6 +40,13 @@ class EpochCache:
         self._entries = [e for e in self._entries if e.epoch < epoch and e.start_offset < start_offset]
         self._entries.append(EpochEntry(epoch, start_offset))
 
+    def trim_start(self, log_start_offset: int) -> None:
+        """Forget the epochs that end at or below the log start; the one that covers it begins there."""
+        covering = [entry for entry in self._entries if entry.start_offset <= log_start_offset]
+        self._entries = [entry for entry in self._entries if entry.start_offset > log_start_offset]
+        if covering:
+            self._entries.insert(0, EpochEntry(covering[-1].epoch, log_start_offset))
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd | None:
         """Where `epoch` ends in this log, or None if this log cannot tell (KIP-101, KIP-279).
 

@@ -81,11 +81,35 @@ class Truncated:
 
 
 @attrs.frozen(kw_only=True, slots=True)
+class DeleteRecords:
+    """A client's wish that nothing below `offset` is kept; -1 stands for the high watermark (KIP-107)."""
+
+    request_id: int
+    offset: int
+    deadline: float
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class LogStartAdvanced:
+    """The oldest outstanding `AdvanceLogStart` is done, and the new log start is on the device."""
+
+    log_start_offset: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class LogStartRaised:
+    """Retention has removed the oldest segments: the log begins here now, and a restart will find it so."""
+
+    log_start_offset: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
 class Fetch:
     """A follower's (or a consumer's, `replica_id` -1) question for one partition.
 
     Asked again under the same id when a parked request is looked at again. `high_watermark` is the one that
-    the follower knows, so that news of a greater one is never lost with an answer (KIP-1166).
+    the follower knows, so that news of a greater one is never lost with an answer (KIP-1166); `log_start_offset`
+    where its log begins, on its disk.
     """
 
     request_id: int
@@ -95,6 +119,7 @@ class Fetch:
     fetch_offset: int
     last_fetched_epoch: int
     high_watermark: int = -1
+    log_start_offset: int = 0
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -161,6 +186,9 @@ Event = (
     | Appended
     | EpochAssigned
     | Truncated
+    | DeleteRecords
+    | LogStartAdvanced
+    | LogStartRaised
     | Fetch
     | Fetched
     | FetchFailed

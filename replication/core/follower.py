@@ -27,6 +27,7 @@ class FollowerRole:
         self._asked: tuple[int, int] | None = None
         """Offset and last epoch of the outstanding question; an answer to any other is stale."""
         self._leader_high_watermark = -1
+        self._leader_log_start = -1
 
     def enter(self) -> None:
         reason = "no replica may lead" if self._leader == NO_LEADER else "as the partition record says"
@@ -77,12 +78,13 @@ class FollowerRole:
             self._on_error(event)
         elif event.diverging is not None:
             # Nothing else of such an answer is believed, least of all its high watermark (KAFKA-14704).
-            self._cut(event.diverging)
+            self._cut(event.diverging, event.log_start_offset)
         elif event.batches:
             self._take(event)
         else:
-            self._learn(event.high_watermark)
-            self._ask()
+            self._leader_high_watermark = event.high_watermark
+            self._leader_log_start = event.log_start_offset
+            self._learn()
 
     def _on_error(self, event: ev.Fetched) -> None:
         log = self._replica.log
@@ -98,9 +100,14 @@ class FollowerRole:
             return
         self._ask(delayed=True)
 
-    def _cut(self, leader_end: EpochEnd) -> None:
+    def _cut(self, leader_end: EpochEnd, leader_log_start: int) -> None:
+        """Keep what both have; what the leader has deleted it cannot compare, so nothing of that is kept."""
         log = self._replica.log
-        self._truncate(truncation_point(log.epochs, log.log_end_offset, leader_end))
+        kept = truncation_point(log.epochs, log.log_end_offset, leader_end)
+        if kept <= leader_log_start and leader_log_start > 0:
+            self._truncate(leader_log_start, restart=True)
+        else:
+            self._truncate(kept)
 
     def _truncate(self, offset: int, *, restart: bool = False) -> None:
         self._replica.log.expect_cut(offset, restart=restart)
@@ -113,23 +120,48 @@ class FollowerRole:
         """Append what the leader sent, if it goes on from our end and no epoch goes back or beyond."""
         log = self._replica.log
         expected, epoch = log.log_end_offset, log.epochs.latest
-        for batch in event.batches:
-            if batch.base_offset != expected or not epoch <= batch.leader_epoch <= event.leader_epoch:
+        for number, batch in enumerate(event.batches):
+            # The log start may lie inside a batch: then the first one begins below it (KAFKA-6975).
+            goes_on = batch.base_offset == expected or (
+                number == 0 and log.is_empty and batch.base_offset < expected < batch.next_offset
+            )
+            if not goes_on or not epoch <= batch.leader_epoch <= event.leader_epoch:
                 self._ask(delayed=True)
                 return
             expected, epoch = batch.next_offset, batch.leader_epoch
         self._leader_high_watermark = event.high_watermark
-        base_offset = log.log_end_offset
+        self._leader_log_start = event.log_start_offset
         log.expect(event.batches)
         self._replica.emit(
-            fx.Append(handle=event.handle, batches=event.batches, base_offset=base_offset, leader_epoch=None)
+            fx.Append(
+                handle=event.handle,
+                batches=event.batches,
+                base_offset=event.batches[0].base_offset,
+                leader_epoch=None,
+            )
         )
 
     def on_appended(self) -> None:
-        self._learn(self._leader_high_watermark)
+        self._learn()
+
+    def on_log_start_advanced(self) -> None:
         if not self._replica.stepping:
             self._ask()
 
-    def _learn(self, leader_high_watermark: int) -> None:
-        if self._replica.log.learn_high_watermark(leader_high_watermark):
+    def _learn(self) -> None:
+        """Take over the leader's high watermark, and with it its log start; then ask on.
+
+        What the leader has deleted was committed, and is deleted here only as far as we know it to be.
+        """
+        log = self._replica.log
+        if log.learn_high_watermark(self._leader_high_watermark):
             self._replica.emit(fx.Wake())
+        if self._replica.stepping:
+            return
+        start = min(self._leader_log_start, log.high_watermark)
+        if start > log.log_start_offset:
+            # The next question tells the leader where our log begins, so it waits until that is so.
+            log.outstanding += 1
+            self._replica.emit(fx.AdvanceLogStart(offset=start))
+        else:
+            self._ask()

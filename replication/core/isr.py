@@ -28,9 +28,12 @@ class Follower:
     last_fetch: float = 0.0
     leader_end_at_last_fetch: int = UNKNOWN_OFFSET
     incarnation: int = -1
+    log_start_offset: int = UNKNOWN_OFFSET
+    """Where its log begins on its own disk, as its last fetch said."""
 
-    def fetched(self, offset: int, leader_end: int, now: float) -> None:
+    def fetched(self, offset: int, leader_end: int, now: float, log_start: int = UNKNOWN_OFFSET) -> None:
         """Account a successful fetch from `offset` at time `now`, the leader's log ending at `leader_end`."""
+        self.log_start_offset = max(self.log_start_offset, log_start)
         if offset >= leader_end:
             self.last_caught_up = max(self.last_caught_up, now)
         elif self.leader_end_at_last_fetch != UNKNOWN_OFFSET and offset >= self.leader_end_at_last_fetch:
@@ -62,6 +65,19 @@ def lagging(
 def may_join(follower: Follower, high_watermark: int, epoch_start: int) -> bool:
     """Whether a follower has all that is committed, and all that was there when this epoch began."""
     return follower.log_end_offset >= max(high_watermark, epoch_start)
+
+
+def has_let_go(follower: Follower, log_start: int) -> bool:
+    """Whether a follower holds nothing of what its leader has deleted.
+
+    A member may be elected, so one that joins must not bring back what a client was told is gone.
+    """
+    return follower.log_start_offset >= log_start
+
+
+def low_watermark(own: int, starts: Iterable[int]) -> int:
+    """Below this offset no replica that counts holds anything any more; UNKNOWN_OFFSET while one has not said."""
+    return min((own, *starts))
 
 
 def maximal_isr(isr: Collection[int], joining: int | None) -> frozenset[int]:

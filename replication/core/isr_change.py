@@ -55,6 +55,8 @@ class IsrChange:
         log = self._replica.log
         if not rules.may_join(follower, log.high_watermark, leader.epoch_start):
             return
+        if not rules.has_let_go(follower, log.log_start_offset):
+            return
         if not leader.eligible(follower):
             return
         if not leader.caught_up(follower):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from . import effects as fx
 from . import events as ev
 from . import isr as rules
+from .deletions import Deletions
 from .epochs import diverges
 from .errors import ErrorCode
 from .isr_change import IsrChange
@@ -48,6 +49,7 @@ class LeaderRole:
             if node != replica.node_id
         }
         self.change = IsrChange(self)
+        self.deletions = Deletions(self)
         self._parked = ProducePurgatory()
 
     @property
@@ -79,6 +81,7 @@ class LeaderRole:
         leader, epoch = self._replica.hint()
         for parked in self._parked.drain():
             self._reply(parked.request_id, error, leader=leader, leader_epoch=epoch)
+        self.deletions.leave(error)
 
     # Produce
 
@@ -216,9 +219,12 @@ class LeaderRole:
             if follower.incarnation >= 0:
                 follower = self._replaced(follower)
             follower.incarnation = event.incarnation
-        follower.fetched(event.fetch_offset, replica.log.log_end_offset, replica.now)
+        follower.fetched(
+            event.fetch_offset, replica.log.log_end_offset, replica.now, event.log_start_offset
+        )
         self.change.maybe_expand(follower)
         self.advance()
+        self.deletions.complete()
 
     def _answer(self, event: ev.Fetch, error: ErrorCode, *, diverging: EpochEnd | None = None) -> None:
         log = self._replica.log
@@ -229,6 +235,7 @@ class LeaderRole:
             or diverging is not None
             or event.fetch_offset < limit
             or (not consumer and event.high_watermark < min(log.high_watermark, event.fetch_offset))
+            or (not consumer and event.log_start_offset < log.log_start_offset)
         )
         self._replica.emit(
             fx.ReplyFetch(
@@ -282,6 +289,7 @@ class LeaderRole:
         replica = self._replica
         for parked in self._parked.expired(replica.now):
             self._reply(parked.request_id, ErrorCode.REQUEST_TIMED_OUT)
+        self.deletions.on_tick()
         self.change.on_tick()
         self.advance()
 
@@ -314,6 +322,15 @@ class LeaderRole:
         """The ISR or the living nodes changed: more may be committed, and a parked follower may join now."""
         self.advance()
         self._complete_produce()
+        self.deletions.complete()
+        self._replica.emit(fx.Wake())
+
+    def on_log_start_advanced(self) -> None:
+        self.on_log_start_raised()
+
+    def on_log_start_raised(self) -> None:
+        """Followers are to hear of it, and somebody may have waited for it."""
+        self.deletions.complete()
         self._replica.emit(fx.Wake())
 
     def latest_offset(self) -> tuple[ErrorCode, int]:
@@ -338,6 +355,8 @@ class LeaderRole:
         if not rules.may_join(follower, log.high_watermark, self.epoch_start):
             needed = max(log.high_watermark, self.epoch_start)
             return f"it is at offset {follower.log_end_offset} and may join from {needed} on"
+        if not rules.has_let_go(follower, log.log_start_offset):
+            return f"it still holds what was deleted below offset {log.log_start_offset}"
         if self.change.pending is not None:
             return "another ISR change is being stored"
         return "it fell behind and is catching up"

@@ -64,7 +64,8 @@ class LogState:
         """Account an append that is about to be asked for."""
         for batch in batches:
             epoch = batch.leader_epoch if leader_epoch is None else leader_epoch
-            self.epochs.assign(epoch, batch.base_offset)
+            # The first batch after the log start may begin below it (KAFKA-6975).
+            self.epochs.assign(epoch, max(batch.base_offset, self.log_start_offset))
             self.producers.record(batch)
             self.next_offset = batch.next_offset
         self.outstanding += 1
@@ -89,6 +90,22 @@ class LogState:
         """Account an append that is done."""
         self.outstanding -= 1
         self.log_end_offset = log_end_offset
+
+    @property
+    def is_empty(self) -> bool:
+        return self.log_start_offset == self.next_offset
+
+    def raise_start(self, offset: int) -> bool:
+        """Account that what lay below `offset` is gone; whether that is news.
+
+        A report that a truncation has overtaken says nothing about the log as it is now.
+        """
+        if not self.log_start_offset < offset <= self.log_end_offset:
+            return False
+        self.log_start_offset = offset
+        self.high_watermark = max(self.high_watermark, offset)
+        self.epochs.trim_start(offset)
+        return True
 
     def learn_high_watermark(self, leader_high_watermark: int) -> bool:
         """A follower's rule: never above the own end, never back; whether it moved.

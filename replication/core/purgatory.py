@@ -1,4 +1,5 @@
-"""Produce requests that wait: for the local write (acks=1) or for the high watermark (acks=all).
+"""Requests that wait: produces for the local write (acks=1) or for the high watermark (acks=all), deletions for
+every replica's log start.
 
 They belong to one leader epoch and never outlive it.
 """
@@ -6,7 +7,7 @@ They belong to one leader epoch and never outlive it.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import attrs
 
@@ -58,6 +59,44 @@ class ProducePurgatory:
         everything = sorted(self._for_write + self._for_commit)
         self._for_write, self._for_commit = [], []
         return everything
+
+
+@attrs.frozen(slots=True)
+class ParkedDeletion:
+    """Waits until no replica holds anything below `offset`."""
+
+    offset: int
+    request_id: int
+    deadline: float
+
+
+class DeletionPurgatory:
+    """Few at a time, so a list; each entry leaves exactly once."""
+
+    def __init__(self) -> None:
+        self._waiting: list[ParkedDeletion] = []
+
+    def park(self, deletion: ParkedDeletion) -> None:
+        self._waiting.append(deletion)
+
+    def reached(self, low_watermark: int) -> list[ParkedDeletion]:
+        """Take out those that waited for no more than this."""
+        return self._take(lambda parked: parked.offset <= low_watermark)
+
+    def expired(self, now: float) -> list[ParkedDeletion]:
+        """Take out those whose deadline has passed."""
+        return self._take(lambda parked: parked.deadline <= now)
+
+    def drain(self) -> list[ParkedDeletion]:
+        """Take out all."""
+        return self._take(lambda parked: True)
+
+    def _take(self, chosen: Callable[[ParkedDeletion], bool]) -> list[ParkedDeletion]:
+        if not self._waiting:
+            return []
+        taken = [parked for parked in self._waiting if chosen(parked)]
+        self._waiting = [parked for parked in self._waiting if not chosen(parked)]
+        return taken
 
 
 def _reached(heap: list[Parked], offset: int) -> Iterator[Parked]:

@@ -125,6 +125,16 @@ class Replica:
                     self._role.on_appended()
             case ev.EpochAssigned():
                 self.log.outstanding -= 1
+            case ev.DeleteRecords():
+                self._on_delete_records(event)
+            case ev.LogStartAdvanced():
+                self.log.outstanding -= 1
+                self.log.raise_start(event.log_start_offset)
+                if self._role is not None:
+                    self._role.on_log_start_advanced()
+            case ev.LogStartRaised():
+                if self.log.raise_start(event.log_start_offset) and isinstance(self._role, LeaderRole):
+                    self._role.on_log_start_raised()
             case ev.Fetched() | ev.FetchFailed() | ev.Truncated():
                 self._on_follower_event(event)
             case ev.IsrStored() | ev.IsrRefused() | ev.IsrUnclear():
@@ -164,6 +174,22 @@ class Replica:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self._open else ErrorCode.KAFKA_STORAGE_ERROR
         self.emit(
             fx.ReplyProduce(
+                request_id=event.request_id,
+                error=error,
+                leader=leader,
+                leader_epoch=epoch,
+                message=self.failure,
+            )
+        )
+
+    def _on_delete_records(self, event: ev.DeleteRecords) -> None:
+        if isinstance(self._role, LeaderRole) and not self.stepping:
+            self._role.deletions.on_delete_records(event)
+            return
+        leader, epoch = self.hint()
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self._open else ErrorCode.KAFKA_STORAGE_ERROR
+        self.emit(
+            fx.ReplyDeleteRecords(
                 request_id=event.request_id,
                 error=error,
                 leader=leader,

@@ -88,7 +88,10 @@ class Producer:
         if reply.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and by_the_leader:
             first = next((one for one in self.window if not one.acknowledged), None)
             facts = self._cluster.oracle.partitions[self.partition]
-            require(first is not entry or facts.unclean, "S12", f"{entry} is out of order")
+            disk = self._cluster.nodes[self._cluster.store.partitions[self.partition].record.leader]
+            forgot = facts.forgot or disk.hosts[self.partition].disk.forgot
+            facts.forgot |= first is entry and forgot
+            require(first is not entry or facts.unclean or forgot, "S12", f"{entry} is out of order")
 
 
 class PlainProducer:
@@ -149,6 +152,41 @@ class Consumer:
             require(
                 bool(told) == (node not in leader.record.isr), "S9", f"{node} in {leader.record.isr}: {told}"
             )
+
+
+class Deleter:
+    """Has the oldest records deleted: by a request to a leader, or by the retention of one node."""
+
+    def __init__(self, cluster: Cluster, partition: PartitionId) -> None:
+        self._cluster = cluster
+        self._partition = partition
+
+    def turn(self) -> None:
+        cluster = self._cluster
+        if cluster.calm:
+            return
+        hosts = [h for h in cluster.hosts_of(self._partition) if h.replica is not None and not h.node.paused]
+        if hosts:
+            host = hosts[int(cluster.random.random() * len(hosts))]
+            assert host.replica is not None
+            log = host.replica.log
+            if host.replica.role == "closed" or host.replica.stepping:
+                pass
+            elif cluster.chance(0.3):
+                wanted = log.log_start_offset + int(cluster.random.random() * 6)
+                cluster.retain(host, min(wanted, log.high_watermark))
+            elif host.replica.leader is not None or cluster.chance(0.1):
+                cluster.requests.delete(host, self._wish(log.log_start_offset, log.high_watermark))
+        cluster.later((0.2 + 2 * cluster.random.random()) / cluster.settings.deletes, self.turn)
+
+    def _wish(self, start: int, high_watermark: int) -> int:
+        """Any offset of the log, the high watermark itself, or (rarely) one that nobody may delete up to."""
+        draw = self._cluster.random.random()
+        if draw < 0.2:
+            return -1
+        if draw < 0.4:
+            return high_watermark + int(draw * 10)
+        return start + int((draw - 0.4) / 0.6 * (high_watermark - start + 1))
 
 
 def _ignore(answer: ev.Fetched) -> None:

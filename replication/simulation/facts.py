@@ -10,6 +10,9 @@ from .errors import require
 from .node import Host
 
 
+UNKNOWN_HISTORY = -1
+
+
 @attrs.define(eq=False)
 class PartitionFacts:
     """`unclean`: an unclean election has been, and from then on no promise holds but agreement (S21)."""
@@ -28,11 +31,16 @@ class PartitionFacts:
     written: set[str] = attrs.Factory(set)
     sequences: dict[tuple[int, int], int] = attrs.Factory(dict)
     latest: int = 0
+    deleted: int = 0
+    """Up to here somebody has been told that the records are gone."""
+    forgot: bool = False
+    """A leader that had begun at a log start took a sequence that it could not know to be another (KIP-360)."""
+    _contents: dict[tuple[int, int], tuple[int, int, str]] = attrs.Factory(dict)
     _numbers: dict[tuple[int, int, str], int] = attrs.Factory(dict)
 
     def agreed(self, disk: Disk) -> int:
         """How many leading offsets of a log are the committed ones."""
-        at, end = disk.agreed, min(len(disk.flat), len(self.committed))
+        at, end = max(disk.agreed, disk.start), min(len(disk.flat), len(self.committed))
         if at < end:
             flat, committed = disk.flat, self.committed
             while at < end and flat[at] == committed[at]:
@@ -41,14 +49,27 @@ class PartitionFacts:
         return at
 
     def line(self, host: Host, batch: Stored) -> None:
-        """S3: a batch of an epoch at an offset is one batch, with one history, wherever it stands."""
-        meta = batch.meta
-        before = host.disk.batches[-1].meta if host.disk.batches else None
-        earlier = self.lines[before.base_offset, before.leader_epoch] if before is not None else 0
+        """S3: a batch of an epoch at an offset is one batch, with one history, wherever it stands.
+
+        Of what came before a log's first batch nobody knows anything once it is deleted there.
+        """
+        meta, disk = batch.meta, host.disk
+        before = disk.batches[-1].meta if disk.batches else disk.before
+        if before is not None and before.next_offset == meta.base_offset:
+            earlier = self.lines[before.base_offset, before.leader_epoch]
+        else:
+            earlier = 0 if meta.base_offset == 0 else UNKNOWN_HISTORY
         content = earlier, meta.offset_count, batch.payload
         number = self._numbers.setdefault(content, len(self._numbers) + 1)
-        held = self.lines.setdefault((meta.base_offset, meta.leader_epoch), number)
-        require(held == number, "S3", f"{host.name} appends another {meta} than stands elsewhere")
+        key = meta.base_offset, meta.leader_epoch
+        held = self.lines.setdefault(key, number)
+        if held == number:
+            self._contents[key] = content
+            return
+        known = self._contents[key]
+        unknown = UNKNOWN_HISTORY in (earlier, known[0])
+        same = known[1:] == content[1:] and (unknown or known[0] == earlier)
+        require(same, "S3", f"{host.name} appends another {meta} than stands elsewhere")
 
     def commit(self, host: Host, high_watermark: int) -> None:
         """S1, S12: what a leader commits goes on from what was committed, and no producer's batch is missing."""
@@ -64,8 +85,9 @@ class PartitionFacts:
                 producer = meta.producer_id, meta.producer_epoch
                 expected = self.sequences.get(producer, 0)
                 found = meta.base_sequence
+                self.forgot |= host.disk.forgot and found != expected
                 require(
-                    found == expected,
+                    found == expected or self.forgot,
                     "S12",
                     f"{self.name}: {found} of producer {producer}, not {expected}",
                 )

@@ -15,7 +15,7 @@ from ..core.errors import ErrorCode
 from ..core.types import CONSUMER
 from .disk import Stored
 from .errors import require
-from .node import Host, Node, ParkedFetch
+from .node import Host, LogJob, Node, ParkedFetch
 from .world import World
 
 if TYPE_CHECKING:
@@ -71,10 +71,11 @@ class Hosting(World, ABC):
 
     # The log
 
-    def _enqueue(self, host: Host, job: fx.Append | fx.AssignEpoch | fx.Truncate) -> None:
+    def _enqueue(self, host: Host, job: LogJob) -> None:
         if isinstance(job, fx.Truncate):
             self.truncations += 1
-            self.oracle.truncating(host)
+            if not job.restart:
+                self.oracle.truncating(host)
             if self.trace.keep:
                 self.note(f"{host.name} cuts {host.disk.end} to {job.offset}")
         host.jobs.append(job)
@@ -108,7 +109,7 @@ class Hosting(World, ABC):
 
         self.on(host.node, delay, do)
 
-    def carry_out(self, host: Host, job: fx.Append | fx.AssignEpoch | fx.Truncate) -> ev.Event:
+    def carry_out(self, host: Host, job: LogJob) -> ev.Event:
         """Do a job on the disk; what the replica is to be told of it."""
         disk = host.disk
         match job:
@@ -125,8 +126,35 @@ class Hosting(World, ABC):
                 disk.assign(job.epoch, job.start_offset)
                 return ev.EpochAssigned()
             case fx.Truncate():
-                disk.truncate(0 if job.restart else job.offset)
+                if job.restart:
+                    disk.restart(job.offset)
+                else:
+                    disk.truncate(job.offset)
                 return disk.truncated()
+            case fx.AdvanceLogStart():
+                self.advance_start(host, job.offset)
+                return ev.LogStartAdvanced(log_start_offset=disk.start)
+
+    def advance_start(self, host: Host, offset: int) -> None:
+        """Delete what lies below `offset`, as a client or retention wants it."""
+        self.oracle.deleting(host, offset)
+        host.disk.advance_start(offset)
+        if self.trace.keep:
+            self.note(f"{host.name} begins at {host.disk.start}")
+
+    def retain(self, host: Host, offset: int) -> None:
+        """Retention on one node: whole batches below `offset` go, and the replica is told."""
+        ends = [b.meta.next_offset for b in host.disk.batches if b.meta.next_offset <= offset]
+        if not ends or host.replica is None:
+            return
+        worker, start = host.worker, ends[-1]
+        self.advance_start(host, start)
+
+        def told() -> None:
+            if host.worker == worker:
+                self.step(host, ev.LogStartRaised(log_start_offset=start))
+
+        self.on(host.node, 0.02 * self.random.random(), told)
 
     def _fail_log(self, host: Host, seconds: float) -> None:
         """The disk refuses a write; the log is closed, and opened again after a while."""
@@ -164,6 +192,7 @@ class Hosting(World, ABC):
             fetch_offset=effect.fetch_offset,
             last_fetched_epoch=effect.last_fetched_epoch,
             high_watermark=effect.high_watermark,
+            log_start_offset=effect.log_start_offset,
         )
 
         def reply(answer: ev.Fetched) -> None:
@@ -220,7 +249,7 @@ class Hosting(World, ABC):
                 event.fetch_offset, effect.limit_offset, 1 + int(self.random.random() * 4)
             )
         if event.replica_id == CONSUMER:
-            self.oracle.read(host.partition, event.fetch_offset, batches)
+            self.oracle.read(host, event.fetch_offset, batches)
         parked.reply(
             ev.Fetched(
                 fetch_offset=event.fetch_offset,
@@ -252,6 +281,9 @@ class Hosting(World, ABC):
     def _reply_produce(self, host: Host, effect: fx.ReplyProduce) -> None:
         self.requests.answered(host, effect)
 
+    def _reply_delete_records(self, host: Host, effect: fx.ReplyDeleteRecords) -> None:
+        self.requests.deletion_answered(host, effect)
+
     def _role_changed(self, host: Host, effect: fx.RoleChanged) -> None:
         if self.trace.keep:
             self.note(f"{host.name} is {effect.role} of epoch {effect.leader_epoch}: {effect.reason}")
@@ -261,6 +293,8 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     fx.Append: Hosting._enqueue,
     fx.AssignEpoch: Hosting._enqueue,
     fx.Truncate: Hosting._enqueue,
+    fx.AdvanceLogStart: Hosting._enqueue,
+    fx.ReplyDeleteRecords: Hosting._reply_delete_records,
     fx.ReplyProduce: Hosting._reply_produce,
     fx.ReplyFetch: Hosting._reply_fetch,
     fx.Wake: Hosting._wake,

@@ -27,7 +27,7 @@ def check_health(cluster: Cluster, producers: list[Producer], *, without: int | 
 def _check_producer(cluster: Cluster, producer: Producer) -> None:
     facts = cluster.oracle.partitions[producer.partition]
     settled = all(entry.acknowledged for entry in producer.window)
-    require(settled or facts.unclean, "L9", f"{facts.name}: never acknowledged: {list(producer.window)}")
+    require(settled or facts.unclean or facts.forgot, "L9", f"{facts.name}: never acknowledged: {list(producer.window)}")
 
 
 def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | None) -> None:
@@ -48,6 +48,8 @@ def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | N
         ends = (replica.log.high_watermark, replica.log.log_end_offset, replica.log.outstanding)
         expected = (leader.log.log_end_offset, leader.log.log_end_offset, 0)
         require(ends == expected, "L3", f"{record.id} on {member}: {replica.log}, leader: {leader.log}")
+        behind = replica.log.log_start_offset < leader.log.log_start_offset
+        require(not behind, "L2", f"{record.id} on {member} keeps what is deleted: {replica.log}")
 
 
 def leaderships(cluster: Cluster) -> list[tuple[int, int]]:

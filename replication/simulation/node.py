@@ -14,7 +14,7 @@ from ..core.replica import Replica
 from ..core.types import PartitionId
 from .disk import Disk
 
-LogJob = fx.Append | fx.AssignEpoch | fx.Truncate
+LogJob = fx.Append | fx.AssignEpoch | fx.Truncate | fx.AdvanceLogStart
 
 
 @attrs.define(eq=False)

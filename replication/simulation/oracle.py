@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .cluster import Cluster
     from .requests import Sent
 
-_CHANGES_LOG = (ev.Appended, ev.EpochAssigned, ev.Truncated, ev.Opened)
+_CHANGES_LOG = (ev.Appended, ev.EpochAssigned, ev.Truncated, ev.Opened, ev.LogStartAdvanced)
 Before = tuple[bool, tuple[object, ...] | None]
 
 
@@ -39,6 +39,7 @@ class Oracle:
         """Nodes that lost what they had not flushed, and do not yet hold again what was committed."""
         self.unclean_elections = 0
         self._versions: dict[tuple[str, int], int] = {}
+        self._starts: dict[tuple[str, int], int] = {}
         self._cuts: dict[tuple[str, int, int], int] = {}
         self._since: dict[tuple[str, int, int], float] = {}
         """The clock of each leader when its epoch began."""
@@ -73,7 +74,9 @@ class Oracle:
             require(state == self._state(host), "S13", f"{host.name} heeds {event}")
         if isinstance(event, ev.RecordChanged | ev.IsrStored):
             self._version_known(host)
-        if isinstance(event, _CHANGES_LOG) and log.outstanding == 0 and replica.role != "closed":
+        self._start_known(host, event)
+        told = not log.outstanding and log.log_start_offset == disk.start
+        if isinstance(event, _CHANGES_LOG) and told and replica.role != "closed":
             cached = list(log.epochs.entries)
             require(cached == disk.epochs, "S14", f"{host.name}: {cached}, on disk {disk.epochs}")
         leads = replica.leader is not None
@@ -122,6 +125,16 @@ class Oracle:
             require(version >= known, "S5", f"{host.name} went back from version {known} to {version}")
             self._versions[key] = version
 
+    def _start_known(self, host: Host, event: ev.Event) -> None:
+        """S16: a log start goes back only with a truncation, which nothing committed ever sees."""
+        assert host.replica is not None
+        key, start = (host.name, host.node.process), host.replica.log.log_start_offset
+        known = self._starts.get(key, 0)
+        if start != known:
+            cut = isinstance(event, ev.Truncated) or self.partitions[host.partition].unclean
+            require(start > known or cut, "S16", f"{host.name} began at {known}, now at {start}")
+            self._starts[key] = start
+
     def _led(self, host: Host, facts: PartitionFacts) -> None:
         assert host.replica is not None
         epoch, me = host.replica.leader_epoch, (host.node.id, host.node.process)
@@ -166,7 +179,10 @@ class Oracle:
             me = host.node.id, host.node.process
             require(holder == me, "S4", f"{host.name} writes in epoch {leading}, which {holder} leads")
         for batch in batches:
-            require(batch.meta.base_offset == disk.end, "S5", f"{host.name}: {batch.meta} after {disk.end}")
+            meta, start = batch.meta, disk.start
+            inside = not disk.batches and meta.base_offset < start == disk.end < meta.next_offset
+            goes_on = meta.base_offset == disk.end or inside
+            require(goes_on, "S5", f"{host.name}: {batch.meta} after {disk.end}")
             last = disk.batches[-1].meta.leader_epoch if disk.batches else -1
             require(batch.meta.leader_epoch >= last, "S5", f"{host.name}: {batch.meta} after epoch {last}")
             facts.line(host, batch)
@@ -179,11 +195,36 @@ class Oracle:
         disk = host.disk
         for epoch, start in disk.epochs[-2:]:
             if start < disk.end:
-                first = start == 0 or disk.flat[start - 1][0] < epoch
+                first = start <= disk.start or disk.flat[start - 1][0] < epoch
                 require(first and disk.flat[start][0] == epoch, "S14", f"{host.name}: {disk.epochs}")
-        if disk.flat and not any(entry.epoch == disk.flat[-1][0] for entry in disk.epochs[-2:]):
+        if disk.end > disk.start and not any(entry.epoch == disk.flat[-1][0] for entry in disk.epochs[-2:]):
             require(False, "S14", f"{host.name}: {disk.epochs} without epoch {disk.flat[-1][0]}")
         self.quorum(host.partition)
+
+    def deleting(self, host: Host, offset: int) -> None:
+        """S16: nothing above the high watermark is deleted, and nothing but what was committed."""
+        replica, facts = host.replica, self.partitions[host.partition]
+        assert replica is not None
+        seen = replica.log.high_watermark
+        require(offset <= seen, "S16", f"{host.name} deletes up to {offset}, its high watermark is {seen}")
+        if not facts.unclean:
+            held = facts.agreed(host.disk)
+            require(offset <= held, "S16", f"{host.name} deletes up to {offset}, committed there is {held}")
+
+    def deletion_promised(self, partition: PartitionId, offset: int) -> None:
+        """S16: whoever may lead next has let go of it, too."""
+        facts = self.partitions[partition]
+        facts.deleted = max(facts.deleted, offset)
+        self.let_go(partition)
+
+    def let_go(self, partition: PartitionId) -> None:
+        cluster, facts = self._cluster, self.partitions[partition]
+        versioned = cluster.store.partitions.get(partition)
+        if versioned is None or facts.unclean or not facts.deleted:
+            return
+        for member in (*versioned.record.isr, *versioned.record.elr):
+            start = cluster.nodes[member].hosts[partition].disk.start
+            require(start >= facts.deleted, "S16", f"node {member} begins at {start}, not {facts.deleted}")
 
     def truncating(self, host: Host) -> None:
         """L6: within one leader epoch each cut drops an epoch, so there are no more cuts than epochs."""
@@ -195,7 +236,8 @@ class Oracle:
     def recovered(self, host: Host, *, was: list[tuple[int, str]], flushed: int) -> None:
         """S15: what is found after a stop is what was written, whole, and all of it that was flushed."""
         disk = host.disk
-        require(disk.flat == was[: disk.end], "S15", f"{host.name} has what it never wrote")
+        start = disk.start
+        require(disk.flat[start:] == was[start : disk.end], "S15", f"{host.name} has what it never wrote")
         require(disk.end >= flushed, "S15", f"{host.name} ends at {disk.end}, flushed to {flushed}")
         require(disk.torn is None, "S15", f"{host.name} has a torn batch at {disk.torn}")
 
@@ -249,6 +291,7 @@ class Oracle:
         if not facts.unclean and not chosen.lost_data:
             held = facts.agreed(chosen.hosts[record.id].disk)
             require(held == len(facts.committed), "S8", f"node {chosen.id} elected with {held}: {record}")
+        self.let_go(record.id)
 
     def told(self, logs: Mapping[PartitionId, Mapping[int, LogInfo]]) -> None:
         """A controller has heard what replicas say of their logs; it must be the truth as long as nobody leads."""
@@ -306,7 +349,8 @@ class Oracle:
         held = len(here) == count and all(payload == sent.payload for _, payload in here)
         require(held, "S2", f"{facts.name}: {sent.payload} promised at {base}: {here}")
         known = facts.promised.setdefault(sent.payload, base)
-        require(known == base, "S12", f"{facts.name}: {sent.payload} promised at {known} and at {base}")
+        again = known == base or facts.forgot
+        require(again, "S12", f"{facts.name}: {sent.payload} promised at {known} and at {base}")
         copies = sum(
             facts.agreed(host.disk) >= base + count or host.node.id in self.risky
             for host in self._cluster.hosts_of(sent.partition)
@@ -319,9 +363,13 @@ class Oracle:
         require(sent.payload not in facts.written, "S18", f"{sent.payload} is written and was refused")
         facts.refused.add(sent.payload)
 
-    def read(self, partition: PartitionId, offset: int, batches: tuple[Stored, ...]) -> None:
-        """S10, S11: a consumer gets committed records only, and always the same."""
-        facts = self.partitions[partition]
+    def read(self, host: Host, offset: int, batches: tuple[Stored, ...]) -> None:
+        """S10, S11, S16: a consumer gets committed records only, always the same, and from who leads by the
+        store's record none that it was told are deleted.
+        """
+        facts = self.partitions[host.partition]
+        gone = not facts.unclean and batches and offset < facts.deleted and self._is_current(host)
+        require(not gone, "S16", f"{facts.name}: read from {offset}, deleted up to {facts.deleted}")
         for meta, payload in batches:
             right = [(meta.leader_epoch, payload)] * meta.offset_count
             there = facts.committed[meta.base_offset : meta.next_offset]
@@ -332,10 +380,12 @@ class Oracle:
     def latest(self, host: Host, offset: int) -> None:
         """S11: who leads by the store's record never tells of an earlier end than was told before."""
         facts = self.partitions[host.partition]
-        versioned = self._cluster.store.partitions[host.partition]
-        record = versioned.record
-        assert host.replica is not None
-        current = (record.leader, record.leader_epoch) == (host.node.id, host.replica.leader_epoch)
-        if current and not facts.unclean:
+        if self._is_current(host) and not facts.unclean:
             require(offset >= facts.latest, "S11", f"{host.name}: latest is {offset}, and was {facts.latest}")
         facts.latest = max(facts.latest, offset)
+
+    def _is_current(self, host: Host) -> bool:
+        """Whether a leader leads by the store's record, too."""
+        record = self._cluster.store.partitions[host.partition].record
+        assert host.replica is not None
+        return (record.leader, record.leader_epoch) == (host.node.id, host.replica.leader_epoch)

@@ -38,11 +38,13 @@ def recheck(cluster: Cluster) -> None:
 
 
 def _log_in_order(host: Host) -> None:
-    epochs = [epoch for epoch, _ in host.disk.flat]
+    epochs = [epoch for epoch, _ in host.disk.flat[host.disk.start :]]
     require(epochs == sorted(epochs), "S5", f"{host.name}: {epochs}")
     starts = [batch.meta.base_offset for batch in host.disk.batches]
     ends = [batch.meta.next_offset for batch in host.disk.batches]
-    require([0, *ends] == [*starts, host.disk.end], "S5", f"{host.name}: {starts}, {ends}")
+    first = starts[0] if starts else host.disk.end
+    require(first <= max(host.disk.start, 0), "S16", f"{host.name}: begins at {first}, not {host.disk.start}")
+    require([first, *ends] == [*starts, host.disk.end], "S5", f"{host.name}: {starts}, {ends}")
 
 
 def _epochs_agree(host: Host) -> None:
@@ -51,7 +53,7 @@ def _epochs_agree(host: Host) -> None:
         end = entries[number + 1].start_offset if number + 1 < len(entries) else len(flat)
         require(all(held == epoch for held, _ in flat[start:end]), "S14", f"{host.name}: {entries}")
     known = {entry.epoch for entry in entries}
-    require({epoch for epoch, _ in flat} <= known, "S14", f"{host.name}: {entries}")
+    require({epoch for epoch, _ in flat[host.disk.start :]} <= known, "S14", f"{host.name}: {entries}")
 
 
 def _shows_committed(host: Host, facts: PartitionFacts) -> None:
@@ -62,16 +64,20 @@ def _shows_committed(host: Host, facts: PartitionFacts) -> None:
     shape = 0 <= log.log_start_offset <= log.high_watermark <= log.log_end_offset <= log.next_offset
     require(shape, "S9", f"{host.name}: {log}")
     if not facts.unclean:
-        seen = host.disk.flat[: log.high_watermark]
+        start = host.disk.start
+        seen = host.disk.flat[start : log.high_watermark]
+        right = facts.committed[start : start + len(seen)]
         invariant = "S1" if replica.leader is not None else "S3b"
-        require(seen == facts.committed[: len(seen)], invariant, f"{host.name} shows what is not committed")
+        require(seen == right, invariant, f"{host.name} shows what is not committed")
+        require(log.log_start_offset <= start, "S16", f"{host.name} tells of more deleted than is: {log}")
 
 
 def _logs_match(one: Host, other: Host) -> None:
     left, right = one.disk.flat, other.disk.flat
-    for offset in range(min(len(left), len(right)) - 1, -1, -1):
+    start = max(one.disk.start, other.disk.start)
+    for offset in range(min(len(left), len(right)) - 1, start - 1, -1):
         if left[offset][0] == right[offset][0]:
-            same = left[: offset + 1] == right[: offset + 1]
+            same = left[start : offset + 1] == right[start : offset + 1]
             require(same, "S3", f"{one.name} and {other.name} differ up to {offset}")
             break
 
@@ -79,7 +85,8 @@ def _logs_match(one: Host, other: Host) -> None:
 def _prefixes_agree(one: Host, other: Host) -> None:
     if one.replica is not None and other.replica is not None:
         shown = min(one.replica.log.high_watermark, other.replica.log.high_watermark)
-        same = one.disk.flat[:shown] == other.disk.flat[:shown]
+        start = max(one.disk.start, other.disk.start)
+        same = one.disk.flat[start:shown] == other.disk.flat[start:shown]
         require(same, "S3b", f"{one.name} and {other.name} differ below {shown}")
 
 
@@ -87,8 +94,10 @@ def _electable_are_complete(cluster: Cluster, partition: PartitionId, facts: Par
     record = cluster.store.partitions[partition].record
     for member in (*record.isr, *record.elr):
         if not cluster.nodes[member].lost_data:
-            held = cluster.nodes[member].hosts[partition].disk.flat[: len(facts.committed)]
-            require(held == facts.committed, "S7", f"node {member} lacks committed records: {record}")
+            disk = cluster.nodes[member].hosts[partition].disk
+            held, right = disk.flat[disk.start : len(facts.committed)], facts.committed[disk.start :]
+            require(held == right, "S7", f"node {member} lacks committed records: {record}")
+            require(disk.start >= facts.deleted, "S16", f"node {member} would bring back what was deleted")
 
 
 def _promises_stand(facts: PartitionFacts) -> None:
@@ -100,8 +109,11 @@ def _promises_stand(facts: PartitionFacts) -> None:
 
 
 def _sequences_stand(hosts: list[Host], facts: PartitionFacts) -> None:
+    if facts.forgot:
+        return
     for host in hosts:
-        if host.disk.flat[: len(facts.committed)] != facts.committed:
+        start = host.disk.start
+        if host.disk.flat[start : len(facts.committed)] != facts.committed[start:]:
             continue
         found: dict[tuple[int, int], list[int]] = {}
         for meta, _ in host.disk.batches:
@@ -109,6 +121,6 @@ def _sequences_stand(hosts: list[Host], facts: PartitionFacts) -> None:
                 numbers = found.setdefault((meta.producer_id, meta.producer_epoch), [])
                 numbers += range(meta.base_sequence, meta.base_sequence + meta.offset_count)
         for producer, numbers in found.items():
-            require(
-                numbers == list(range(len(numbers))), "S12", f"{facts.name}: producer {producer}: {numbers}"
-            )
+            first = 0 if start == 0 else numbers[0]
+            right = list(range(first, first + len(numbers)))
+            require(numbers == right, "S12", f"{facts.name}: producer {producer}: {numbers}")

@@ -42,12 +42,23 @@ class Sent:
     """Told of the answer when it arrives, if it does."""
 
 
+@attrs.define(eq=False)
+class Deletion:
+    """A wish that a partition begins at `offset`."""
+
+    partition: PartitionId
+    offset: int
+    node: int
+    process: int
+
+
 class Requests:
     """All requests that wait for an answer."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.waiting: dict[int, Sent] = {}
+        self.deleting: dict[int, Deletion] = {}
         self.acknowledged = 0
 
     def send(self, batches: Sequence[Sent]) -> bool:
@@ -109,7 +120,32 @@ class Requests:
         if sent.done is not None and sent.acks != 0:
             cluster.send(host.node.id, None, partial(sent.done, reply))
 
-    def overdue(self) -> list[Sent]:
+    def delete(self, host: Host, offset: int) -> None:
+        """Ask a node to delete what lies below `offset` of a partition."""
+        node = host.node
+        deletion = Deletion(host.partition, offset, node.id, node.process)
+
+        def arrive() -> None:
+            if host.replica is None:
+                return
+            request = self._cluster.new_id()
+            self.deleting[request] = deletion
+            deadline = node.clock(self._cluster.now) + REQUEST_TIMEOUT
+            self._cluster.step(
+                host, ev.DeleteRecords(request_id=request, offset=offset, deadline=deadline)
+            )
+
+        self._cluster.send(0, node, arrive)
+
+    def deletion_answered(self, host: Host, reply: fx.ReplyDeleteRecords) -> None:
+        deletion = self.deleting.pop(reply.request_id, None)
+        if deletion is None:
+            require(False, "L5", f"{reply} answers nothing that waits")
+        elif reply.error == ErrorCode.NONE:
+            self._cluster.oracle.deletion_promised(deletion.partition, max(deletion.offset, reply.low_watermark))
+
+    def overdue(self) -> list[Sent | Deletion]:
         """Requests without an answer, though the process that had them still runs."""
         nodes = self._cluster.nodes
-        return [sent for sent in self.waiting.values() if nodes[sent.node].process == sent.process]
+        waiting = [*self.waiting.values(), *self.deleting.values()]
+        return [sent for sent in waiting if nodes[sent.node].process == sent.process]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ..core.types import NO_LEADER, PartitionId
-from .clients import Consumer, PlainProducer, Producer
+from .clients import Consumer, Deleter, PlainProducer, Producer
 from .cluster import Cluster
 from .errors import Violated, require
 from .faults import Injector
@@ -122,6 +122,8 @@ class Run:
             cluster.later(cluster.random.random(), producer.turn)
         cluster.later(cluster.random.random(), PlainProducer(cluster, partition).turn)
         cluster.later(cluster.random.random(), Consumer(cluster, partition).turn)
+        if self.settings.deletes:
+            cluster.later(cluster.random.random(), Deleter(cluster, partition).turn)
 
     # Calm
 

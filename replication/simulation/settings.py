@@ -45,7 +45,8 @@ class Settings:
     """Probabilities are per message, store write, watch or write to disk; rates per second; times in seconds.
 
     `faults` are labels of `FAULTS`; a probability that belongs to a label counts only if that is among them.
-    `moves`: how often leadership is moved by hand, as a planned election does; 0 for never.
+    `moves`: how often leadership is moved by hand, as a planned election does; `deletes`: how often the oldest
+    records of a partition are deleted; 0 for never.
     """
 
     nodes: int = 3
@@ -57,6 +58,7 @@ class Settings:
     moves: float = 0.3
     producers: int = 2
     in_flight: int = 1
+    deletes: float = 0.0
     drop: float = 0.05
     double: float = 0.05
     late: float = 0.1
@@ -103,6 +105,7 @@ class Settings:
             unseen=dice.choice((0.1, 0.4, 0.7)),
             log_failure=dice.choice((0.0, 0.002, 0.01)),
             slow_disk=dice.choice((0.0, 0.05, 0.2)),
+            deletes=dice.choice((0.0, 0.0, 0.5, 2.0)) if topics is None else 0.0,
         )
 
 
