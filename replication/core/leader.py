@@ -219,9 +219,7 @@ class LeaderRole:
             if follower.incarnation >= 0:
                 follower = self._replaced(follower)
             follower.incarnation = event.incarnation
-        follower.fetched(
-            event.fetch_offset, replica.log.log_end_offset, replica.now, event.log_start_offset
-        )
+        follower.fetched(event.fetch_offset, replica.log.log_end_offset, replica.now, event.log_start_offset)
         self.change.maybe_expand(follower)
         self.advance()
         self.deletions.complete()

@@ -9,7 +9,6 @@ from .disk import Disk, Stored
 from .errors import require
 from .node import Host
 
-
 UNKNOWN_HISTORY = -1
 
 

@@ -27,7 +27,11 @@ def check_health(cluster: Cluster, producers: list[Producer], *, without: int | 
 def _check_producer(cluster: Cluster, producer: Producer) -> None:
     facts = cluster.oracle.partitions[producer.partition]
     settled = all(entry.acknowledged for entry in producer.window)
-    require(settled or facts.unclean or facts.forgot, "L9", f"{facts.name}: never acknowledged: {list(producer.window)}")
+    require(
+        settled or facts.unclean or facts.forgot,
+        "L9",
+        f"{facts.name}: never acknowledged: {list(producer.window)}",
+    )
 
 
 def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | None) -> None:

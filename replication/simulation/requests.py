@@ -131,9 +131,7 @@ class Requests:
             request = self._cluster.new_id()
             self.deleting[request] = deletion
             deadline = node.clock(self._cluster.now) + REQUEST_TIMEOUT
-            self._cluster.step(
-                host, ev.DeleteRecords(request_id=request, offset=offset, deadline=deadline)
-            )
+            self._cluster.step(host, ev.DeleteRecords(request_id=request, offset=offset, deadline=deadline))
 
         self._cluster.send(0, node, arrive)
 
@@ -142,10 +140,12 @@ class Requests:
         if deletion is None:
             require(False, "L5", f"{reply} answers nothing that waits")
         elif reply.error == ErrorCode.NONE:
-            self._cluster.oracle.deletion_promised(deletion.partition, max(deletion.offset, reply.low_watermark))
+            self._cluster.oracle.deletion_promised(
+                deletion.partition, max(deletion.offset, reply.low_watermark)
+            )
 
     def overdue(self) -> list[Sent | Deletion]:
         """Requests without an answer, though the process that had them still runs."""
         nodes = self._cluster.nodes
-        waiting = [*self.waiting.values(), *self.deleting.values()]
+        waiting: list[Sent | Deletion] = [*self.waiting.values(), *self.deleting.values()]
         return [sent for sent in waiting if nodes[sent.node].process == sent.process]

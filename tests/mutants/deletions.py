@@ -1,0 +1,103 @@
+"""Errors in what is deleted, and in who is told that it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from insync.replication.core import effects as fx
+from insync.replication.core import events as ev
+from insync.replication.core import isr as rules
+from insync.replication.core.deletions import Deletions
+from insync.replication.core.follower import FollowerRole
+from insync.replication.core.log_state import LogState
+from insync.replication.core.purgatory import ParkedDeletion
+from insync.replication.core.types import EpochEntry, ProducerEntry
+
+from .catalogue import Patch, mutant
+
+
+@mutant("Z35", "delete above the high watermark (KAFKA-5634)")
+def _(patch: Patch) -> None:
+    def on_delete_records(self: Deletions, event: ev.DeleteRecords) -> None:
+        log = self._replica.log
+        offset = log.log_end_offset if event.offset < 0 else min(event.offset, log.log_end_offset)
+        if offset > log.log_start_offset:
+            log.outstanding += 1
+            self._replica.emit(fx.AdvanceLogStart(offset=offset))
+        self._parked.park(ParkedDeletion(offset, event.request_id, event.deadline))
+
+    patch.setattr(Deletions, "on_delete_records", on_delete_records)
+
+
+@mutant("Z36", "want the first batch to begin at the log start (KAFKA-6975)")
+def _(patch: Patch) -> None:
+    patch.setattr(LogState, "is_empty", False)
+
+
+@mutant("Z11", "leave the high watermark behind when a log begins again (KAFKA-9491)")
+def _(patch: Patch) -> None:
+    def truncated(
+        self: LogState,
+        log_start_offset: int,
+        log_end_offset: int,
+        epochs: Iterable[EpochEntry],
+        producers: Iterable[ProducerEntry],
+    ) -> LogState:
+        log = LogState.opened(log_start_offset, log_end_offset, 0, epochs, producers)
+        log.high_watermark = min(self.high_watermark, log_end_offset)
+        return log
+
+    patch.setattr(LogState, "truncated", truncated)
+
+
+@mutant("K21", "say that records are gone when the leader alone has deleted them")
+def _(patch: Patch) -> None:
+    patch.setattr(Deletions, "low_watermark", lambda self: self._replica.log.log_start_offset)
+
+
+@mutant("K22", "ask the living only whether they have deleted (KIP-107 as Kafka has it)")
+def _(patch: Patch) -> None:
+    def low_watermark(self: Deletions) -> int:
+        followers = self._leader.followers.items()
+        starts = [each.log_start_offset for node, each in followers if node in self._replica.live]
+        return rules.low_watermark(self._replica.log.log_start_offset, starts)
+
+    patch.setattr(Deletions, "low_watermark", low_watermark)
+
+
+@mutant("K23", "let a replica join that still holds what is deleted")
+def _(patch: Patch) -> None:
+    patch.setattr(rules, "has_let_go", lambda follower, log_start: True)
+
+
+@mutant("K24", "tell the leader's log start as one's own before it is")
+def _(patch: Patch) -> None:
+    right = FollowerRole._ask
+
+    def ask(self: FollowerRole, *, delayed: bool = False) -> None:
+        right(self, delayed=delayed)
+        made = self._replica._effects
+        if made and isinstance(made[-1], fx.FetchNext):
+            start = max(made[-1].log_start_offset, self._leader_log_start)
+            made[-1] = attrs.evolve(made[-1], log_start_offset=start)
+
+    def learn(self: FollowerRole) -> None:
+        self._replica.log.learn_high_watermark(self._leader_high_watermark)
+        if not self._replica.stepping:
+            ask(self)
+
+    patch.setattr(FollowerRole, "_ask", ask)
+    patch.setattr(FollowerRole, "_learn", learn)
+
+
+@mutant("K25", "never copy the leader's log start")
+def _(patch: Patch) -> None:
+    right = FollowerRole._learn
+
+    def learn(self: FollowerRole) -> None:
+        self._leader_log_start = -1
+        right(self)
+
+    patch.setattr(FollowerRole, "_learn", learn)
