@@ -79,13 +79,23 @@ static int step(int sock, const isr_tx_part *parts, int count, isr_tx_cursor *cu
     return ISR_TX_DONE;
 }
 
-/* sendfile has no MSG_NOSIGNAL: hold SIGPIPE back in this thread, and swallow the one that we caused. */
+static int sigpipe_is_ignored(void)
+{
+    struct sigaction action;
+
+    return sigaction(SIGPIPE, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+/* sendfile has no MSG_NOSIGNAL: unless SIGPIPE is ignored anyway (Python does so, but a host program may have
+ * changed that), hold it back in this thread and swallow the one that we caused. */
 int isr_tx_step(int sock, const isr_tx_part *parts, int count, isr_tx_cursor *cursor, int64_t quantum, int64_t *sent)
 {
     const struct timespec now = {0, 0};
     sigset_t pipe_only, before, pending;
     int code;
 
+    if (sigpipe_is_ignored())
+        return step(sock, parts, count, cursor, quantum, sent);
     sigemptyset(&pipe_only);
     sigaddset(&pipe_only, SIGPIPE);
     sigpending(&pending);

@@ -164,11 +164,11 @@ class Link(ABC):
         for index, (head, parts) in enumerate(frames):
             await self.send(head, parts, more=index < last)
 
-    def send_now(self, head: Buffer) -> bool:
-        """Take small frames (joined in `head`) without waiting, if nothing else is being sent; else False.
+    def send_now(self, pieces: Sequence[Part]) -> bool:
+        """Take whole frames (heads and parts, in order) without waiting, if nothing else is being sent; else False.
 
         May leave a rest inside the link, which `has_rest` tells and the next `send_many` (perhaps of nothing)
-        sends.
+        sends. Raises what `send` raises.
         """
         return False
 

@@ -216,12 +216,16 @@ class Connection:
     async def _guard(self, run: Callable[[], object]) -> None:
         try:
             await run()  # type: ignore[misc]
-        except (EndOfLink, LinkBroken) as error:
-            self._end(self._lost(error))
         except TransportError as error:
-            if not self.closed.is_set():
-                log.warning("the connection to %s is ended: %s", self._name, error)
-            self._end(error)
+            self._fail(error)
+
+    def _fail(self, error: TransportError) -> None:
+        if isinstance(error, EndOfLink | LinkBroken):
+            self._end(self._lost(error))
+            return
+        if not self.closed.is_set():
+            log.warning("the connection to %s is ended: %s", self._name, error)
+        self._end(error)
 
     def _lost(self, error: TransportError) -> TransportError:
         if self._session.goes:
@@ -286,22 +290,21 @@ class Connection:
         session = self._session
         if not session.outbox:
             return
-        if self._sleeping_writer is not None and session.outbox_bytes <= _NOW_BYTES:
-            heads = [frame.head for frame in session.outbox if not frame.parts]
-            if len(heads) == len(session.outbox):
-                self._send_now(heads[0] if len(heads) == 1 else b"".join(heads))
-                return
-        self._wake_writer()
-
-    def _send_now(self, data: bytes) -> None:
+        if self._sleeping_writer is None or session.outbox_bytes > _NOW_BYTES:
+            self._wake_writer()
+            return
+        pieces: list[Part] = []
+        for frame in session.outbox:
+            pieces.append(frame.head)
+            pieces += frame.parts
         try:
-            taken = self._link.send_now(data)
+            taken = self._link.send_now(pieces)
         except TransportError as error:
-            self._end(self._lost(error))
+            self._fail(error)
             return
         if taken:
-            self._session.outbox.clear()
-            self._session.outbox_bytes = 0
+            session.outbox.clear()
+            session.outbox_bytes = 0
         if not taken or self._link.has_rest:
             self._wake_writer()
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
+import attrs
 import trio
 
 from ._native import lib
@@ -58,8 +59,43 @@ def read_range(part: FileRange) -> bytes:
 async def warm(parts: Sequence[Part]) -> None:
     """Bring cold files into memory on another thread: reading them here would block the event loop on the disk."""
     for part in parts:
-        if is_range(part) and lib.isr_tx_is_warm(part.fileno(), part.offset, part.length) == 0:
+        if is_range(part) and not is_warm(part):
             await trio.to_thread.run_sync(_read_through, part, limiter=_warmers)
+
+
+def is_warm(part: FileRange) -> bool:
+    """Whether a range can be sent without waiting for a disk, as far as that can be told."""
+    return lib.isr_tx_is_warm(part.fileno(), part.offset, part.length) != 0
+
+
+@attrs.frozen
+class RangeRest:
+    """What is left of a range of which a part has been sent."""
+
+    whole: FileRange
+    offset: int
+    length: int
+
+    def fileno(self) -> int:
+        return self.whole.fileno()
+
+
+def after(parts: Sequence[Part], count: int) -> list[Part]:
+    """The parts without their first `count` bytes."""
+    for index, part in enumerate(parts):
+        size = part.length if is_range(part) else memoryview(part).nbytes
+        if count < size:
+            if count == 0:
+                return list(parts[index:])
+            return [_without(part, count), *parts[index + 1 :]]
+        count -= size
+    return []
+
+
+def _without(part: Part, count: int) -> Part:
+    if is_range(part):
+        return RangeRest(part, part.offset + count, part.length - count)
+    return memoryview(part).cast("B")[count:]
 
 
 def truncated(part: FileRange, done: int) -> RangeTruncated:

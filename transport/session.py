@@ -26,7 +26,7 @@ from .errors import (
     RemoteError,
     TransportError,
 )
-from .frames import Flag, Frame, FrameType, Header, Limits, Status, crc32c_of, encode_header
+from .frames import PAYLOAD_CRC, Flag, Frame, FrameType, Header, Limits, Status, crc32c_of, encode_header
 from .requests import OnDone, Request, Response
 
 log = logging.getLogger("insync.transport")
@@ -425,7 +425,7 @@ def payload_check(parts: Sequence[Part]) -> tuple[int, int]:
     """Flags and CRC of a payload. File ranges have none: computing it would read what sendfile need not."""
     if not parts or not all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
         return 0, 0
-    return Flag.PAYLOAD_CRC, crc32c_of(parts)  # type: ignore[arg-type]
+    return PAYLOAD_CRC, crc32c_of(parts)  # type: ignore[arg-type]
 
 
 def _call(callback: Callable[..., None], *arguments: object) -> None:

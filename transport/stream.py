@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import attrs
 import trio
@@ -22,6 +21,7 @@ from .frames import (
     encode_header,
     hello_length,
 )
+from .ranges import after
 from .urls import Endpoint
 
 RECEIVE_BUFFER = 256 << 10
@@ -31,7 +31,7 @@ LARGE_PAYLOAD = 64 << 10
 
 _FRAMES_AT_ONCE = 256
 """More frames than these from one read are handed out in turns: other tasks run between them."""
-_WORTH_WAKING = 512 << 10
+_WORTH_WAKING = 1 << 20
 """Inside a large payload the receiver sleeps until so much is there."""
 
 
@@ -79,8 +79,8 @@ class ByteStream(ABC):
         """Bytes that have arrived and were not received yet, if that can be told."""
         return 0
 
-    def send_now(self, data: Buffer) -> int:
-        """Send what goes without waiting; returns how many bytes went. Raises LinkBroken, LinkClosed."""
+    def send_now(self, parts: Sequence[Part]) -> int:
+        """Send what goes without waiting; returns how many bytes went. Raises what `send` raises."""
         return 0
 
 
@@ -146,7 +146,7 @@ class StreamLink(Link):
         self._start = self._end = 0
         self._partial: _Partial | None = None
         self._ready: list[Frame] = []
-        self._rest = memoryview(b"")
+        self._rest: list[Part] = []
         self._sending = self._receiving = False
         self._is_behind = False
         self._received = 0
@@ -168,7 +168,7 @@ class StreamLink(Link):
     async def send_many(self, frames: Sequence[tuple[Buffer, Sequence[Part]]]) -> None:
         if self._sending:
             raise trio.BusyResourceError("another task is sending on this link")
-        pieces: list[Part] = [self._rest] if self._rest else []
+        pieces = self._rest
         for head, parts in frames:
             pieces.append(head)
             pieces.extend(parts)
@@ -180,17 +180,17 @@ class StreamLink(Link):
             raise
         finally:
             self._sending = False
-        self._rest = memoryview(b"")
+        self._rest = []
 
-    def send_now(self, head: Buffer) -> bool:
+    def send_now(self, pieces: Sequence[Part]) -> bool:
         if self._sending or self._rest:
             return False
-        self._rest = memoryview(head)[self._stream.send_now(head) :]
+        self._rest = after(pieces, self._stream.send_now(pieces))
         return True
 
     @property
     def has_rest(self) -> bool:
-        return len(self._rest) > 0
+        return bool(self._rest)
 
     async def recv(self) -> tuple[memoryview, Payload]:
         if not self._ready:
@@ -199,17 +199,26 @@ class StreamLink(Link):
         return memoryview(_encode_again(frame)), frame.payload
 
     async def recv_many(self) -> list[Frame]:
-        with self._receiver():
+        if self._receiving:
+            raise self._busy()
+        self._receiving = True
+        try:
             if self._is_behind:
                 await trio.lowlevel.checkpoint()
             while True:
-                frames = self._parse()
-                if frames:
-                    return frames
+                if self._end > self._start or self._partial is not None or self._ready:
+                    frames = self._parse()
+                    if frames:
+                        return frames
                 await self._fill()
+        finally:
+            self._receiving = False
 
     async def recv_hello(self) -> bytes:
-        with self._receiver():
+        if self._receiving:
+            raise self._busy()
+        self._receiving = True
+        try:
             await self._fill_until(PREFACE.size)
             length = PREFACE.size + hello_length(
                 bytes(self._buffer[self._start : self._start + PREFACE.size])
@@ -218,6 +227,8 @@ class StreamLink(Link):
             hello = bytes(self._buffer[self._start : self._start + length])
             self._start += length
             return hello
+        finally:
+            self._receiving = False
 
     async def send_eof(self) -> None:
         await self._stream.send_eof()
@@ -228,15 +239,8 @@ class StreamLink(Link):
     def abort(self) -> None:
         self._stream.abort()
 
-    @contextmanager
-    def _receiver(self) -> Iterator[None]:
-        if self._receiving:
-            raise trio.BusyResourceError("another task is receiving on this link")
-        self._receiving = True
-        try:
-            yield
-        finally:
-            self._receiving = False
+    def _busy(self) -> trio.BusyResourceError:
+        return trio.BusyResourceError("another task is receiving on this link")
 
     def _parse(self) -> list[Frame]:
         """All whole frames that are there; a large one that has begun becomes `_partial`."""

@@ -33,8 +33,9 @@ class Script(ByteStream):
         await trio.lowlevel.checkpoint()
         self.sent += b"".join(map(bytes, parts))
 
-    def send_now(self, data):
-        self.sent += bytes(data[: self.accepts])
+    def send_now(self, parts):
+        data = b"".join(parts)
+        self.sent += data[: self.accepts]
         return min(self.accepts, len(data))
 
     async def receive_into(self, buffer, at_least=1):
@@ -128,8 +129,8 @@ async def test_the_end_inside_a_large_payload_is_a_break():
 async def test_what_could_not_be_sent_at_once_is_sent_first():
     stream = Script(b"", accepts=5)
     link = StreamLink(stream)
-    assert link.send_now(b"0123456789") and link.has_rest
-    assert not link.send_now(b"not yet")
+    assert link.send_now([b"012", b"3456789"]) and link.has_rest
+    assert not link.send_now([b"not yet"])
     await link.send_many([(b"ab", [b"cd", b"ef"]), (b"gh", ())])
     assert stream.sent == b"0123456789abcdefgh" and not link.has_rest
 
