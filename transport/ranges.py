@@ -83,7 +83,7 @@ class RangeRest:
 def after(parts: Sequence[Part], count: int) -> list[Part]:
     """The parts without their first `count` bytes."""
     for index, part in enumerate(parts):
-        size = part.length if is_range(part) else memoryview(part).nbytes
+        size = memoryview(part).nbytes if isinstance(part, bytes | bytearray | memoryview) else part.length
         if count < size:
             if count == 0:
                 return list(parts[index:])
@@ -93,9 +93,9 @@ def after(parts: Sequence[Part], count: int) -> list[Part]:
 
 
 def _without(part: Part, count: int) -> Part:
-    if is_range(part):
-        return RangeRest(part, part.offset + count, part.length - count)
-    return memoryview(part).cast("B")[count:]
+    if isinstance(part, bytes | bytearray | memoryview):
+        return memoryview(part).cast("B")[count:]
+    return RangeRest(part, part.offset + count, part.length - count)
 
 
 def truncated(part: FileRange, done: int) -> RangeTruncated:

@@ -26,7 +26,7 @@ SENDFILE_FROM = 16 << 10
 QUANTUM = (1 << 20) + (64 << 10)
 """Bytes of file ranges sent between two checkpoints; with a quarter of it a sender needs half as much CPU again.
 
-A little above 1 MiB, the usual size of an answer, so that its header does not push its last bytes into a step of their own.
+A little above 1 MiB, the usual size of an answer: its header must not push its last bytes into a step of their own.
 """
 _JOIN_BELOW = 64 << 10
 _MAX_BUFFERS = 512

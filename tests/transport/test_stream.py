@@ -7,9 +7,11 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from insync.transport import URL, ByteStream, Capabilities
+from insync.transport import URL, ByteStream, Capabilities, pieces
+from insync.transport._kit import FileSlice, file_of
 from insync.transport.errors import EndOfLink, LinkBroken, ProtocolError
 from insync.transport.frames import Flag, FrameType, crc32c, encode_header
+from insync.transport.ranges import after
 from insync.transport.stream import LARGE_PAYLOAD, RECEIVE_BUFFER, StreamLink
 
 NOISE = random.Random(5).randbytes(1 << 20)
@@ -141,3 +143,15 @@ async def test_a_cancelled_send_breaks_the_link():
         scope.cancel()
         await StreamLink(stream).send(b"frame", [b"payload"])
     assert scope.cancelled_caught and stream.aborted
+
+
+@given(st.lists(st.one_of(st.binary(max_size=30), st.integers(0, 30)), max_size=8), st.data())
+def test_what_is_left_after_so_many_bytes(choices, data):
+    content = bytes(range(64))
+    with file_of(content) as fd:
+        parts = [FileSlice(fd, 7, one) if isinstance(one, int) else one for one in choices]
+        whole = b"".join(pieces(parts))
+        count = data.draw(st.integers(0, len(whole)))
+        assert b"".join(pieces(after(parts, count))) == whole[count:]
+        rest = after(after(parts, count), min(3, len(whole) - count))
+        assert b"".join(pieces(rest)) == whole[min(count + 3, len(whole)) :]

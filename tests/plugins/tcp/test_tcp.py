@@ -264,3 +264,23 @@ def test_the_c_sender_stops_at_its_quantum_and_does_not_raise_sigpipe():
     finally:
         signal.signal(signal.SIGPIPE, previous)
         near.close()
+
+
+async def test_sending_at_once_sends_bytes_and_ranges_and_tells_how_much(wire):
+    stream, far = wire
+    with file_of(CONTENT) as fd:
+        assert stream.send_now([b"<", FileSlice(fd, 5, 100_000), FileSlice(fd, 0, 10), b">"]) == 100_012
+        assert await read_all(far, 100_012) == b"<" + CONTENT[5:100_005] + CONTENT[:10] + b">"
+        with pytest.raises(RangeTruncated):
+            stream.send_now([FileSlice(fd, 10, len(CONTENT))])
+
+
+async def test_sending_at_once_stops_where_the_socket_is_full_or_the_file_is_cold(wire, monkeypatch):
+    stream, far = wire
+    with file_of(CONTENT) as fd:
+        parts = [FileSlice(fd, 0, len(CONTENT))] * 40
+        sent = stream.send_now(parts)
+        assert 0 < sent <= sockets.QUANTUM
+        assert await transfer(stream, far, ranges.after(parts, sent), 40 << 20) == CONTENT * 40
+        monkeypatch.setattr(sockets, "is_warm", lambda part: False)
+        assert stream.send_now([b"<", *parts]) == 0
