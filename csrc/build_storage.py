@@ -6,8 +6,9 @@ from pathlib import Path
 import cffi
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("isr_batch.c", "isr_crc32c.c", "isr_log.c")
-HEADERS = ("isr_crc32c.h", "isr_batch.h", "isr_log.h")
+SOURCES = ("isr_batch.c", "isr_crc32c.c", "isr_file.c", "isr_log.c")
+HEADERS = ("isr_crc32c.h", "isr_batch.h", "isr_file.h", "isr_log.h")
+PRIVATE = ("isr_header.h",)
 
 
 def declarations() -> str:
@@ -22,7 +23,7 @@ ffi.set_source(
     "insync.storage._native",
     "\n".join(f'#include "{name}"' for name in HEADERS),
     sources=[f"csrc/{name}" for name in SOURCES],
-    depends=[f"csrc/{name}" for name in HEADERS],
+    depends=[f"csrc/{name}" for name in (*HEADERS, *PRIVATE)],
     include_dirs=["csrc"],
     extra_compile_args=["-O2", "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-Wall", "-Wextra"],
     py_limited_api=True,

@@ -1,87 +1,9 @@
 #include "isr_batch.h"
 
-#include <errno.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "isr_crc32c.h"
-
-#define CRC_FROM 21            /* attributes: the first byte under the CRC */
-#define LENGTH_END 12          /* batchLength counts the bytes after itself */
-#define KNOWN_ATTRIBUTES 0x7f
-#define CODEC_MASK 0x07
-#define LOG_APPEND_TIME 0x08
-#define CONTROL 0x20
-#define SMALL_BATCH 4096
-
-static uint32_t get32(const uint8_t *p)
-{
-    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-}
-
-static uint64_t get64(const uint8_t *p)
-{
-    return (uint64_t)get32(p) << 32 | get32(p + 4);
-}
-
-static int16_t get16(const uint8_t *p)
-{
-    return (int16_t)(uint16_t)(p[0] << 8 | p[1]);
-}
-
-static void put16(uint8_t *p, uint16_t v)
-{
-    p[0] = (uint8_t)(v >> 8);
-    p[1] = (uint8_t)v;
-}
-
-static void put32(uint8_t *p, uint32_t v)
-{
-    put16(p, (uint16_t)(v >> 16));
-    put16(p + 2, (uint16_t)v);
-}
-
-static void put64(uint8_t *p, uint64_t v)
-{
-    put32(p, (uint32_t)(v >> 32));
-    put32(p + 4, (uint32_t)v);
-}
-
-static void read_header(const uint8_t *p, int64_t position, isr_batch_info *info)
-{
-    info->base_offset = (int64_t)get64(p);
-    info->position = position;
-    info->size_bytes = (int32_t)(get32(p + 8) + LENGTH_END);
-    info->leader_epoch = (int32_t)get32(p + 12);
-    info->attributes = get16(p + 21);
-    info->last_offset_delta = (int32_t)get32(p + 23);
-    info->base_timestamp = (int64_t)get64(p + 27);
-    info->max_timestamp = (int64_t)get64(p + 35);
-    info->producer_id = (int64_t)get64(p + 43);
-    info->producer_epoch = get16(p + 51);
-    info->base_sequence = (int32_t)get32(p + 53);
-    info->record_count = (int32_t)get32(p + 57);
-}
-
-/* p has a whole header; `available` bytes follow from p on. */
-static int check_header(const uint8_t *p, int64_t available)
-{
-    uint32_t length = get32(p + 8);
-    int32_t delta = (int32_t)get32(p + 23);
-    int32_t count = (int32_t)get32(p + 57);
-    int64_t base = (int64_t)get64(p);
-    if (p[16] != 2)
-        return ISR_BAD_MAGIC;
-    if (length < ISR_BATCH_HEADER - LENGTH_END || length > INT32_MAX - LENGTH_END)
-        return ISR_BAD_LENGTH;
-    if ((int64_t)length + LENGTH_END > available)
-        return ISR_TRUNCATED;
-    if (base < 0 || base > INT64_MAX - INT32_MAX - 1 || delta < 0 || count < 0 ||
-        (int64_t)count > (int64_t)delta + 1 || (get16(p + 21) & ~KNOWN_ATTRIBUTES) != 0 ||
-        (int32_t)get32(p + 12) < -1)
-        return ISR_BAD_HEADER;
-    return ISR_OK;
-}
+#include "isr_header.h"
 
 static int crc_matches(const uint8_t *p, size_t size)
 {
@@ -114,103 +36,6 @@ size_t isr_batch_scan(const uint8_t *data, size_t len, size_t from, int verify_c
     return found;
 }
 
-/* A small window over a file, for reading one header after the other. */
-typedef struct {
-    int fd;
-    int64_t start;
-    int64_t filled;
-    size_t want;
-    uint8_t bytes[32768];
-} window;
-
-static const uint8_t *header_at(window *w, int64_t position, int64_t end)
-{
-    if (position >= w->start && position + ISR_BATCH_HEADER <= w->start + w->filled)
-        return w->bytes + (position - w->start);
-    size_t want = w->want;
-    if ((int64_t)want > end - position)
-        want = (size_t)(end - position);
-    w->start = position;
-    w->filled = 0;
-    while (w->filled < ISR_BATCH_HEADER) {
-        ssize_t got = pread(w->fd, w->bytes + w->filled, want - (size_t)w->filled, position + w->filled);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return NULL;
-        if (got == 0) {
-            errno = 0;
-            return NULL;
-        }
-        w->filled += got;
-    }
-    return w->bytes;
-}
-
-/* The header at `position` of a file whose batches end by `end`; its reason if it is not one. */
-static int next_header(window *w, int64_t position, int64_t end, isr_batch_info *info)
-{
-    if (end - position < ISR_BATCH_HEADER)
-        return ISR_TRUNCATED;
-    const uint8_t *p = header_at(w, position, end);
-    if (p == NULL)
-        return errno == 0 ? ISR_TRUNCATED : ISR_IO_ERROR;
-    int reason = check_header(p, end - position);
-    if (reason == ISR_OK) {
-        read_header(p, position, info);
-        w->want = info->size_bytes < SMALL_BATCH ? sizeof w->bytes : ISR_BATCH_HEADER;
-    }
-    return reason;
-}
-
-static void open_window(window *w, int fd)
-{
-    w->fd = fd;
-    w->start = w->filled = 0;
-    w->want = SMALL_BATCH;
-}
-
-size_t isr_batch_scan_file(int fd, int64_t from, int64_t end, isr_batch_info *out, size_t capacity,
-                           int64_t *consumed, int *reason)
-{
-    window w;
-    size_t found = 0;
-    open_window(&w, fd);
-    *reason = ISR_OK;
-    while (from < end && found < capacity) {
-        *reason = next_header(&w, from, end, &out[found]);
-        if (*reason != ISR_OK)
-            break;
-        from += out[found].size_bytes;
-        found++;
-    }
-    *consumed = from;
-    return found;
-}
-
-int isr_batch_walk_file(int fd, int64_t from, int64_t end, int64_t stop_offset, int64_t stop_position,
-                        int at_least_one, int64_t *position, int64_t *offset)
-{
-    window w;
-    isr_batch_info info;
-    int reason = ISR_OK;
-    open_window(&w, fd);
-    while (from < end) {
-        reason = next_header(&w, from, end, &info);
-        if (reason != ISR_OK)
-            break;
-        *offset = info.base_offset;
-        int64_t after = info.base_offset + info.last_offset_delta + 1;
-        if (!at_least_one && (after > stop_offset || from + info.size_bytes > stop_position))
-            break;
-        at_least_one = 0;
-        *offset = after;
-        from += info.size_bytes;
-    }
-    *position = from;
-    return reason;
-}
-
 int64_t isr_batch_search(const uint8_t *data, size_t len, size_t from, int64_t min_base, int64_t max_base,
                          int32_t min_epoch)
 {
@@ -227,14 +52,11 @@ int64_t isr_batch_search(const uint8_t *data, size_t len, size_t from, int64_t m
     return -1;
 }
 
-int64_t isr_batch_stamp(uint8_t *dst, const uint8_t *src, size_t len, int64_t base_offset,
-                        int32_t leader_epoch)
+int64_t isr_batch_stamp(uint8_t *data, size_t len, int64_t base_offset, int32_t leader_epoch)
 {
     size_t at = 0;
-    if (dst != src)
-        memcpy(dst, src, len);
     while (at < len) {
-        uint8_t *p = dst + at;
+        uint8_t *p = data + at;
         if (len - at < ISR_BATCH_HEADER)
             return -1;
         uint32_t length = get32(p + 8);
@@ -243,7 +65,7 @@ int64_t isr_batch_stamp(uint8_t *dst, const uint8_t *src, size_t len, int64_t ba
             base_offset > INT64_MAX - delta - 1)
             return -1;
         put64(p, (uint64_t)base_offset);
-        put32(p + 12, (uint32_t)leader_epoch);
+        put32(p + LENGTH_END, (uint32_t)leader_epoch);
         base_offset += (int64_t)delta + 1;
         at += (size_t)length + LENGTH_END;
     }

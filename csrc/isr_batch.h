@@ -41,25 +41,14 @@ typedef struct {
 size_t isr_batch_scan(const uint8_t *data, size_t len, size_t from, int verify_crc, isr_batch_info *out,
                       size_t capacity, size_t *consumed, int *reason);
 
-/* The same over a file's bytes [from, end) without reading the records, hence without the CRC. */
-size_t isr_batch_scan_file(int fd, int64_t from, int64_t end, isr_batch_info *out, size_t capacity,
-                           int64_t *consumed, int *reason);
-
 /* Where a whole and valid batch starts at or after data[from], with min_base <= base offset < max_base and at
  * least that leader epoch; -1 if nowhere. For judging what follows a damaged batch. */
 int64_t isr_batch_search(const uint8_t *data, size_t len, size_t from, int64_t min_base, int64_t max_base,
                          int32_t min_epoch);
 
-/* Skips batches in a file's bytes [from, end) while they end at or below stop_offset and stop_position, but
- * the first in any case if at_least_one. Fills the position where it stopped and the offset there (untouched if
- * no header was read). Returns a reason: ISR_OK, or what is wrong with the header at *position. */
-int isr_batch_walk_file(int fd, int64_t from, int64_t end, int64_t stop_offset, int64_t stop_position,
-                        int at_least_one, int64_t *position, int64_t *offset);
-
-/* Copies whole batches from src to dst (may be the same), giving them consecutive offsets from base_offset and
- * the leader epoch; neither is under the CRC. Returns the next offset, or -1 if src is not whole batches. */
-int64_t isr_batch_stamp(uint8_t *dst, const uint8_t *src, size_t len, int64_t base_offset,
-                        int32_t leader_epoch);
+/* Gives whole batches consecutive offsets from base_offset on, and the leader epoch; neither is under the CRC.
+ * Returns the next offset, or -1 if the data is not whole batches. */
+int64_t isr_batch_stamp(uint8_t *data, size_t len, int64_t base_offset, int32_t leader_epoch);
 
 typedef struct {
     const uint8_t *bytes;     /* all the items, one after the other */

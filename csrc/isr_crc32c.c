@@ -4,7 +4,7 @@
 
 #if defined(__x86_64__) && defined(__GNUC__)
 #define ISR_CRC_X86 1
-#include <nmmintrin.h>
+#include <immintrin.h>
 #endif
 
 #define POLY 0x82F63B78u
@@ -15,7 +15,7 @@
 #define SHORT_BLOCK 256u
 
 static uint32_t slices[8][256];
-static int use_hardware;
+static int best_way;
 
 #ifdef ISR_CRC_X86
 static uint32_t over_long[4][256];
@@ -69,7 +69,7 @@ three_streams(uint32_t *state, const uint8_t *p, const uint8_t *end, size_t bloc
     return p;
 }
 
-__attribute__((target("sse4.2"))) static uint32_t hardware(uint32_t crc, const void *data, size_t len)
+__attribute__((target("sse4.2"))) static uint32_t with_instruction(uint32_t crc, const void *data, size_t len)
 {
     const uint8_t *p = data, *end = p + len;
     uint32_t state = ~crc;
@@ -80,6 +80,80 @@ __attribute__((target("sse4.2"))) static uint32_t hardware(uint32_t crc, const v
     for (; p < end; p++)
         state = _mm_crc32_u8(state, *p);
     return ~state;
+}
+
+/* Folding: 64 bytes at a time are multiplied ahead by a power of x, modulo the polynomial, onto the bytes that stand
+ * so far behind them. What is left at the end is 16 bytes with the remainder of all that was folded. */
+#define FOLD_FROM 1024u
+
+static uint64_t fold_by_256[2], fold_by_192[2], fold_by_128[2], fold_by_64[2], fold_lanes[8];
+
+/* x^n modulo the polynomial, lowest power in the highest bit. */
+static uint32_t power_of_x(unsigned n)
+{
+    uint32_t power = 1u << 31;
+    while (n-- > 0)
+        power = power & 1 ? (power >> 1) ^ POLY : power >> 1;
+    return power;
+}
+
+/* The factors for both halves of 16 bytes that move by that many bytes. A product of two reflected numbers of 64 bits
+ * comes out multiplied by x, and a number of 32 bits counts as one times x^32: hence 33 powers less. */
+static void set_factors(uint64_t factors[2], unsigned bytes)
+{
+    factors[0] = power_of_x(bytes * 8 + 64 - 33);
+    factors[1] = power_of_x(bytes * 8 - 33);
+}
+
+static void set_fold_factors(void)
+{
+    set_factors(fold_by_256, 256);
+    set_factors(fold_by_192, 192);
+    set_factors(fold_by_128, 128);
+    set_factors(fold_by_64, 64);
+    for (unsigned lane = 0; lane < 3; lane++)
+        set_factors(fold_lanes + (size_t)2 * lane, 48 - 16 * lane);
+}
+
+#define FOLDING __attribute__((target("avx512f,vpclmulqdq,sse4.2")))
+
+FOLDING static inline __m512i factors(const uint64_t of[2])
+{
+    return _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)of));
+}
+
+FOLDING static inline __m512i fold(__m512i from, __m512i by, __m512i onto)
+{
+    return _mm512_ternarylogic_epi64(_mm512_clmulepi64_epi128(from, by, 0x00),
+                                     _mm512_clmulepi64_epi128(from, by, 0x11), onto, 0x96);
+}
+
+FOLDING static uint32_t with_folding(uint32_t crc, const void *data, size_t len)
+{
+    if (len < FOLD_FROM)
+        return with_instruction(crc, data, len);
+    const uint8_t *p = data, *end = p + len;
+    __m512i a = _mm512_loadu_si512(p), b = _mm512_loadu_si512(p + 64);
+    __m512i c = _mm512_loadu_si512(p + 128), d = _mm512_loadu_si512(p + 192);
+    a = _mm512_xor_si512(a, _mm512_zextsi128_si512(_mm_cvtsi32_si128((int)~crc)));
+    __m512i by = factors(fold_by_256);
+    for (p += 256; end - p >= 256; p += 256) {
+        a = fold(a, by, _mm512_loadu_si512(p));
+        b = fold(b, by, _mm512_loadu_si512(p + 64));
+        c = fold(c, by, _mm512_loadu_si512(p + 128));
+        d = fold(d, by, _mm512_loadu_si512(p + 192));
+    }
+    d = fold(a, factors(fold_by_192), d);
+    d = fold(b, factors(fold_by_128), d);
+    d = fold(c, factors(fold_by_64), d);
+    /* The last of the four lanes is where the others go. */
+    __m512i moved = fold(d, _mm512_loadu_si512(fold_lanes), _mm512_setzero_si512());
+    uint64_t words[8];
+    _mm512_storeu_si512(words, _mm512_mask_mov_epi64(moved, 0xc0, d));
+    uint64_t first = words[0] ^ words[2] ^ words[4] ^ words[6];
+    uint64_t second = words[1] ^ words[3] ^ words[5] ^ words[7];
+    uint32_t state = (uint32_t)_mm_crc32_u64(_mm_crc32_u64(0, first), second);
+    return with_instruction(~state, p, (size_t)(end - p));
 }
 #endif
 
@@ -99,12 +173,16 @@ __attribute__((constructor)) static void isr_crc32c_setup(void)
 #ifdef ISR_CRC_X86
     fill_shift(over_long, LONG_BLOCK);
     fill_shift(over_short, SHORT_BLOCK);
+    set_fold_factors();
     __builtin_cpu_init();
-    use_hardware = __builtin_cpu_supports("sse4.2") != 0;
+    if (__builtin_cpu_supports("sse4.2"))
+        best_way = ISR_CRC_INSTRUCTION;
+    if (best_way && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
+        best_way = ISR_CRC_FOLDING;
 #endif
 }
 
-uint32_t isr_crc32c_portable(uint32_t crc, const void *data, size_t len)
+static uint32_t with_tables(uint32_t crc, const void *data, size_t len)
 {
     const uint8_t *p = data, *end = p + len;
     uint32_t state = ~crc;
@@ -119,16 +197,25 @@ uint32_t isr_crc32c_portable(uint32_t crc, const void *data, size_t len)
     return ~state;
 }
 
-uint32_t isr_crc32c(uint32_t crc, const void *data, size_t len)
+uint32_t isr_crc32c_by(int way, uint32_t crc, const void *data, size_t len)
 {
+    if (way > best_way)
+        way = best_way;
 #ifdef ISR_CRC_X86
-    if (use_hardware)
-        return hardware(crc, data, len);
+    if (way == ISR_CRC_FOLDING)
+        return with_folding(crc, data, len);
+    if (way == ISR_CRC_INSTRUCTION)
+        return with_instruction(crc, data, len);
 #endif
-    return isr_crc32c_portable(crc, data, len);
+    return with_tables(crc, data, len);
 }
 
-int isr_crc32c_is_hardware(void)
+uint32_t isr_crc32c(uint32_t crc, const void *data, size_t len)
 {
-    return use_hardware;
+    return isr_crc32c_by(best_way, crc, data, len);
+}
+
+int isr_crc32c_best_way(void)
+{
+    return best_way;
 }

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "isr_batch.h"
+#include "isr_file.h"
 
-#define BLOCK (512 * 1024)
+#define BLOCK (2 * 1024 * 1024)
 #define FEW 512
 #define LENGTH_AT 8
 #define LENGTH_END 12
@@ -242,6 +242,8 @@ static uint8_t *put(uint8_t *p, uint64_t value, int size)
 
 static void add_entries(isr_log_state *state, int64_t last_offset, isr_log_found *found)
 {
+    if (last_offset - state->segment_base > INT32_MAX || state->position > INT32_MAX)
+        return;
     uint8_t *p = found->index + 8 * (size_t)found->index_count++;
     p = put(p, (uint64_t)(last_offset - state->segment_base), 4);
     put(p, (uint64_t)state->position, 4);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -44,8 +44,10 @@ class EpochCache:
         kept = [entry for entry in self.entries if entry.epoch < epoch and entry.start_offset < start_offset]
         self.replace((*kept, EpochEntry(epoch, start_offset)))
 
-    def add(self, entries: Iterable[EpochEntry]) -> None:
+    def add(self, entries: Sequence[EpochEntry]) -> None:
         """Enter the epochs of appended batches, in order."""
+        if not entries:
+            return
         result = list(self.entries)
         for entry in entries:
             while result and result[-1].start_offset >= entry.start_offset:

@@ -18,18 +18,26 @@ PartitionKey = tuple[str, int]
 
 def write_all(fd: int, buffers: Sequence[Buffer], position: int) -> None:
     """Write the buffers one after the other from `position` on, gathered; raises OSError as the device does."""
-    left = [memoryview(buffer) for buffer in buffers if len(buffer)]
-    first = 0
-    while first < len(left):
-        written = os.pwritev(fd, left[first : first + _IOV_MAX], position)
-        if written == 0:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    left = buffers
+    while left:
+        some = left[:_IOV_MAX]
+        written = os.pwritev(fd, some, position)
         position += written
-        while first < len(left) and written >= len(left[first]):
-            written -= len(left[first])
-            first += 1
-        if written:
-            left[first] = left[first][written:]
+        if written == sum(map(len, some)):
+            left = left[_IOV_MAX:]
+        elif written == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        else:
+            left = _rest(left, written)
+
+
+def _rest(buffers: Sequence[Buffer], written: int) -> Sequence[Buffer]:
+    """What is left of the buffers when so many bytes of them are written."""
+    first = 0
+    while written >= len(buffers[first]):
+        written -= len(buffers[first])
+        first += 1
+    return [memoryview(buffers[first])[written:], *buffers[first + 1 :]]
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:

@@ -10,8 +10,10 @@ import mmap
 import os
 import struct
 from pathlib import Path
+from typing import Any
 
 from ._files import fsync_file
+from ._native import ffi
 
 MAX_RELATIVE = (1 << 31) - 1
 _SPARE = 1
@@ -33,6 +35,7 @@ class IndexFile:
         self._is_whole = size % self.ENTRY.size == 0
         self._count = self._room = size // self.ENTRY.size
         self._map: mmap.mmap | bytes = b""
+        self._view: Any = None
         self._resize(self._room)
 
     def __len__(self) -> int:
@@ -58,6 +61,11 @@ class IndexFile:
         """Give the file another name; the entries can still be read."""
         return self._path.rename(self._path.with_name(self._path.name + suffix))
 
+    def in_c(self) -> tuple[Any, int]:
+        """The entries as bytes for C, which need the first of the two kept alive, and their number."""
+        view = self._view
+        return view, min(self._count, len(view) // self.ENTRY.size)
+
     def _resize(self, entries: int) -> None:
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -65,6 +73,7 @@ class IndexFile:
             self._map = mmap.mmap(fd, entries * self.ENTRY.size) if entries else b""
         finally:
             os.close(fd)
+        self._view = ffi.from_buffer(self._map)
         self._room = entries
 
     def _put(self, first: int, second: int) -> None:
@@ -128,7 +137,7 @@ class OffsetIndex(IndexFile):
 
     def add(self, last_offset: int, position: int) -> None:
         """Enter the batch at `position`; nothing happens when the index is full."""
-        if not self.is_full:
+        if self._count < self._room:
             self._put(last_offset - self._base, position)
 
     def position_for(self, offset: int) -> int:

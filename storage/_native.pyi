@@ -19,8 +19,8 @@ class _Lib:
     ISR_WRONG_OFFSET: int
     ISR_WRONG_EPOCH: int
     def isr_crc32c(self, crc: int, data: Any, length: int) -> int: ...
-    def isr_crc32c_portable(self, crc: int, data: Any, length: int) -> int: ...
-    def isr_crc32c_is_hardware(self) -> int: ...
+    def isr_crc32c_by(self, way: int, crc: int, data: Any, length: int) -> int: ...
+    def isr_crc32c_best_way(self) -> int: ...
     def isr_batch_scan(
         self,
         data: Any,
@@ -39,19 +39,19 @@ class _Lib:
         self, data: Any, length: int, start: int, min_base: int, max_base: int, min_epoch: int
     ) -> int: ...
     def isr_batch_walk_file(
+        self, fd: int, start: int, end: int, stop_offset: int, position: Any, offset: Any
+    ) -> int: ...
+    def isr_batch_slice_file(
         self,
         fd: int,
-        start: int,
-        end: int,
-        stop_offset: int,
-        stop_position: int,
+        segment: Any,
+        offset: int,
+        limit_offset: int,
+        max_bytes: int,
         at_least_one: int,
-        position: Any,
-        offset: Any,
+        out: Any,
     ) -> int: ...
-    def isr_batch_stamp(
-        self, dst: Any, src: Any, length: int, base_offset: int, leader_epoch: int
-    ) -> int: ...
+    def isr_batch_stamp(self, data: Any, length: int, base_offset: int, leader_epoch: int) -> int: ...
     def isr_batch_build(
         self,
         out: Any,

@@ -59,34 +59,70 @@ class _Recent:
     Offsets are added after positions: whoever finds one in the first list finds its place in the second.
     """
 
-    __slots__ = ("generations",)
+    __slots__ = ("_generations",)
 
     def __init__(self) -> None:
-        self.generations: tuple[tuple[list[int], list[int]], ...] = (([], []),)
+        self._generations: tuple[_Generation, ...] = (([], []),)
 
     def add(self, base_offset: int, position: int) -> None:
-        offsets, positions = self.generations[0]
+        offsets, positions = self._generations[0]
         if len(offsets) >= _RECENT:
             offsets, positions = [], []
-            self.generations = ((offsets, positions), self.generations[0])
+            self._generations = ((offsets, positions), self._generations[0])
         positions.append(position)
         offsets.append(base_offset)
 
     def holding(self, offset: int) -> Spot | None:
         """The batch that holds `offset`, which is not above the last."""
-        for offsets, positions in self.generations:
-            if offsets and offsets[0] <= offset:
-                at = bisect_right(offsets, offset) - 1
-                return Spot(positions[at], offsets[at])
-        return None
+        return _holding(self._generations, offset)
 
-    def before(self, position: int) -> Spot | None:
-        """The last batch that starts at or before `position`."""
-        for offsets, positions in self.generations:
-            if offsets and positions[0] <= position:
-                at = bisect_right(positions, position, hi=len(offsets)) - 1
-                return Spot(positions[at], offsets[at])
-        return None
+    def slice(
+        self, offset: int, limit_offset: int, max_bytes: int, min_one: bool, end: Spot
+    ) -> tuple[Spot, Spot] | None:
+        """As `Segment.slice`; None if the first batch is not among the latest. `end` was the segment's before."""
+        known = self._generations
+        start = _holding(known, offset)
+        if start is None:
+            return None
+        stop = end if limit_offset >= end.offset else _holding(known, limit_offset) or start
+        if stop.position - start.position > max_bytes:
+            stop = _before(known, start.position + max_bytes) or start
+            if stop.position <= start.position and min_one:
+                stop = _after(known, start.position) or end
+        return start, max(start, stop)
+
+
+_Generation = tuple[list[int], list[int]]
+"""Offsets and positions of some batches."""
+
+
+def _holding(known: tuple[_Generation, ...], offset: int) -> Spot | None:
+    for offsets, positions in known:
+        if offsets and offsets[0] <= offset:
+            at = bisect_right(offsets, offset) - 1
+            return Spot(positions[at], offsets[at])
+    return None
+
+
+def _before(known: tuple[_Generation, ...], position: int) -> Spot | None:
+    """The last batch that starts at or before `position`."""
+    for offsets, positions in known:
+        if offsets and positions[0] <= position:
+            at = bisect_right(positions, position, hi=len(offsets)) - 1
+            return Spot(positions[at], offsets[at])
+    return None
+
+
+def _after(known: tuple[_Generation, ...], position: int) -> Spot | None:
+    """The first batch that starts behind `position`."""
+    found = None
+    for offsets, positions in known:
+        at = bisect_right(positions, position, hi=len(offsets))
+        if at < len(offsets):
+            found = Spot(positions[at], offsets[at])
+        if at:
+            break
+    return found
 
 
 class Segment:
@@ -106,6 +142,8 @@ class Segment:
         """Whether the indexes are on the device as they are."""
         self._recent = _Recent()
         self._since_entry = 0
+        self._entered: Largest | None = None
+        """What the time index was last given; None if that is not known."""
 
     @property
     def file_size(self) -> int:
@@ -147,18 +185,23 @@ class Segment:
         them, move the end.
         """
         position, offset = self.end
+        largest, interval, since = self.largest, self._settings.index_interval_bytes, self._since_entry
+        recent = self._recent
         self.indexes_synced = False
         for base_offset, last_offset, size, timestamp in batches:
-            if timestamp > self.largest.timestamp:
-                self.largest = Largest(timestamp, last_offset)
-            if self._since_entry > self._settings.index_interval_bytes:
+            if timestamp > largest.timestamp:
+                largest = self.largest = Largest(timestamp, last_offset)
+            if since > interval:
                 self.index.add(last_offset, position)
-                self.time_index.add(*self.largest)
-                self._since_entry = 0
-            self._since_entry += size
-            self._recent.add(base_offset, position)
+                if largest is not self._entered:
+                    self.time_index.add(*largest)
+                    self._entered = largest
+                since = 0
+            since += size
+            recent.add(base_offset, position)
             position += size
             offset = last_offset + 1
+        self._since_entry = since
         self.end = Spot(position, offset)
 
     def cut(self, spot: Spot) -> None:
@@ -172,6 +215,7 @@ class Segment:
         self.end = spot
         self._recent = _Recent()
         self._since_entry = 0
+        self._entered = None
         self.indexes_synced = False
         if self.file_size != spot.position:
             os.ftruncate(self._fd, spot.position)
@@ -221,13 +265,21 @@ class Segment:
     def slice(self, offset: int, limit_offset: int, max_bytes: int, min_one: bool) -> tuple[Spot, Spot]:
         """First batch and end of the whole batches from the one holding `offset` to below the limits."""
         end = self.end
-        start = self.holding(offset)
-        stop = end if limit_offset >= end.offset else self.holding(limit_offset)
-        if stop.position - start.position > max_bytes:
-            stop = self._last_boundary(start, start.position + max_bytes)
-            if stop.position <= start.position and min_one:
-                stop = self._walk(start.position, stop_position=start.position, at_least_one=True)
-        return start, max(start, stop)
+        recent = self._recent.slice(offset, limit_offset, max_bytes, min_one, end)
+        return recent or self._find(offset, limit_offset, min(max_bytes, end.position), min_one, end)
+
+    def _find(
+        self, offset: int, limit_offset: int, max_bytes: int, min_one: bool, end: Spot
+    ) -> tuple[Spot, Spot]:
+        entries, count = self.index.in_c()
+        segment = ffi.new("isr_segment *", (entries, count, self.base_offset, end.position, end.offset))
+        found = ffi.new("isr_slice *")
+        reason = lib.isr_batch_slice_file(
+            self.file.fileno(), segment, offset, limit_offset, max_bytes, min_one, found
+        )
+        self._check(reason, found.stop_position)
+        start = Spot(found.start_position, found.start_offset)
+        return start, max(start, Spot(found.stop_position, found.stop_offset))
 
     def holding(self, offset: int) -> Spot:
         """Where the batch that holds `offset` starts; `offset` is below the end."""
@@ -284,33 +336,11 @@ class Segment:
         self._check(reason, position[0])
         return (position[0], size[0]) if size[0] else None
 
-    def _last_boundary(self, start: Spot, position: int) -> Spot:
-        """The last batch boundary that is not behind `position`."""
-        recent = self._recent.before(position)
-        if recent is not None and recent.position >= start.position:
-            return recent
-        entry = self.index.position_before(position)
-        return self._walk(max(entry, start.position), stop_position=position)
-
-    def _walk(
-        self,
-        start: int,
-        *,
-        stop_offset: int = _NO_LIMIT,
-        stop_position: int = _NO_LIMIT,
-        at_least_one: bool = False,
-    ) -> Spot:
-        """Go over whole batches from `start` while they end at or below both limits."""
+    def _walk(self, start: int, *, stop_offset: int = _NO_LIMIT) -> Spot:
+        """Go over whole batches from `start` while they end at or below the offset."""
         position, offset = ffi.new("int64_t *"), ffi.new("int64_t *", self.base_offset)
         reason = lib.isr_batch_walk_file(
-            self.file.fileno(),
-            start,
-            self.end.position,
-            stop_offset,
-            stop_position,
-            at_least_one,
-            position,
-            offset,
+            self.file.fileno(), start, self.end.position, stop_offset, position, offset
         )
         self._check(reason, position[0])
         return Spot(position[0], offset[0])

@@ -201,7 +201,8 @@ class DiskLog(Log):
             raise self._undo(end, error) from error
         for piece in pieces:
             for info, placed in zip(piece.infos, piece.batches, strict=True):
-                self._producers.add(info, placed.base_offset)
+                if info.producer_id >= 0:
+                    self._producers.add(info, placed.base_offset)
         self._log_end_offset = self._segments[-1].end.offset
         unflushed = self._log_end_offset - self._recovery_point
         if self._rolled or unflushed >= self._settings.flush_interval_messages:
@@ -212,18 +213,18 @@ class DiskLog(Log):
         group: list[Piece] = []
         size = 0
         for piece in pieces:
-            if not self._segments[-1].has_room(size, len(piece.data), piece.batches[-1].last_offset):
+            if not self._segments[-1].has_room(size, piece.size, piece.batches[-1].last_offset):
                 self._write_group(group)
                 group, size = [], 0
                 self._roll(piece.batches[0].base_offset)
             group.append(piece)
-            size += len(piece.data)
+            size += piece.size
         self._write_group(group)
 
     def _write_group(self, group: Sequence[Piece]) -> None:
         if group:
             segment = self._segments[-1]
-            segment.write([piece.data for piece in group], segment.end.position)
+            segment.write([buffer for piece in group for buffer in piece.buffers], segment.end.position)
             segment.added([batch for piece in group for batch in piece.batches])
 
     def _roll(self, base_offset: int) -> None:

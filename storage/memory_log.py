@@ -67,7 +67,8 @@ class MemoryLog(Log):
     def append(self, chunks: Sequence[Chunk]) -> None:
         self._check_open()
         pieces, epochs = prepare(f"{self.topic}-{self.partition}", chunks, self._end, self._epochs.latest)
-        write_all(self._file.fileno(), [piece.data for piece in pieces], self._size)
+        buffers = [buffer for piece in pieces for buffer in piece.buffers]
+        write_all(self._file.fileno(), buffers, self._size)
         for piece in pieces:
             self._hold(piece)
         self._epochs.add(epochs)

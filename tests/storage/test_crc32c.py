@@ -1,4 +1,6 @@
-"""CRC-32C: published vectors, and both ways of computing it."""
+"""CRC-32C: published vectors, and all ways of computing it."""
+
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -18,24 +20,34 @@ VECTORS = [
 ]
 
 
-def portable(data: bytes, crc: int = 0) -> int:
-    return lib.isr_crc32c_portable(crc, ffi.from_buffer(data), len(data))
+def by(way: int, data: bytes, crc: int = 0) -> int:
+    return lib.isr_crc32c_by(way, crc, ffi.from_buffer(data), len(data))
 
 
-@pytest.mark.parametrize("way", [crc32c, portable])
+WAYS = [partial(by, way) for way in range(lib.isr_crc32c_best_way() + 1)]
+"""Those that this processor has."""
+
+
+@pytest.mark.parametrize("way", [crc32c, *WAYS])
 @pytest.mark.parametrize(("data", "expected"), VECTORS)
 def test_published_vectors(way, data: bytes, expected: int) -> None:
     assert way(data) == expected
 
 
-@pytest.mark.parametrize("size", [767, 768, 769, 12287, 12288, 12289, 3 * 4096 * 2 + 3 * 256 + 7, 100_000])
-def test_instruction_and_tables_agree_around_the_block_sizes(size: int) -> None:
+BLOCKS = [767, 768, 769, 1023, 1024, 1025, 1279, 1280, 2047, 12287, 12288, 12289, 3 * 4096 * 2 + 3 * 256 + 7]
+
+
+@pytest.mark.parametrize("size", [*BLOCKS, 100_000])
+def test_all_ways_agree_around_the_block_sizes(size: int) -> None:
     data = bytes((at * 131 + (at >> 7)) & 0xFF for at in range(size + 8))
     for shift in range(8):
-        assert crc32c(data[shift : shift + size]) == portable(data[shift : shift + size])
+        part = data[shift : shift + size]
+        assert {way(part) for way in WAYS} == {crc32c(part)}
+        assert {way(part, 0x12345678) for way in WAYS} == {crc32c(part, 0x12345678)}
 
 
-@given(st.binary(max_size=2000), st.integers(0, 2000))
-def test_can_be_computed_in_parts(data: bytes, cut: int) -> None:
-    assert crc32c(data[cut:], crc32c(data[:cut])) == crc32c(data)
-    assert portable(data[cut:], portable(data[:cut])) == crc32c(data)
+@given(st.binary(max_size=2000), st.integers(0, 2000), st.integers(1, 4))
+def test_can_be_computed_in_parts(data: bytes, cut: int, times: int) -> None:
+    data *= times
+    for way in WAYS:
+        assert way(data[cut:], way(data[:cut])) == crc32c(data)
