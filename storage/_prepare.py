@@ -14,8 +14,6 @@ from ._native import ffi, lib
 from .errors import AppendError
 from .log import Chunk, EpochEntry
 
-
-
 _HEAD = struct.Struct(">qii")
 """How a batch begins: base offset, length and leader epoch. What a leader sets is all in there."""
 _SIZE_AND_DELTA = struct.Struct(">i11xi")
@@ -68,9 +66,7 @@ def prepare(
             if batch_epoch is None:
                 batch_epoch = info.leader_epoch
                 if info.base_offset != offset:
-                    raise AppendError(
-                        f"a batch at offset {info.base_offset} of {name} should be at {offset}"
-                    )
+                    raise AppendError(f"a batch at offset {info.base_offset} of {name} should be at {offset}")
             if batch_epoch != epoch:
                 _check_epoch(name, offset, batch_epoch, epoch)
                 epochs.append(EpochEntry(batch_epoch, offset))
@@ -80,9 +76,7 @@ def prepare(
             size += info.size_bytes
             offset = following
         if size != len(chunk.data):
-            raise AppendError(
-                f"{len(chunk.data)} bytes for {name} are not the {len(batches)} batches named"
-            )
+            raise AppendError(f"{len(chunk.data)} bytes for {name} are not the {len(batches)} batches named")
         pieces.append(Piece(_buffers_of(name, chunk, offset), size, batches, chunk.batches))
     return pieces, epochs
 
