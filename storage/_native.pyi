@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from cffi import FFI
-
-ffi: FFI
+ffi: Any
+"""A `cffi.FFI`; stubs of cffi, where they are installed, know nothing of our structs."""
 
 class _Lib:
     ISR_OK: int
