@@ -14,6 +14,7 @@ from .errors import UsageError
 if TYPE_CHECKING:
     from ..client import NodeReport
     from ..core.messages import FollowerInfo, PartitionInfo, ReplicaInfo, TopicInfo
+    from ..core.types import Value
 
 app = App(name="topic", help="Create, list and describe topics.", help_format="markdown")
 
@@ -111,11 +112,63 @@ def describe(name: str, /, *, servers: Servers = "", json: Json = False) -> int:
     return run(describe_it)
 
 
-def _setting(text: str) -> tuple[str, int | str]:
+@app.command(name="delete-records")
+def delete_records(
+    name: str,
+    /,
+    *,
+    offset: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    timeout_ms: Annotated[int, _AtLeastOne] = 30000,
+    servers: Servers = "",
+    json: Json = False,
+) -> int:
+    """Delete the oldest records of a topic, for good and on all replicas.
+
+    Example: `insync topic delete-records orders --offset 0=1000 --offset 1=-1`
+
+    Parameters
+    ----------
+    name
+        The topic; its cleanup_policy must contain delete.
+    offset
+        Partition and first offset to keep, repeatable; -1 deletes all that is committed.
+    timeout_ms
+        How long to wait until every replica has deleted.
+    """
+    from .running import run
+
+    wanted = {(name, partition): first for partition, first in map(_first_offset, offset)}
+    if not wanted:
+        raise UsageError(
+            "say what to delete: --offset PARTITION=OFFSET, e.g. --offset 0=1000 (-1: everything)"
+        )
+
+    async def delete_them() -> None:
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            done = await admin.delete_records(wanted, timeout_ms=timeout_ms)
+        if json:
+            print_json({str(partition): low for (_, partition), low in sorted(done.items())})
+        else:
+            for (_, partition), low in sorted(done.items()):
+                print(f"{name}-{partition} begins at offset {low}")
+
+    return run(delete_them)
+
+
+def _first_offset(text: str) -> tuple[int, int]:
+    partition, equals, offset = text.partition("=")
+    if not equals or not partition.isdigit() or not offset.removeprefix("-").isdigit():
+        raise UsageError(f"--offset {text}: write it as PARTITION=OFFSET, e.g. --offset 0=1000")
+    return int(partition), int(offset)
+
+
+def _setting(text: str) -> tuple[str, Value]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise UsageError(f"--config {text}: write it as name=value, e.g. --config min_insync_replicas=2")
-    return name, int(value) if value.lstrip("-").isdigit() else value
+    return name, value
 
 
 def _head(topic: TopicInfo) -> dict[str, Any]:

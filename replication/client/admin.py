@@ -12,7 +12,9 @@ from ...transport import TransportError
 from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.messages import FollowerInfo, NodeInfo, PartitionInfo, ReplicaInfo, TopicInfo
+from ..core.types import PartitionId, Value
 from ._client import Client
+from ._deletions import delete_records
 from ._settings import ClientSettings, make_settings
 from .errors import ClientError, RequestTimeoutError, ServerError, error_for
 
@@ -83,7 +85,7 @@ class Admin(Client):
         name: str,
         partitions: int = 1,
         replication_factor: int = 3,
-        config: Mapping[str, int | str] | None = None,
+        config: Mapping[str, Value] | None = None,
     ) -> str:
         """Create a topic; gives its topic id, once every node that can be reached knows of it.
 
@@ -116,6 +118,28 @@ class Admin(Client):
             f"topic {name!r}: not created within request_timeout_ms={self._settings.request_timeout_ms}; "
             f"last: {creation.error}; look with `insync topic list` before trying again"
         ) from creation.error
+
+    async def delete_records(
+        self, offsets: Mapping[tuple[str, int], int], *, timeout_ms: int | None = None
+    ) -> dict[tuple[str, int], int]:
+        """Delete the oldest records of partitions, for good; gives the offset at which each begins now.
+
+        Only committed records can be deleted, and only where `cleanup_policy` says `delete`. When this returns, no
+        replica that is alive or may be elected holds any of them.
+
+        Args:
+          offsets: By (topic, partition): the first offset to keep; -1 deletes all that is committed.
+          timeout_ms: How long to wait for the replicas; `request_timeout_ms` by default.
+
+        Raises:
+          UnknownTopicError, OffsetOutOfRangeError, PolicyViolationError: So it is; others may have been deleted.
+          RequestTimeoutError: Some replica has not deleted in time; it will, once it fetches again.
+        """
+        self._check_open()
+        timeout = self._timeout if timeout_ms is None else timeout_ms / 1000
+        wanted = {PartitionId(*at): offset for at, offset in offsets.items()}
+        found = await delete_records(self._cluster, wanted, timeout=timeout)
+        return {(at.topic, at.partition): low for at, low in found.items()}
 
     async def list_topics(self) -> list[str]:
         """The names of all topics, sorted."""

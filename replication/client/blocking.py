@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar
 import trio
 
 from ...storage.batch import Headers
-from ..core.types import PartitionId
+from ..core.types import PartitionId, Value
 from ._client import Client
 from ._portal import Portal
 from ._settings import ClientSettings, ConsumerSettings, ProducerSettings, make_settings
@@ -398,12 +398,18 @@ class BlockingAdmin(_Blocking[Admin]):
         name: str,
         partitions: int = 1,
         replication_factor: int = 3,
-        config: Mapping[str, int | str] | None = None,
+        config: Mapping[str, Value] | None = None,
     ) -> str:
         """See `Admin.create_topic`."""
         return self._portal.call(
             lambda: self._client.create_topic(name, partitions, replication_factor, config)
         )
+
+    def delete_records(
+        self, offsets: Mapping[tuple[str, int], int], *, timeout_ms: int | None = None
+    ) -> dict[tuple[str, int], int]:
+        """See `Admin.delete_records`."""
+        return self._portal.call(lambda: self._client.delete_records(offsets, timeout_ms=timeout_ms))
 
     def list_topics(self) -> list[str]:
         return self._portal.call(self._client.list_topics)

@@ -226,6 +226,12 @@ class InvalidRequestError(ServerError):
     code = ErrorCode.INVALID_REQUEST
 
 
+class PolicyViolationError(ServerError):
+    """The topic's settings do not allow it."""
+
+    code = ErrorCode.POLICY_VIOLATION
+
+
 class OutOfOrderSequenceError(ServerError):
     """The log misses earlier batches of this producer that were acknowledged: committed records are lost.
 
@@ -303,6 +309,7 @@ _REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "nothing has to be cancelled",
     ErrorCode.NOT_CONTROLLER: "try again; a controller is being elected",
     ErrorCode.INVALID_REQUEST: "client and node may be of different versions",
+    ErrorCode.POLICY_VIOLATION: "change the topic's settings (`insync config`), or leave it",
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "compare with the source: acknowledged records were lost",
     ErrorCode.INVALID_PRODUCER_EPOCH: "open a new producer",
     ErrorCode.KAFKA_STORAGE_ERROR: "see that node's log and disk",

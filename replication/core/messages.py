@@ -10,7 +10,7 @@ import enum
 
 import attrs
 
-from .types import NO_EPOCH, NO_LEADER, EpochEnd
+from .types import NO_EPOCH, NO_LEADER, EpochEnd, Value
 
 
 class Kind(enum.IntEnum):
@@ -21,6 +21,7 @@ class Kind(enum.IntEnum):
     LIST_OFFSETS = 2
     METADATA = 3
     CREATE_TOPIC = 19
+    DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     ELECT_LEADERS = 43
     ALTER_PARTITION_REASSIGNMENTS = 45
@@ -194,7 +195,7 @@ class TopicInfo:
     error: int
     topic_id: str = ""
     replication_factor: int = 0
-    config: dict[str, int | str] = attrs.Factory(dict)
+    config: dict[str, Value] = attrs.Factory(dict)
     partitions: list[PartitionInfo] = attrs.Factory(list)
 
 
@@ -214,7 +215,7 @@ class CreateTopicRequest:
     name: str
     partitions: int
     replication_factor: int
-    config: dict[str, int | str] = attrs.Factory(dict)
+    config: dict[str, Value] = attrs.Factory(dict)
     forwarded: bool = False
     """Set by the node that passes the request on to the controller, so that it is passed on once at most."""
 
@@ -372,3 +373,38 @@ class GetReplicaLogInfoResponse:
     node_id: int
     incarnation: int
     partitions: list[ReplicaLogInfo]
+
+
+@attrs.frozen(kw_only=True)
+class DeleteRecordsPartition:
+    """Delete what lies below `offset`; -1 stands for the high watermark (KIP-107)."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@attrs.frozen(kw_only=True)
+class DeleteRecordsRequest:
+    """Asked of the partitions' leader."""
+
+    timeout_ms: int
+    partitions: list[DeleteRecordsPartition]
+
+
+@attrs.frozen(kw_only=True)
+class DeleteRecordsResult:
+    """`low_watermark`: no replica that is alive or may lead holds anything below it any more."""
+
+    topic: str
+    partition: int
+    error: int
+    low_watermark: int = -1
+    leader: int = NO_LEADER
+    leader_epoch: int = NO_EPOCH
+    message: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class DeleteRecordsResponse:
+    partitions: list[DeleteRecordsResult]

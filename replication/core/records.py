@@ -18,6 +18,8 @@ INCARNATIONS_PREFIX = "/incarnations/"
 TOPICS_PREFIX = "/topics/"
 PARTITIONS_PREFIX = "/partitions/"
 
+DAY_MS = 86_400_000
+
 
 def node_key(node_id: int) -> str:
     return f"{NODES_PREFIX}{node_id}"
@@ -113,6 +115,27 @@ class TopicConfig:
     """`wait` (Kafka's false) or `any` (Kafka's true)."""
     max_message_bytes: int = 1048588
     segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * DAY_MS
+    cleanup_policy: str = "delete"
+    """`delete` (by age, size or request), `compact` (keep the last record of each key) or `compact,delete`."""
+    retention_ms: int = 7 * DAY_MS
+    """How long records are kept under `delete`; -1 for ever."""
+    retention_bytes: int = -1
+    """How much of a partition is kept under `delete`; -1 for all."""
+    file_delete_delay_ms: int = 60_000
+    min_cleanable_dirty_ratio: float = 0.5
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = 2**63 - 1
+    delete_retention_ms: int = DAY_MS
+
+    @property
+    def deletes(self) -> bool:
+        """Whether old records may be deleted, by retention or on request."""
+        return "delete" in self.cleanup_policy.split(",")
+
+    @property
+    def compacts(self) -> bool:
+        return "compact" in self.cleanup_policy.split(",")
 
 
 @attrs.frozen(kw_only=True)

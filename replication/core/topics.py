@@ -11,10 +11,25 @@ from .elections import POLICIES
 from .errors import ErrorCode
 from .messages import CreateTopicRequest
 from .records import TopicConfig
+from .types import Value
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
-_INT32_MAX = 2**31 - 1
-_LEAST = {"min_insync_replicas": 1, "max_message_bytes": 62, "segment_bytes": 1024}
+_INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1
+_RANGES: dict[str, tuple[float, float]] = {
+    "min_insync_replicas": (1, _INT32_MAX),
+    "max_message_bytes": (62, _INT32_MAX),
+    "segment_bytes": (1024, _INT32_MAX),
+    "segment_ms": (1, _INT64_MAX),
+    "retention_ms": (-1, _INT64_MAX),
+    "retention_bytes": (-1, _INT64_MAX),
+    "file_delete_delay_ms": (0, _INT64_MAX),
+    "min_cleanable_dirty_ratio": (0, 1),
+    "min_compaction_lag_ms": (0, _INT64_MAX),
+    "max_compaction_lag_ms": (1, _INT64_MAX),
+    "delete_retention_ms": (0, _INT64_MAX),
+}
+_TEXTS = ("unclean_leader_election", "cleanup_policy")
+_CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
 
 
 class TopicError(Exception):
@@ -39,34 +54,40 @@ def check_name(name: str) -> None:
         )
 
 
-def parse_config(given: Mapping[str, int | str], policies: Collection[str] = POLICIES.keys()) -> TopicConfig:
+def parse_config(given: Mapping[str, Value], policies: Collection[str] = POLICIES.keys()) -> TopicConfig:
     """Topic settings from names and values; numbers may come as text. `policies`: the election policies there are.
 
     Raises:
       TopicError: A name is unknown or a value is out of range.
     """
-    known = {field.name: field.type for field in attrs.fields(TopicConfig)}
-    values: dict[str, int | str] = {}
-    for name, value in given.items():
-        if name not in known:
-            raise _bad_config(f"unknown topic setting {name!r}: the settings are {', '.join(sorted(known))}")
-        values[name] = str(value) if name == "unclean_leader_election" else _number(name, value)
-    config = TopicConfig(**values)  # type: ignore[arg-type]
+    config = TopicConfig(**{name: _value(name, value) for name, value in given.items()})  # type: ignore[arg-type]
     if config.unclean_leader_election not in policies:
         raise _bad_config(
             f"unclean_leader_election={config.unclean_leader_election!r}: use one of {', '.join(sorted(policies))}"
         )
-    for name, least in _LEAST.items():
-        if not least <= getattr(config, name) <= _INT32_MAX:
-            raise _bad_config(f"{name}={getattr(config, name)}: use {least} to {_INT32_MAX}")
+    if config.cleanup_policy not in _CLEANUP_POLICIES:
+        raise _bad_config(f"cleanup_policy={config.cleanup_policy!r}: use delete, compact or compact,delete")
+    for name, (least, most) in _RANGES.items():
+        if not least <= getattr(config, name) <= most:
+            raise _bad_config(f"{name}={getattr(config, name)}: use {least} to {most}")
+    if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
+        raise _bad_config(
+            f"min_compaction_lag_ms={config.min_compaction_lag_ms} is above "
+            f"max_compaction_lag_ms={config.max_compaction_lag_ms}"
+        )
     return config
 
 
-def _number(name: str, value: int | str) -> int:
+def _value(name: str, value: Value) -> Value:
+    if name in _TEXTS:
+        return str(value)
+    if name not in _RANGES:
+        known = ", ".join(sorted((*_TEXTS, *_RANGES)))
+        raise _bad_config(f"unknown topic setting {name!r}: the settings are {known}")
     try:
-        return int(value)
+        return float(value) if name == "min_cleanable_dirty_ratio" else int(value)
     except ValueError:
-        raise _bad_config(f"{name}={value!r} is not a whole number") from None
+        raise _bad_config(f"{name}={value!r} is not a number as it is used here") from None
 
 
 def _bad_config(message: str) -> TopicError:

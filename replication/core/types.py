@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 import attrs
 
+Value = int | float | str
+"""A topic setting."""
+
 NO_LEADER = -1
 NO_EPOCH = -1
 NO_PRODUCER = -1

@@ -41,6 +41,7 @@ class CallWork:
     lane: Lane
     function: Callable[[], object]
     done: Callable[[object], None]
+    dropped: Completion = _nothing
 
 
 Work = AppendWork | CallWork
@@ -173,14 +174,16 @@ class LogWriter:
 
     def _call(self, work: CallWork, told: list[Told]) -> None:
         if work.lane.broken:
+            told.append(Told(work.lane, work.dropped, work.dropped))
             return
         self._begin()
         try:
             result = work.function()
         except StorageError as error:
+            told.append(Told(work.lane, work.dropped, work.dropped))
             self._fail(work.lane, error, told)
         else:
-            told.append(Told(work.lane, partial(work.done, result)))
+            told.append(Told(work.lane, partial(work.done, result), work.dropped))
         finally:
             self.under_way = 0
 

@@ -114,6 +114,7 @@ class Fetches:
                 fetch_offset=wanted.fetch_offset,
                 last_fetched_epoch=wanted.last_fetched_epoch,
                 high_watermark=wanted.high_watermark,
+                log_start_offset=wanted.log_start_offset,
             )
         )
         assert self._answer is not None

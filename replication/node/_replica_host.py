@@ -75,6 +75,8 @@ class ReplicaHost:
             fx.Append: self._append,
             fx.AssignEpoch: self._assign_epoch,
             fx.Truncate: self._truncate,
+            fx.AdvanceLogStart: self._advance_log_start,
+            fx.ReplyDeleteRecords: lambda effect: node.replies.deletion(partition, effect),
             fx.ReplyProduce: lambda effect: node.replies.produce(partition, effect),
             fx.ReplyFetch: lambda effect: node.replies.fetch(partition, effect),
             fx.Wake: lambda effect: node.wake(partition),
@@ -125,7 +127,11 @@ class ReplicaHost:
         chunk = Chunk(batches.data, batches.infos, effect.base_offset, effect.leader_epoch)
         end_offset = effect.batches[-1].next_offset
         done = partial(self._appended, batches, end_offset)
-        self.submit(AppendWork(self.lane, chunk, done, batches.release))
+        if effect.base_offset < self._opened().log_end_offset and effect.leader_epoch is None:
+            begin = partial(_begin_inside, self._opened(), chunk, self.replica.log.log_start_offset)
+            self.submit(CallWork(self.lane, begin, lambda _: done(), batches.release))
+        else:
+            self.submit(AppendWork(self.lane, chunk, done, batches.release))
 
     def _appended(self, batches: Batches, log_end_offset: int) -> None:
         batches.release()
@@ -152,6 +158,21 @@ class ReplicaHost:
         assert isinstance(event, ev.Truncated)
         self.step(event)
 
+    def _advance_log_start(self, effect: fx.AdvanceLogStart) -> None:
+        opened = self._opened()
+        self.submit(
+            CallWork(
+                self.lane,
+                lambda: opened.advance_log_start_offset(effect.offset),
+                lambda _: self.step(ev.LogStartAdvanced(log_start_offset=opened.log_start_offset)),
+            )
+        )
+
+    def log_start_raised(self) -> None:
+        """Retention may have removed the oldest segments: tell the core where the log begins now."""
+        if self.lane.log is not None and not self.lane.closed:
+            self.step(ev.LogStartRaised(log_start_offset=self.lane.log.log_start_offset))
+
     def _on_failed(self, error: StorageError) -> None:
         self._node.log_failed(self.partition, error)
 
@@ -174,6 +195,13 @@ class ReplicaHost:
     def _opened(self) -> Log:
         assert self.lane.log is not None
         return self.lane.log
+
+
+def _begin_inside(opened: Log, chunk: Chunk, log_start: int) -> None:
+    """The first batch of a log that begins inside it: segments begin with a batch, so the log is laid anew."""
+    opened.truncate_fully(chunk.batches[0].base_offset)
+    opened.append([chunk])
+    opened.advance_log_start_offset(log_start)
 
 
 def _cut(opened: Log, cut: Callable[[], None]) -> ev.Truncated:

@@ -19,6 +19,7 @@ from ..core.records import NodeRecord, TopicConfig
 from ..core.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ..core.view import ClusterView
+from ._deletions import RecordDeletions
 from ._directories import Home, LogDirectories, Offline, opened_log
 from ._fetchers import Fetchers
 from ._found import Found, open_log
@@ -50,8 +51,9 @@ class StoreWriter(Protocol):
 class Replies:
     """Takes the cores' answers to where the requests wait."""
 
-    def __init__(self, produces: Produces, fetches: Fetches) -> None:
+    def __init__(self, produces: Produces, fetches: Fetches, deletions: RecordDeletions) -> None:
         self.produce = produces.replied
+        self.deletion = deletions.replied
         self._fetches = fetches
 
     def fetch(self, partition: PartitionId, effect: fx.ReplyFetch) -> None:
@@ -72,7 +74,8 @@ class Replicas:
         self.produces = Produces(self)
         self.fetches = Fetches(self, settings.fetch_max_bytes)
         self.fetchers = Fetchers(self, settings, nursery)
-        self.replies = Replies(self.produces, self.fetches)
+        self.deletions = RecordDeletions(self)
+        self.replies = Replies(self.produces, self.fetches, self.deletions)
         self.store: StoreWriter
         self._core_settings = ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000)
         self._woken: set[PartitionId] = set()

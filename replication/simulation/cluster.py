@@ -12,7 +12,7 @@ from ..core import records as rec
 from ..core import transitions
 from ..core.messages import CreateTopicRequest
 from ..core.replica import Replica, ReplicaSettings
-from ..core.types import PartitionId
+from ..core.types import PartitionId, Value
 from .errors import require
 from .hosting import Hosting
 from .node import Host, Node
@@ -202,7 +202,7 @@ class Cluster(Hosting):
         ready.sort(key=lambda node: not (node.controller and node.controller.active))
         if len(self.store.live) == len(self.nodes) and ready and not ready[0].paused:
             for topic in missing:
-                config: dict[str, int | str] = {
+                config: dict[str, Value] = {
                     "min_insync_replicas": topic.min_insync_replicas,
                     "unclean_leader_election": topic.unclean_leader_election,
                 }

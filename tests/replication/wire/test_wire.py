@@ -38,11 +38,13 @@ def values(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
     if attrs.has(hint):
         return instances(hint)
     if hasattr(hint, "_fields"):
-        return st.builds(hint, **dict.fromkeys(hint._fields, values(int)))
+        return st.builds(hint, **{name: values(each) for name, each in typing.get_type_hints(hint).items()})
     arguments = typing.get_args(hint)
     match typing.get_origin(hint):
         case origin if origin is list:
             return st.lists(values(arguments[0]), max_size=2)
+        case origin if origin is frozenset:
+            return st.frozensets(values(arguments[0]), max_size=3)
         case origin if origin is tuple:
             return st.lists(values(arguments[0]), max_size=3).map(tuple)
         case origin if origin is dict:
