@@ -257,7 +257,8 @@ static void add_entries(isr_log_state *state, int64_t last_offset, isr_log_found
 
 static int take(isr_log_state *state, const isr_batch_info *info, int64_t interval, isr_log_found *found)
 {
-    if (state->offset >= 0 && info->base_offset != state->offset) {
+    if (state->offset >= 0 && info->base_offset != state->offset &&
+        !(state->gaps && info->base_offset > state->offset)) {
         state->found_offset = info->base_offset;
         return ISR_WRONG_OFFSET;
     }

@@ -52,6 +52,7 @@ typedef struct {
     int32_t epoch;                 /* of the last batch */
     int32_t found_epoch;           /* of a batch that is misplaced, and its offset */
     int64_t found_offset;
+    int32_t gaps;                  /* offsets may be missing between batches, as compaction leaves them */
 } isr_log_state;
 
 typedef struct {

@@ -27,12 +27,16 @@ from .errors import (
 from .file_range import FileRange
 from .log import (
     Chunk,
+    CompactionResult,
     EpochEntry,
     Log,
+    MaintenanceResult,
     ProducedBatch,
     ProducerSnapshot,
     ReadResult,
     RecoveryReport,
+    Staged,
+    StageSource,
     TimestampedOffset,
 )
 from .memory_log import MemoryLog
@@ -59,6 +63,10 @@ __all__ = [
     "ProducerSnapshot",
     "ReadResult",
     "RecoveryReport",
+    "Staged",
+    "StageSource",
+    "MaintenanceResult",
+    "CompactionResult",
     "TimestampedOffset",
     "AppendError",
     "BatchTooLargeError",

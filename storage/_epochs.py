@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,11 +16,14 @@ NO_EPOCH = -1
 
 
 class EpochCache:
-    """The entries in rising order. Readers take `entries`, an immutable tuple, at any time."""
+    """The entries in rising order. Readers take `entries`, an immutable tuple, at any time; the writer of the log
+    and who deletes its old segments may both change them.
+    """
 
     def __init__(self, path: Path | None, entries: Iterable[EpochEntry] = ()) -> None:
         self._path = path
         self.entries = tuple(entries)
+        self._lock = threading.RLock()
 
     @classmethod
     def load(cls, folder: Path) -> EpochCache:
@@ -41,38 +46,56 @@ class EpochCache:
 
     def assign(self, epoch: int, start_offset: int) -> None:
         """Enter an epoch, dropping what contradicts it, and write the file."""
-        kept = [entry for entry in self.entries if entry.epoch < epoch and entry.start_offset < start_offset]
-        self.replace((*kept, EpochEntry(epoch, start_offset)))
+        with self._lock:
+            kept = [each for each in self.entries if each.epoch < epoch and each.start_offset < start_offset]
+            self.replace((*kept, EpochEntry(epoch, start_offset)))
 
     def add(self, entries: Sequence[EpochEntry]) -> None:
         """Enter the epochs of appended batches, in order."""
         if not entries:
             return
-        result = list(self.entries)
+        with self._lock:
+            result = list(self.entries)
+            for entry in entries:
+                while result and result[-1].start_offset >= entry.start_offset:
+                    result.pop()
+                if not result or result[-1].epoch < entry.epoch:
+                    result.append(entry)
+            self.replace(tuple(result))
+
+    def missing(self, entries: Iterable[EpochEntry]) -> list[EpochEntry]:
+        """Those of a log with missing offsets that contradict what is known.
+
+        The first batch of an epoch that is still there may stand far behind where the epoch began.
+        """
+        known = self.entries
+        found = []
         for entry in entries:
-            while result and result[-1].start_offset >= entry.start_offset:
-                result.pop()
-            if not result or result[-1].epoch < entry.epoch:
-                result.append(entry)
-        self.replace(tuple(result))
+            at = bisect_right(known, entry.start_offset, key=lambda each: each.start_offset) - 1
+            if at < 0 or known[at].epoch != entry.epoch:
+                found.append(entry)
+        return found
 
     def trim_end(self, log_end_offset: int) -> None:
         """Drop the entries that start at or above the log end."""
-        self.replace(tuple(entry for entry in self.entries if entry.start_offset < log_end_offset))
+        with self._lock:
+            self.replace(tuple(entry for entry in self.entries if entry.start_offset < log_end_offset))
 
     def trim_start(self, log_start_offset: int) -> None:
         """Drop the epochs that end at or below the log start; the one that covers it starts there."""
-        kept = [entry for entry in self.entries if entry.start_offset > log_start_offset]
-        covering = [entry for entry in self.entries if entry.start_offset <= log_start_offset]
-        if covering:
-            kept.insert(0, EpochEntry(covering[-1].epoch, log_start_offset))
-        self.replace(tuple(kept))
+        with self._lock:
+            kept = [entry for entry in self.entries if entry.start_offset > log_start_offset]
+            covering = [entry for entry in self.entries if entry.start_offset <= log_start_offset]
+            if covering:
+                kept.insert(0, EpochEntry(covering[-1].epoch, log_start_offset))
+            self.replace(tuple(kept))
 
     def replace(self, entries: tuple[EpochEntry, ...]) -> None:
         """Write the file, then show the entries; nothing if they are the same."""
-        if entries == self.entries:
-            return
-        if self._path is not None:
-            lines = "".join(f"{entry.epoch} {entry.start_offset}\n" for entry in entries)
-            replace_file(self._path, f"0\n{len(entries)}\n{lines}".encode())
-        self.entries = entries
+        with self._lock:
+            if entries == self.entries:
+                return
+            if self._path is not None:
+                lines = "".join(f"{entry.epoch} {entry.start_offset}\n" for entry in entries)
+                replace_file(self._path, f"0\n{len(entries)}\n{lines}".encode())
+            self.entries = entries

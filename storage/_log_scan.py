@@ -76,17 +76,19 @@ def scan_log(
     epoch: int = -1,
     start: int = 0,
     producers: ProducerScan | None = None,
+    gaps: bool = False,
 ) -> LogScan:
     """Check every batch of a file's bytes [start, end): whole, CRC, offsets without a gap, epochs never falling.
 
     offset: base offset of the first batch; -1 takes any.
     epoch: the least leader epoch.
+    gaps: whether offsets may be missing between batches.
     base_offset, interval: of the segment, and the bytes between its index entries.
 
     Raises OSError.
     """
     state = ffi.new("isr_log_state *", (base_offset, start, offset, -1, -1, -1))
-    state.epoch = epoch
+    state.epoch, state.gaps = epoch, gaps
     index, times = (ffi.new("uint8_t[]", _CAPACITY * size) for size in (8, 12))
     epochs = ffi.new("isr_log_epoch[]", _CAPACITY)
     found = ffi.new("isr_log_found *", (index, times, epochs, _CAPACITY))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import attrs
 
-from ._batch_scan import BATCH_OVERHEAD_BYTES, LENGTH_AT, LENGTH_END, BatchInfo
+from ._batch_scan import BATCH_OVERHEAD_BYTES, LENGTH_AT, LENGTH_END, BatchInfo, scan
 from ._columns import Buffer
 from ._native import ffi, lib
 from .errors import AppendError
@@ -43,6 +43,9 @@ class Piece:
     size: int
     batches: list[Placed]
     infos: Sequence[BatchInfo]
+    max_timestamp: int
+    skips: bool
+    """Offsets are missing before or between the batches."""
 
 
 def prepare(
@@ -50,35 +53,56 @@ def prepare(
 ) -> tuple[list[Piece], list[EpochEntry]]:
     """Pieces that run on from `offset`, and the leader epochs after `epoch` that begin in them.
 
+    An epoch begins where the batch before it ends, also if offsets are missing between them: nobody knows which of
+    the two had those.
+
     Raises AppendError if the chunks do not run on or an epoch goes back.
     """
     pieces: list[Piece] = []
     epochs: list[EpochEntry] = []
     for chunk in chunks:
-        if chunk.base_offset != offset or not chunk.batches:
+        skips = chunk.may_skip and chunk.leader_epoch is None
+        wrong = chunk.base_offset < offset if skips else chunk.base_offset != offset
+        if wrong or not chunk.batches:
             raise AppendError(
                 f"{name} ends at offset {offset}: {len(chunk.batches)} batches at {chunk.base_offset} do not run on"
             )
         batches = []
-        size = 0
+        size, newest, gap, skipped = 0, -1, False, 0
         for info in chunk.batches:
             batch_epoch = chunk.leader_epoch
             if batch_epoch is None:
                 batch_epoch = info.leader_epoch
-                if info.base_offset != offset:
+                skipped = info.base_offset - offset
+                if skipped < 0 or (skipped and not chunk.may_skip):
                     raise AppendError(f"a batch at offset {info.base_offset} of {name} should be at {offset}")
             if batch_epoch != epoch:
                 _check_epoch(name, offset, batch_epoch, epoch)
                 epochs.append(EpochEntry(batch_epoch, offset))
                 epoch = batch_epoch
+            if skipped:
+                offset, gap = info.base_offset, True
             following = offset + info.last_offset_delta + 1
             batches.append(Placed(offset, following - 1, info.size_bytes, info.max_timestamp))
+            if info.max_timestamp > newest:
+                newest = info.max_timestamp
             size += info.size_bytes
             offset = following
         if size != len(chunk.data):
             raise AppendError(f"{len(chunk.data)} bytes for {name} are not the {len(batches)} batches named")
-        pieces.append(Piece(_buffers_of(name, chunk, offset), size, batches, chunk.batches))
+        pieces.append(Piece(_buffers_of(name, chunk, offset), size, batches, chunk.batches, newest, gap))
     return pieces, epochs
+
+
+def prepare_staged(
+    name: str, data: Buffer, offset: int, epoch: int, *, may_skip: bool
+) -> tuple[Piece, list[EpochEntry]]:
+    """Bytes that were written already, as `prepare` has them.
+
+    Raises CorruptBatchError, AppendError.
+    """
+    pieces, epochs = prepare(name, [Chunk(data, scan(data), offset, None, may_skip)], offset, epoch)
+    return pieces[0], epochs
 
 
 def _check_epoch(name: str, offset: int, batch_epoch: int, epoch: int) -> None:

@@ -79,11 +79,17 @@ def _ends_well(segment: Segment) -> bool:
 
 
 def recover(
-    segments: Sequence[Segment], recovery_point: int, *, index_interval_bytes: int, verify_bytes: int
+    segments: Sequence[Segment],
+    recovery_point: int,
+    *,
+    index_interval_bytes: int,
+    verify_bytes: int,
+    gaps: bool = False,
 ) -> Recovered:
     """Scan what may not be on the device, rebuild its indexes and cut a torn tail.
 
-    `verify_bytes` of the rest are checked like those of a clean stop.
+    `verify_bytes` of the rest are checked like those of a clean stop. `gaps`: offsets may be missing between
+    batches, as compaction leaves them; but each segment reaches up to the next.
 
     Raises CorruptLogError, with nothing changed, for damage that a crash cannot explain.
     """
@@ -112,6 +118,7 @@ def recover(
             offset=expected,
             epoch=epoch,
             producers=producers.producers,
+            gaps=gaps,
         )
         expected, epoch = found.offset, found.epoch
         if found.reason:
@@ -121,7 +128,7 @@ def recover(
         last = segments[-1]
         reason = f"the log must reach offset {recovery_point}, but its files end before"
         raise CorruptLogError(str(last.path), last.file_size, expected, reason)
-    verified = verify([each for each in segments if each not in scans], verify_bytes)
+    verified = verify([each for each in segments if each not in scans], verify_bytes, gaps=gaps)
     kept, report = _settle(segments, scans, expected)
     epochs = [entry for found in scans.values() for entry in found.epochs]
     return Recovered(kept, attrs.evolve(report, bytes_verified=verified), epochs, producers)
@@ -154,7 +161,7 @@ def _settle(
     return tuple(kept), report
 
 
-def verify(segments: Sequence[Segment], max_bytes: int) -> int:
+def verify(segments: Sequence[Segment], max_bytes: int, *, gaps: bool = False) -> int:
     """Check the CRC of every batch in the last `max_bytes` or so of the segments, the newest first.
 
     Returns the number of bytes. Raises CorruptLogError for damage; nothing is changed.
@@ -172,6 +179,7 @@ def verify(segments: Sequence[Segment], max_bytes: int) -> int:
             interval=end.position,
             offset=-1 if start else segment.base_offset,
             start=start,
+            gaps=gaps,
         )
         if found.reason:
             reason = f"{found.reason}, although it had reached the device"

@@ -5,15 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Protocol
 
 from ._files import fsync_folder
-from ._segment import LOG_SUFFIX, Segment, delete_segment
+from ._segment import LOG_SUFFIX, Spot, delete_segment
+from .settings import UNLIMITED
 
-UNLIMITED = -1
+
+class Held(Protocol):
+    """A segment as retention sees it."""
+
+    base_offset: int
+    end: Spot
+
+    @property
+    def last_written_ms(self) -> int: ...
 
 
 def expired(
-    segments: Sequence[Segment],
+    segments: Sequence[Held],
     now_ms: int,
     *,
     retention_ms: int,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +28,7 @@ TIME_INDEX_SUFFIX = ".timeindex"
 DELETED_SUFFIX = ".deleted"
 
 _RECENT = 1024
+_MAX_TIMESTAMP_AT = 35
 _NO_LIMIT = (1 << 63) - 1
 
 
@@ -64,13 +67,13 @@ class _Recent:
     def __init__(self) -> None:
         self._generations: tuple[_Generation, ...] = (([], []),)
 
-    def add(self, base_offset: int, position: int) -> None:
+    def add(self, offset: int, position: int) -> None:
         offsets, positions = self._generations[0]
         if len(offsets) >= _RECENT:
             offsets, positions = [], []
             self._generations = ((offsets, positions), self._generations[0])
         positions.append(position)
-        offsets.append(base_offset)
+        offsets.append(offset)
 
     def holding(self, offset: int) -> Spot | None:
         """The batch that holds `offset`, which is not above the last."""
@@ -144,6 +147,30 @@ class Segment:
         self._since_entry = 0
         self._entered: Largest | None = None
         """What the time index was last given; None if that is not known."""
+        self._first_timestamp: int | None = None
+        self._begun = time.monotonic()
+        self._jitter_ms = random.randint(0, settings.segment_jitter_ms)
+
+    def configure(self, settings: LogSettings) -> None:
+        """Go by other settings from the next batch on."""
+        self._settings = settings
+
+    @property
+    def first_timestamp(self) -> int:
+        """The greatest timestamp of the first batch, in ms; -1 if it has none or there is no batch."""
+        if self._first_timestamp is None:
+            if not self.end.position:
+                return -1
+            timestamp = read_at(self.file.fileno(), 8, _MAX_TIMESTAMP_AT)
+            self._first_timestamp = int.from_bytes(timestamp, signed=True)
+        return self._first_timestamp
+
+    def age_ms(self, timestamp: int) -> float:
+        """How long before `timestamp` (ms) it was begun; -1 and segments without timestamps: before now."""
+        first = self.first_timestamp
+        if first < 0 or timestamp < 0:
+            return (time.monotonic() - self._begun) * 1000
+        return timestamp - first
 
     @property
     def file_size(self) -> int:
@@ -156,15 +183,18 @@ class Segment:
             return self.largest.timestamp
         return os.fstat(self.file.fileno()).st_mtime_ns // 1_000_000
 
-    def has_room(self, pending: int, size: int, last_offset: int) -> bool:
-        """Whether batches of `size` bytes up to `last_offset` may follow `pending` others; an empty segment
-        takes any.
+    def has_room(self, pending: int, size: int, last_offset: int, timestamp: int) -> bool:
+        """Whether batches of `size` bytes up to `last_offset`, the last at `timestamp`, may follow `pending`
+        others; an empty segment takes any.
         """
         position = self.end.position + pending
         if last_offset - self.base_offset > MAX_RELATIVE or position + size > MAX_SEGMENT_BYTES:
             return False
-        full = self.index.is_full or self.time_index.is_full
-        return position == 0 or (position + size <= self._settings.segment_bytes and not full)
+        if position == 0:
+            return True
+        if position + size > self._settings.segment_bytes or self.index.is_full or self.time_index.is_full:
+            return False
+        return self.end.position == 0 or self.age_ms(timestamp) <= self._settings.roll_ms - self._jitter_ms
 
     def open_for_writing(self) -> None:
         self.index.grow(self._settings.segment_index_bytes)
@@ -175,6 +205,10 @@ class Segment:
         self.time_index.close_with(*self.largest)
         self.index.trim()
         self.time_index.trim()
+
+    def fileno(self) -> int:
+        """For writing; -1 once closed."""
+        return self._fd
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """Put bytes into the file. They belong to the log only once `added` says so."""
@@ -188,7 +222,9 @@ class Segment:
         largest, interval, since = self.largest, self._settings.index_interval_bytes, self._since_entry
         recent = self._recent
         self.indexes_synced = False
-        for base_offset, last_offset, size, timestamp in batches:
+        if position == 0:
+            self._first_timestamp = batches[0][3]
+        for _, last_offset, size, timestamp in batches:
             if timestamp > largest.timestamp:
                 largest = self.largest = Largest(timestamp, last_offset)
             if since > interval:
@@ -198,11 +234,16 @@ class Segment:
                     self._entered = largest
                 since = 0
             since += size
-            recent.add(base_offset, position)
+            # A batch also holds the offsets that compaction took away before it.
+            recent.add(offset, position)
             position += size
             offset = last_offset + 1
         self._since_entry = since
         self.end = Spot(position, offset)
+
+    def drop_unseen(self) -> None:
+        """Remove bytes behind the end, which no reader was shown."""
+        os.ftruncate(self._fd, self.end.position)
 
     def cut(self, spot: Spot) -> None:
         """End the segment at a batch boundary, in the file as well."""
@@ -216,6 +257,7 @@ class Segment:
         self._recent = _Recent()
         self._since_entry = 0
         self._entered = None
+        self._first_timestamp = None
         self.indexes_synced = False
         if self.file_size != spot.position:
             os.ftruncate(self._fd, spot.position)

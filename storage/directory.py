@@ -33,6 +33,7 @@ CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
+CLEANED = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
 VERIFY_ON_OPEN_BYTES = 256 << 20
@@ -123,6 +124,7 @@ class LogDirectory:
         self._high_watermarks = read_checkpoint(self.path / HIGH_WATERMARKS)
         self._recovery_points = read_checkpoint(self.path / RECOVERY_POINTS)
         self._log_starts = read_checkpoint(self.path / LOG_STARTS)
+        self._cleaned = read_checkpoint(self.path / CLEANED)
 
     def _take_lock(self) -> int:
         fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -216,7 +218,9 @@ class LogDirectory:
             clean=self.was_clean,
             verify_bytes=self._verify_bytes,
             on_recovery_point_lowered=self._write_recovery_points,
+            cleaned_offset=self._cleaned.get(key),
             on_log_start_moved=self._write_log_starts,
+            on_cleaned=self._write_cleaned,
             on_flush_due=lambda: self.on_flush_due(),
         )
         self._verify_bytes -= log.recovery.bytes_verified
@@ -238,6 +242,8 @@ class LogDirectory:
         """A folder of that name may have been moved away: what is remembered will not be true of a new one."""
         self._high_watermarks.pop(key, None)
         self._log_starts.pop(key, None)
+        if self._cleaned.pop(key, None) is not None:
+            self._write_checkpoint(CLEANED, self._cleaned)
         if self._recovery_points.pop(key, None) is not None:
             self._write_checkpoints({})
 
@@ -274,6 +280,13 @@ class LogDirectory:
         with self._lock:
             self._log_starts.update({key: log.log_start_offset for key, log in self._logs.items()})
             self._write_checkpoint(LOG_STARTS, self._log_starts)
+
+    def _write_cleaned(self) -> None:
+        """Which logs offsets may be missing from, and up to where each is compacted."""
+        with self._lock:
+            found = {key: log.cleaned_offset for key, log in self._logs.items()}
+            self._cleaned.update({key: offset for key, offset in found.items() if offset is not None})
+            self._write_checkpoint(CLEANED, self._cleaned)
 
     def _write_recovery_points(self) -> None:
         with self._lock:

@@ -2,36 +2,36 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from ._epochs import EpochCache
 from ._files import fsync_folder, storage_error
 from ._flushing import bring_to_device
-from ._prepare import Piece, prepare
+from ._maintenance import MaintainedLog
+from ._prepare import Piece, prepare, prepare_staged
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
-from ._retention import UNLIMITED, SetAside, expired, remove_below
+from ._retention import remove_below
 from ._segment import Segment, Spot, segment_path
-from .errors import AppendError, LogClosedError, OffsetOutOfRangeError, StorageBrokenError, StorageError
-from .file_range import FileRange
+from .errors import AppendError, OffsetOutOfRangeError, StorageBrokenError, StorageError
+from .file_range import FileRange, read_at
 from .log import (
     Chunk,
     EpochEntry,
-    Log,
     ProducerSnapshot,
     ReadResult,
     RecoveryReport,
+    Staged,
+    StageSource,
     TimestampedOffset,
 )
 from .settings import LogSettings
 
 
-class DiskLog(Log):
+class DiskLog(MaintainedLog):
     """Open one through `LogDirectory.open_log`, which also keeps its recovery point and log start."""
 
     def __init__(
@@ -45,8 +45,10 @@ class DiskLog(Log):
         log_start_offset: int = 0,
         clean: bool = False,
         verify_bytes: int = 0,
+        cleaned_offset: int | None = None,
         on_recovery_point_lowered: Callable[[], None] | None = None,
         on_log_start_moved: Callable[[], None] | None = None,
+        on_cleaned: Callable[[], None] | None = None,
         on_flush_due: Callable[[], None] | None = None,
     ) -> None:
         """Open the log in an existing folder, empty or not.
@@ -54,30 +56,30 @@ class DiskLog(Log):
         `recovery_point` and `log_start_offset` are what was checkpointed; `clean` says that the last stop was.
         Of what need not be scanned, the CRCs of the last `verify_bytes` are checked all the same.
 
-        `on_recovery_point_lowered` and `on_log_start_moved` write the new value down before they return;
-        `on_flush_due` is called by the writer thread when `flush_due` may have become true by an append.
+        `cleaned_offset`: up to where the log is compacted; None if no offset can be missing from it.
+
+        `on_recovery_point_lowered`, `on_log_start_moved` and `on_cleaned` write the new value down before they
+        return; `on_flush_due` is called by the writer thread when `flush_due` may have become true by an append.
 
         Raises:
           CorruptLogError: The files are damaged as no crash does it. Nothing was changed.
         """
         self.topic = topic
         self.partition = partition
+        super().__init__(settings or LogSettings(), on_log_start_moved or (lambda: None))
         self._folder = folder
-        self._settings = settings or LogSettings()
+        self.cleaned_offset = cleaned_offset
+        """Up to where the log is compacted; None if no offset can be missing from it."""
+        self._cleaned = on_cleaned or (lambda: None)
         self._lowered = on_recovery_point_lowered or (lambda: None)
-        self._log_start_moved = on_log_start_moved or (lambda: None)
-        self._set_aside = SetAside()
         self._on_flush_due = on_flush_due or (lambda: None)
-        self._flushing = threading.Lock()
-        """Held by whoever brings files to the device or takes files away; appends do not ask for it."""
         self._flushed_at = time.monotonic()
+        self._staged: tuple[Staged, Piece, list[EpochEntry]] | None = None
         self._rolled = False
         """There are closed segments that have not been flushed as a whole."""
-        self._broken: str | None = None
-        self._is_closed = False
         remove_leftovers(folder)
         self._epochs = EpochCache.load(folder)
-        self._segments = open_segments(folder, log_start_offset, self._settings)
+        self._segments = open_segments(folder, log_start_offset, self.settings)
         try:
             found = self._recover(clean, recovery_point, verify_bytes)
             self.recovery = found.report
@@ -93,19 +95,20 @@ class DiskLog(Log):
     def _recover(self, clean: bool, recovery_point: int, verify_bytes: int) -> Recovered:
         """Find the end of the log; the segments are as they should be then."""
         if clean and trust(self._segments, recovery_point):
-            checked = verify(self._segments, verify_bytes)
+            checked = verify(self._segments, verify_bytes, gaps=self.cleaned_offset is not None)
             return Recovered(self._segments, RecoveryReport(clean=True, bytes_verified=checked))
         return recover(
             self._segments,
             recovery_point,
-            index_interval_bytes=self._settings.index_interval_bytes,
+            index_interval_bytes=self.settings.index_interval_bytes,
             verify_bytes=verify_bytes,
+            gaps=self.cleaned_offset is not None,
         )
 
     def _finish_opening(self, found: Recovered, recovery_point: int, log_start_offset: int) -> None:
         self._segments = found.segments
         remove_below(self._folder, self._segments[0].base_offset)
-        self._epochs.add(found.epochs)
+        self._epochs.add(found.epochs if self.cleaned_offset is None else self._epochs.missing(found.epochs))
         self._log_end_offset = self._segments[-1].end.offset
         self._log_start_offset = max(log_start_offset, self._segments[0].base_offset)
         self._recovery_point = recovery_point
@@ -123,10 +126,6 @@ class DiskLog(Log):
 
     def __repr__(self) -> str:
         return f"<DiskLog {self.name} {self.log_start_offset}..{self.log_end_offset}>"
-
-    @property
-    def name(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
     @property
     def folder(self) -> Path:
@@ -192,20 +191,30 @@ class DiskLog(Log):
 
     def append(self, chunks: Sequence[Chunk]) -> None:
         self._check_writable()
+        self._check_unstaged()
         pieces, epochs = prepare(self.name, chunks, self._log_end_offset, self._epochs.latest)
+        self._mark_gaps(pieces)
         end = self._log_end_offset
         try:
-            self._write(pieces)
-            self._epochs.add(epochs)
+            with self._writing:
+                self._write(pieces)
+                self._enter(pieces, epochs)
         except OSError as error:
             raise self._undo(end, error) from error
+        self._tell_flusher()
+
+    def _enter(self, pieces: Sequence[Piece], epochs: Sequence[EpochEntry]) -> None:
+        """Move the log end to the end of the last segment, over the pieces that stand there."""
+        self._epochs.add(epochs)
         for piece in pieces:
             for info, placed in zip(piece.infos, piece.batches, strict=True):
                 if info.producer_id >= 0:
                     self._producers.add(info, placed.base_offset)
         self._log_end_offset = self._segments[-1].end.offset
+
+    def _tell_flusher(self) -> None:
         unflushed = self._log_end_offset - self._recovery_point
-        if self._rolled or unflushed >= self._settings.flush_interval_messages:
+        if self._rolled or unflushed >= self.settings.flush_interval_messages:
             self._on_flush_due()
 
     def _write(self, pieces: Sequence[Piece]) -> None:
@@ -213,10 +222,11 @@ class DiskLog(Log):
         group: list[Piece] = []
         size = 0
         for piece in pieces:
-            if not self._segments[-1].has_room(size, piece.size, piece.batches[-1].last_offset):
+            last = piece.batches[-1].last_offset
+            if not self._segments[-1].has_room(size, piece.size, last, piece.max_timestamp):
                 self._write_group(group)
                 group, size = [], 0
-                self._roll(piece.batches[0].base_offset)
+                self._roll(self._segments[-1].end.offset)
             group.append(piece)
             size += piece.size
         self._write_group(group)
@@ -227,6 +237,75 @@ class DiskLog(Log):
             segment.write([buffer for piece in group for buffer in piece.buffers], segment.end.position)
             segment.added([batch for piece in group for batch in piece.batches])
 
+    # Staging
+
+    def stage(self, source: StageSource, *, may_skip: bool = False) -> Staged:
+        self._check_writable()
+        self._check_unstaged()
+        end = self._log_end_offset
+        try:
+            with self._writing:
+                return self._stage(source, may_skip)
+        except OSError as error:
+            raise self._undo(end, error) from error
+        except StorageError:
+            with self._device(f"cannot remove bad batches from {self.name}", half_done=True):
+                self._segments[-1].drop_unseen()
+            raise
+
+    def _stage(self, source: StageSource, may_skip: bool) -> Staged:
+        end = self._log_end_offset
+        if not self._segments[-1].has_room(0, source.size, end, -1):
+            self._roll(end)
+        segment = self._segments[-1]
+        position = segment.end.position
+        source.copy_to(segment.fileno(), position)
+        data = read_at(segment.fileno(), source.size, position)
+        piece, epochs = prepare_staged(self.name, data, end, self._epochs.latest, may_skip=may_skip)
+        if not segment.has_room(0, source.size, piece.batches[-1].last_offset, piece.max_timestamp):
+            segment.drop_unseen()
+            self._roll(end)
+            segment, position = self._segments[-1], 0
+            segment.write([data], 0)
+        self._mark_gaps([piece])
+        place = FileRange(segment.file, position, source.size)
+        staged = Staged(piece.infos, place, end)
+        self._staged = (staged, piece, epochs)
+        return staged
+
+    def publish(self, staged: Staged) -> None:
+        self._check_writable()
+        piece, epochs = self._take_staged(staged)
+        try:
+            with self._writing:
+                self._segments[-1].added(piece.batches)
+                self._enter([piece], epochs)
+        except OSError as error:
+            raise self._undo(staged.base_offset, error) from error
+        self._tell_flusher()
+
+    def discard(self, staged: Staged) -> None:
+        self._check_writable()
+        self._take_staged(staged)
+        with self._device(f"cannot remove what was staged in {self.name}", half_done=True):
+            self._segments[-1].drop_unseen()
+
+    def _take_staged(self, staged: Staged) -> tuple[Piece, list[EpochEntry]]:
+        if self._staged is None or self._staged[0] is not staged:
+            raise AppendError(f"these batches are not what is staged in {self.name}: stage them again")
+        _, piece, epochs = self._staged
+        self._staged = None
+        return piece, epochs
+
+    def _drop_staged(self) -> None:
+        if self._staged is not None:
+            self._staged = None
+            self._segments[-1].drop_unseen()
+
+    def _check_unstaged(self) -> None:
+        if self._staged is not None:
+            raise AppendError(f"batches are staged in {self.name}: publish or discard them first")
+
     def _roll(self, base_offset: int) -> None:
         """Begin the next segment."""
         self._segments[-1].seal()
@@ -235,16 +314,29 @@ class DiskLog(Log):
             self._segments[-1].sync_indexes()
         if base_offset == self._log_end_offset:
             self._save_producers(sync=False)
-        segment = Segment(self._folder, base_offset, self._settings)
+        self._begin_segment(base_offset)
+
+    def _begin_segment(self, base_offset: int) -> None:
+        segment = Segment(self._folder, base_offset, self.settings)
         segment.open_for_writing()
         self._segments = (*self._segments, segment)
         self._rolled = True
+
+    def _mark_gaps(self, pieces: Sequence[Piece]) -> None:
+        """Write down, once in a log's life, that offsets may be missing from it; else recovery would refuse it."""
+        if self.cleaned_offset is None and any(piece.skips for piece in pieces):
+            self.cleaned_offset = 0
+            try:
+                self._cleaned()
+            except StorageError:
+                self.cleaned_offset = None
+                raise
 
     def _undo(self, end: int, error: OSError) -> StorageError:
         """Bring the files back to the old end after a failed write."""
         failure = storage_error(error, f"cannot write to {self._folder}")
         try:
-            with self._flushing:
+            with self._flushing, self._writing:
                 self._cut_files(end)
         except OSError as second:
             failure = StorageBrokenError(
@@ -256,6 +348,7 @@ class DiskLog(Log):
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         self._check_writable()
+        self._check_unstaged()
         later = [
             each for each in self.epochs if each.epoch > epoch and each.start_offset < self._log_end_offset
         ]
@@ -271,7 +364,9 @@ class DiskLog(Log):
         if offset < self._segments[0].base_offset:
             self.truncate_fully(offset)
             return
-        with self._flushing, self._device(f"cannot truncate {self.name}", half_done=True):
+        doing = self._device(f"cannot truncate {self.name}", half_done=True)
+        with self._flushing, self._writing, doing:
+            self._drop_staged()
             if offset < self._log_end_offset:
                 self._truncate(offset)
             self._epochs.trim_end(self._log_end_offset)
@@ -282,14 +377,16 @@ class DiskLog(Log):
         self._lower_recovery_point(end)
         self._log_end_offset = end
         self._lower_log_start(end)
-        self._cut_files(end)
-        self._segments[-1].flush()
+        self._cut_files(end, shown=True)
         self._keep_snapshots(each for each in snapshots_in(self._folder) if each <= end)
         if not self._producers.cut(end):
             self._producers = replay(self._folder, self._segments)
 
-    def _cut_files(self, end: int) -> None:
-        """Remove what lies at or above `end`, a batch boundary; the last first, so that a crash leaves a prefix."""
+    def _cut_files(self, end: int, *, shown: bool = False) -> None:
+        """Remove what lies at or above `end`, a batch boundary; the last first, so that a crash leaves a prefix.
+
+        What was `shown` may still be on its way to a reader, by reference: its place in the file is not used again.
+        """
         while len(self._segments) > 1 and self._segments[-1].base_offset >= end:
             dropped = self._segments[-1]
             self._segments = self._segments[:-1]
@@ -297,22 +394,36 @@ class DiskLog(Log):
             # A crash must leave no segment behind one that is gone or shorter.
             fsync_folder(self._folder)
         last = self._segments[-1]
-        if last.base_offset == end:
-            last.cut(Spot(0, end))
+        if last.end.offset <= end or not shown:
+            whole = last.end if last.end.offset <= end else last.holding(end)
+            last.cut(Spot(0, end) if last.base_offset == end else whole)
+            last.open_for_writing()
+        elif last.base_offset == end:
+            self._segments = self._segments[:-1]
+            last.delete()
+            self._begin_segment(end)
         else:
-            last.cut(last.holding(end) if last.end.offset > end else last.end)
-        last.open_for_writing()
+            last.cut(last.holding(end))
+            last.seal()
+            # Should the cut not reach the device, the next segment would contradict what comes back.
+            last.flush()
+            last.sync_indexes()
+            self._begin_segment(end)
+        if shown:
+            self._segments[-1].flush()
 
     def truncate_fully(self, new_start_offset: int) -> None:
         self._check_writable()
-        with self._flushing, self._device(f"cannot truncate {self.name}", half_done=True):
+        doing = self._device(f"cannot truncate {self.name}", half_done=True)
+        with self._flushing, self._writing, doing:
+            self._drop_staged()
             # Should a crash come when all is deleted, an empty log must not look as if it had lost something.
             self._lower_recovery_point(0)
             for segment in reversed(self._segments):
                 segment.delete()
             self._keep_snapshots(())
             fsync_folder(self._folder)
-            fresh = Segment(self._folder, new_start_offset, self._settings)
+            fresh = Segment(self._folder, new_start_offset, self.settings)
             fresh.open_for_writing()
             self._segments = (fresh,)
             self._log_end_offset = new_start_offset
@@ -324,74 +435,8 @@ class DiskLog(Log):
 
     def advance_log_start_offset(self, offset: int) -> None:
         self._check_writable()
-        offset = min(offset, self._log_end_offset)
-        if offset > self._log_start_offset:
-            self._log_start_offset = offset
-            with self._device(f"cannot write the leader epochs of {self.name}"):
-                self._epochs.trim_start(offset)
-
-    def delete_old_segments(
-        self,
-        now_ms: int,
-        *,
-        retention_ms: int = UNLIMITED,
-        retention_bytes: int = UNLIMITED,
-        high_watermark: int,
-    ) -> int:
-        """Delete segments from the oldest on that are past a limit (-1: none) or below the log start, as long as
-        they end at or below the high watermark. The last segment stays. Returns their number.
-
-        The log start moves to the first segment that is kept, and is written down before any file goes. Ranges that
-        were read stay valid; the files are renamed, and deleted by `remove_deleted_files`.
-
-        now_ms: since 1970, like the timestamps of the batches.
-
-        Raises StorageError if the device refuses.
-        """
-        self._check_writable()
-        count = expired(
-            self._segments,
-            now_ms,
-            retention_ms=retention_ms,
-            retention_bytes=retention_bytes,
-            log_start_offset=self._log_start_offset,
-            high_watermark=high_watermark,
-        )
-        if count:
-            with self._flushing, self._device(f"cannot delete old segments of {self.name}"):
-                self._drop_first(count, now_ms)
-        return count
-
-    def _drop_first(self, count: int, now_ms: int) -> None:
-        dropped, kept = self._segments[:count], self._segments[count:]
-        self._raise_log_start(kept[0].base_offset)
-        self._segments = kept
-        for segment in dropped:
-            self._set_aside.add(now_ms, segment.set_aside())
-        fsync_folder(self._folder)
-        held = snapshots_in(self._folder)
-        below = [each for each in held if each <= kept[0].base_offset]
-        self._keep_snapshots({*held}.difference(below[1:]))
-
-    def _raise_log_start(self, offset: int) -> None:
-        before = self._log_start_offset
-        self._log_start_offset = max(before, offset)
-        try:
-            self._log_start_moved()
-        except StorageError:
-            self._log_start_offset = before
-            raise
-        self._epochs.trim_start(self._log_start_offset)
-
-    def _lower_log_start(self, offset: int) -> None:
-        if offset < self._log_start_offset:
-            self._log_start_offset = offset
-            self._log_start_moved()
-
-    def remove_deleted_files(self, now_ms: int) -> int:
-        """Delete the files that were set aside `file_delete_delay_ms` ago or earlier; returns their number."""
-        with self._device(f"cannot delete old files of {self.name}"):
-            return self._set_aside.remove(now_ms - self._settings.file_delete_delay_ms)
+        with self._device(f"cannot write the log start of {self.name}"):
+            self._raise_log_start(min(offset, self._log_end_offset))
 
     def flush_due(self, now: float) -> int | None:
         """The offset up to which the log should be flushed now: the closed segments as soon as there are any, the
@@ -401,8 +446,8 @@ class DiskLog(Log):
         """
         end, point = self._log_end_offset, self._recovery_point
         waited_ms = (now - self._flushed_at) * 1000
-        many = end - point >= self._settings.flush_interval_messages
-        if end > point and (many or waited_ms >= self._settings.flush_interval_ms):
+        many = end - point >= self.settings.flush_interval_messages
+        if end > point and (many or waited_ms >= self.settings.flush_interval_ms):
             return end
         return max(point, self._segments[-1].base_offset) if self._rolled else None
 
@@ -428,6 +473,9 @@ class DiskLog(Log):
         if self._is_closed:
             return
         try:
+            if self._broken is None:
+                with self._device(f"cannot remove what was staged in {self.name}"):
+                    self._drop_staged()
             if clean and self._broken is None:
                 self.flush()
                 with self._device(f"cannot write the producers and indexes of {self.name}"):
@@ -447,33 +495,11 @@ class DiskLog(Log):
         path = segment_path(self._folder, self._log_end_offset, SNAPSHOT_SUFFIX)
         self._producers.save(path, sync=sync)
 
-    def _keep_snapshots(self, kept: Iterable[int]) -> None:
-        """Delete the others; one above the log end would be wrong once other batches stand there."""
-        for offset in {*snapshots_in(self._folder)}.difference(kept):
-            segment_path(self._folder, offset, SNAPSHOT_SUFFIX).unlink()
-
     def _lower_recovery_point(self, offset: int) -> None:
         """Before files get shorter: a checkpoint above the log end would later look like lost data."""
         if offset < self._recovery_point:
             self._recovery_point = offset
             self._lowered()
-
-    def _check_writable(self) -> None:
-        if self._is_closed:
-            raise LogClosedError(f"{self.name} is closed")
-        if self._broken is not None:
-            raise StorageBrokenError(self._broken)
-
-    @contextmanager
-    def _device(self, doing: str, *, half_done: bool = False) -> Iterator[None]:
-        """Turn what the device says into our errors. After a failure that may be half done nothing is written."""
-        try:
-            yield
-        except OSError as error:
-            failure = storage_error(error, doing)
-            if half_done or isinstance(failure, StorageBrokenError):
-                self._broken = str(failure)
-            raise failure from error
 
     @staticmethod
     def _segment_of(segments: Sequence[Segment], offset: int) -> Segment:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import attrs
 
 from ._columns import Buffer
 from .batch import BatchInfo
 from .file_range import FileRange
+from .settings import LogSettings
 
 
 class EpochEntry(NamedTuple):
@@ -51,6 +52,29 @@ class Chunk:
     batches: Sequence[BatchInfo]
     base_offset: int
     leader_epoch: int | None
+    may_skip: bool = False
+    """Offsets may be missing before and between the batches, as compaction leaves them (a follower's only)."""
+
+
+class StageSource(Protocol):
+    """Where staged bytes come from: a range of a peer's segment, a socket, a buffer."""
+
+    size: int
+    """How many bytes there are."""
+
+    def copy_to(self, fd: int, offset: int) -> None:
+        """Write all of them to a file, from `offset` on. Raises OSError."""
+
+
+@attrs.frozen(eq=False, slots=True)
+class Staged:
+    """Whole, valid batches that lie behind the log end, unseen by readers until they are published."""
+
+    batches: Sequence[BatchInfo]
+    range: FileRange
+    """Where they lie. Not to be read any more once they are discarded."""
+    base_offset: int
+    """The log end offset that they run on from."""
 
 
 @attrs.frozen(slots=True)
@@ -89,16 +113,55 @@ class RecoveryReport:
     """Of what was trusted, so much had its CRC checked all the same."""
 
 
+@attrs.frozen(slots=True)
+class CompactionResult:
+    """What one compaction did. All counts are of what was read or taken away."""
+
+    cleaned_offset: int
+    """All keys below are compacted as far as this log's settings allow."""
+    bytes_read: int = 0
+    bytes_removed: int = 0
+    records_removed: int = 0
+    records_without_key: int = 0
+    """Of those removed: a compacted log keeps the latest record of each key, so these have no place in it."""
+    segments_before: int = 0
+    segments_after: int = 0
+    passes: int = 0
+    """More than one if the keys did not fit the memory allowed."""
+
+
+@attrs.frozen(slots=True)
+class MaintenanceResult:
+    """What `Log.maintain` did."""
+
+    log_start_offset: int
+    """After it; retention may have raised it, which the replica's core must be told."""
+    segments_deleted: int = 0
+    compaction: CompactionResult | None = None
+    """None if none was due, or it was stopped."""
+
+
 class Log(abc.ABC):
     """An append-only sequence of record batches over the offsets [log_start_offset, log_end_offset).
 
-    One thread writes (`append`, `assign_epoch`, `truncate`, `truncate_fully`, `flush`, `close`); another may
-    read (`read` and the attributes) at the same time. What a writing method raises has changed nothing that a
-    reader sees, unless it says otherwise.
+    One thread writes (`append`, `stage`, `publish`, `discard`, `assign_epoch`, `truncate`, `truncate_fully`,
+    `advance_log_start_offset`, `close`); others may read (`read` and the attributes), one may `flush` and one may
+    `maintain` at the same time. What a writing method raises has changed nothing that a reader sees, unless it
+    says otherwise.
+
+    A range that was read keeps its bytes for as long as it is held, whatever is deleted or compacted. Of a range
+    that reaches past a truncation the part behind the cut can no longer be read; other bytes never take its place.
     """
 
     topic: str
     partition: int
+
+    settings: LogSettings
+    """Replaced by `configure`."""
+
+    def configure(self, settings: LogSettings) -> None:
+        """Go by other settings from the next append or `maintain` on. Any thread may call it."""
+        self.settings = settings
 
     @property
     @abc.abstractmethod
@@ -147,10 +210,11 @@ class Log(abc.ABC):
 
     @abc.abstractmethod
     def truncate(self, offset: int) -> None:
-        """Drop the batches that do not end at or below `offset`, and the epochs that start at the new end.
+        """Drop the batches that do not end at or below `offset`, what is staged, and the epochs that start at the
+        new end.
 
-        The new log end is `offset`, or the base of the batch that `offset` lies inside. An offset at or above
-        the log end drops only epochs.
+        The new log end is `offset`, or the end of the last batch that stays if `offset` lies inside the next (or
+        where compaction left nothing). An offset at or above the log end drops only epochs.
         """
 
     @abc.abstractmethod
@@ -159,7 +223,66 @@ class Log(abc.ABC):
 
     @abc.abstractmethod
     def advance_log_start_offset(self, offset: int) -> None:
-        """Hide everything below `offset`, at most up to the log end; a lower offset changes nothing."""
+        """Hide everything below `offset`, at most up to the log end; a lower offset changes nothing.
+
+        This is what deleting records before an offset comes to (KIP-107), on a leader and on its followers. It is
+        on the device before this returns, so no restart brings records back. The offset may lie inside a batch.
+        Segments that lie wholly below are deleted by the next `maintain`.
+
+        Raises StorageError if it cannot be written down; nothing has changed then.
+        """
+
+    @abc.abstractmethod
+    def maintain(
+        self,
+        now_ms: int,
+        *,
+        high_watermark: int,
+        bytes_per_second: float | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> MaintenanceResult:
+        """Do what the settings ask for: delete old segments, compact, and delete the files of what went before.
+
+        Nothing at or above the high watermark or in the segment that is written is touched. Meant for a thread of
+        its own, which calls it for one log after the other: compaction takes long. The writer and readers do not
+        wait for it.
+
+        now_ms: since 1970, like the timestamps of the batches.
+        bytes_per_second: how fast compaction reads and writes, in all; None: as fast as it can.
+        stop: asked often during a compaction, which is given up without a trace when it says True.
+
+        Raises StorageError if the device refuses, or damage is found; the log is as it was, or the deletion is
+        finished by the next open.
+        """
+
+    @abc.abstractmethod
+    def stage(self, source: StageSource, *, may_skip: bool = False) -> Staged:
+        """Write batches behind the log end without showing them; then `publish` or `discard` them.
+
+        Only one set may be staged at a time, and nothing else be written meanwhile. They run on from the log end,
+        as a follower's do, and are closed to change: what `copy_to` wrote is read back and checked. After a crash
+        they are as good as published, or gone.
+
+        may_skip: as in a `Chunk`.
+
+        Raises:
+          AppendError: They do not run on from the log end, or an epoch goes back.
+          CorruptBatchError: They are not whole, valid batches.
+          StorageFullError, StorageBrokenError: As `append` does.
+        Nothing is staged then.
+        """
+
+    @abc.abstractmethod
+    def publish(self, staged: Staged) -> None:
+        """Move the log end behind the staged batches.
+
+        Raises AppendError if they are not what is staged, StorageError (and they are discarded) if the device
+        refuses.
+        """
+
+    @abc.abstractmethod
+    def discard(self, staged: Staged) -> None:
+        """Remove the staged batches. Raises AppendError if they are not what is staged."""
 
     @abc.abstractmethod
     def read(

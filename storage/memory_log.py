@@ -3,46 +3,123 @@
 from __future__ import annotations
 
 import os
+import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
+from ._columns import Buffer
 from ._epochs import EpochCache
 from ._files import write_all
-from ._prepare import Piece, prepare
+from ._index import MAX_RELATIVE
+from ._prepare import Piece, Placed, prepare, prepare_staged
 from ._producers import ProducerTable
+from ._retention import expired
+from ._segment import Spot
 from .batch import BatchInfo, records
-from .errors import AppendError, LogClosedError, OffsetOutOfRangeError
+from .errors import AppendError, LogClosedError, OffsetOutOfRangeError, StorageError
 from .file_range import FileRange, RangeFile, read_at
-from .log import Chunk, EpochEntry, Log, ProducerSnapshot, ReadResult, TimestampedOffset
+from .log import (
+    Chunk,
+    EpochEntry,
+    Log,
+    MaintenanceResult,
+    ProducerSnapshot,
+    ReadResult,
+    Staged,
+    StageSource,
+    TimestampedOffset,
+)
+from .settings import UNLIMITED, LogSettings
 
 
 @attrs.frozen(slots=True)
 class _Held:
-    base_offset: int
+    """A batch. It also holds the offsets that compaction took away before it, from `start_offset` on."""
+
+    start_offset: int
+    next_offset: int
     position: int
+    end: int
     info: BatchInfo
+    base_offset: int
     max_timestamp: int
-    """Of this batch and all before it."""
+    """Of this batch and all before it in the segment."""
+
+
+class _MemorySegment:
+    """Batches in an anonymous file, so that ranges of it go the way of any other."""
+
+    def __init__(self, name: str, base_offset: int) -> None:
+        self.base_offset = base_offset
+        self.file = RangeFile(os.memfd_create(f"insync-{name}-{base_offset}"))
+        self.held: list[_Held] = []
+        self.end = Spot(0, base_offset)
+
+    @property
+    def last_written_ms(self) -> int:
+        if self.held and self.held[-1].max_timestamp >= 0:
+            return self.held[-1].max_timestamp
+        return os.fstat(self.file.fileno()).st_mtime_ns // 1_000_000
+
+    def has_room(self, piece: Piece, settings: LogSettings) -> bool:
+        if not self.held:
+            return True
+        if (
+            self.end.position + piece.size > settings.segment_bytes
+            or piece.batches[-1].last_offset - self.base_offset > MAX_RELATIVE
+        ):
+            return False
+        first, newest = self.held[0].info.max_timestamp, piece.max_timestamp
+        return first < 0 or newest < 0 or newest - first <= settings.roll_ms
+
+    def write(self, buffers: Sequence[Buffer]) -> None:
+        write_all(self.file.fileno(), buffers, self.end.position)
+
+    def add(self, info: BatchInfo, place: Placed) -> None:
+        """A batch stands behind the end."""
+        position, offset = self.end
+        latest = max(info.max_timestamp, self.held[-1].max_timestamp if self.held else -1)
+        end = Spot(position + info.size_bytes, place.last_offset + 1)
+        self.held.append(_Held(offset, end.offset, position, end.position, info, place.base_offset, latest))
+        self.end = end
+
+    def drop_unseen(self) -> None:
+        """Remove bytes behind the end."""
+        os.ftruncate(self.file.fileno(), self.end.position)
+
+    def cut(self, keep: int) -> None:
+        """Keep that many batches."""
+        if keep < len(self.held):
+            self.end = Spot(self.held[keep].position, self.held[keep].start_offset)
+            del self.held[keep:]
+            self.drop_unseen()
 
 
 class MemoryLog(Log):
-    """All batches in one anonymous file, so that ranges of it go the way of any other."""
+    """Segments like those on disk, and the same rules for them."""
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, *, settings: LogSettings | None = None) -> None:
         self.topic = topic
         self.partition = partition
-        self._file = RangeFile(os.memfd_create(f"insync-{topic}-{partition}"))
-        self._held: list[_Held] = []
-        self._size = 0
+        self.settings = settings or LogSettings()
+        self._writing = threading.RLock()
+        """Held by whoever changes the log."""
+        self._segments: tuple[_MemorySegment, ...] = ()
         self._start = self._end = self._flushed = 0
+        self._begin_segment(0)
         self._epochs = EpochCache(None)
         self._producers = ProducerTable()
+        self._staged: tuple[Staged, Piece, list[EpochEntry]] | None = None
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"<MemoryLog {self.topic}-{self.partition} {self._start}..{self._end}>"
+        return f"<MemoryLog {self.name} {self._start}..{self._end}>"
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
     @property
     def log_start_offset(self) -> int:
@@ -62,114 +139,216 @@ class MemoryLog(Log):
 
     @property
     def size_bytes(self) -> int:
-        return self._size
+        return sum(segment.end.position for segment in self._segments)
 
-    def append(self, chunks: Sequence[Chunk]) -> None:
-        self._check_open()
-        pieces, epochs = prepare(f"{self.topic}-{self.partition}", chunks, self._end, self._epochs.latest)
-        buffers = [buffer for piece in pieces for buffer in piece.buffers]
-        write_all(self._file.fileno(), buffers, self._size)
-        for piece in pieces:
-            self._hold(piece)
-        self._epochs.add(epochs)
-        if self._held:
-            self._end = self._held[-1].base_offset + self._held[-1].info.last_offset_delta + 1
+    @property
+    def segment_base_offsets(self) -> tuple[int, ...]:
+        """Where each segment starts; the last is the one being written."""
+        return tuple(segment.base_offset for segment in self._segments)
 
-    def _hold(self, piece: Piece) -> None:
-        for info, batch in zip(piece.infos, piece.batches, strict=True):
-            latest = max(info.max_timestamp, self._held[-1].max_timestamp if self._held else -1)
-            self._held.append(_Held(batch.base_offset, self._size, info, latest))
-            self._producers.add(info, batch.base_offset)
-            self._size += info.size_bytes
+    def producer_states(self) -> tuple[ProducerSnapshot, ...]:
+        return self._producers.snapshots()
 
-    def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        self._check_open()
-        if any(each.epoch > epoch and each.start_offset < self._end for each in self.epochs):
-            raise AppendError(
-                f"{self.topic}-{self.partition} holds batches of a leader epoch later than {epoch}"
-            )
-        self._epochs.assign(epoch, start_offset)
-
-    def truncate(self, offset: int) -> None:
-        self._check_open()
-        if offset < (self._held[0].base_offset if self._held else self._start):
-            self.truncate_fully(offset)
-            return
-        if offset < self._end:
-            keep = bisect_right(self._held, offset, key=lambda held: held.base_offset) - 1
-            self._cut(keep)
-        self._epochs.trim_end(self._end)
-
-    def _cut(self, keep: int) -> None:
-        """Keep that many batches."""
-        cut = self._held[keep]
-        self._end, self._size = cut.base_offset, cut.position
-        del self._held[keep:]
-        os.ftruncate(self._file.fileno(), self._size)
-        self._start, self._flushed = min(self._start, self._end), min(self._flushed, self._end)
-        if not self._producers.cut(self._end):
-            self._producers = ProducerTable()
-            for held in self._held:
-                self._producers.add(held.info, held.base_offset)
-
-    def truncate_fully(self, new_start_offset: int) -> None:
-        self._check_open()
-        self._held.clear()
-        os.ftruncate(self._file.fileno(), 0)
-        self._size = 0
-        self._start = self._end = new_start_offset
-        self._flushed = min(self._flushed, new_start_offset)
-        self._epochs.replace(())
-        self._producers = ProducerTable()
-
-    def advance_log_start_offset(self, offset: int) -> None:
-        self._check_open()
-        offset = min(offset, self._end)
-        if offset > self._start:
-            self._start = offset
-            self._epochs.trim_start(offset)
+    # Reading
 
     def read(
         self, offset: int, *, max_bytes: int, limit_offset: int | None = None, min_one: bool = True
     ) -> ReadResult:
-        end = self._end
+        segments, end = self._segments, self._end
         if not self._start <= offset <= end:
-            raise OffsetOutOfRangeError(f"{self.topic}-{self.partition}", offset, self._start, end)
+            raise OffsetOutOfRangeError(self.name, offset, self._start, end)
         limit = end if limit_offset is None else min(limit_offset, end)
-        held = self._held
-        first = bisect_right(held, offset, key=lambda each: each.base_offset) - 1
-        stop = self._first_at(limit)
+        segment = segments[_segment_of(segments, offset)]
+        held = segment.held
+        first = bisect_right(held, offset, key=lambda each: each.start_offset) - 1
+        stop = bisect_right(held, limit, key=lambda each: each.next_offset)
         if offset >= limit or stop <= first:
             return ReadResult(None, offset, offset, 0)
         start = held[first].position
-        within = bisect_right(held, start + max_bytes, lo=first, hi=stop, key=_end_position)
+        within = bisect_right(held, start + max_bytes, lo=first, hi=stop, key=lambda each: each.end)
         stop = max(within, first + 1) if min_one else within
         if stop == first:
             return ReadResult(None, offset, offset, 0)
-        last = held[stop - 1]
-        size = _end_position(last) - start
-        next_offset = last.base_offset + last.info.last_offset_delta + 1
-        return ReadResult(FileRange(self._file, start, size), held[first].base_offset, next_offset, size)
-
-    def _first_at(self, limit: int) -> int:
-        """The number of batches that end at or below `limit`."""
-        return bisect_right(
-            self._held, limit, key=lambda held: held.base_offset + held.info.last_offset_delta + 1
+        last, size = held[stop - 1], held[stop - 1].end - start
+        return ReadResult(
+            FileRange(segment.file, start, size), held[first].start_offset, last.next_offset, size
         )
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
-        start, end, held = self._start, self._end, self._held
-        for each in held[bisect_left(held, timestamp_ms, key=lambda each: each.max_timestamp) :]:
-            if each.info.max_timestamp < timestamp_ms or each.base_offset >= end:
-                continue
-            data = read_at(self._file.fileno(), each.info.size_bytes, each.position)
-            for record in records(data, start_offset=start):
-                if record.timestamp_ms >= timestamp_ms:
-                    return TimestampedOffset(record.offset, record.timestamp_ms)
+        start, end = self._start, self._end
+        for segment in self._segments:
+            at = bisect_left(segment.held, timestamp_ms, key=lambda each: each.max_timestamp)
+            for each in segment.held[at:]:
+                if each.info.max_timestamp < timestamp_ms or each.base_offset >= end:
+                    continue
+                data = read_at(segment.file.fileno(), each.info.size_bytes, each.position)
+                for record in records(data, start_offset=start):
+                    if record.timestamp_ms >= timestamp_ms:
+                        return TimestampedOffset(record.offset, record.timestamp_ms)
         return None
 
-    def producer_states(self) -> tuple[ProducerSnapshot, ...]:
-        return self._producers.snapshots()
+    # Writing
+
+    def append(self, chunks: Sequence[Chunk]) -> None:
+        self._check_open()
+        self._check_unstaged()
+        pieces, epochs = prepare(self.name, chunks, self._end, self._epochs.latest)
+        with self._writing:
+            for piece in pieces:
+                if not self._segments[-1].has_room(piece, self.settings):
+                    self._begin_segment(self._segments[-1].end.offset)
+                self._segments[-1].write(piece.buffers)
+                self._hold(piece)
+            self._enter(epochs)
+
+    def _hold(self, piece: Piece) -> None:
+        for info, place in zip(piece.infos, piece.batches, strict=True):
+            self._segments[-1].add(info, place)
+            self._producers.add(info, place.base_offset)
+
+    def _enter(self, epochs: Sequence[EpochEntry]) -> None:
+        self._epochs.add(epochs)
+        self._end = self._segments[-1].end.offset
+
+    def _begin_segment(self, base_offset: int) -> None:
+        self._segments = (*self._segments, _MemorySegment(self.name, base_offset))
+
+    def stage(self, source: StageSource, *, may_skip: bool = False) -> Staged:
+        self._check_open()
+        self._check_unstaged()
+        with self._writing:
+            if self._segments[-1].end.position + source.size > self.settings.segment_bytes:
+                self._begin_segment(self._end)
+            segment = self._segments[-1]
+            fd, position = segment.file.fileno(), segment.end.position
+            try:
+                source.copy_to(fd, position)
+                data = read_at(fd, source.size, position)
+                piece, epochs = prepare_staged(
+                    self.name, data, self._end, self._epochs.latest, may_skip=may_skip
+                )
+            except (OSError, StorageError):
+                segment.drop_unseen()
+                raise
+            staged = Staged(piece.infos, FileRange(segment.file, position, source.size), self._end)
+            self._staged = (staged, piece, epochs)
+        return staged
+
+    def publish(self, staged: Staged) -> None:
+        self._check_open()
+        with self._writing:
+            piece, epochs = self._take_staged(staged)
+            self._hold(piece)
+            self._enter(epochs)
+
+    def discard(self, staged: Staged) -> None:
+        self._check_open()
+        self._take_staged(staged)
+        self._segments[-1].drop_unseen()
+
+    def _take_staged(self, staged: Staged) -> tuple[Piece, list[EpochEntry]]:
+        if self._staged is None or self._staged[0] is not staged:
+            raise AppendError(f"these batches are not what is staged in {self.name}: stage them again")
+        _, piece, epochs = self._staged
+        self._staged = None
+        return piece, epochs
+
+    def _check_unstaged(self) -> None:
+        if self._staged is not None:
+            raise AppendError(f"batches are staged in {self.name}: publish or discard them first")
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        self._check_open()
+        self._check_unstaged()
+        if any(each.epoch > epoch and each.start_offset < self._end for each in self.epochs):
+            raise AppendError(f"{self.name} holds batches of a leader epoch later than {epoch}")
+        self._epochs.assign(epoch, start_offset)
+
+    def truncate(self, offset: int) -> None:
+        self._check_open()
+        with self._writing:
+            if offset < self._segments[0].base_offset:
+                self.truncate_fully(offset)
+                return
+            self._drop_staged()
+            if offset < self._end:
+                self._cut(offset)
+            self._epochs.trim_end(self._end)
+
+    def _cut(self, offset: int) -> None:
+        """The new end gets a segment of its own: a place in a file that readers were shown is not used again."""
+        at = _segment_of(self._segments, offset)
+        segment = self._segments[at]
+        segment.cut(bisect_right(segment.held, offset, key=lambda each: each.start_offset) - 1)
+        end = segment.end.offset
+        self._segments = self._segments[: at + 1 if segment.held else at]
+        self._begin_segment(end)
+        self._end = end
+        self._start, self._flushed = min(self._start, end), min(self._flushed, end)
+        if not self._producers.cut(end):
+            self._producers = ProducerTable()
+            for held in (each for kept in self._segments for each in kept.held):
+                self._producers.add(held.info, held.base_offset)
+
+    def _drop_staged(self) -> None:
+        if self._staged is not None:
+            self._staged = None
+            self._segments[-1].drop_unseen()
+
+    def truncate_fully(self, new_start_offset: int) -> None:
+        self._check_open()
+        with self._writing:
+            self._staged = None
+            self._segments = ()
+            self._begin_segment(new_start_offset)
+            self._start = self._end = new_start_offset
+            self._flushed = min(self._flushed, new_start_offset)
+            self._epochs.replace(())
+            self._producers = ProducerTable()
+
+    def advance_log_start_offset(self, offset: int) -> None:
+        self._check_open()
+        with self._writing:
+            self._raise_start(min(offset, self._end))
+
+    def _raise_start(self, offset: int) -> None:
+        if offset > self._start:
+            self._start = offset
+            self._epochs.trim_start(offset)
+
+    # Maintenance
+
+    def maintain(
+        self,
+        now_ms: int,
+        *,
+        high_watermark: int,
+        bytes_per_second: float | None = None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> MaintenanceResult:
+        self._check_open()
+        with self._writing:
+            return MaintenanceResult(self._start, self._delete_old_segments(now_ms, high_watermark))
+
+    def _delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
+        settings = self.settings
+        retention_ms = settings.retention_ms if settings.deletes else UNLIMITED
+        last = self._segments[-1]
+        whole = last.held and self._staged is None and self._end <= high_watermark
+        if whole and retention_ms != UNLIMITED and now_ms - last.last_written_ms > retention_ms:
+            self._begin_segment(self._end)
+        count = expired(
+            self._segments,
+            now_ms,
+            retention_ms=retention_ms,
+            retention_bytes=settings.retention_bytes if settings.deletes else UNLIMITED,
+            log_start_offset=self._start,
+            high_watermark=high_watermark,
+        )
+        if count:
+            self._raise_start(self._segments[count].base_offset)
+            self._segments = self._segments[count:]
+        return count
 
     def flush(self) -> None:
         self._check_open()
@@ -188,8 +367,8 @@ class MemoryLog(Log):
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise LogClosedError(f"{self.topic}-{self.partition} is closed")
+            raise LogClosedError(f"{self.name} is closed")
 
 
-def _end_position(held: _Held) -> int:
-    return held.position + held.info.size_bytes
+def _segment_of(segments: Sequence[_MemorySegment], offset: int) -> int:
+    return bisect_right(segments, offset, key=lambda each: each.base_offset) - 1
