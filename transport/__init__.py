@@ -3,6 +3,7 @@
 `serve` and `connect` make connections; plugins implement `StreamTransport` (byte streams) or `LinkTransport`.
 """
 
+from ._payload import RangePayload
 from .abc import API_VERSION, Buffer, Capabilities, FileRange, Link, LinkTransport, Listener, Part, Payload
 from .connection import Connection, Handler, connect
 from .errors import (
@@ -62,6 +63,7 @@ __all__ = [
     "FileRange",
     "Part",
     "Payload",
+    "RangePayload",
     # Writing a transport.
     "API_VERSION",
     "ByteListener",

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import defaultdict
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
+
+from .errors import RangeTruncated
+
+if TYPE_CHECKING:
+    from .abc import FileRange
 
 _KEPT_BYTES = 64 << 20
 _MAX_POOLED = 16 << 20
@@ -101,3 +108,108 @@ class BufferPayload:
 def bytes_payload(data: bytes) -> BufferPayload:
     """A payload that is a copy already."""
     return BufferPayload(memoryview(data))
+
+
+class RangePayload:
+    """A payload that lies in files, which the peer may still append to, cut or unlink. It holds the ranges.
+
+    `view` reads them into memory, at once; `copy_to` leaves that to the system. Both read what is there at that
+    time and raise RangeTruncated if a file was cut: what matters is checked afterwards, in memory or an own file.
+    """
+
+    __slots__ = ("_in_memory", "_ranges", "nbytes")
+
+    source: Literal["pooled", "ring", "range"] = "range"
+
+    def __init__(self, ranges: Sequence[FileRange]) -> None:
+        self.nbytes = sum(one.length for one in ranges)
+        self._ranges: Sequence[FileRange] | None = ranges
+        self._in_memory: BufferPayload | None = None
+
+    def view(self) -> memoryview:
+        """The bytes. Raises ValueError after `release()`, RangeTruncated if a file was cut."""
+        if self._in_memory is None:
+            ranges = self._held()
+            self._in_memory = _read(ranges, self.nbytes)
+        return self._in_memory.view()
+
+    def copy_to(self, fd: int, offset: int) -> int:
+        """Write all of it to a file at `offset`, without a way through this process's memory where possible."""
+        at = offset
+        for one in self._held():
+            _copy(one, fd, at)
+            at += one.length
+        return at - offset
+
+    def release(self) -> None:
+        """Let go of the files. Idempotent."""
+        self._ranges = None
+        if self._in_memory is not None:
+            self._in_memory.release()
+
+    def _held(self) -> Sequence[FileRange]:
+        if self._ranges is None:
+            raise ValueError("this payload has been released")
+        return self._ranges
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+
+_NO_COPY_HERE = (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_PIECE_BYTES = 256 << 10
+
+
+def _read(ranges: Sequence[FileRange], size: int) -> BufferPayload:
+    payload = POOL.take(size)
+    target = payload.view()
+    at = 0
+    for one in ranges:
+        done = 0
+        while done < one.length:
+            count = os.preadv(one.fileno(), [target[at + done : at + one.length]], one.offset + done)
+            if count == 0:
+                raise _cut(one, done)
+            done += count
+        at += one.length
+    return payload
+
+
+def _copy(source: FileRange, fd: int, offset: int) -> None:
+    done = 0
+    while done < source.length:
+        try:
+            count = os.copy_file_range(
+                source.fileno(), fd, source.length - done, source.offset + done, offset + done
+            )
+        except OSError as error:
+            if error.errno not in _NO_COPY_HERE:
+                raise
+            _copy_by_reading(source, fd, offset, done)
+            return
+        if count == 0:
+            raise _cut(source, done)
+        done += count
+
+
+def _copy_by_reading(source: FileRange, fd: int, offset: int, done: int) -> None:
+    while done < source.length:
+        piece = os.pread(source.fileno(), min(_PIECE_BYTES, source.length - done), source.offset + done)
+        if not piece:
+            raise _cut(source, done)
+        written = 0
+        while written < len(piece):
+            written += os.pwrite(fd, memoryview(piece)[written:], offset + done + written)
+        done += len(piece)
+
+
+def _cut(source: FileRange, done: int) -> RangeTruncated:
+    return RangeTruncated(
+        f"the peer's file ends at byte {source.offset + done}, inside the range of {source.length} bytes from "
+        f"{source.offset} that it has handed over: it was cut meanwhile"
+    )

@@ -128,6 +128,11 @@ class Link(ABC):
         """With `caps.authenticated`: as whom the peer has proved itself, `isr://CLUSTER/NODE` or `isr://CLUSTER/client`."""
         return None
 
+    @property
+    def peer_uid(self) -> int | None:
+        """The user that the process at the other end runs as, where the system vouches for it."""
+        return None
+
     async def prepare(self) -> None:
         """Do what both ends must do before the first frame, like a TLS handshake; the caller bounds the time.
 
@@ -202,10 +207,16 @@ class LinkTransport(ABC):
     api_version: ClassVar[tuple[int, int]] = API_VERSION
     schemes: ClassVar[tuple[str, ...]]
     caps: ClassVar[Capabilities]
+    preference: ClassVar[int] = 0
+    """Of several addresses of one node that can be dialled, those of the highest preference are tried first."""
 
     @abstractmethod
     def parse(self, url: URL) -> Endpoint:
         """Check a URL, without I/O. ValueError names what is malformed. `str()` of the result is canonical."""
+
+    def can_dial(self, endpoint: Endpoint) -> bool:
+        """Whether it is worth trying from here, by what the address says. Does not wait; True promises nothing."""
+        return True
 
     def is_local(self, endpoint: Endpoint) -> bool:
         """Whether only this machine can be at both ends. Peers need to prove nothing there."""

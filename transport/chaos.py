@@ -83,6 +83,7 @@ class ChaosTransport(LinkTransport):
         self._inner = inner
         self._links: Counter[Endpoint] = Counter()
         self.caps: Capabilities = inner.caps  # type: ignore[misc]
+        self.preference = inner.preference  # type: ignore[misc]
 
     def parse(self, url: URL) -> Endpoint:
         _, rest = Faults.take(url)
@@ -92,6 +93,9 @@ class ChaosTransport(LinkTransport):
             raise ValueError(f"{url}: {error}") from error
         faults = tuple(option for option in url.options if option not in rest.options)
         return URL(PREFIX + inner.scheme, inner.authority, inner.path, inner.options + faults)
+
+    def can_dial(self, endpoint: Endpoint) -> bool:
+        return self._inner.can_dial(Faults.take(endpoint)[1])
 
     def is_local(self, endpoint: Endpoint) -> bool:
         return self._inner.is_local(Faults.take(endpoint)[1])
@@ -151,6 +155,10 @@ class ChaosLink(Link):
     @property
     def peer_name(self) -> str | None:
         return self._inner.peer_name
+
+    @property
+    def peer_uid(self) -> int | None:
+        return self._inner.peer_uid
 
     def set_limits(self, limits: Limits) -> None:
         self.limits = limits

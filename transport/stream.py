@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import attrs
 import trio
 
-from ._payload import POOL, BufferPayload, bytes_payload
+from ._payload import POOL, bytes_payload
 from .abc import Buffer, Capabilities, Link, LinkTransport, Listener, Part, Payload
 from .errors import EndOfLink, LinkBroken
 from .frames import (
@@ -33,6 +33,7 @@ _FRAMES_AT_ONCE = 256
 """More frames than these from one read are handed out in turns: other tasks run between them."""
 _WORTH_WAKING = 1 << 20
 """Inside a large payload the receiver sleeps until so much is there."""
+_NO_PAYLOAD = bytes_payload(b"")
 
 
 class ByteStream(ABC):
@@ -53,6 +54,13 @@ class ByteStream(ABC):
         Fewer than `at_least` bytes are of no use yet: a stream that can wait for as many saves wake-ups.
         """
 
+    async def receive_ranges(self, length: int) -> Payload | None:
+        """The next `length` bytes, if they come as exactly so many bytes of the peer's files.
+
+        None: they come as bytes, or with others. Asked only if `caps.ranges` is "handover". Cancelling is safe.
+        """
+        return None
+
     async def prepare(self) -> None:
         """See `Link.prepare`."""
         await trio.lowlevel.checkpoint()
@@ -60,6 +68,11 @@ class ByteStream(ABC):
     @property
     def peer_name(self) -> str | None:
         """See `Link.peer_name`; known after `prepare`."""
+        return None
+
+    @property
+    def peer_uid(self) -> int | None:
+        """See `Link.peer_uid`."""
         return None
 
     async def send_eof(self) -> None:
@@ -132,8 +145,10 @@ class _Partial:
 
     header: Header
     body: bytearray
-    payload: BufferPayload
+    payload: Payload
     missing: list[memoryview]
+    may_be_handed_over: bool = False
+    """Whether it is not known yet if the payload comes as bytes."""
 
 
 class StreamLink(Link):
@@ -158,6 +173,10 @@ class StreamLink(Link):
     @property
     def peer_name(self) -> str | None:
         return self._stream.peer_name
+
+    @property
+    def peer_uid(self) -> int | None:
+        return self._stream.peer_uid
 
     async def prepare(self) -> None:
         await self._stream.prepare()
@@ -246,7 +265,7 @@ class StreamLink(Link):
         """All whole frames that are there; a large one that has begun becomes `_partial`."""
         frames, self._ready = self._ready, []
         if self._partial is not None:
-            if self._partial.missing:
+            if self._partial.missing or self._partial.may_be_handed_over:
                 return frames
             frames.append(self._finish(self._partial))
             self._partial = None
@@ -260,7 +279,7 @@ class StreamLink(Link):
                 if self._end - start < header.size:
                     break
                 partial = self._begin(header)
-                if partial.missing:
+                if partial.missing or partial.may_be_handed_over:
                     self._partial = partial
                     break
                 frames.append(self._finish(partial))
@@ -281,8 +300,13 @@ class StreamLink(Link):
 
     def _begin(self, header: Header) -> _Partial:
         """Lay out a large frame; what is in the buffer goes to its place, the rest will be received there."""
-        body, payload = bytearray(header.body_length), POOL.take(header.payload_length)
         self._start += header.size
+        body = bytearray(header.body_length)
+        if self.caps.ranges == "handover" and self._end - self._start == header.body_length:
+            body[:] = self._buffer[self._start : self._end]
+            self._start = self._end
+            return _Partial(header, body, _NO_PAYLOAD, [], header.payload_length >= LARGE_PAYLOAD)
+        payload = POOL.take(header.payload_length)
         missing = []
         for target in (memoryview(body), payload.view()):
             there = min(len(target), self._end - self._start)
@@ -302,12 +326,26 @@ class StreamLink(Link):
         if self._partial is None:
             await self._fill_buffer()
             return
+        if self._partial.may_be_handed_over:
+            await self._ask_for_ranges(self._partial)
+            return
         target = self._partial.missing[0]
         count = await self._receive(target, min(len(target), _WORTH_WAKING))
         if count == len(target):
             del self._partial.missing[0]
         else:
             self._partial.missing[0] = target[count:]
+
+    async def _ask_for_ranges(self, partial: _Partial) -> None:
+        length = partial.header.payload_length
+        payload = await self._stream.receive_ranges(length)
+        partial.may_be_handed_over = False
+        if payload is None:
+            in_memory = POOL.take(length)
+            partial.payload, partial.missing = in_memory, [in_memory.view()]
+        else:
+            partial.payload = payload
+            self._received += length
 
     async def _fill_until(self, size: int) -> None:
         while self._end - self._start < size:

@@ -1,4 +1,7 @@
-"""A server in a process of its own, to be killed or stopped. Prints its URL; ends with its standard input."""
+"""A server in a process of its own, to be killed or stopped. Prints its URL; ends with its standard input.
+
+It listens on the URL that it is given, else on tcp://127.0.0.1:0.
+"""
 
 import os
 import signal
@@ -37,9 +40,8 @@ async def main():
 
     async def start(task_status):
         limits = Limits(keepalive=0.1)
-        await serve(
-            "tcp://127.0.0.1:0", handler, identity=Identity("c", 1, 1), limits=limits, task_status=task_status
-        )
+        url = sys.argv[1] if len(sys.argv) > 1 else "tcp://127.0.0.1:0"
+        await serve(url, handler, identity=Identity("c", 1, 1), limits=limits, task_status=task_status)
 
     async with trio.open_nursery() as nursery:
         serving = await nursery.start(start)

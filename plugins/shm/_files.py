@@ -1,0 +1,164 @@
+"""Files that one end has handed to the other, as each end keeps them."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import resource
+import stat
+from collections import OrderedDict
+
+import attrs
+
+from insync.transport import FileRange, ProtocolError, RangeTruncated
+
+_MOST_FILES = 64
+_SHARE = 16
+"""One in so many of the descriptors that this process may have is for one link's files."""
+
+
+def most_files() -> int:
+    """How many of a peer's files one link of this process holds open."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _MOST_FILES if allowed == resource.RLIM_INFINITY else min(_MOST_FILES, allowed // _SHARE)
+
+
+class OpenFile:
+    """A descriptor of our own, closed when nobody refers to it any more."""
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+
+@attrs.frozen(slots=True)
+class Place:
+    """A `FileRange` in a file of the peer."""
+
+    file: OpenFile
+    offset: int
+    length: int
+
+    def fileno(self) -> int:
+        return self.file.fileno()
+
+
+@attrs.frozen(slots=True)
+class Handed:
+    """A file that the peer knows by a number; `file` keeps its inode from being another file's."""
+
+    number: int
+    file: OpenFile
+
+
+class HandedFiles:
+    """The sender's side: which files the peer has open, the least recently used first."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._next = 1
+        self._by_inode: OrderedDict[tuple[int, int], Handed] = OrderedDict()
+
+    def find(self, part: FileRange) -> Handed | tuple[int, int] | None:
+        """The file of a range if the peer has it, else its key for `add`; None if it cannot be handed over.
+
+        Raises:
+          RangeTruncated: The file ends inside the range.
+        """
+        state = os.fstat(part.fileno())
+        if not stat.S_ISREG(state.st_mode) or self._capacity == 0:
+            return None
+        if part.offset + part.length > state.st_size:
+            raise RangeTruncated(
+                f"a file ends at byte {state.st_size}, inside the range of {part.length} bytes from {part.offset} "
+                "that was being sent: a log must not be cut while its bytes are on their way"
+            )
+        key = (state.st_dev, state.st_ino)
+        known = self._by_inode.get(key)
+        if known is None:
+            return key
+        self._by_inode.move_to_end(key)
+        return known
+
+    def add(self, key: tuple[int, int], part: FileRange) -> Handed:
+        """Call the file of a range by a new number. OSError when there is no descriptor left."""
+        handed = self._by_inode[key] = Handed(self._next, OpenFile(_reopened(part.fileno())))
+        self._next += 1
+        return handed
+
+    def forget(self, handed: Handed) -> None:
+        """The peer did not get it."""
+        self._by_inode = OrderedDict((k, one) for k, one in self._by_inode.items() if one is not handed)
+
+    def outdated(self, needed: set[int]) -> list[int]:
+        """Forget the files that were deleted, and the oldest ones that are too many to add another; their numbers.
+
+        Files of the numbers in `needed` stay.
+        """
+        gone = [
+            key
+            for key, one in self._by_inode.items()
+            if one.number not in needed and os.fstat(one.file.fileno()).st_nlink == 0
+        ]
+        excess = len(self._by_inode) - len(gone) - (self._capacity - 1)
+        for key, one in self._by_inode.items():
+            if excess > 0 and one.number not in needed and key not in gone:
+                gone.append(key)
+                excess -= 1
+        return [self._by_inode.pop(key).number for key in gone]
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._by_inode) >= self._capacity
+
+
+class TakenFiles:
+    """The receiver's side: files of the peer by their numbers."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._by_number: dict[int, OpenFile] = {}
+
+    def take(self, number: int, file: OpenFile) -> None:
+        """Keep a file.
+
+        Raises:
+          ProtocolError: It is none that can be read at a position, too many are open, or the number is taken.
+        """
+        if number in self._by_number or len(self._by_number) >= self._capacity:
+            raise ProtocolError(f"file {number} is handed over out of turn")
+        access = fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_ACCMODE
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or access == os.O_WRONLY:
+            raise ProtocolError("what is handed over is no file for reading")
+        self._by_number[number] = file
+
+    def drop(self, number: int) -> None:
+        """Let go of a file; ranges that refer to it keep it. ProtocolError if there is none."""
+        if self._by_number.pop(number, None) is None:
+            raise ProtocolError(f"file {number} was not handed over")
+
+    def place(self, number: int, offset: int, length: int) -> Place:
+        """A range. ProtocolError if there is no such file, or no file is so long."""
+        file = self._by_number.get(number)
+        if file is None or offset + length >= 1 << 63:
+            raise ProtocolError(
+                f"a range of {length} bytes from {offset} of file {number}, which is not there"
+            )
+        return Place(file, offset, length)
+
+    def clear(self) -> None:
+        self._by_number.clear()
+
+
+def _reopened(fd: int) -> int:
+    """A descriptor for reading alone: who gets it cannot write by it."""
+    if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 0)
+    return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)

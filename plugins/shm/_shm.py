@@ -1,0 +1,364 @@
+"""`shm://`: a unix socket for frames, and descriptors of files instead of their bytes.
+
+The receiver reads ranges straight from the page cache that both ends share: nothing is sent, and the sender does
+next to nothing. It reads them by `pread` or `copy_file_range` and never maps them: a file may be cut above its high
+watermark, and a mapping of what is cut kills its process. What it has read it checks (batches have CRCs) before it
+uses it, because the file may change until then.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import itertools
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import ClassVar
+
+import attrs
+import trio
+
+from insync.transport import (
+    Buffer,
+    ByteStream,
+    Capabilities,
+    Endpoint,
+    FileRange,
+    LinkBroken,
+    Part,
+    Payload,
+    ProtocolError,
+    RangePayload,
+)
+from insync.transport.ranges import is_range, warm
+
+from ._chunks import GREETING, MAGIC, MOST_PLACES, PLACE, PREFIX, VERSION, Chunk
+from ._files import Handed, HandedFiles, OpenFile, Place, TakenFiles, most_files
+from ._unix import UnixStream, UnixTransport
+
+log = logging.getLogger("insync.transport")
+
+CAPS = Capabilities(ranges="handover", same_host_only=True, half_close=True)
+
+HAND_OVER_FROM = 16 << 10
+"""Bytes of ranges in one sending; fewer are sent as bytes: there is a cost to each handing over."""
+_RAW_BUFFER = 64 << 10
+_DESCRIPTOR_SIZE = array.array("i").itemsize
+_SPACE = socket.CMSG_SPACE(8 * _DESCRIPTOR_SIZE)
+_NO_DESCRIPTORS_FOR = 60.0
+"""Seconds for which new links of a process that has run out of descriptors ask to be sent bytes instead."""
+
+
+class ShmTransport(UnixTransport):
+    """`shm:///path/of/socket`, or `shm://@name`; addresses and who may connect as of `unix://`."""
+
+    schemes: ClassVar[tuple[str, ...]] = ("shm",)
+    caps: ClassVar[Capabilities] = CAPS
+    preference: ClassVar[int] = 2
+
+    def make_stream(self, sock: socket.socket, local: Endpoint, remote: Endpoint) -> ByteStream:
+        return ShmStream(sock, local, remote)
+
+
+@attrs.define
+class _Shortage:
+    """When this process has run out of descriptors."""
+
+    until: float = 0.0
+
+
+_shortage = _Shortage()
+
+
+class ShmStream(UnixStream):
+    """A connected socket whose byte stream goes by chunks, see `_chunks`; ranges of files go by reference.
+
+    It greets by `prepare`, or when first used.
+    """
+
+    def __init__(self, sock: socket.socket, local: Endpoint, remote: Endpoint) -> None:
+        super().__init__(sock, CAPS, local, remote)
+        self._has_greeted = False
+        self._handed = HandedFiles(0)
+        self._taken = TakenFiles(0)
+        self._unsent = b""
+        self._promised = 0
+        self._raw = memoryview(bytearray(_RAW_BUFFER))
+        self._start = self._end = 0
+        self._descriptors: deque[OpenFile] = deque()
+        self._bytes_left = 0
+        self._places: deque[Place] = deque()
+        self._places_bytes = 0
+        self._is_fresh = False
+
+    async def prepare(self) -> None:
+        await super().prepare()
+        self._has_greeted = True
+        holds = 0 if trio.current_time() < _shortage.until else most_files()
+        await super().send([GREETING.pack(MAGIC, VERSION, holds)])
+        while self._end - self._start < GREETING.size:
+            if not await self._fill_raw():
+                raise LinkBroken(f"{self.remote} hung up before it said anything", peer=str(self.remote))
+        magic, version, capacity = GREETING.unpack_from(self._raw, self._start)
+        self._start += GREETING.size
+        if (magic, version) != (MAGIC, VERSION):
+            raise ProtocolError(
+                f"{self.remote} is no peer of shm:// version {VERSION}", peer=str(self.remote)
+            )
+        self._handed, self._taken = HandedFiles(min(capacity, most_files())), TakenFiles(holds)
+
+    # Sending.
+
+    async def send(self, parts: Sequence[Part]) -> None:
+        self._check_open()
+        if not self._has_greeted:
+            await self.prepare()
+        ranges = [part for part in parts if is_range(part) and part.length]
+        numbers: list[int | None] = []
+        if ranges and sum(part.length for part in ranges) >= HAND_OVER_FROM:
+            await warm(ranges)
+            numbers = await self._hand_over(ranges)
+        await super().send(list(self._chunks(parts, numbers)))
+
+    def send_now(self, data: Buffer) -> int:
+        prefix = PREFIX.pack(Chunk.BYTES, 0, len(data))
+        count = super().send_now(prefix + data)
+        if count == 0:
+            return 0
+        self._unsent = prefix[count:]
+        self._promised = len(data) - max(0, count - PREFIX.size)
+        return len(data) - self._promised
+
+    def _chunks(self, parts: Sequence[Part], numbers: Sequence[int | None]) -> Iterator[Part]:
+        """The stream's bytes as chunks; `numbers` are the files of the ranges in order, None for what is sent."""
+        parts = list(parts)
+        if self._promised:
+            # The rest of a chunk that `send_now` has begun comes first, without a prefix of its own.
+            yield from (self._unsent, parts.pop(0))
+            self._unsent, self._promised = b"", 0
+        number = iter(numbers)
+        given = [(part, next(number, None) if is_range(part) and part.length else None) for part in parts]
+        for by_reference, run in itertools.groupby(given, lambda pair: pair[1] is not None):
+            if by_reference:
+                yield from _places_chunks([(part, file) for part, file in run if is_range(part) and file])
+            else:
+                inline = [part for part, _ in run]
+                yield PREFIX.pack(Chunk.BYTES, 0, sum(map(_size, inline)))
+                yield from inline
+
+    async def _hand_over(self, ranges: Sequence[FileRange]) -> list[int | None]:
+        """See to it that the peer has the files of these ranges; their numbers, None for what must be sent."""
+        needed: set[int] = set()
+        numbers: list[int | None] = []
+        for part in ranges:
+            found = self._handed.find(part)
+            if isinstance(found, tuple):
+                found = await self._introduce(found, part, needed)
+            numbers.append(None if found is None else found.number)
+            if found is not None:
+                needed.add(found.number)
+        return numbers
+
+    async def _introduce(self, key: tuple[int, int], part: FileRange, needed: set[int]) -> Handed | None:
+        for number in self._handed.outdated(needed):
+            await super().send([PREFIX.pack(Chunk.DROP, number, 0)])
+        if self._handed.is_full:
+            return None
+        try:
+            handed = self._handed.add(key, part)
+        except OSError as error:
+            log.warning("%s: files are sent, not handed over: %s", self.remote, error.strerror)
+            return None
+        if await self._send_file(handed):
+            return handed
+        self._handed.forget(handed)
+        return None
+
+    async def _send_file(self, handed: Handed) -> bool:
+        """Send a descriptor; False if the system has too many on their way already."""
+        prefix = PREFIX.pack(Chunk.FILE, handed.number, 0)
+        rights = array.array("i", [handed.file.fileno()])
+        # What was promised before must have gone first: a descriptor belongs to the first byte of its chunk.
+        assert not self._promised
+        while True:
+            self._check_open()
+            try:
+                sent = self._socket.sendmsg(
+                    [prefix],
+                    [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)],
+                    socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT,
+                )
+            except BlockingIOError:
+                await self._wait_writable()
+            except OSError as error:
+                if error.errno == errno.ETOOMANYREFS:
+                    return False
+                raise self._broken(error) from error
+            else:
+                if sent < len(prefix):
+                    await super().send([prefix[sent:]])
+                return True
+
+    # Receiving.
+
+    async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
+        self._check_open()
+        if not self._has_greeted:
+            await self.prepare()
+        while not self._bytes_left and not self._places:
+            if not await self._next_chunk():
+                return 0
+        if self._places:
+            await trio.lowlevel.checkpoint()
+            return self._read_place(buffer)
+        target = buffer[: self._bytes_left]
+        if self._start < self._end:
+            count = min(len(target), self._end - self._start)
+            target[:count] = self._raw[self._start : self._start + count]
+            self._start += count
+        else:
+            count = await self._receive([target])
+            if count == 0:
+                raise self._cut()
+        self._bytes_left -= count
+        return count
+
+    async def receive_ranges(self, length: int) -> Payload | None:
+        while not self._bytes_left and not self._places:
+            if not await self._next_chunk():
+                raise self._cut()
+        if self._bytes_left or not self._is_fresh or self._places_bytes != length:
+            return None
+        places = tuple(self._places)
+        self._places.clear()
+        self._places_bytes = 0
+        return RangePayload(places)
+
+    def _read_place(self, buffer: memoryview) -> int:
+        place = self._places[0]
+        try:
+            count = os.preadv(place.fileno(), [buffer[: place.length]], place.offset)
+        except OSError as error:
+            raise self._broken(error) from error
+        if count == 0:
+            raise LinkBroken(f"{self.remote}: a file was cut while it was read", peer=str(self.remote))
+        self._is_fresh = False
+        self._places_bytes -= count
+        if count == place.length:
+            self._places.popleft()
+        else:
+            self._places[0] = Place(place.file, place.offset + count, place.length - count)
+        return count
+
+    async def _next_chunk(self) -> bool:
+        """Take the next chunk's beginning; False at the end of the stream."""
+        if not await self._has_raw(PREFIX.size):
+            return False
+        kind, number, length = PREFIX.unpack_from(self._raw, self._start)
+        if kind == Chunk.RANGES:
+            if not 0 < number <= MOST_PLACES:
+                raise ProtocolError(f"{self.remote} sends {number} ranges at once", peer=str(self.remote))
+            if not await self._has_raw(PREFIX.size + number * PLACE.size):
+                raise self._cut()
+            self._take_places(number, length)
+            return True
+        self._start += PREFIX.size
+        if kind == Chunk.BYTES:
+            self._bytes_left = length
+        elif kind == Chunk.FILE and self._descriptors:
+            self._taken.take(number, self._descriptors.popleft())
+        elif kind == Chunk.DROP:
+            self._taken.drop(number)
+        else:
+            raise ProtocolError(f"{self.remote} sent a chunk of type {kind}", peer=str(self.remote))
+        return True
+
+    def _take_places(self, count: int, length: int) -> None:
+        at = self._start + PREFIX.size
+        self._start = at + count * PLACE.size
+        for place in PLACE.iter_unpack(self._raw[at : self._start]):
+            if place[2] == 0:
+                raise ProtocolError(f"{self.remote} sent an empty range", peer=str(self.remote))
+            self._places.append(self._taken.place(*place))
+        self._places_bytes = sum(place.length for place in self._places)
+        self._is_fresh = True
+        if self._places_bytes != length:
+            raise ProtocolError(
+                f"{self.remote} sent ranges of another size than announced", peer=str(self.remote)
+            )
+
+    async def _has_raw(self, size: int) -> bool:
+        """Whether so many bytes are there; False at the end of the stream between two chunks."""
+        while self._end - self._start < size:
+            if not await self._fill_raw():
+                if self._start == self._end:
+                    return False
+                raise self._cut()
+        return True
+
+    async def _fill_raw(self) -> int:
+        if self._start == self._end:
+            self._start = self._end = 0
+        elif self._start:
+            rest = bytes(self._raw[self._start : self._end])
+            self._start, self._end = 0, len(rest)
+            self._raw[: len(rest)] = rest
+        count = await self._receive([self._raw[self._end :]])
+        self._end += count
+        return count
+
+    async def _receive(self, buffers: Sequence[memoryview]) -> int:
+        """Receive bytes, and the descriptors that come with them."""
+        if not self._drained:
+            await trio.lowlevel.checkpoint()
+        while True:
+            self._check_open()
+            if self._drained:
+                await self._wait_readable()
+            try:
+                count, ancillary, flags, _ = self._socket.recvmsg_into(
+                    buffers, _SPACE, socket.MSG_CMSG_CLOEXEC
+                )
+            except BlockingIOError:
+                self._drained = True
+                continue
+            except OSError as error:
+                raise self._broken(error) from error
+            self._drained = count < sum(map(len, buffers))
+            self._keep_descriptors(ancillary, flags)
+            return count
+
+    def _keep_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]], flags: int) -> None:
+        for level, kind, data in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                rights = array.array("i", data[: len(data) - len(data) % _DESCRIPTOR_SIZE])
+                self._descriptors.extend(map(OpenFile, rights))
+        if flags & socket.MSG_CTRUNC:
+            _shortage.until = trio.current_time() + _NO_DESCRIPTORS_FOR
+            log.warning("%s: no descriptor was left for a file: files will be sent as bytes", self.remote)
+            raise LinkBroken(f"{self.remote}: no descriptor was left for a file", peer=str(self.remote))
+        if len(self._descriptors) > most_files():
+            raise ProtocolError(f"{self.remote} sends descriptors without files", peer=str(self.remote))
+
+    def _close(self) -> None:
+        super()._close()
+        self._descriptors.clear()
+        self._places.clear()
+        self._handed, self._taken = HandedFiles(0), TakenFiles(0)
+
+    def _cut(self) -> LinkBroken:
+        return LinkBroken(f"{self.remote} closed the connection inside a chunk", peer=str(self.remote))
+
+
+def _places_chunks(places: Sequence[tuple[FileRange, int]]) -> Iterator[bytes]:
+    for first in range(0, len(places), MOST_PLACES):
+        some = places[first : first + MOST_PLACES]
+        yield PREFIX.pack(Chunk.RANGES, len(some), sum(part.length for part, _ in some))
+        yield b"".join(PLACE.pack(file, part.offset, part.length) for part, file in some)
+
+
+def _size(part: Part) -> int:
+    return memoryview(part).nbytes if isinstance(part, bytes | bytearray | memoryview) else part.length

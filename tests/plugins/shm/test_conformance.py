@@ -1,0 +1,72 @@
+import os
+import tempfile
+
+import pytest
+
+from insync.plugins.shm import ShmTransport, UnixTransport
+from insync.transport.testing import Env, cases_for, run_case
+
+
+class UnixEnv(Env):
+    transport = UnixTransport()
+    scheme = "unix"
+
+    def __init__(self, folder="/nowhere"):
+        self.folder = folder
+
+    def listen_url(self):
+        return f"{self.scheme}://{self.folder}/listener.sock"
+
+    def dead_url(self):
+        return f"{self.scheme}://{self.folder}/dead.sock"
+
+    def malformed_urls(self):
+        return [
+            f"{self.scheme}://{rest}"
+            for rest in (
+                "",
+                "/",
+                "host/path",
+                "host",
+                "@name/path",
+                "/folder/",
+                "/" + "x" * 107,
+                "@" + "x" * 107,
+            )
+        ]
+
+
+class AbstractEnv(UnixEnv):
+    def listen_url(self):
+        return f"{self.scheme}://@"
+
+    def dead_url(self):
+        return f"{self.scheme}://@insync-nobody-listens-here"
+
+
+class ShmEnv(UnixEnv):
+    transport = ShmTransport()
+    scheme = "shm"
+
+
+class AbstractShmEnv(AbstractEnv):
+    transport = ShmTransport()
+    scheme = "shm"
+
+
+def all_cases():
+    for env in (UnixEnv, ShmEnv):
+        for case in cases_for(env()):
+            yield pytest.param(env, case, id=f"{env.scheme}-{case.name}")
+    for env in (AbstractEnv, AbstractShmEnv):
+        for case in cases_for(env()):
+            if case.name[0] in "AH":
+                yield pytest.param(env, case, id=f"abstract-{env.scheme}-{case.name}")
+
+
+@pytest.mark.parametrize(("env", "case"), list(all_cases()))
+async def test_kit(env, case):
+    # Not pytest's folder: a socket's path has 107 bytes at most.
+    with tempfile.TemporaryDirectory() as folder:
+        await run_case(case, env(folder))
+        assert os.listdir(folder) == []
