@@ -3,6 +3,8 @@
 import array
 import contextlib
 import fcntl
+import gc
+import itertools
 import os
 import random
 import socket
@@ -62,13 +64,15 @@ def log_file(tmp_path):
 
 async def pass_on(one, other, *parts):
     """What arrives of a frame of these parts."""
-    await one.send(message(b"body", parts), parts)
-    head, payload = await other.recv()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.send, message(b"body", parts), parts)
+        head, payload = await other.recv()
     assert bytes(head[48:]) == b"body"
     return payload
 
 
 def descriptors():
+    gc.collect()  # what a failure's traceback held
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -121,7 +125,7 @@ async def test_a_deleted_file_is_read_on_and_a_cut_one_is_noticed(log_file, tmp_
         os.unlink(tmp_path / "log")
         assert payload.view() == CONTENT[: 1 << 20]
         log_file.truncate((1 << 20) + 500)
-        with pytest.raises(RangeTruncated, match="500"):
+        with pytest.raises(RangeTruncated, match="1049076"):
             late.view()
         with open(tmp_path / "copy", "wb+") as copy, pytest.raises(RangeTruncated, match="cut"):
             late.copy_to(copy.fileno(), 0)
@@ -254,7 +258,7 @@ def ranges_chunk(*places, count=None, length=None):
 
 
 HOSTILE = {
-    "no greeting": (None, ""),
+    "no greeting": (None, "no peer of shm"),
     "another version": (GREETING.pack(MAGIC, 2, 64), "version"),
     "unknown chunk": (PREFIX.pack(9, 0, 0), "type 9"),
     "a file without a descriptor": (file_chunk(1), "type 2"),
@@ -306,7 +310,7 @@ async def test_hostile_peers_are_hung_up_on(name, tmp_path):
 
 
 def send_hostile(raw, sent, path):
-    for data, how in zip(sent[::2], sent[1::2] or [None], strict=False):
+    for data, how in itertools.zip_longest(sent[::2], sent[1::2]):
         with contextlib.ExitStack() as stack:
             given = []
             if how == "pipe":
