@@ -22,7 +22,6 @@ import attrs
 import trio
 
 from insync.transport import (
-    Buffer,
     ByteStream,
     Capabilities,
     Endpoint,
@@ -33,7 +32,7 @@ from insync.transport import (
     ProtocolError,
     RangePayload,
 )
-from insync.transport.ranges import is_range, warm
+from insync.transport.ranges import after, is_range, is_warm, warm
 
 from ._chunks import GREETING, MAGIC, MOST_PLACES, PLACE, PREFIX, VERSION, Chunk
 from ._files import Handed, HandedFiles, OpenFile, Place, TakenFiles, most_files
@@ -85,7 +84,7 @@ class ShmStream(UnixStream):
         self._handed = HandedFiles(0)
         self._taken = TakenFiles(0)
         self._unsent = b""
-        self._promised = 0
+        self._covered = 0
         self._raw = memoryview(bytearray(_RAW_BUFFER))
         self._start = self._end = 0
         self._descriptors: deque[OpenFile] = deque()
@@ -116,6 +115,10 @@ class ShmStream(UnixStream):
         self._check_open()
         if not self._has_greeted:
             await self.prepare()
+        if self._unsent:
+            unsent, parts = self._unsent, after(parts, self._covered)
+            self._unsent, self._covered = b"", 0
+            await super().send([unsent])
         ranges = [part for part in parts if is_range(part) and part.length]
         numbers: list[int | None] = []
         if ranges and sum(part.length for part in ranges) >= HAND_OVER_FROM:
@@ -123,22 +126,36 @@ class ShmStream(UnixStream):
             numbers = await self._hand_over(ranges)
         await super().send(list(self._chunks(parts, numbers)))
 
-    def send_now(self, data: Buffer) -> int:
-        prefix = PREFIX.pack(Chunk.BYTES, 0, len(data))
-        count = super().send_now(prefix + data)
-        if count == 0:
+    def send_now(self, parts: Sequence[Part]) -> int:
+        if not self._has_greeted:
             return 0
-        self._unsent = prefix[count:]
-        self._promised = len(data) - max(0, count - PREFIX.size)
-        return len(data) - self._promised
+        numbers = self._known_files(parts)
+        if numbers is None:
+            return 0
+        wire = b"".join(self._chunks(parts, numbers))  # type: ignore[arg-type]
+        count = super().send_now([wire])
+        total = sum(map(_size, parts))
+        if count == len(wire):
+            return total
+        if count:
+            # Chunks once begun go out as they are, when the parts that are in them come again by `send`.
+            self._unsent, self._covered = wire[count:], total
+        return 0
+
+    def _known_files(self, parts: Sequence[Part]) -> list[int | None] | None:
+        """The numbers of all ranges' files, if the peer has them all; None if this needs more than a look."""
+        ranges = [part for part in parts if is_range(part) and part.length]
+        if not ranges:
+            return []
+        if sum(part.length for part in ranges) < HAND_OVER_FROM or not all(map(is_warm, ranges)):
+            return None
+        found = [self._handed.find(part) for part in ranges]
+        return (
+            [one.number for one in found if isinstance(one, Handed)] if all(map(_is_known, found)) else None
+        )
 
     def _chunks(self, parts: Sequence[Part], numbers: Sequence[int | None]) -> Iterator[Part]:
-        """The stream's bytes as chunks; `numbers` are the files of the ranges in order, None for what is sent."""
-        parts = list(parts)
-        if self._promised:
-            # The rest of a chunk that `send_now` has begun comes first, without a prefix of its own.
-            yield from (self._unsent, parts.pop(0))
-            self._unsent, self._promised = b"", 0
+        """These parts of the stream as chunks; `numbers` are the files of the ranges, None for what is sent."""
         number = iter(numbers)
         given = [(part, next(number, None) if is_range(part) and part.length else None) for part in parts]
         for by_reference, run in itertools.groupby(given, lambda pair: pair[1] is not None):
@@ -181,8 +198,6 @@ class ShmStream(UnixStream):
         """Send a descriptor; False if the system has too many on their way already."""
         prefix = PREFIX.pack(Chunk.FILE, handed.number, 0)
         rights = array.array("i", [handed.file.fileno()])
-        # What was promised before must have gone first: a descriptor belongs to the first byte of its chunk.
-        assert not self._promised
         while True:
             self._check_open()
             try:
@@ -358,6 +373,10 @@ def _places_chunks(places: Sequence[tuple[FileRange, int]]) -> Iterator[bytes]:
         some = places[first : first + MOST_PLACES]
         yield PREFIX.pack(Chunk.RANGES, len(some), sum(part.length for part, _ in some))
         yield b"".join(PLACE.pack(file, part.offset, part.length) for part, file in some)
+
+
+def _is_known(found: Handed | tuple[int, int] | None) -> bool:
+    return isinstance(found, Handed)
 
 
 def _size(part: Part) -> int:

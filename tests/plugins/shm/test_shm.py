@@ -16,6 +16,7 @@ from insync.plugins.shm import ShmTransport, _files, _shm
 from insync.plugins.shm._chunks import GREETING, MAGIC, PLACE, PREFIX, Chunk
 from insync.transport import URL, LinkBroken, ProtocolError, RangeTruncated
 from insync.transport._kit import FileSlice, message
+from insync.transport.ranges import after
 
 CONTENT = random.Random(5).randbytes(2 << 20)
 
@@ -71,6 +72,10 @@ async def pass_on(one, other, *parts):
     return payload
 
 
+def opened(path, mode):
+    return open(path, mode)
+
+
 def descriptors():
     gc.collect()  # what a failure's traceback held
     return len(os.listdir("/proc/self/fd"))
@@ -82,7 +87,7 @@ async def test_ranges_are_not_sent(log_file, tmp_path):
         expected = b"".join(CONTENT[part.offset : part.offset + part.length] for part in parts)
         payload = await pass_on(one, other, *parts)
         assert payload.source == "range" and payload.nbytes == 300_000
-        with open(tmp_path / "copy", "wb+") as copy, payload:
+        with opened(tmp_path / "copy", "wb+") as copy, payload:
             assert payload.copy_to(copy.fileno(), 11) == 300_000
             copy.seek(11)
             assert copy.read() == expected and payload.view() == expected
@@ -97,7 +102,7 @@ async def test_what_cannot_be_copied_by_the_system_is_read_and_written(log_file,
     async with two_links() as (one, other):
         payload = await pass_on(one, other, FileSlice(log_file.fileno(), 7, 1_000_000))
         monkeypatch.setattr(os, "copy_file_range", refuse)
-        with open(tmp_path / "copy", "wb+") as copy, payload:
+        with opened(tmp_path / "copy", "wb+") as copy, payload:
             assert payload.copy_to(copy.fileno(), 3) == 1_000_000
             copy.seek(3)
             assert copy.read() == CONTENT[7:1_000_007]
@@ -113,7 +118,7 @@ async def test_bytes_among_ranges_arrive_in_their_places(log_file):
 
 async def test_more_ranges_than_one_chunk_has(log_file):
     async with two_links() as (one, other):
-        parts = [FileSlice(log_file.fileno(), at, 40) for at in range(0, 5000)]
+        parts = [FileSlice(log_file.fileno(), at, 40) for at in range(5000)]
         payload = await pass_on(one, other, *parts)
         assert payload.view() == b"".join(CONTENT[at : at + 40] for at in range(5000))
 
@@ -127,7 +132,7 @@ async def test_a_deleted_file_is_read_on_and_a_cut_one_is_noticed(log_file, tmp_
         log_file.truncate((1 << 20) + 500)
         with pytest.raises(RangeTruncated, match="1049076"):
             late.view()
-        with open(tmp_path / "copy", "wb+") as copy, pytest.raises(RangeTruncated, match="cut"):
+        with opened(tmp_path / "copy", "wb+") as copy, pytest.raises(RangeTruncated, match="cut"):
             late.copy_to(copy.fileno(), 0)
         again = await pass_on(one, other, FileSlice(log_file.fileno(), 0, 1 << 20))
         assert again.view() == CONTENT[: 1 << 20]
@@ -159,7 +164,7 @@ async def test_a_few_files_are_open_at_a_time(tmp_path):
         before = descriptors()
         for number in range(200):
             (tmp_path / f"{number}").write_bytes(b"%9d" % number * 10_000)
-            with open(tmp_path / f"{number}", "rb") as file:
+            with opened(tmp_path / f"{number}", "rb") as file:
                 payload = await pass_on(one, other, FileSlice(file.fileno(), 0, 90_000))
             assert payload.source == "range" and payload.view() == b"%9d" % number * 10_000
             payload.release()
@@ -168,7 +173,7 @@ async def test_a_few_files_are_open_at_a_time(tmp_path):
             os.unlink(tmp_path / f"{number}")
         fresh = tmp_path / "fresh"
         fresh.write_bytes(CONTENT)
-        with open(fresh, "rb") as file:
+        with opened(fresh, "rb") as file:
             (await pass_on(one, other, FileSlice(file.fileno(), 0, len(CONTENT)))).release()
         await other_side_has_read(one, other)
         assert descriptors() - before == 2
@@ -185,7 +190,7 @@ async def test_more_files_in_a_frame_than_may_be_open(tmp_path):
         (tmp_path / f"{number}").write_bytes(b"%9d" % number * 100)
     async with two_links() as (one, other):
         with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(open(tmp_path / f"{number}", "rb")) for number in range(100)]
+            files = [stack.enter_context(opened(tmp_path / f"{number}", "rb")) for number in range(100)]
             payload = await pass_on(one, other, *(FileSlice(file.fileno(), 0, 900) for file in files))
         assert payload.view() == b"".join(b"%9d" % number * 100 for number in range(100))
 
@@ -216,6 +221,7 @@ async def test_who_could_not_take_a_descriptor_asks_for_bytes_from_then_on(log_f
 async def test_any_mixture_of_sendings_is_one_stream(log_file):
     """Also when the socket takes a few bytes at a time, in the midst of what `send_now` has promised."""
     draw = random.Random(17)
+    covered = []
     for _ in range(30):
         async with two_streams() as (one, other):
             one._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
@@ -226,14 +232,16 @@ async def test_any_mixture_of_sendings_is_one_stream(log_file):
                 for _ in range(40):
                     data = draw.randbytes(draw.choice([1, 15, 100, 3000, 20_000]))
                     expected.extend(data)
+                    parts = [data]
                     if draw.random() < 0.6:
-                        rest = data[one.send_now(data) :]
-                        if rest:
-                            await one.send([rest])
-                        continue
-                    at, size = draw.randrange(1 << 20), draw.choice([10, 20_000, 100_000])
-                    await one.send([data, FileSlice(log_file.fileno(), at, size), data])
-                    expected.extend(CONTENT[at : at + size] + data)
+                        at, size = draw.randrange(1 << 20), draw.choice([10, 20_000, 100_000])
+                        parts += [FileSlice(log_file.fileno(), at, size), data]
+                        expected.extend(CONTENT[at : at + size] + data)
+                    if draw.random() < 0.6:
+                        parts = after(parts, one.send_now(parts))
+                        covered.append(one._unsent != b"")
+                    if parts:
+                        await one.send(parts)
                 await one.send_eof()
                 done.set()
 
@@ -245,6 +253,7 @@ async def test_any_mixture_of_sendings_is_one_stream(log_file):
                     arrived += buffer[:count]
                 await done.wait()
             assert arrived == expected
+    assert any(covered) and not all(covered)
 
 
 def file_chunk(number):
