@@ -31,8 +31,9 @@ class NodeProcess:
         *options: str,
         data_dirs: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
+        store: str | None = None,
     ) -> NodeProcess:
-        """`data_dirs`: in place of the one folder that a node has by default."""
+        """`data_dirs`: in place of the one folder that a node has by default; without a `store`, SQLite in `folder`."""
         where = [
             part for each in data_dirs or (folder / f"node-{node_id}",) for part in ("--data-dir", str(each))
         ]
@@ -41,7 +42,7 @@ class NodeProcess:
                 sys.executable,
                 *("-m", "insync.replication.cli", "node", "--json"),
                 *("--node-id", str(node_id), *where),
-                *("--store", f"sqlite://{folder / 'meta.db'}", *options),
+                *("--store", store or f"sqlite://{folder / 'meta.db'}", *options),
             ],
             stdout=subprocess.PIPE,
             stderr=(folder / f"node-{node_id}.err").open("a"),
@@ -67,12 +68,14 @@ class NodeProcess:
 
 
 @contextmanager
-def cluster(folder: Path, count: int = 3, *options: str) -> Iterator[list[NodeProcess]]:
+def cluster(
+    folder: Path, count: int = 3, *options: str, store: str | None = None
+) -> Iterator[list[NodeProcess]]:
     """`count` nodes on one store, ended when the block is left, however it is left."""
     nodes: list[NodeProcess] = []
     try:
         for node_id in range(1, count + 1):
-            nodes.append(NodeProcess.start(node_id, folder, *options))
+            nodes.append(NodeProcess.start(node_id, folder, *options, store=store))
         yield nodes
     finally:
         for node in nodes:

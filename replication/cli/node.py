@@ -29,7 +29,7 @@ def node(
     listen: tuple[str, ...] = ("tcp://127.0.0.1:0",),
     cluster_id: str | None = None,
     rack: str | None = None,
-    session_timeout_ms: int = 1000,
+    session_timeout_ms: int | None = None,
     storage_stall_timeout_ms: int = 15000,
     secret_file: Path | None = None,
     allow_insecure: Flag = False,
@@ -61,7 +61,7 @@ def node(
     rack
         Where the node stands, told to clients.
     session_timeout_ms
-        How long the node may be silent before the others take over from it.
+        How long the node may be silent before the others take over from it; by default 1000, on ZooKeeper 6000.
     storage_stall_timeout_ms
         A folder that takes longer over one write is not used any more.
     secret_file

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
 import trio
 
@@ -55,7 +55,11 @@ class MetadataStore(ABC):
     store's revision rises with each transaction that changed something, the end of a session included. Every
     method raises `StoreUnavailableError` if the store cannot be reached (nothing happened) and
     `StoreClosedError` outside of the `async with`. A method that is cancelled may or may not take effect.
+
+    default_session_timeout_ms: of a node's session where its settings name none.
     """
+
+    default_session_timeout_ms: ClassVar[int] = 1_000
 
     @abstractmethod
     async def __aenter__(self) -> Self:

@@ -124,7 +124,7 @@ class Node:
         replicas.directories.start()
         identity = Identity(cluster_id=self.cluster_id, node_id=self.node_id, incarnation=self.incarnation)
         replicas.fetchers.identity = identity
-        session = await store.open_session(settings.session_timeout_ms)
+        session = await store.open_session(self._session_timeout_ms(store))
         state = ClusterState(store, replicas, session, nursery)
         replicas.store = state
         security = replicas.fetchers.security
@@ -135,7 +135,7 @@ class Node:
             except (OSError, ValueError) as error:
                 raise NodeStartError(f"node {self.node_id} cannot listen on {url}: {error}") from error
             self.endpoints += listener.endpoints
-        patience = settings.session_timeout_ms / 1000 + 1
+        patience = session.timeout_ms / 1000 + 1
         state.oldest_revision = await registration.enter(session, self.endpoints, patience)
         self._registered = True
         nursery.start_soon(replicas.timers.run)
@@ -164,12 +164,12 @@ class Node:
             state.unregistered = trio.Event()
             try:
                 if state.session.expired.is_set():
-                    state.session = await store.open_session(self.settings.session_timeout_ms)
+                    state.session = await store.open_session(self._session_timeout_ms(store))
                 await registration.enter_again(state.session, self.endpoints)
             except MetadataError as error:
                 log.warning("node %d cannot register: %s", self.node_id, error)
                 state.unregistered.set()
-                await trio.sleep(self.settings.session_timeout_ms / 1000 / RENEWALS_PER_TIMEOUT)
+                await trio.sleep(self._session_timeout_ms(store) / 1000 / RENEWALS_PER_TIMEOUT)
                 continue
             state.read_again()
 
@@ -182,7 +182,7 @@ class Node:
                 told.set()
             else:
                 offline.changed.set()
-                await trio.sleep(self.settings.session_timeout_ms / 1000 / RENEWALS_PER_TIMEOUT)
+                await trio.sleep(state.session.timeout_ms / 1000 / RENEWALS_PER_TIMEOUT)
 
     async def _try_tell_offline(
         self, registration: Registration, state: ClusterState, offline: Offline
@@ -192,6 +192,9 @@ class Node:
         except MetadataError as error:
             log.warning("node %d cannot tell which partitions are offline: %s", self.node_id, error)
             return False
+
+    def _session_timeout_ms(self, store: MetadataStore) -> int:
+        return self.settings.session_timeout_ms or store.default_session_timeout_ms
 
     async def _watch_failure(self, replicas: Replicas, nursery: trio.Nursery) -> None:
         await replicas.failed.wait()

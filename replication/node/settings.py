@@ -37,8 +37,9 @@ class NodeSettings:
     store: URL of the metadata store that all nodes of the cluster share, e.g. `sqlite:///srv/insync/meta.db`.
     listeners: URLs to listen on; port 0 takes a free one. `Node.endpoints` tells what came of them.
     cluster_id: refuse to join any other cluster; None joins (or founds) the one in the store.
-    session_timeout_ms: how long a silent node counts as alive. Shorter than Kafka's 9,000: failover is fenced,
-      so a false suspicion costs an election and nothing else.
+    session_timeout_ms: how long a silent node counts as alive; None takes what suits the store (1,000, on
+      ZooKeeper 6,000). Shorter than Kafka's 9,000: failover is fenced, so a false suspicion costs an election
+      and nothing else.
     replica_lag_time_max_ms: how long a follower may lag before it leaves the ISR.
     replica_fetch_backoff_ms: pause of a follower after a failed fetch. Shorter than Kafka's 1,000: it bounds how
       soon a new leader has its followers, and with them its first commit.
@@ -64,7 +65,7 @@ class NodeSettings:
     rack: str = ""
     secret_file: str | Path | None = None
     allow_insecure: bool = False
-    session_timeout_ms: int = attrs.field(default=1000, validator=_positive)
+    session_timeout_ms: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
     replica_lag_time_max_ms: int = attrs.field(default=30000, validator=_positive)
     replica_fetch_wait_max_ms: int = attrs.field(default=500, validator=_positive)
     replica_fetch_max_bytes: int = attrs.field(default=1 << 20, validator=_positive)

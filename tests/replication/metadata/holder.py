@@ -1,4 +1,4 @@
-"""Child process of the tests: does with a SQLite store what its lines of stdin say, answers a line for each.
+"""Child process of the tests: does with the store of a URL what its lines of stdin say, answers a line for each.
 
 hold TIMEOUT KEY   open a session and put KEY as ephemeral      -> held ID
 put KEY VALUE      commit one put                               -> revision R, at T (ns of CLOCK_MONOTONIC)
@@ -15,27 +15,28 @@ import trio
 
 from insync.replication.metadata import (
     Committed,
+    MetadataStore,
     Put,
     Session,
     SessionExpiredError,
-    SqliteStore,
     VersionIs,
+    open_store,
 )
 
 
-async def hold(store: SqliteStore, timeout: str, key: str) -> tuple[Session, str]:
+async def hold(store: MetadataStore, timeout: str, key: str) -> tuple[Session, str]:
     session = await store.open_session(int(timeout))
     await store.commit([], [Put(key, b"held", ephemeral=True)], session=session)
     return session, f"held {session.id}"
 
 
-async def put(store: SqliteStore, key: str, value: str) -> str:
+async def put(store: MetadataStore, key: str, value: str) -> str:
     outcome = await store.commit([], [Put(key, value.encode())])
     assert isinstance(outcome, Committed)
     return f"revision {outcome.revision} {time.monotonic_ns()}"
 
 
-async def fence(store: SqliteStore, session: Session, key: str) -> str:
+async def fence(store: MetadataStore, session: Session, key: str) -> str:
     try:
         await store.commit([], [Put(key, b"")], session=session)
     except SessionExpiredError:
@@ -43,7 +44,7 @@ async def fence(store: SqliteStore, session: Session, key: str) -> str:
     return "committed"
 
 
-async def count(store: SqliteStore, rounds: int) -> str:
+async def count(store: MetadataStore, rounds: int) -> str:
     while rounds:
         entry = (await store.get("counter")).entry
         assert entry is not None
@@ -52,7 +53,7 @@ async def count(store: SqliteStore, rounds: int) -> str:
     return "counted"
 
 
-async def write(store: SqliteStore) -> None:
+async def write(store: MetadataStore) -> None:
     print("writing", flush=True)
     number = 0
     while True:
@@ -61,9 +62,9 @@ async def write(store: SqliteStore) -> None:
         number += 1
 
 
-async def main(path: str) -> None:
+async def main(url: str) -> None:
     session: Session | None = None
-    async with SqliteStore(path) as store:
+    async with open_store(url) as store:
         print("ready", flush=True)
         while line := (await trio.to_thread.run_sync(sys.stdin.readline)).split():
             answer = ""

@@ -1,8 +1,6 @@
 """The SQLite store between processes: killed, stopped and continued ones, and many writers at once."""
 
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,67 +16,26 @@ from insync.replication.metadata import (
     MetadataStore,
     Put,
     Read,
-    SqliteStore,
     Watch,
+    open_store,
 )
 
-HOLDER = Path(__file__).with_name("holder.py")
+from .children import Child, Family
+
 TIMEOUT_MS = 500
 GRACE_SECONDS = 0.1
 
 
-class Child:
-    """A process running `holder.py`."""
-
-    def __init__(self, path: Path) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, str(HOLDER), str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    async def answer(self) -> str:
-        assert self.process.stdout is not None
-        with trio.fail_after(20):
-            return (await trio.to_thread.run_sync(self.process.stdout.readline)).strip()
-
-    def tell(self, line: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(line + "\n")
-        self.process.stdin.flush()
-
-    async def ask(self, line: str) -> str:
-        self.tell(line)
-        return await self.answer()
-
-    def end(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-class Family:
-    """The children of one test, ended with it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.children: list[Child] = []
-
-    async def child(self) -> Child:
-        child = Child(self.path)
-        self.children.append(child)
-        assert await child.answer() == "ready"
-        return child
-
-
 @pytest.fixture
 def family(tmp_path: Path) -> Iterator[Family]:
-    family = Family(tmp_path / "meta.db")
+    family = Family(f"sqlite://{tmp_path / 'meta.db'}")
     yield family
-    for child in family.children:
-        child.end()
+    family.end()
 
 
 @asynccontextmanager
 async def watching(family: Family) -> AsyncIterator[tuple[MetadataStore, Watch]]:
-    async with SqliteStore(family.path) as store, store.watch("node/") as watch:
+    async with open_store(family.url) as store, store.watch("node/") as watch:
         await watch.__anext__()
         yield store, watch
 
@@ -143,7 +100,7 @@ async def test_commit_of_another_process_is_seen_soon(family: Family) -> None:
 
 
 async def test_writers_of_several_processes_lose_no_update(family: Family) -> None:
-    async with SqliteStore(family.path) as store:
+    async with open_store(family.url) as store:
         await store.commit([], [Put("counter", b"0")])
         children = [await family.child() for _ in range(3)]
         for child in children:
@@ -158,7 +115,7 @@ async def test_killed_writer_leaves_whole_transactions(family: Family) -> None:
     for _ in range(3):
         child = await family.child()
         assert await child.ask("write") == "writing"
-        async with SqliteStore(family.path) as store:
+        async with open_store(family.url) as store:
             start = await first_pair(store)
             with trio.fail_after(10):
                 while (await store.list("pair/")).revision < start.revision + 20:
@@ -180,12 +137,11 @@ async def first_pair(store: MetadataStore) -> Read:
 
 
 async def test_many_processes_may_make_the_file_at_once(tmp_path: Path) -> None:
-    family = Family(tmp_path / "fresh.db")
+    family = Family(f"sqlite://{tmp_path / 'fresh.db'}")
     try:
-        family.children = [Child(family.path) for _ in range(4)]
+        family.children = [Child(family.url) for _ in range(4)]
         assert [await child.answer() for child in family.children] == ["ready"] * 4
         assert (await family.children[0].ask("put k v")).startswith("revision 1 ")
         assert (await family.children[3].ask("put k v")).startswith("revision 2 ")
     finally:
-        for child in family.children:
-            child.end()
+        family.end()

@@ -1,0 +1,64 @@
+"""Where a cluster's metadata lies: an ensemble, a path in its tree, and whom we call ourselves there."""
+
+from __future__ import annotations
+
+import re
+from typing import Self
+from urllib.parse import unquote, urlsplit
+
+import attrs
+
+from insync.replication.metadata import InvalidStoreUrlError
+
+DEFAULT_PORT = 2181
+_FORM = "zookeeper://[USER:PASSWORD@]HOST:PORT[,HOST:PORT...]/PATH"
+_NODE_NAME = re.compile(r"[A-Za-z0-9._-]+")
+
+
+@attrs.frozen
+class ZookeeperAddress:
+    """An ensemble and a path.
+
+    hosts: `host:port`, separated by commas. root: absolute path of the znode below which everything lies.
+    credentials: `user:password` of the digest scheme; with them, only this user may read or write what is made.
+    """
+
+    hosts: str
+    root: str
+    credentials: str | None = attrs.field(default=None, repr=False)
+
+    @classmethod
+    def parse(cls, url: str) -> Self:
+        """Read a store URL. Raises `InvalidStoreUrlError`."""
+        parts = urlsplit(url)
+        user, _, hosts = parts.netloc.rpartition("@")
+        if parts.query or parts.fragment or not hosts:
+            raise InvalidStoreUrlError(f"{_hidden(url)!r}: a ZooKeeper store's URL is {_FORM}")
+        if user and ":" not in user:
+            raise InvalidStoreUrlError(
+                f"{_hidden(url)!r} names a user without a password; the form is {_FORM}"
+            )
+        names = parts.path.strip("/").split("/")
+        if not all(_NODE_NAME.fullmatch(name) and name not in (".", "..", "zookeeper") for name in names):
+            raise InvalidStoreUrlError(
+                f"{_hidden(url)!r}: after the hosts comes a path of its own for each cluster, such as /insync/prod "
+                "(letters, digits, '.', '_', '-')"
+            )
+        return cls(
+            ",".join(_host(host, url) for host in hosts.split(",")),
+            "/" + "/".join(names),
+            unquote(user) if user else None,
+        )
+
+
+def _host(text: str, url: str) -> str:
+    """`text` with a port. IPv6 addresses stand in brackets."""
+    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[^\[\]:/\s]+)(?::(\d{1,5}))?", text)
+    if found is None or not 0 < int(found[2] or DEFAULT_PORT) < 65536:
+        raise InvalidStoreUrlError(f"{_hidden(url)!r}: {text!r} is no HOST:PORT; the form is {_FORM}")
+    return f"{found[1]}:{found[2] or DEFAULT_PORT}"
+
+
+def _hidden(url: str) -> str:
+    """The URL as it may stand in a message: without its password."""
+    return re.sub(r"//[^/@]*@", "//...@", url)

@@ -1,0 +1,251 @@
+"""One connection to ZooKeeper, that is one session of it, as trio code sees it.
+
+Kazoo runs a connection in a thread of its own. `InlineHandler` lets that thread deliver what it reads itself, in
+the order in which it was read: a watch that fired is known before any answer that was sent after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Self
+
+import attrs
+import trio
+from kazoo.client import KazooClient
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionClosedError,
+    ConnectionLoss,
+    NoAuthError,
+    OperationTimeoutError,
+    SessionExpiredError,
+    ZookeeperError,
+)
+from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
+from kazoo.interfaces import IAsyncResult
+from kazoo.protocol.states import KazooState
+from kazoo.security import make_digest_acl
+
+from insync.replication.metadata import StoreUnavailableError
+
+from ._address import ZookeeperAddress
+
+LOST = (ConnectionLoss, ConnectionClosedError, OperationTimeoutError, SessionExpiredError)
+"""What an operation ends in when its connection ends."""
+
+_LOOK_SECONDS = 0.01
+
+_log = logging.getLogger(__name__)
+
+
+class Pulse:
+    """Whether the event loop runs: ZooKeeper's pings are sent by a thread, which must not outlive the loop's mind.
+
+    A connection whose loop has not beaten for `patience` seconds stands still, so that its session ends as the
+    session of a stopped process would.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._last = time.monotonic()
+        self._stopped = False
+        self._over = threading.Event()
+
+    def beat(self) -> None:
+        self._last = time.monotonic()
+
+    def stop(self) -> None:
+        """Beat no more, for good: how a session is lost in tests."""
+        self._stopped = True
+
+    def release(self) -> None:
+        """Let the thread through, whatever comes: it is about to end."""
+        self._over.set()
+
+    def wait(self) -> None:
+        """In the connection's thread: return while the loop runs, stand still while it does not."""
+        while self._stopped or time.monotonic() - self._last > self._patience:
+            if self._over.wait(_LOOK_SECONDS):
+                return
+
+
+class _Inline:
+    """A queue that is always empty: what is put is done at once, by who puts it."""
+
+    def put(self, function: Callable[[], object]) -> None:
+        function()
+
+
+class InlineHandler(SequentialThreadingHandler):
+    """Kazoo's threads without the two workers that would reorder events and answers.
+
+    last_contact: when the server was last heard of, by the monotonic clock.
+    """
+
+    def __init__(self, pulse: Pulse | None) -> None:
+        super().__init__()
+        self.last_contact = time.monotonic()
+        self._pulse = pulse
+        self._wakers: set[int] = set()
+        self.callback_queue = self.completion_queue = _Inline()
+
+    def start(self) -> None:
+        self._running = True
+
+    def stop(self) -> None:
+        self._running = False
+
+    def create_socket_pair(self) -> Any:
+        pair = super().create_socket_pair()
+        self._wakers = {sock.fileno() for sock in pair}
+        return pair
+
+    def select(self, *args: Any, **kwargs: Any) -> Any:
+        if self._pulse is not None:
+            self._pulse.wait()
+        ready = super().select(*args, **kwargs)
+        if any(sock.fileno() not in self._wakers for sock in ready[0]):
+            self.last_contact = time.monotonic()
+        return ready
+
+
+@attrs.define(eq=False)
+class Connection:
+    """An open connection. Its methods are for trio's thread; `on_state` is called there, in order.
+
+    timeout_ms: of its ZooKeeper session, as the server granted it.
+    """
+
+    address: ZookeeperAddress
+    client: KazooClient
+    handler: InlineHandler
+    pulse: Pulse | None
+    timeout_ms: int
+    _token: trio.lowlevel.TrioToken
+    _closed: bool = False
+
+    @classmethod
+    async def open(
+        cls,
+        address: ZookeeperAddress,
+        timeout_ms: int,
+        connect_seconds: float,
+        on_state: Callable[[str], None],
+        pulse: Pulse | None = None,
+    ) -> Self:
+        """Connect. Raises `StoreUnavailableError` after `connect_seconds`."""
+        token = trio.lowlevel.current_trio_token()
+        handler = InlineHandler(pulse)
+        digest = address.credentials
+        client = KazooClient(
+            address.hosts,
+            timeout=timeout_ms / 1000,
+            handler=handler,
+            auth_data=[("digest", digest)] if digest else None,
+            default_acl=[make_digest_acl(*digest.split(":", 1), all=True)] if digest else None,
+            logger=_log.getChild("kazoo"),
+        )
+        granted = _GrantedTimeout(client, timeout_ms)
+        client.add_listener(lambda state: _post(token, on_state, state))
+        with trio.CancelScope(shield=True):
+            try:
+                await trio.to_thread.run_sync(client.start, connect_seconds)
+            except KazooTimeoutError as error:
+                raise StoreUnavailableError(
+                    f"no ZooKeeper server answers at {address.hosts} within {connect_seconds:g} s; "
+                    "is one running, and can it be reached from here?"
+                ) from error
+        return cls(address, client, handler, pulse, granted.timeout_ms, token)
+
+    @property
+    def connected(self) -> bool:
+        return bool(self.client.state == KazooState.CONNECTED) and not self._closed
+
+    def post(self, function: Callable[..., object], *args: object) -> None:
+        """From any thread: call in trio's."""
+        _post(self._token, function, *args)
+
+    def check_connected(self) -> None:
+        """Raise `StoreUnavailableError` unless connected: kazoo would keep an operation until it is."""
+        if not self.connected:
+            raise self.unavailable("the connection is lost")
+
+    def unavailable(self, why: object) -> StoreUnavailableError:
+        return StoreUnavailableError(f"ZooKeeper at {self.address.hosts} cannot be used now: {why}")
+
+    async def wait(self, result: IAsyncResult) -> Any:
+        """What an operation ends in. Raises kazoo's errors as they are."""
+        done = trio.Event()
+        result.rawlink(lambda _: self.post(done.set))
+        await done.wait()
+        return result.get_nowait()
+
+    async def read(self, *results: IAsyncResult) -> list[Any]:
+        """What several reads end in, in order; an error that is an answer (no such node) stands for its value.
+
+        Raises `StoreUnavailableError`.
+        """
+        answers: list[Any] = []
+        for result in results:
+            try:
+                answers.append(await self.wait(result))
+            except (NoAuthError, AuthFailedError) as error:
+                raise self.unavailable(f"it refuses these credentials below {self.address.root}") from error
+            except LOST as error:
+                raise self.unavailable(f"the connection was lost ({type(error).__name__})") from error
+            except ZookeeperError as error:
+                answers.append(error)
+        return answers
+
+    async def close(self) -> None:
+        """End the ZooKeeper session, and with it its ephemeral nodes, and the thread."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.pulse is not None:
+            self.pulse.release()
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self._stop)
+
+    def abandon(self) -> None:
+        """Like `close`, without waiting for it: what is left of the session ends by its timeout."""
+        if not self._closed:
+            self._closed = True
+            if self.pulse is not None:
+                self.pulse.release()
+            threading.Thread(target=self._stop, name="insync-zookeeper-stop", daemon=True).start()
+
+    def _stop(self) -> None:
+        self.client.stop()
+        self.client.close()
+
+
+class _GrantedTimeout:
+    """The session timeout that the server grants, which kazoo keeps to itself.
+
+    Kazoo's `_connect` returns the read timeout, two thirds of it; where a release has it no more, we believe in
+    what was asked.
+    """
+
+    def __init__(self, client: KazooClient, asked_ms: int) -> None:
+        self.timeout_ms = asked_ms
+        connection = client._connection
+        connect = getattr(connection, "_connect", None)
+        if connect is None:
+            return
+
+        def connect_and_note(*args: Any, **kwargs: Any) -> Any:
+            timeouts = connect(*args, **kwargs)
+            self.timeout_ms = round(timeouts[0] * 3 / 2)
+            return timeouts
+
+        connection._connect = connect_and_note
+
+
+def _post(token: trio.lowlevel.TrioToken, function: Callable[..., object], *args: object) -> None:
+    with suppress(trio.RunFinishedError):
+        token.run_sync_soon(function, *args)

@@ -1,0 +1,163 @@
+"""A copy of all keys that follows ZooKeeper by watches, so that a listing reads only what has changed.
+
+Each node read leaves a one-shot watch behind, and so does the listing of names. ZooKeeper delivers the event of a
+watch before any answer that shows the change, and the connection keeps that order: when a read that was sent last
+has been answered and no event has come, the copy is exactly what the server had at that answer. `sync` before it
+makes this server have what any other had committed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import trio
+from kazoo.exceptions import NoNodeError
+from kazoo.interfaces import IAsyncResult
+from kazoo.protocol.states import EventType, WatchedEvent
+
+from insync.replication.metadata import Entry, StoreCorruptError
+
+from ._connection import Connection
+from ._layout import Layout, Node, key_of, name_of
+
+
+@attrs.frozen
+class Snapshot:
+    """All keys as they stood at `revision`, and those that changed since the snapshot before."""
+
+    revision: int
+    entries: dict[str, Entry]
+    changed: frozenset[str]
+
+
+class _Stale:
+    """What watches have said since it was last asked. Written by the connection's thread."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._lock = threading.Lock()
+        self._wake = wake
+        self._keys: set[str] = set()
+        self._names = True
+
+    def key_changed(self, event: WatchedEvent) -> None:
+        # A lost connection also fires every watch, with an event of no type: then everything is read again anyway.
+        if event.type != EventType.NONE:
+            with self._lock:
+                self._keys.add(key_of(event.path.rpartition("/")[2]))
+            self._wake()
+
+    def names_changed(self, event: WatchedEvent) -> None:
+        if event.type != EventType.NONE:
+            with self._lock:
+                self._names = True
+            self._wake()
+
+    def take(self) -> tuple[set[str], bool]:
+        with self._lock:
+            taken = self._keys, self._names
+            self._keys, self._names = set(), False
+        return taken
+
+    def everything(self, keys: set[str]) -> None:
+        with self._lock:
+            self._keys |= keys
+            self._names = True
+
+
+class Mirror:
+    """The copy. One refresh runs at a time; whoever asks gets one that began after the question."""
+
+    def __init__(self, connection: Connection, layout: Layout, wake: Callable[[], None]) -> None:
+        self._connection = connection
+        self._layout = layout
+        self._nodes: dict[str, Node] = {}
+        self._stale = _Stale(wake)
+        self._lock = trio.Lock()
+        self._begun = 0
+        self._done = 0
+        self._snapshot = Snapshot(0, {}, frozenset())
+
+    def forget(self) -> None:
+        """The connection was lost, and the watches with it."""
+        self._stale.everything(set(self._nodes))
+
+    async def refresh(self, announce: Callable[[Snapshot], None]) -> Snapshot:
+        """Everything that was committed before this call, and perhaps more. Raises `StoreUnavailableError`.
+
+        `announce` is called once for each snapshot that shows a change.
+        """
+        wanted = self._begun + 1
+        async with self._lock:
+            if self._done < wanted:
+                self._begun += 1
+                number = self._begun
+                snapshot = await self._read()
+                self._done = number
+                if snapshot.changed:
+                    announce(snapshot)
+        return self._snapshot
+
+    async def _read(self) -> Snapshot:
+        self._connection.check_connected()
+        changed: set[str] = set()
+        pending: tuple[set[str], bool] = (set(), False)
+        try:
+            client, layout = self._connection.client, self._layout
+            _, *marks = await self._connection.read(client.sync_async(layout.root), *self._marks())
+            while any(pending := self._stale.take()):
+                changed |= await self._read_stale(*pending)
+                marks = await self._connection.read(*self._marks())
+        except BaseException:
+            self._stale.everything(pending[0] | changed)
+            raise
+        entries = {key: self._nodes[key].entry for key in sorted(self._nodes)} if changed else None
+        revision = self.revision_of(marks)
+        self._snapshot = Snapshot(
+            revision, self._snapshot.entries if entries is None else entries, frozenset(changed)
+        )
+        return self._snapshot
+
+    def _marks(self) -> tuple[IAsyncResult, IAsyncResult]:
+        client = self._connection.client
+        return client.exists_async(self._layout.revision), client.exists_async(self._layout.keys)
+
+    def revision_of(self, marks: list[Any]) -> int:
+        """The store's revision: of the last transaction, or of the last session that took keys with it."""
+        if any(mark is None or isinstance(mark, Exception) for mark in marks):
+            raise StoreCorruptError(
+                f"{self._layout.root} in ZooKeeper was deleted, or parts of it, while the store was in use"
+            )
+        return int(max(marks[0].mzxid, marks[1].pzxid))
+
+    async def _read_stale(self, keys: set[str], names: bool) -> set[str]:
+        """Read what watches spoke of, and return the keys that have changed."""
+        client = self._connection.client
+        if names:
+            (found,) = await self._connection.read(
+                client.get_children_async(self._layout.keys, watch=self._stale.names_changed)
+            )
+            if isinstance(found, Exception):
+                raise StoreCorruptError(f"{self._layout.keys} in ZooKeeper cannot be listed: {found!r}")
+            present = {key_of(name) for name in found}
+            keys |= present - self._nodes.keys()
+            keys |= self._nodes.keys() - present
+        ordered = sorted(keys)
+        reads = [
+            client.get_async(f"{self._layout.keys}/{name_of(key)}", watch=self._stale.key_changed)
+            for key in ordered
+        ]
+        answers = await self._connection.read(*reads)
+        return {key for key, answer in zip(ordered, answers, strict=True) if self._install(key, answer)}
+
+    def _install(self, key: str, answer: Any) -> bool:
+        """Take over what was read; whether it differs from what we had."""
+        if isinstance(answer, NoNodeError):
+            return self._nodes.pop(key, None) is not None
+        if isinstance(answer, Exception):
+            raise StoreCorruptError(f"the key {key!r} in ZooKeeper cannot be read: {answer!r}")
+        node = Node.read(key, *answer)
+        before, self._nodes[key] = self._nodes.get(key), node
+        return before != node

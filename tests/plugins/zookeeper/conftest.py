@@ -1,0 +1,12 @@
+from collections.abc import Iterator
+
+import pytest
+
+from .server import ZookeeperServer, zookeeper
+
+
+@pytest.fixture(scope="package")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZookeeperServer]:
+    """One server for the tests that do it no harm."""
+    with zookeeper(tmp_path_factory.mktemp("zookeeper")) as server:
+        yield server

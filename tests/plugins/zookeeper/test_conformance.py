@@ -1,0 +1,34 @@
+"""The ZooKeeper store keeps every promise of the interface, on a real server."""
+
+from itertools import count
+
+import pytest
+
+from insync.plugins.zookeeper import ZookeeperAddress, ZookeeperSession, ZookeeperStore
+from insync.replication.metadata import MetadataStore, Session
+from insync.replication.metadata.testing import CASES, Bench, Case
+
+from .server import TICK_MS, ZookeeperServer
+
+_numbers = count()
+
+
+class ZookeeperBench(Bench):
+    # A server looks for expired sessions once in a tick, and rounds their ends up to one.
+    timeout_ms = 2 * TICK_MS
+    late_seconds = (2 * TICK_MS + 200) / 1000
+
+    def __init__(self, server: ZookeeperServer) -> None:
+        self.address = ZookeeperAddress(server.hosts, f"/conformance-{next(_numbers)}/cluster")
+
+    def handle(self) -> MetadataStore:
+        return ZookeeperStore(self.address)
+
+    def lose(self, session: Session) -> None:
+        assert isinstance(session, ZookeeperSession)
+        session.stop_renewing()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+async def test_zookeeper(case: Case, server: ZookeeperServer) -> None:
+    await case.run(ZookeeperBench(server))

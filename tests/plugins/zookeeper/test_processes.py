@@ -1,0 +1,210 @@
+"""The ZooKeeper store between processes and over failures of the server itself."""
+
+import signal
+import time
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+
+import pytest
+import trio
+
+from insync.plugins.zookeeper import ZookeeperAddress, ZookeeperStore
+from insync.replication.metadata import (
+    Changed,
+    Committed,
+    Conflict,
+    Exists,
+    MetadataStore,
+    Missing,
+    Put,
+    Resync,
+    SessionExpiredError,
+    StoreUnavailableError,
+    Watch,
+)
+from tests.replication.metadata.children import Family
+
+from .server import TICK_MS, ZookeeperServer, zookeeper
+
+TIMEOUT_MS = 1000
+GRACE_SECONDS = (2 * TICK_MS + 300) / 1000
+_numbers = count()
+
+
+@pytest.fixture
+def family(server: ZookeeperServer) -> Iterator[Family]:
+    family = Family(f"zookeeper://{server.hosts}/processes-{next(_numbers)}")
+    yield family
+    family.end()
+
+
+@pytest.fixture
+def own_server(tmp_path: Path) -> Iterator[ZookeeperServer]:
+    """A server that the test may kill."""
+    with zookeeper(tmp_path / "zookeeper") as server:
+        yield server
+
+
+def store_of(server: ZookeeperServer, path: str = "/insync") -> ZookeeperStore:
+    return ZookeeperStore(ZookeeperAddress(server.hosts, path))
+
+
+def store_at(family: Family) -> ZookeeperStore:
+    return ZookeeperStore(ZookeeperAddress.parse(family.url))
+
+
+async def gone_after(store: MetadataStore, watch: Watch, began: float) -> float:
+    """Seconds from `began` until a watch event showed that no node is left."""
+    with trio.fail_after(10):
+        while (await store.list("node/")).entries:
+            await watch.__anext__()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_session_of_a_dead_process_expires(family: Family, how: signal.Signals) -> None:
+    child = await family.child()
+    async with store_at(family) as store, store.watch("node/") as watch:
+        await child.ask(f"hold {TIMEOUT_MS} node/1")
+        assert (await store.get("node/1")).entry is not None
+        child.process.send_signal(how)
+        took = await gone_after(store, watch, time.monotonic())
+        assert TIMEOUT_MS / 1000 * 0.5 < took < TIMEOUT_MS / 1000 + GRACE_SECONDS
+        assert await store.commit([Exists("node/1")], []) == Conflict("node/1")
+
+
+async def test_continued_process_learns_that_its_session_expired(family: Family) -> None:
+    child = await family.child()
+    async with store_at(family) as store, store.watch("node/") as watch:
+        await child.ask(f"hold {TIMEOUT_MS} node/1")
+        child.process.send_signal(signal.SIGSTOP)
+        await gone_after(store, watch, time.monotonic())
+        child.process.send_signal(signal.SIGCONT)
+        assert await child.ask("fence zombie") == "expired"
+        assert await child.ask("learn") == "learned"
+        assert (await store.get("zombie")).entry is None
+
+
+async def test_writers_of_several_processes_lose_no_update(family: Family) -> None:
+    async with store_at(family) as store:
+        await store.commit([], [Put("counter", b"0")])
+        children = [await family.child() for _ in range(3)]
+        for child in children:
+            child.tell("count 30")
+        assert [await child.answer() for child in children] == ["counted"] * 3
+        entry = (await store.get("counter")).entry
+        assert entry is not None
+        assert (entry.value, entry.version) == (b"90", 91)
+
+
+async def test_killed_writer_leaves_whole_transactions(family: Family) -> None:
+    child = await family.child()
+    assert await child.ask("write") == "writing"
+    async with store_at(family) as store, store.watch("pair/") as watch:
+        for _ in range(20):
+            await watch.__anext__()
+        child.process.kill()
+        child.process.wait()
+        entries = (await store.list("pair/")).entries
+        assert entries["pair/a"].value == entries["pair/b"].value
+        assert entries["pair/a"].revision == entries["pair/b"].revision
+
+
+async def test_snapshot_never_shows_half_a_transaction(family: Family) -> None:
+    """Lists taken while another process writes pairs: the two of a pair are always of one transaction."""
+    child = await family.child()
+    assert await child.ask("write") == "writing"
+    seen = set()
+    async with store_at(family) as store:
+        with trio.fail_after(20):
+            while len(seen) < 30:
+                entries = (await store.list("pair/")).entries
+                if entries:
+                    assert entries["pair/a"].revision == entries["pair/b"].revision
+                    seen.add(entries["pair/a"].revision)
+
+
+async def test_event_loop_that_hangs_loses_its_session(server: ZookeeperServer) -> None:
+    """ZooKeeper's pings come from a thread; they stop with the loop all the same."""
+    async with store_of(server, "/hung") as store:
+        session = await store.open_session(TIMEOUT_MS)
+        await store.commit([], [Put("node/1", b"", ephemeral=True)], session=session)
+        time.sleep((TIMEOUT_MS / 1000 + GRACE_SECONDS) * 4 / 3)  # noqa: ASYNC251 - the hang that is tested
+        with pytest.raises(SessionExpiredError):
+            await store.commit([], [Put("zombie", b"")], session=session)
+        await session.expired.wait()
+        assert (await store.list("")).entries == {}
+
+
+async def test_short_restart_of_the_server_keeps_sessions(own_server: ZookeeperServer) -> None:
+    async with store_of(own_server) as store, store.watch("") as watch:
+        session = await store.open_session(20_000)
+        await store.commit([], [Put("e", b"1", ephemeral=True), Put("p", b"1")], session=session)
+        while not isinstance(await watch.__anext__(), Changed):
+            pass
+        own_server.kill()
+        await unreachable(store)
+        await trio.to_thread.run_sync(own_server.start)
+        await gap(watch)
+        listing = await store.list("")
+        assert {key: entry.value for key, entry in listing.entries.items()} == {"e": b"1", "p": b"1"}
+        assert not session.expired.is_set()
+        assert isinstance(await eventually(store, session_put=("e", b"2"), session=session), Committed)
+
+
+async def unreachable(store: ZookeeperStore) -> None:
+    """Return when the store says that it cannot be reached; what is under way when the server dies says so too."""
+    with trio.fail_after(15), pytest.raises(StoreUnavailableError):
+        while True:
+            await store.get("p")
+
+
+async def gap(watch: Watch) -> None:
+    with trio.fail_after(30):
+        while not isinstance(await watch.__anext__(), Resync):
+            pass
+
+
+async def eventually(store: ZookeeperStore, session_put: tuple[str, bytes], session: object) -> object:
+    """Commit as soon as the session's own connection is back, which has a pace of its own."""
+    key, value = session_put
+    with trio.fail_after(30):
+        while True:
+            try:
+                return await store.commit([], [Put(key, value, ephemeral=True)], session=session)  # type: ignore[arg-type]
+            except StoreUnavailableError:
+                await trio.sleep(0.01)
+
+
+async def test_silent_server_ends_the_session_here_too(own_server: ZookeeperServer) -> None:
+    """Who cannot reach the server for a timeout must take its session to be over."""
+    async with store_of(own_server) as store:
+        session = await store.open_session(TIMEOUT_MS)
+        own_server.signal(signal.SIGSTOP)
+        began = trio.current_time()
+        with trio.fail_after(10):
+            await session.expired.wait()
+        assert trio.current_time() - began < 2 * TIMEOUT_MS / 1000
+        own_server.signal(signal.SIGCONT)
+
+
+async def test_unreachable_server_is_named() -> None:
+    store = ZookeeperStore(ZookeeperAddress("127.0.0.1:1", "/insync"), connect_seconds=0.3)
+    with pytest.raises(StoreUnavailableError, match=r"127\.0\.0\.1:1 within 0\.3 s"):
+        await store.__aenter__()
+
+
+async def test_many_handles_may_make_the_store_at_once(server: ZookeeperServer) -> None:
+    won = []
+
+    async def race(number: int) -> None:
+        async with store_of(server, "/race/deep/cluster") as store:
+            outcome = await store.commit([Missing("first")], [Put("first", str(number).encode())])
+            if isinstance(outcome, Committed):
+                won.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(5):
+            nursery.start_soon(race, number)
+    assert len(won) == 1

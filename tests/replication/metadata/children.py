@@ -1,0 +1,56 @@
+"""Processes that use a store, each running `holder.py`, ended by their ids."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import trio
+
+HOLDER = Path(__file__).with_name("holder.py")
+
+
+class Child:
+    """A process running `holder.py`."""
+
+    def __init__(self, url: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, str(HOLDER), url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    async def answer(self) -> str:
+        assert self.process.stdout is not None
+        with trio.fail_after(20):
+            return (await trio.to_thread.run_sync(self.process.stdout.readline)).strip()
+
+    def tell(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    async def ask(self, line: str) -> str:
+        self.tell(line)
+        return await self.answer()
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+class Family:
+    """The children of one test, ended with it."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.children: list[Child] = []
+
+    async def child(self) -> Child:
+        child = Child(self.url)
+        self.children.append(child)
+        assert await child.answer() == "ready"
+        return child
+
+    def end(self) -> None:
+        for child in self.children:
+            child.end()
