@@ -84,11 +84,15 @@ class InlineHandler(SequentialThreadingHandler):
     """Kazoo's threads without the two workers that would reorder events and answers.
 
     last_contact: when the server was last heard of, by the monotonic clock.
+    over: whether the ZooKeeper session has ended, for a connection that is to have one only (it has a pulse). Kazoo
+    would begin another session, and what was meant for the first would be done in its name; so from then on
+    it does not connect.
     """
 
     def __init__(self, pulse: Pulse | None) -> None:
         super().__init__()
         self.last_contact = time.monotonic()
+        self.over = False
         self._pulse = pulse
         self._wakers: set[int] = set()
         self.callback_queue = self.completion_queue = _Inline()
@@ -103,6 +107,16 @@ class InlineHandler(SequentialThreadingHandler):
         pair = super().create_socket_pair()
         self._wakers = {sock.fileno() for sock in pair}
         return pair
+
+    def create_connection(self, *args: Any, **kwargs: Any) -> Any:
+        if self.over:
+            raise ConnectionRefusedError("the session is over")
+        return super().create_connection(*args, **kwargs)
+
+    def state_changed(self, state: str) -> None:
+        """In the connection's thread, before it goes on."""
+        if state == KazooState.LOST and self._pulse is not None:
+            self.over = True
 
     def select(self, *args: Any, **kwargs: Any) -> Any:
         if self._pulse is not None:
@@ -150,6 +164,7 @@ class Connection:
             logger=_log.getChild("kazoo"),
         )
         granted = _GrantedTimeout(client, timeout_ms)
+        client.add_listener(handler.state_changed)
         client.add_listener(lambda state: _post(token, on_state, state))
         with trio.CancelScope(shield=True):
             try:
@@ -164,6 +179,11 @@ class Connection:
     @property
     def connected(self) -> bool:
         return bool(self.client.state == KazooState.CONNECTED) and not self._closed
+
+    @property
+    def over(self) -> bool:
+        """Whether its session has ended, of a connection that is to have one only."""
+        return self.handler.over
 
     def post(self, function: Callable[..., object], *args: object) -> None:
         """From any thread: call in trio's."""

@@ -95,6 +95,8 @@ class ZookeeperSession(Session):
     @property
     def connection(self) -> Connection:
         """Raises `SessionExpiredError`."""
+        if self._connection is not None and not self.expired.is_set() and self._connection.over:
+            self.end()
         if self._connection is None or self.expired.is_set():
             raise SessionExpiredError(self.id)
         return self._connection
@@ -106,13 +108,12 @@ class ZookeeperSession(Session):
 
     async def keep_watch(self) -> None:
         """Show the connection's thread that the event loop runs, and give up when the server is silent."""
-        connection = self.connection
         seconds = self.timeout_ms / 1000
         with self._scope:
             while True:
                 await trio.sleep(seconds / _BEATS_PER_TIMEOUT)
                 self._pulse.beat()
-                if time.monotonic() - connection.handler.last_contact > seconds:
+                if time.monotonic() - self.connection.handler.last_contact > seconds:
                     _log.warning(
                         "ZooKeeper was not heard of for the %d ms of session %d", self.timeout_ms, self.id
                     )
@@ -155,8 +156,9 @@ class ZookeeperStore(MetadataStore):
 
     Every read is preceded by a `sync`, so that it sees what was committed through any server. A transaction is
     read, then written as one multi-operation that is void if what was read has changed; then it is tried again.
-    Its size is bounded (`InvalidTransactionError`). A connection that is lost while a transaction is under way leaves it
-    `Unknown`; all else raises `StoreUnavailableError` until the connection is back, which is tried all the time.
+    Its size is bounded (`InvalidTransactionError`). A connection that is lost while a transaction is under
+    way leaves it `Unknown`; all else raises `StoreUnavailableError` until the connection is back, which is tried
+    all the time.
     """
 
     default_session_timeout_ms: ClassVar[int] = 6_000
@@ -190,7 +192,7 @@ class ZookeeperStore(MetadataStore):
         manager = trio.open_nursery()
         nursery = await manager.__aenter__()
         self._engine = _Engine(connection, mirror, nursery, manager)
-        nursery.start_soon(self._follow, mirror)
+        nursery.start_soon(self._follow, connection, mirror)
         return self
 
     async def __aexit__(
@@ -251,13 +253,12 @@ class ZookeeperStore(MetadataStore):
     def _stir(self) -> None:
         self._stirred.set()
 
-    async def _follow(self, mirror: Mirror) -> None:
+    async def _follow(self, connection: Connection, mirror: Mirror) -> None:
         """Tell the watches of this handle what changes, whoever changes it."""
         while True:
             await self._stirred.wait()
             self._stirred = trio.Event()
-            engine = self._open_engine()
-            if not engine.connection.connected:
+            if not connection.connected:
                 continue
             try:
                 snapshot = await mirror.refresh(self._announce)

@@ -1,7 +1,8 @@
 """What every store needs and a store's author need not write again: the rules of a transaction, and watches.
 
 `check_key`, `check_prefix`, `check_timeout` and `check_transaction` raise `InvalidTransactionError` as the
-interface asks; `holds` decides a compare; `WatchHub` keeps the open watches of a handle, merges their events and ends them.
+interface asks; `holds` decides a compare; `WatchHub` keeps the open watches of a handle, merges their events
+and ends them.
 """
 
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction, holds
