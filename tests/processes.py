@@ -33,7 +33,7 @@ class NodeProcess:
         env: Mapping[str, str] | None = None,
         store: str | None = None,
     ) -> NodeProcess:
-        """`data_dirs`: in place of the one folder that a node has by default; without a `store`, SQLite in `folder`."""
+        """`data_dirs`: in place of the one folder that a node has by default. store: by default SQLite."""
         where = [
             part for each in data_dirs or (folder / f"node-{node_id}",) for part in ("--data-dir", str(each))
         ]

@@ -28,6 +28,7 @@ from insync.replication.metadata import (
     Conflict,
     InvalidTransactionError,
     Listing,
+    MetadataError,
     MetadataStore,
     Operation,
     Outcome,
@@ -36,7 +37,6 @@ from insync.replication.metadata import (
     SessionExpiredError,
     StoreClosedError,
     StoreCorruptError,
-    StoreUnavailableError,
     StoreVersionError,
     Unknown,
     Watch,
@@ -262,8 +262,8 @@ class ZookeeperStore(MetadataStore):
                 continue
             try:
                 snapshot = await mirror.refresh(self._announce)
-            except StoreUnavailableError as error:
-                _log.warning("watches stand still until ZooKeeper can be read: %s", error)
+            except MetadataError as error:
+                _log.warning("watches of %s stand still: %s", self.address.root, error)
                 continue
             if self._lost:
                 self._lost = False

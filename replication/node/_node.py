@@ -147,7 +147,7 @@ class Node:
         nursery.start_soon(state.rebalance)
         nursery.start_soon(self._keep_registered, store, registration, state)
         nursery.start_soon(self._tell_offline, registration, state, replicas.offline)
-        nursery.start_soon(self._watch_failure, replicas, nursery)
+        nursery.start_soon(self._watch_failure, replicas, session.timeout_ms / 1000, nursery)
         stack.push_async_callback(_end_session, state)
         await state.ready.wait()
 
@@ -196,12 +196,12 @@ class Node:
     def _session_timeout_ms(self, store: MetadataStore) -> int:
         return self.settings.session_timeout_ms or store.default_session_timeout_ms
 
-    async def _watch_failure(self, replicas: Replicas, nursery: trio.Nursery) -> None:
+    async def _watch_failure(self, replicas: Replicas, patience: float, nursery: trio.Nursery) -> None:
         await replicas.failed.wait()
         self._failed = replicas.failure
         if replicas.offline.untrusted:
             # The next process must not take what is left for all that was written.
-            with trio.move_on_after(self.settings.session_timeout_ms / 1000):
+            with trio.move_on_after(patience):
                 await replicas.offline.is_told.wait()
         nursery.cancel_scope.cancel()
 
