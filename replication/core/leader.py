@@ -179,7 +179,9 @@ class LeaderRole:
         end = self._epoch_end(event)
         if isinstance(end, ErrorCode):
             self._answer(event, end)
-        elif end is not None and diverges(end, event.last_fetched_epoch, event.fetch_offset):
+        elif end is not None and (
+            diverges(end, event.last_fetched_epoch, event.fetch_offset) or self._deleted(event)
+        ):
             # The follower's state stays as it is: what it has past the divergence counts for nothing (KAFKA-13141).
             self._answer(event, ErrorCode.NONE, diverging=end)
         else:
@@ -210,6 +212,16 @@ class LeaderRole:
         log = self._replica.log
         end = log.epochs.end_offset_for(event.last_fetched_epoch, log.log_end_offset)
         return ErrorCode.OFFSET_OUT_OF_RANGE if end is None else end
+
+    def _deleted(self, event: ev.Fetch) -> bool:
+        """Whether a follower ends with an epoch of which we have nothing left, nor know where it ended.
+
+        The first epoch that we know begins at our log start, whether it began there or earlier: the follower
+        may end there with records that have lost against ours, which are deleted.
+        """
+        log = self._replica.log
+        first = log.epochs.entries[0].epoch
+        return event.replica_id != CONSUMER and log.log_start_offset > 0 and event.last_fetched_epoch < first
 
     def _account(self, event: ev.Fetch) -> None:
         """A follower holds everything below its fetch offset: lag, then joining, then the high watermark."""

@@ -21,6 +21,7 @@ from .questions import LogQuestions
 from .requests import Requests
 from .settings import LAG_MAX, SESSION, STALL_MAX, Settings
 from .store import Reading, Store
+from .traps import ELECTION, Traps
 from .weather import Mishap
 
 
@@ -43,6 +44,7 @@ class Cluster(Hosting):
         self.elections = self.isr_changes = self.truncations = 0
         self.requests = Requests(self)
         self.wishes: dict[int, int] = {}
+        self.traps = Traps()
 
     def hosts_of(self, partition: PartitionId) -> list[Host]:
         return [node.hosts[partition] for node in self.nodes.values() if partition in node.hosts]
@@ -68,6 +70,7 @@ class Cluster(Hosting):
             return version
         if record.leader != before.leader:
             self.elections += 1
+            self.traps.spring(ELECTION, (*record.isr, *record.elr))
         elif record.isr != before.isr:
             self.isr_changes += 1
         if self.trace.keep:
@@ -134,13 +137,14 @@ class Cluster(Hosting):
         mishap = self.weather.write()
         if not self._reaches_store(node):
             self.on(node, 0.6, partial(done, None))
-        elif mishap is None:
+        elif mishap is None or mishap[0] in ("late", "slow"):
+            late, slow = (mishap[1] if mishap and mishap[0] == kind else 0.0 for kind in ("late", "slow"))
 
             def arrive() -> None:
                 result = write() if self.store.reachable else None
-                self.on(node, self.delay(), lambda: done(result))
+                self.on(node, self.delay() + slow, lambda: done(result))
 
-            self.later(delay, arrive)
+            self.later(delay + late, arrive)
         else:
             if mishap[0] == "landed":
                 self.later(mishap[1], lambda: write() if self.store.reachable else None)  # type: ignore[arg-type]

@@ -12,6 +12,7 @@ from ..core.types import NO_LEADER
 from .cluster import Cluster
 from .node import Node
 from .schedule import Fault
+from .traps import ELECTION, JOIN
 
 
 class Injector:
@@ -41,6 +42,24 @@ class Injector:
         for node in alive:
             self._crash(node, fault.seconds)
         return bool(alive)
+
+    def _lie_in_wait(self, fault: Fault, nodes: list[Node]) -> bool:
+        """Strike somebody whom the next moment of a kind is about, soon after it."""
+
+        def strike(candidates: Sequence[int]) -> None:
+            place = min(fault.amount, 0.999) * len(candidates)
+            node = self._cluster.nodes[candidates[int(place)]]
+            delay = 0.4 * (place % 1)
+            self._cluster.later(delay, partial(self._strike, fault, node))
+
+        self._cluster.traps.lay(JOIN if fault.kind.endswith("join") else ELECTION, strike)
+        return False
+
+    def _strike(self, fault: Fault, node: Node) -> None:
+        done = self._kill if fault.label == "CS" else self._power_off
+        if not self._cluster.calm and done(fault, [node]):
+            self.applied[fault.label] += 1
+            self._cluster.note(f"** {fault}: node {node.id}")
 
     def _crash(self, node: Node, seconds: float) -> None:
         self.crashes += 1
@@ -175,6 +194,10 @@ class Injector:
 _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "kill": Injector._kill,
     "kill at once": Injector._kill,
+    "kill the next to join": Injector._lie_in_wait,
+    "kill one after the next election": Injector._lie_in_wait,
+    "power off the next to join": Injector._lie_in_wait,
+    "power off one after the next election": Injector._lie_in_wait,
     "power off": Injector._power_off,
     "tear a write of": Injector._power_off,
     "pause": Injector._pause,

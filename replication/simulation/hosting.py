@@ -16,6 +16,7 @@ from ..core.types import CONSUMER
 from .disk import Stored
 from .errors import require
 from .node import Host, LogJob, Node, ParkedFetch
+from .traps import JOIN, Traps
 from .world import World
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class Hosting(World, ABC):
     requests: Requests
     events: int
     truncations: int
+    traps: Traps
 
     @abstractmethod
     def read_store(self, node: Node) -> None: ...
@@ -270,6 +272,7 @@ class Hosting(World, ABC):
     def _propose_isr(self, host: Host, proposal: fx.ProposeIsr) -> None:
         self.oracle.proposed(host, proposal)
         self.transact(host.node, partial(self.store_isr, proposal), partial(self._isr_told, host, proposal))
+        self.traps.spring(JOIN, [node for node, _ in proposal.joining])
 
     def _isr_told(self, host: Host, proposal: fx.ProposeIsr, result: object) -> None:
         event = result if result is not None else ev.IsrUnclear(proposal_id=proposal.proposal_id)

@@ -25,9 +25,9 @@ class Fault:
     amount: float = 0.0
 
     def __str__(self) -> str:
-        where = ",".join(map(str, self.nodes))
+        where = f" node {','.join(map(str, self.nodes))}" if self.nodes else ""
         lasting = f" for {self.seconds:g} s" if self.seconds else ""
-        return f"{self.label} {self.kind} node {where}{lasting}"
+        return f"{self.label} {self.kind}{where}{lasting}"
 
 
 def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
@@ -53,8 +53,18 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
 
 
 _KINDS = {
-    "CS": (("kill", (0.3, 2.0, 8.0)), ("kill", (0.3, 2.0, 8.0)), ("kill at once", (0.3, 2.0, 8.0))),
-    "CR": (("power off", (0.3, 2.0, 8.0)),),
+    "CS": (
+        ("kill", (0.3, 2.0, 8.0)),
+        ("kill", (0.3, 2.0, 8.0)),
+        ("kill at once", (0.3, 2.0, 8.0)),
+        ("kill the next to join", (0.3, 2.0)),
+        ("kill one after the next election", (0.3, 2.0)),
+    ),
+    "CR": (
+        ("power off", (0.3, 2.0, 8.0)),
+        ("power off the next to join", (0.3, 2.0)),
+        ("power off one after the next election", (0.3, 2.0)),
+    ),
     "DK": (("tear a write of", (0.3, 2.0, 8.0)),),
     "PZ": (("pause", (0.5, 2.0, 6.0)),),
     "NP": (("cut", (1.0, 5.0, 10.0)), ("cut one way", (1.0, 5.0, 10.0)), ("isolate", (1.0, 6.0))),
@@ -77,6 +87,8 @@ def _draw_one(dice: random.Random, at: float, label: str, settings: Settings) ->
         nodes = tuple(dice.sample(everyone, 2))
     elif kind.startswith("stop"):
         nodes = everyone
+    elif "the next" in kind:
+        nodes = ()
     else:
         nodes = (dice.choice(everyone),)
     amount = dice.random()

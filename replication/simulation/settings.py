@@ -101,7 +101,7 @@ class Settings:
             drop=dice.choice((0.0, 0.05, weak)),
             double=dice.choice((0.0, 0.1, weak)),
             late=dice.choice((0.05, 0.2, 0.4)),
-            unclear=dice.choice((0.05, 0.2, 0.4)),
+            unclear=dice.choice((0.05, 0.2, 0.5)),
             unseen=dice.choice((0.1, 0.4, 0.7)),
             log_failure=dice.choice((0.0, 0.002, 0.01)),
             slow_disk=dice.choice((0.0, 0.05, 0.2)),

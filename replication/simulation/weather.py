@@ -54,7 +54,10 @@ class Weather:
         return self._note("m", "drop")
 
     def write(self) -> Mishap | None:
-        """A store write whose outcome nobody learns: `lost`, or `landed` so much later."""
+        """A store write that comes `late`, is `slow` to be answered, or whose outcome nobody learns.
+
+        The last is `lost`, or `landed` so much later.
+        """
         if self.calm:
             return None
         self._counts["s"] += 1
@@ -62,9 +65,14 @@ class Weather:
             return self._replay("s")
         if self._draw.random() >= self._unclear:
             return None
-        if self._draw.random() < 0.3:
+        kind = self._draw.random()
+        if kind < 0.2:
             return self._note("s", "lost")
-        return self._note("s", "landed", self._draw.choice((0.05, 0.5, 4.0)))
+        if kind < 0.6:
+            return self._note("s", "landed", self._draw.choice((0.05, 0.5, 4.0)))
+        if kind < 0.8:
+            return self._note("s", "late", self._draw.choice((0.3, 1.0, 3.0)))
+        return self._note("s", "slow", self._draw.choice((0.5, 2.0, 6.0)))
 
     def watch(self) -> Mishap | None:
         """A change of the store that a node is told `late`, or not at all: `unseen`."""

@@ -12,9 +12,9 @@ from typing import Any
 import attrs
 
 from .catalogue import load
-from .hunt import Found, Limits, broken_without, hunt_all
+from .hunt import CHECKED, Found, Limits, broken_without, hunt_all
 from .impossible import IMPOSSIBLE
-from .survey import CHECKED, Surveyed, survey_all
+from .survey import Surveyed, survey_all
 
 CLEAN_SEEDS = 50
 SURVEY_SEEDS = 20

@@ -11,6 +11,7 @@ from insync.replication.core import events as ev
 from insync.replication.core import isr as rules
 from insync.replication.core.deletions import Deletions
 from insync.replication.core.follower import FollowerRole
+from insync.replication.core.leader import LeaderRole
 from insync.replication.core.log_state import LogState
 from insync.replication.core.purgatory import ParkedDeletion
 from insync.replication.core.types import EpochEntry, ProducerEntry
@@ -29,6 +30,11 @@ def _(patch: Patch) -> None:
         self._parked.park(ParkedDeletion(offset, event.request_id, event.deadline))
 
     patch.setattr(Deletions, "on_delete_records", on_delete_records)
+
+
+@mutant("K17", "compare with what is deleted here, where nobody knows any more how it was")
+def _(patch: Patch) -> None:
+    patch.setattr(LeaderRole, "_deleted", lambda self, event: False)
 
 
 @mutant("Z36", "want the first batch to begin at the log start (KAFKA-6975)")

@@ -40,9 +40,9 @@ def _(patch: Patch) -> None:
     claimed: dict[FollowerRole, int] = {}
     right_cut, right_ask = FollowerRole._cut, FollowerRole._ask
 
-    def remember(self: FollowerRole, leader_end: EpochEnd) -> None:
+    def remember(self: FollowerRole, leader_end: EpochEnd, leader_log_start: int) -> None:
         claimed[self] = leader_end.epoch
-        right_cut(self, leader_end)
+        right_cut(self, leader_end, leader_log_start)
 
     def ask(self: FollowerRole, *, delayed: bool = False) -> None:
         right_ask(self, delayed=delayed)
@@ -63,7 +63,7 @@ def _(patch: Patch) -> None:
 
     def on_fetched(self: FollowerRole, event: ev.Fetched) -> None:
         if event.diverging is not None:
-            self._learn(event.high_watermark)
+            self._replica.log.learn_high_watermark(event.high_watermark)
         right(self, event)
 
     patch.setattr(FollowerRole, "on_fetched", on_fetched)
@@ -161,4 +161,4 @@ def _(patch: Patch) -> None:
 
 @mutant("K8", "never learn the leader's high watermark")
 def _(patch: Patch) -> None:
-    patch.setattr(FollowerRole, "_learn", lambda self, leader_high_watermark: None)
+    patch.setattr(LogState, "learn_high_watermark", lambda self, leader_high_watermark: False)

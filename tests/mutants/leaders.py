@@ -88,8 +88,8 @@ def _(patch: Patch) -> None:
     def leave(self: LeaderRole, error: ErrorCode) -> None:
         kept[self.replica] = self
 
-    def learn(self: FollowerRole, leader_high_watermark: int) -> None:
-        right(self, leader_high_watermark)
+    def learn(self: FollowerRole) -> None:
+        right(self)
         if self._replica in kept:
             kept[self._replica].maximal_isr = lambda: frozenset(range(9))
             kept[self._replica]._complete_produce()

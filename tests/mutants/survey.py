@@ -17,12 +17,6 @@ from .catalogue import load
 from .hunt import spread
 
 ROOM = "insync.replication.simulation"
-CHECKED = (
-    *(f"S{number}" for number in range(1, 23)),
-    "S3b",
-    *(f"L{number}" for number in range(1, 11)),
-)
-"""All that the oracle is there to notice."""
 
 
 @attrs.frozen(kw_only=True)

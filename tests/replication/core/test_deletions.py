@@ -191,6 +191,27 @@ def test_what_the_leader_has_deleted_cannot_be_compared_so_none_of_it_is_kept() 
     assert effects == [fx.Truncate(offset=3)]
 
 
+@pytest.mark.parametrize(("last_epoch", "diverges"), [(0, True), (1, False)])
+def test_an_epoch_that_is_all_deleted_here_ends_nobody_knows_where(last_epoch: int, diverges: bool) -> None:
+    lead = Deleting()
+    lead.delete(-1)
+    lead.step(ev.LogStartAdvanced(log_start_offset=10))
+    ask = ev.Fetch(
+        request_id=1,
+        replica_id=B,
+        incarnation=lead.replica.live[B],
+        leader_epoch=1,
+        fetch_offset=10,
+        last_fetched_epoch=last_epoch,
+    )
+    (answer,) = [e for e in lead.step(ask) if isinstance(e, fx.ReplyFetch)]
+    assert (answer.diverging is not None) is diverges
+    replica = follower(end=10)
+    if answer.diverging is not None:
+        effects = replica.step(fetched(10, diverging=answer.diverging, log_start_offset=10), 0.0)
+        assert effects == [fx.Truncate(offset=10, restart=True)]
+
+
 def test_a_report_that_a_truncation_has_overtaken_is_not_heeded() -> None:
     log = LogState.opened(0, 10, 10, (), ())
     assert not log.raise_start(11)

@@ -1,0 +1,30 @@
+"""Faults that wait for a moment at which they hurt, because chance alone hits it too seldom."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+
+Strike = Callable[[Sequence[int]], None]
+"""Gets the nodes that the moment is about."""
+
+JOIN = "join"
+"""A leader proposes a member: the one that is to join."""
+ELECTION = "election"
+"""A leadership changes: the members of the ISR, and those eligible."""
+
+
+class Traps:
+    """Each trap springs once, at the next moment of its kind."""
+
+    def __init__(self) -> None:
+        self._laid: dict[str, deque[Strike]] = {JOIN: deque(), ELECTION: deque()}
+
+    def lay(self, moment: str, strike: Strike) -> None:
+        self._laid[moment].append(strike)
+
+    def spring(self, moment: str, nodes: Sequence[int]) -> None:
+        """The moment is there; `nodes` are not empty, or nothing happens."""
+        laid = self._laid[moment]
+        if laid and nodes:
+            laid.popleft()(nodes)
