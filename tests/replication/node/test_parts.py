@@ -172,7 +172,7 @@ async def test_nothing_is_told_of_the_time_before_the_registration(tmp_path: Pat
         with trio.fail_after(5):
             async with trio.open_nursery() as creating:
                 state._nursery = creating
-                state.create_topic(request, answered.append)
+                state.grant(request, answered.append)
         assert len(answered) == 1
         state.apply(await store.list("/"))
         assert node.view.revision == 0
