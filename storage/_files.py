@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ._columns import Buffer
+from ._native import ffi, lib
 from .errors import StorageBrokenError, StorageError, StorageFullError
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
@@ -66,6 +67,15 @@ def fsync_file(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def sync_filesystem(fd: int) -> None:
+    """Bring all that was written to the file system of `fd` to the device, at one go.
+
+    Raises OSError also for what failed earlier, since `fd` was opened; ENOSYS where there is no such call.
+    """
+    if lib.isr_sync_filesystem(fd) != 0:
+        raise OSError(ffi.errno, os.strerror(ffi.errno))
 
 
 def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:

@@ -1,23 +1,25 @@
 """The indexes of a segment: every few KiB of log an entry that says which batch starts where, and when.
 
-A file of the greatest size is mapped while the segment grows; unused room is zeros until it is trimmed. There is
-no checksum: what does not look right is built anew from the log.
+The file is mapped, and grows in steps while the segment does: the device is asked for room before it is used, for
+a full one would otherwise end the process by a signal. Unused room is zeros until it is trimmed. There is no
+checksum: what does not look right is built anew from the log.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 import struct
 from pathlib import Path
 from typing import Any
 
 from ._files import fsync_file
-from ._native import ffi
+from ._native import ffi, lib
 
 MAX_RELATIVE = (1 << 31) - 1
 _SPARE = 1
 """Room for the entry that closes a time index."""
+_STEP = 4096
+"""An index begins with so many bytes, and doubles."""
 
 
 class IndexFile:
@@ -33,8 +35,8 @@ class IndexFile:
         self.existed = path.exists()
         size = path.stat().st_size if self.existed else 0
         self._is_whole = size % self.ENTRY.size == 0
-        self._count = self._room = size // self.ENTRY.size
-        self._map: mmap.mmap | bytes = b""
+        self._count = self._room = self._limit = size // self.ENTRY.size
+        self._map: Any = b""
         self._view: Any = None
         self._resize(self._room)
 
@@ -42,11 +44,12 @@ class IndexFile:
         return self._count
 
     def grow(self, max_bytes: int) -> None:
-        """Make room for writing."""
-        self._resize(max(max_bytes // self.ENTRY.size, self._count))
+        """Let it grow to that size."""
+        self._limit = max(max_bytes // self.ENTRY.size, self._count)
 
     def trim(self) -> None:
         """Give up the room that is not used."""
+        self._limit = self._count
         if self._room != self._count:
             self._resize(self._count)
 
@@ -67,17 +70,24 @@ class IndexFile:
         return view, min(self._count, len(view) // self.ENTRY.size)
 
     def _resize(self, entries: int) -> None:
+        """Raises OSError, with the file as it was, if there is no room for them."""
+        size = entries * self.ENTRY.size
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.ftruncate(fd, entries * self.ENTRY.size)
-            self._map = mmap.mmap(fd, entries * self.ENTRY.size) if entries else b""
+            before = os.fstat(fd).st_size
+            if size > before:
+                _allocate(fd, before, size)
+            elif size < before:
+                os.ftruncate(fd, size)
+            self._map = _map(fd, size)
         finally:
             os.close(fd)
         self._view = ffi.from_buffer(self._map)
         self._room = entries
 
     def _put(self, first: int, second: int) -> None:
-        assert isinstance(self._map, mmap.mmap)
+        if self._count >= self._room:
+            self._resize(min(self._limit, max(2 * self._count, _STEP // self.ENTRY.size)))
         self.ENTRY.pack_into(self._map, self._count * self.ENTRY.size, first, second)
         self._count += 1
 
@@ -85,8 +95,8 @@ class IndexFile:
         """Replace all entries."""
         size = self.ENTRY.size
         self._count = 0
-        self._resize(len(entries) // size + _SPARE)
-        assert isinstance(self._map, mmap.mmap)
+        self._limit = len(entries) // size + _SPARE
+        self._resize(self._limit)
         self._map[: len(entries)] = bytes(entries)
         self._count = len(entries) // size
         self.existed = self._is_whole = True
@@ -108,6 +118,24 @@ class IndexFile:
         return first, second
 
 
+def _allocate(fd: int, before: int, size: int) -> None:
+    try:
+        os.posix_fallocate(fd, before, size - before)
+    except OSError:
+        os.ftruncate(fd, before)
+        raise
+
+
+def _map(fd: int, size: int) -> Any:
+    """A file's bytes, unmapped with the last that holds them; unlike Python's own map it keeps no descriptor."""
+    if size == 0:
+        return b""
+    start = lib.isr_map(fd, size)
+    if start == ffi.NULL:
+        raise OSError(ffi.errno, os.strerror(ffi.errno))
+    return ffi.buffer(ffi.gc(start, lambda pointer: lib.isr_unmap(pointer, size)), size)
+
+
 class OffsetIndex(IndexFile):
     """`.index`: 8 bytes, big endian: the last offset of a batch, relative to the segment's base, and the position
     of its first byte, both i32 and rising.
@@ -117,7 +145,7 @@ class OffsetIndex(IndexFile):
 
     @property
     def is_full(self) -> bool:
-        return self._count >= self._room
+        return self._count >= self._limit
 
     def is_sane(self, log_size: int) -> bool:
         """Whether a file that was trimmed at a clean stop may be believed."""
@@ -137,7 +165,7 @@ class OffsetIndex(IndexFile):
 
     def add(self, last_offset: int, position: int) -> None:
         """Enter the batch at `position`; nothing happens when the index is full."""
-        if self._count < self._room:
+        if self._count < self._limit:
             self._put(last_offset - self._base, position)
 
     def position_for(self, offset: int) -> int:
@@ -165,7 +193,7 @@ class TimeIndex(IndexFile):
     @property
     def is_full(self) -> bool:
         """One place is kept for the entry that `close_with` makes."""
-        return self._count >= self._room - 1
+        return self._count >= self._limit - 1
 
     def is_sane(self, log_end_offset: int) -> bool:
         """Whether a file that was trimmed may be believed, for a segment that ends there."""
@@ -190,7 +218,7 @@ class TimeIndex(IndexFile):
 
     def close_with(self, timestamp: int, offset: int) -> None:
         """The last entry of a segment that is closed: its greatest timestamp."""
-        if self._count < self._room and timestamp > self.last_entry()[0]:
+        if self._count < self._limit and timestamp > self.last_entry()[0]:
             self._put(timestamp, offset - self._base)
 
     def offset_for(self, timestamp: int) -> int:

@@ -17,6 +17,7 @@ from ._files import write_all
 from ._index import MAX_RELATIVE, OffsetIndex, TimeIndex
 from ._log_scan import LogScan
 from ._native import ffi, lib
+from ._open_files import OPEN_FILES
 from .errors import CorruptBatchError, StorageBrokenError
 from .file_range import RangeFile, read_at
 from .log import TimestampedOffset
@@ -135,8 +136,10 @@ class Segment:
         self.base_offset = base_offset
         self.path = segment_path(folder, base_offset, LOG_SUFFIX)
         self._settings = settings
-        self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        self.file = RangeFile.open(str(self.path))
+        self._file: RangeFile | None = RangeFile.open(self.path, create=True)
+        self._used = self._unsynced = False
+        self._closed = False
+        OPEN_FILES.add(self)
         self.index = OffsetIndex(segment_path(folder, base_offset, INDEX_SUFFIX), base_offset)
         self.time_index = TimeIndex(segment_path(folder, base_offset, TIME_INDEX_SUFFIX), base_offset)
         self.end = Spot(0, base_offset)
@@ -173,8 +176,31 @@ class Segment:
         return timestamp - first
 
     @property
+    def file(self) -> RangeFile:
+        """The file, opened again if need be; whoever holds it keeps it open."""
+        self._used = True
+        file = self._file
+        if file is None:
+            file = self._file = RangeFile.open(self.path)
+            OPEN_FILES.add(self)
+        return file
+
+    def let_go(self) -> bool:
+        """Close the file if it is idle; see `OpenFiles`."""
+        if self._used or self._unsynced:
+            self._used = False
+            return False
+        self._file = None
+        return True
+
+    def _keep_open(self) -> None:
+        """The file is about to lose its name; who reads it may read on."""
+        self._file = self.file
+        OPEN_FILES.discard(self)
+
+    @property
     def file_size(self) -> int:
-        return os.fstat(self._fd).st_size
+        return os.fstat(self.file.fileno()).st_size
 
     @property
     def last_written_ms(self) -> int:
@@ -207,12 +233,14 @@ class Segment:
         self.time_index.trim()
 
     def fileno(self) -> int:
-        """For writing; -1 once closed."""
-        return self._fd
+        """For writing."""
+        self._unsynced = True
+        return self.file.fileno()
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         """Put bytes into the file. They belong to the log only once `added` says so."""
-        write_all(self._fd, buffers, position)
+        self._unsynced = True
+        write_all(self.file.fileno(), buffers, position)
 
     def added(self, batches: Sequence[tuple[int, int, int, int]]) -> None:
         """Batches stand behind the end now, each (base offset, last offset, size, greatest timestamp): index
@@ -243,7 +271,8 @@ class Segment:
 
     def drop_unseen(self) -> None:
         """Remove bytes behind the end, which no reader was shown."""
-        os.ftruncate(self._fd, self.end.position)
+        self._unsynced = True
+        os.ftruncate(self.file.fileno(), self.end.position)
 
     def cut(self, spot: Spot) -> None:
         """End the segment at a batch boundary, in the file as well."""
@@ -260,7 +289,8 @@ class Segment:
         self._first_timestamp = None
         self.indexes_synced = False
         if self.file_size != spot.position:
-            os.ftruncate(self._fd, spot.position)
+            self._unsynced = True
+            os.ftruncate(self.file.fileno(), spot.position)
 
     def rebuild(self, found: LogScan) -> None:
         """Take the indexes, and the end, from a scan of the whole file."""
@@ -271,7 +301,12 @@ class Segment:
 
     def flush(self) -> None:
         """May be called by another thread than the writer's, while that one appends."""
-        os.fsync(self.file.fileno())
+        self._unsynced = False
+        try:
+            os.fsync(self.file.fileno())
+        except OSError:
+            self._unsynced = True
+            raise
 
     def sync_indexes(self) -> None:
         """Bring the indexes of a sealed segment to the device, if they have changed since."""
@@ -280,29 +315,33 @@ class Segment:
             self.time_index.sync()
             self.indexes_synced = True
 
+    def was_synced(self) -> None:
+        """All of it has come to the device, otherwise than by `flush` and `sync_indexes`."""
+        self._unsynced = False
+        self.indexes_synced = True
+
     def close(self) -> None:
         """No more writing. Ranges that were read stay valid."""
-        if self._fd >= 0:
+        if not self._closed:
+            self._closed = True
             self.index.trim()
             self.time_index.trim()
-            self._close_fd()
+            self._file = None
+            OPEN_FILES.discard(self)
 
     def delete(self) -> None:
+        self._keep_open()
         self.path.unlink(missing_ok=True)
         self.index.delete()
         self.time_index.delete()
-        self._close_fd()
+        self._closed = True
 
     def set_aside(self) -> list[Path]:
         """Rename the files, to be deleted later; they can still be read. Returns the new paths."""
+        self._keep_open()
         aside = self.path.rename(self.path.with_name(self.path.name + DELETED_SUFFIX))
-        self._close_fd()
+        self._closed = True
         return [aside, self.index.rename(DELETED_SUFFIX), self.time_index.rename(DELETED_SUFFIX)]
-
-    def _close_fd(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
 
     def slice(self, offset: int, limit_offset: int, max_bytes: int, min_one: bool) -> tuple[Spot, Spot]:
         """First batch and end of the whole batches from the one holding `offset` to below the limits."""

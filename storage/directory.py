@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -10,9 +11,19 @@ import threading
 import uuid
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from ._files import PartitionKey, fsync_folder, read_checkpoint, replace_file, storage_error, write_checkpoint
+from ._files import (
+    PartitionKey,
+    fsync_folder,
+    read_checkpoint,
+    replace_file,
+    storage_error,
+    sync_filesystem,
+    write_checkpoint,
+)
+from ._open_files import OPEN_FILES
 from .disk_log import DiskLog
 from .errors import (
     InvalidTopicError,
@@ -37,6 +48,8 @@ CLEANED = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
 VERIFY_ON_OPEN_BYTES = 256 << 20
+MANY_LOGS = 32
+"""From so many on a clean stop waits once for the file system, not several times for each log."""
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 FOLDER_NAME = re.compile(rf"({_TOPIC.pattern})-(0|[1-9][0-9]*)")
@@ -300,7 +313,8 @@ class LogDirectory:
             raise storage_error(error, f"cannot write the checkpoints in {self.path}") from error
 
     def flush_due(self, now: float) -> dict[PartitionKey, StorageError]:
-        """Flush the logs whose settings call for it, and all closed segments; then write the recovery points.
+        """Flush the logs whose settings call for it, and all closed segments; then write the recovery points, and
+        close idle files if too many are open.
 
         Meant for a thread of its own: the writers of the logs do not wait for it.
 
@@ -326,6 +340,7 @@ class LogDirectory:
                 failures[key] = error
         if moved:
             self._write_recovery_points()
+        OPEN_FILES.trim()
         return failures
 
     def close(
@@ -353,11 +368,30 @@ class LogDirectory:
 
     def _close_logs(self, clean: bool) -> None:
         try:
+            if clean and len(self._logs) >= MANY_LOGS:
+                self._settle_all()
             for log in self._logs.values():
                 log.close(clean)
         finally:
             for log in self._logs.values():
                 log.close(clean=False)
+
+    def _settle_all(self) -> None:
+        """Bring all logs to the device in one wait. What cannot be done so each log does for itself."""
+        waiting = []
+        for log in self._logs.values():
+            with suppress(StorageError):
+                if log.settle():
+                    waiting.append(log)
+        try:
+            if waiting:
+                sync_filesystem(self._lock_fd)
+        except OSError as error:
+            if error.errno != errno.ENOSYS:
+                raise storage_error(error, f"cannot bring {self.path} to the device") from error
+        else:
+            for log in waiting:
+                log.settled()
 
     def _write_clean_marker(self, broker_epoch: int) -> None:
         try:

@@ -11,6 +11,7 @@ from ._epochs import EpochCache
 from ._files import fsync_folder, storage_error
 from ._flushing import bring_to_device
 from ._maintenance import MaintainedLog
+from ._open_files import OPEN_FILES
 from ._prepare import Piece, prepare, prepare_staged
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
@@ -77,6 +78,7 @@ class DiskLog(MaintainedLog):
         self._staged: tuple[Staged, Piece, list[EpochEntry]] | None = None
         self._rolled = False
         """There are closed segments that have not been flushed as a whole."""
+        self._seen_end = -1
         remove_leftovers(folder)
         self._epochs = EpochCache.load(folder)
         self._segments = open_segments(folder, log_start_offset, self.settings)
@@ -447,9 +449,15 @@ class DiskLog(MaintainedLog):
         end, point = self._log_end_offset, self._recovery_point
         waited_ms = (now - self._flushed_at) * 1000
         many = end - point >= self.settings.flush_interval_messages
-        if end > point and (many or waited_ms >= self.settings.flush_interval_ms):
+        late = waited_ms >= self.settings.flush_interval_ms
+        if end > point and (many or late or self._keeps_file_open(end)):
             return end
         return max(point, self._segments[-1].base_offset) if self._rolled else None
+
+    def _keeps_file_open(self, end: int) -> bool:
+        """Whether the log is idle, and only for want of a flush has a file open while too many are."""
+        idle, self._seen_end = self._seen_end == end, end
+        return idle and OPEN_FILES.is_over
 
     def flush(self, up_to: int | None = None) -> None:
         """May be called by another thread than the writer's, while that one appends; it only waits for this to
@@ -478,14 +486,45 @@ class DiskLog(MaintainedLog):
                     self._drop_staged()
             if clean and self._broken is None:
                 self.flush()
-                with self._device(f"cannot write the producers and indexes of {self.name}"):
-                    self._save_producers()
-                    self._segments[-1].seal()
-                    self._segments[-1].sync_indexes()
+                self._finish(sync=True)
         finally:
             self._is_closed = True
             with self._flushing:
                 self._close_files()
+
+    def settle(self) -> bool:
+        """Write all that a clean stop leaves, without waiting for the device. Whether there is anything to wait
+        for: then call `settled`, before `close`, when the device has it all. Nothing is written in between.
+        """
+        self._check_writable()
+        segments = self._segments
+        unsynced = self._rolled or not all(segment.indexes_synced for segment in segments)
+        changed = self._log_end_offset > self._recovery_point or unsynced or not self._has_snapshot()
+        self._finish(sync=False)
+        return changed
+
+    def settled(self) -> None:
+        """The device has all that was written before `settle` came back."""
+        with self._flushing:
+            for segment in self._segments:
+                segment.was_synced()
+            self._rolled = False
+            self._recovery_point = self._log_end_offset
+
+    def _finish(self, *, sync: bool) -> None:
+        """Nothing is written any more: leave what the next open trusts."""
+        with self._device(f"cannot write the producers and indexes of {self.name}"):
+            if not self._has_snapshot():
+                self._save_producers(sync=sync)
+            self._segments[-1].seal()
+            if sync:
+                self._segments[-1].sync_indexes()
+
+    def _has_snapshot(self) -> bool:
+        """Whether the producers at the log end can be found; in an empty log there are none to find."""
+        end = self._log_end_offset
+        empty = end == self._segments[0].base_offset and not self._producers.snapshots()
+        return empty or segment_path(self._folder, end, SNAPSHOT_SUFFIX).exists()
 
     def _close_files(self) -> None:
         for segment in self._segments:

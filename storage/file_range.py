@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Protocol
 
 import attrs
@@ -14,8 +15,16 @@ class ReadableFile(Protocol):
     def fileno(self) -> int: ...
 
 
+class Descriptor(int):
+    """A number that keeps its file open: `os.fsync(segment.file.fileno())` holds nothing else of the file, which
+    another thread may be letting go.
+    """
+
+    owner: RangeFile
+
+
 class RangeFile:
-    """A descriptor for reading, closed when the last range (or segment) that holds it is gone.
+    """A descriptor, closed when the last range (or segment, or call) that holds it is gone.
 
     So a range outlives the removal of its segment: unlinking a file leaves open descriptors alone.
     """
@@ -26,11 +35,13 @@ class RangeFile:
         self._fd = fd
 
     @classmethod
-    def open(cls, path: str) -> RangeFile:
-        return cls(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    def open(cls, path: Path, *, create: bool = False) -> RangeFile:
+        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644))
 
     def fileno(self) -> int:
-        return self._fd
+        fd = Descriptor(self._fd)
+        fd.owner = self
+        return fd
 
     def __del__(self) -> None:
         os.close(self._fd)

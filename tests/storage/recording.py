@@ -159,6 +159,16 @@ class Recorder:
                 self._note(DATA, file, lambda disk: disk.replace(file, content))
             self._synced(DATA, file)
 
+    def sync_all(self) -> None:
+        """As syncfs does it; mapped files are taken as they are."""
+        for path in self._root.rglob("*"):
+            if path.is_file() and path.stat().st_ino in self._files:
+                file, content = self._files[path.stat().st_ino], path.read_bytes()
+                self._note(DATA, file, lambda disk, file=file, content=content: disk.replace(file, content))
+        for op in self.ops:
+            if op.synced_at is None:
+                op.synced_at = len(self.ops)
+
     def _synced(self, kind: str, owner: object) -> None:
         for op in self.ops:
             if op.kind == kind and op.owner == owner and op.synced_at is None:

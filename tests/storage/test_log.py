@@ -353,7 +353,7 @@ def test_a_removed_segment_can_still_be_read(tmp_path: Path) -> None:
     log.truncate(0)
     assert len(list((tmp_path / "t-0").glob("*.log"))) == 1
     assert result.range.read_bytes() == content
-    fd = result.range.fileno()
+    fd = int(result.range.fileno())
     del result
     gc.collect()
     with pytest.raises(OSError, match="Bad file descriptor"):

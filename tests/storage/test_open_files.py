@@ -1,0 +1,198 @@
+"""Descriptors, threads and waits for the device with a thousand partitions in one folder."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from insync.storage import LogDirectory, LogSettings, StorageBrokenError, _open_files, directory
+from insync.storage._open_files import OPEN_FILES, OpenFiles
+
+from .building import append, batch, offsets
+from .recording import Recorder
+
+PARTITIONS = 1000
+
+
+@pytest.fixture
+def limit(monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(OPEN_FILES, "_limit", 50)
+    return 50
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def open_directory(folder: Path, settings: LogSettings | None = None) -> LogDirectory:
+    return LogDirectory(folder, cluster_id="c", node_id=1, settings=settings)
+
+
+def test_a_thousand_partitions_hold_few_files_open_and_no_threads(tmp_path: Path, limit: int) -> None:
+    gc.collect()
+    before, threads = descriptors(), threading.active_count()
+    held = open_directory(tmp_path, LogSettings(index_interval_bytes=0))
+    logs = [held.open_log("t", number, create=True) for number in range(PARTITIONS)]
+    assert descriptors() - before <= limit + 5
+    for log in logs:
+        append(log, batch(2), batch(3))
+    assert descriptors() - before > PARTITIONS, "what was written and not flushed must stay open"
+    for look in range(2):
+        held.flush_due(float(look))
+    assert descriptors() - before <= limit + 5
+    assert {log.recovery_point for log in logs} == {5}
+    assert all(offsets(log) == [0, 1, 2, 3, 4] for log in logs)
+    append(logs[7], batch(1))
+    assert offsets(logs[7])[-1] == 5
+    assert descriptors() - before <= limit + 5
+    assert threading.active_count() == threads
+    held.close()
+    del logs, log, held
+    gc.collect()
+    assert descriptors() <= before + 1
+    again = open_directory(tmp_path)
+    ends = [again.open_log("t", number, create=False).log_end_offset for number in range(PARTITIONS)]
+    assert ends == [6 if number == 7 else 5 for number in range(PARTITIONS)]
+    assert descriptors() - before <= limit + 5
+    again.close()
+
+
+def test_a_range_outlives_the_closing_of_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OPEN_FILES, "_limit", 1)
+    held = open_directory(tmp_path)
+    logs = [held.open_log("t", number, create=True) for number in range(5)]
+    for log in logs:
+        append(log, batch(1, mark=log.name))
+        log.flush()
+    ranges = [log.read(0, max_bytes=1000).range for log in logs]
+    OPEN_FILES.trim()
+    OPEN_FILES.trim()
+    assert [
+        log.name.encode() in each.read_bytes() for log, each in zip(logs, ranges, strict=True) if each
+    ] == [True] * 5
+    held.close()
+
+
+def test_a_file_with_unsynced_bytes_is_not_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OPEN_FILES, "_limit", 0)
+    held = open_directory(tmp_path)
+    log = held.open_log("t", 0, create=True)
+    append(log, batch(1))
+    segment = log._segments[-1]
+    for _ in range(3):
+        OPEN_FILES.trim()
+        assert segment._file is not None
+    log.flush()
+    OPEN_FILES.trim()
+    OPEN_FILES.trim()
+    assert segment._file is None
+    held.close()
+
+
+def test_who_was_used_gets_a_second_chance() -> None:
+    class File:
+        def __init__(self) -> None:
+            self.used = True
+
+        def let_go(self) -> bool:
+            was, self.used = self.used, False
+            return not was
+
+    files = OpenFiles(limit=2)
+    one, two, three = File(), File(), File()
+    for each in (one, two):
+        files.add(each)
+    one.used = two.used = False
+    one.used = True
+    files.add(three)
+    assert [reference() for reference in files._holders.values()] == [three, one]
+    del one
+    gc.collect()
+    files.add(two)
+    assert len(files) == 2
+
+
+def test_the_limit_leaves_most_descriptors_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for soft, expected in ((1024, 256), (65536, 1000), (100, 64), (-1, 1000)):
+        monkeypatch.setattr(_open_files.resource, "getrlimit", lambda _, soft=soft: (soft, soft))
+        assert _open_files.default_limit() == expected
+
+
+def test_a_clean_stop_of_many_logs_waits_for_the_device_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = open_directory(tmp_path)
+    for number in range(200):
+        append(held.open_log("t", number, create=True), batch(2, producer_id=3, base_sequence=0))
+    waits: Counter[str] = Counter()
+    fsync, sync_filesystem = os.fsync, directory.sync_filesystem
+
+    def count_fsync(fd: int) -> None:
+        waits["files"] += 1
+        fsync(fd)
+
+    def count_all(fd: int) -> None:
+        waits["all"] += 1
+        sync_filesystem(fd)
+
+    monkeypatch.setattr(os, "fsync", count_fsync)
+    monkeypatch.setattr(directory, "sync_filesystem", count_all)
+    held.close()
+    assert waits["all"] == 1
+    assert waits["files"] <= 10, "the checkpoints and the marker"
+    again = open_directory(tmp_path)
+    logs = [again.open_log("t", number, create=False) for number in range(200)]
+    assert all(log.recovery.clean and log.recovery_point == 2 for log in logs)
+    assert all(log.producer_states() for log in logs)
+    waits.clear()
+    again.close()
+    assert waits["all"] == 0, "nothing was written"
+
+
+def test_power_lost_after_a_clean_stop_of_many_logs_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    with monkeypatch.context() as patch:
+        recorder = Recorder(data, patch)
+        patch.setattr(directory, "sync_filesystem", lambda fd: recorder.sync_all())
+        held = open_directory(data)
+        for number in range(directory.MANY_LOGS):
+            append(held.open_log("t", number, create=True), batch(2))
+        held.close()
+    left = tmp_path / "left"
+    left.mkdir()
+    recorder.crash(len(recorder.ops), lambda op: False).put(left)
+    again = open_directory(left)
+    assert again.was_clean
+    for number in range(directory.MANY_LOGS):
+        log = again.open_log("t", number, create=False)
+        assert log.recovery.clean
+        assert offsets(log) == [0, 1]
+    again.close()
+
+
+@pytest.mark.parametrize("error", [5, 38])
+def test_a_device_that_fails_at_the_last_wait_leaves_no_marker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    def fail(fd: int) -> None:
+        raise OSError(error, os.strerror(error))
+
+    held = open_directory(tmp_path)
+    for number in range(directory.MANY_LOGS):
+        append(held.open_log("t", number, create=True), batch(2))
+    monkeypatch.setattr(directory, "sync_filesystem", fail)
+    if error == 38:
+        held.close()
+        assert open_directory(tmp_path).was_clean, "without such a call every log waits for itself"
+        return
+    with pytest.raises(StorageBrokenError, match=r"cannot bring .* to the device: Input/output error"):
+        held.close()
+    assert not open_directory(tmp_path).was_clean
