@@ -133,12 +133,13 @@ static int64_t count_up_to(const uint8_t *index, int64_t entries, int field, int
     return low;
 }
 
-/* The position of the last entry that has at most that value, but no position before `least`. */
+/* The position of the last entry that has at most that value, if there is one from `least` to the segment's end; else
+ * `least`. */
 static int64_t entry_below(const isr_segment *segment, int field, int64_t value, int64_t least)
 {
     int64_t count = count_up_to(segment->index, segment->entries, field, value);
     int64_t found = count ? (int32_t)get32(segment->index + (count - 1) * INDEX_ENTRY + 4) : 0;
-    return found > least ? found : least;
+    return found > least && found < segment->end_position ? found : least;
 }
 
 /* Moves *stop, from *start or behind it, to where a slice of at most max_bytes ends. */

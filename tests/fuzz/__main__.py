@@ -1,0 +1,73 @@
+"""`python -m tests.fuzz AREA [--seconds N] [--seed N] [--keep FOLDER] [--json]`: fuzz the C of one area.
+
+Builds each harness with clang, AddressSanitizer and UndefinedBehaviorSanitizer, lets libFuzzer try inputs, and asks
+a slow reference in Python about every input that reached something new. Ends with status 1 if anything was found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import attrs
+
+from ._fuzzing import MISSING, FuzzError, Outcome, fuzz, is_there
+
+
+def areas() -> list[str]:
+    """The modules that have TARGETS."""
+    found = (module.name for module in pkgutil.iter_modules([str(Path(__file__).parent)]))
+    return sorted(name for name in found if not name.startswith(("_", "test_")))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
+    parser.add_argument("area", choices=areas())
+    parser.add_argument("--seconds", type=float, default=60, help="for all harnesses together")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="folder of programs and inputs, to go on with another time")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    args = parser.parse_args()
+    if not is_there():
+        print(MISSING, file=sys.stderr)
+        return 2
+    folder = args.keep or Path(tempfile.mkdtemp(prefix="insync-fuzz-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        outcomes = run(args.area, folder, args.seconds, args.seed)
+    except FuzzError as error:
+        print(error, file=sys.stderr)
+        return 2
+    failed = any(each.failure for each in outcomes)
+    if args.keep is None and not failed:
+        shutil.rmtree(folder)
+    if args.json:
+        rows = [attrs.asdict(each, filter=attrs.filters.exclude("input_file")) for each in outcomes]
+        print(json.dumps({"area": args.area, "seconds": args.seconds, "ok": not failed, "targets": rows}))
+    return int(failed)
+
+
+def run(area: str, folder: Path, seconds: float, seed: int) -> list[Outcome]:
+    targets = importlib.import_module(f".{area}", __package__).TARGETS
+    outcomes = []
+    for target in targets:
+        found = fuzz(target, folder, seconds / len(targets), seed)
+        outcomes.append(found)
+        print(
+            f"{found.name}: {found.units} inputs, {found.coverage} edges, {found.corpus} kept, "
+            f"{found.compared} compared, {'FAILED' if found.failure else 'nothing found'}",
+            flush=True,
+        )
+        if found.failure:
+            print(f"{found.failure}\nThe input: {found.input_file}", file=sys.stderr)
+    return outcomes
+
+
+if __name__ == "__main__":
+    sys.exit(main())
