@@ -82,7 +82,7 @@ def test_the_command_tells_what_it_did(clang: None) -> None:
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["ok"]
     assert [each["name"] for each in said["targets"]] == [target.name for target in storage.TARGETS]
-    assert all(each["units"] > 1000 and each["coverage"] > 20 for each in said["targets"])
+    assert all(each["units"] > 40 and each["coverage"] > 20 for each in said["targets"])
 
 
 @pytest.mark.parametrize("target", storage.TARGETS, ids=lambda target: target.name)
