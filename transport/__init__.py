@@ -31,6 +31,7 @@ from .errors import (
     WrongPeerError,
 )
 from .frames import Limits, Status
+from .locality import connect_nearest, is_as_near, nearest_first
 from .peers import Peer, PeerManager
 from .ranges import pieces
 from .registry import register, schemes
@@ -55,6 +56,9 @@ __all__ = [
     "Status",
     "TlsFiles",
     "connect",
+    "connect_nearest",
+    "is_as_near",
+    "nearest_first",
     "serve",
     "Peer",
     "PeerManager",

@@ -9,9 +9,10 @@ import attrs
 import trio
 
 from .abc import Buffer, Part
-from .connection import Connection, Handler, connect
+from .connection import Connection, Handler
 from .errors import ConnectError, LinkClosed, TransportError
 from .frames import Limits
+from .locality import connect_nearest
 from .requests import Identity, Response
 from .security import Security
 
@@ -140,14 +141,8 @@ class Peer:
                     lane.error = await self._stay(lane, lane.connection)
 
     async def _connect(self, lane: str) -> Connection:
-        """By the first address that answers."""
-        error: TransportError = ConnectError(f"node {self.node_id} names no address", peer=str(self.node_id))
-        for url in self.urls:
-            try:
-                return await self._manager.dial(url, self.node_id, lane)
-            except TransportError as failure:
-                error = failure
-        raise error
+        """By the nearest address that answers."""
+        return await self._manager.dial(self.urls, self.node_id, lane)
 
     async def _stay(self, lane: _Lane, connection: Connection) -> TransportError:
         if lane.name == CONTROL_LANE:
@@ -209,9 +204,9 @@ class PeerManager:
         if self._peers.get(peer.node_id) is peer:
             del self._peers[peer.node_id]
 
-    async def dial(self, url: str, node_id: int, lane: str) -> Connection:
-        return await connect(
-            url,
+    async def dial(self, urls: Sequence[str], node_id: int, lane: str) -> Connection:
+        return await connect_nearest(
+            urls,
             identity=self._identity,
             expect_node=node_id,
             lane=lane,

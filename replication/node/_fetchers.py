@@ -8,6 +8,7 @@ partition.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -20,7 +21,7 @@ from ...transport import (
     Identity,
     Security,
     TransportError,
-    connect,
+    connect_nearest,
 )
 from .. import wire
 from ..core import effects as fx
@@ -200,17 +201,16 @@ class LeaderFetcher:
         return self._connection
 
     async def _connect(self, address: NodeRecord) -> Connection:
-        endpoint = self._node.choose_endpoint(address.endpoints)
         try:
-            return await self._dial(endpoint)
+            return await self._dial(address.endpoints)
         except ConnectRefusedError:
             # Its successor may have registered meanwhile, and has refused nothing.
             self._node.store.suspect(address)
             raise
 
-    async def _dial(self, endpoint: str) -> Connection:
-        return await connect(
-            endpoint,
+    async def _dial(self, endpoints: Sequence[str]) -> Connection:
+        return await connect_nearest(
+            endpoints,
             identity=self._owner.identity,
             security=self._owner.security,
             expect_node=self.leader,
@@ -218,7 +218,6 @@ class LeaderFetcher:
             nursery=self._owner.nursery,
             timeout=CONNECT_TIMEOUT,
         )
-        return self._connection
 
     def _request(self) -> m.FetchRequest:
         settings = self._owner.settings

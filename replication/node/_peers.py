@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ...transport import TransportError, connect
+from ...transport import TransportError, connect_nearest
 from .. import wire
 from ..core import messages as m
 from ..core.controller import AskReplicas
@@ -33,8 +33,8 @@ async def ask_node(
       TransportError, OSError: It cannot be reached or does not answer.
     """
     fetchers = replicas.fetchers
-    connection = await connect(
-        replicas.choose_endpoint(node.endpoints),
+    connection = await connect_nearest(
+        node.endpoints,
         identity=fetchers.identity,
         security=fetchers.security,
         expect_node=node.node_id,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 import trio
 
 from ...storage import StorageError
-from ...transport import schemes
 from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
@@ -174,20 +173,6 @@ class Replicas:
     def max_message_bytes(self, topic: str) -> int:
         record = self.view.topics.get(topic)
         return (record.config if record is not None else TopicConfig()).max_message_bytes
-
-    def choose_endpoint(self, endpoints: Sequence[str]) -> str:
-        """The first endpoint of another node whose transport is installed here.
-
-        Raises:
-          ConnectionError: There is none.
-        """
-        installed = schemes()
-        for url in endpoints:
-            if url.partition("://")[0] in installed:
-                return url
-        raise ConnectionError(
-            f"no transport is installed for any of {', '.join(endpoints) or 'no endpoints'}"
-        )
 
     async def tick(self) -> None:
         """Let time pass for the cores."""
