@@ -219,8 +219,8 @@ class Log(NamedTuple):
     producers: list[Producer]
 
 
-def scan_log(data: bytes, *, interval: int, offset: int) -> Log:
-    """Of a segment with base offset 0 whose first batch has that offset (below 0: any)."""
+def scan_log(data: bytes, *, interval: int, offset: int, gaps: bool) -> Log:
+    """Of a segment with base offset 0 whose first batch has that offset (below 0: any); with gaps, offsets may be missing."""
     good: list[Batch] = []
     index, times = bytearray(), bytearray()
     epochs: list[tuple[int, int]] = []
@@ -230,7 +230,7 @@ def scan_log(data: bytes, *, interval: int, offset: int) -> Log:
         batch, reason = one(data, at, verify=True)
         if batch is None:
             break
-        if offset >= 0 and batch.base_offset != offset:
+        if 0 <= offset != batch.base_offset and not (gaps and batch.base_offset > offset):
             reason = WRONG_OFFSET
             break
         if batch.leader_epoch < epoch:

@@ -18,7 +18,7 @@ from . import _reference as reference
 from ._fuzzing import Target
 
 _OPTIONS = struct.Struct(">BBHiii")
-_REPAIR, _AT_LEAST_ONE = 1, 2
+_REPAIR, _AT_LEAST_ONE, _GAPS = 1, 2, 32
 _FILE_BYTES = 64 * 61
 _REASONS = {
     reference.OK: "",
@@ -51,7 +51,7 @@ class Input(NamedTuple):
         return found._replace(data=reference.repaired(found.data)) if found.flags & _REPAIR else found
 
 
-def _batches(noise: random.Random, count: int) -> bytes:
+def _batches(noise: random.Random, count: int, gaps: bool) -> bytes:
     """Some batches that run on, as a log holds them."""
     parts, offset, epoch, sequence = [], 0, 0, 0
     producers = noise.choice(((-1, 1, 2), (7,)))
@@ -74,7 +74,7 @@ def _batches(noise: random.Random, count: int) -> bytes:
         )
         epoch += noise.random() < 0.3
         data[:8], data[12:16] = offset.to_bytes(8), epoch.to_bytes(4)
-        offset, sequence = offset + records, sequence + records
+        offset, sequence = offset + records + 2 * (gaps and noise.random() < 0.4), sequence + records
         parts.append(bytes(data))
     return b"".join(parts)
 
@@ -82,9 +82,9 @@ def _batches(noise: random.Random, count: int) -> bytes:
 def _seeds() -> Iterator[bytes]:
     noise = random.Random(1)
     for at in range(40):
-        flags = _REPAIR if at % 3 else _REPAIR | _AT_LEAST_ONE
+        flags = _REPAIR | _AT_LEAST_ONE * (at % 3 == 0) | _GAPS * (at % 2)
         options = (flags, noise.randrange(256), noise.choice((0, 60, 300)), noise.randrange(20))
-        yield _OPTIONS.pack(*options, noise.randrange(40), noise.choice((-1, 0))) + _batches(noise, at % 15)
+        yield _OPTIONS.pack(*options, noise.randrange(40), noise.choice((-1, 0))) + _batches(noise, at % 15, bool(flags & _GAPS))
 
 
 def compare_batches(raw: bytes) -> None:
@@ -146,10 +146,10 @@ def compare_files(raw: bytes) -> None:
 
 
 def _compare_log(found: Input, fd: int) -> None:
-    producers = ProducerScan()
+    producers, gaps = ProducerScan(), bool(found.flags & _GAPS)
     size = len(found.data)
     log = scan_log(fd, size, base_offset=0, interval=found.medium, offset=found.third, producers=producers)
-    expected = reference.scan_log(found.data, interval=found.medium, offset=found.third)
+    expected = reference.scan_log(found.data, interval=found.medium, offset=found.third, gaps=gaps)
     end = sum(batch.size_bytes for batch in expected.good)
     last_offset = expected.good[-1].next_offset if expected.good else found.third
     assert (log.position, log.offset, log.batches) == (end, last_offset, len(expected.good))

@@ -12,6 +12,7 @@
 
 #define REPAIR_CRC 1
 #define AT_LEAST_ONE 2
+#define GAPS 32
 
 #define CHECK(condition)                                                                                     \
     do {                                                                                                     \
