@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha1
 from pathlib import Path
@@ -135,6 +136,7 @@ def _compared(target: Target, corpus: Path, outcome: Outcome) -> Outcome:
         try:
             target.compare(path.read_bytes())
         except AssertionError as error:
-            failure = f"C and the reference in Python differ over {path}: {error}"
+            place = traceback.extract_tb(error.__traceback__)[-1].line
+            failure = f"C and the reference in Python differ over {path}: {place} {error}"
             return attrs.evolve(outcome, compared=count, failure=failure, input_file=path)
     return attrs.evolve(outcome, compared=outcome.corpus)

@@ -220,7 +220,10 @@ class Log(NamedTuple):
 
 
 def scan_log(data: bytes, *, interval: int, offset: int, gaps: bool) -> Log:
-    """Of a segment with base offset 0 whose first batch has that offset (below 0: any); with gaps, offsets may be missing."""
+    """Of a segment with base offset 0 whose first batch has that offset (below 0: any).
+
+    With gaps, offsets may be missing between batches.
+    """
     good: list[Batch] = []
     index, times = bytearray(), bytearray()
     epochs: list[tuple[int, int]] = []

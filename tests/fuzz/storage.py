@@ -84,7 +84,8 @@ def _seeds() -> Iterator[bytes]:
     for at in range(40):
         flags = _REPAIR | _AT_LEAST_ONE * (at % 3 == 0) | _GAPS * (at % 2)
         options = (flags, noise.randrange(256), noise.choice((0, 60, 300)), noise.randrange(20))
-        yield _OPTIONS.pack(*options, noise.randrange(40), noise.choice((-1, 0))) + _batches(noise, at % 15, bool(flags & _GAPS))
+        packed = _OPTIONS.pack(*options, noise.randrange(40), noise.choice((-1, 0)))
+        yield packed + _batches(noise, at % 15, bool(flags & _GAPS))
 
 
 def compare_batches(raw: bytes) -> None:
@@ -148,7 +149,15 @@ def compare_files(raw: bytes) -> None:
 def _compare_log(found: Input, fd: int) -> None:
     producers, gaps = ProducerScan(), bool(found.flags & _GAPS)
     size = len(found.data)
-    log = scan_log(fd, size, base_offset=0, interval=found.medium, offset=found.third, producers=producers)
+    log = scan_log(
+        fd,
+        size,
+        base_offset=0,
+        interval=found.medium,
+        offset=found.third,
+        producers=producers,
+        gaps=gaps,
+    )
     expected = reference.scan_log(found.data, interval=found.medium, offset=found.third, gaps=gaps)
     end = sum(batch.size_bytes for batch in expected.good)
     last_offset = expected.good[-1].next_offset if expected.good else found.third
