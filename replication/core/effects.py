@@ -146,6 +146,17 @@ class ReadRecord:
 
 
 @attrs.frozen(kw_only=True, slots=True)
+class Retire:
+    """This node holds no replica of the partition any more: delete the log, and forget this machine.
+
+    Its last effect; nothing of the log is outstanding. Should the node be given a replica again, that is another
+    machine with another log.
+    """
+
+    leader_epoch: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
 class RoleChanged:
     """For the log book: what this replica is from now on, and why."""
 
@@ -168,5 +179,6 @@ Effect = (
     | StopFetch
     | ProposeIsr
     | ReadRecord
+    | Retire
     | RoleChanged
 )

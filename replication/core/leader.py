@@ -321,8 +321,15 @@ class LeaderRole:
         return successor
 
     def on_record(self, unchanged: bool) -> None:
+        self._meet_new_replicas()
         self.change.on_record(unchanged)
         self._reconsider()
+
+    def _meet_new_replicas(self) -> None:
+        """A reassignment adds replicas within an epoch; none is removed without a new one."""
+        for node in self.record.replicas:
+            if node != self._replica.node_id and node not in self.followers:
+                self.followers[node] = rules.Follower(node, last_caught_up=float("-inf"))
 
     def on_isr_outcome(self, event: ev.IsrStored | ev.IsrRefused | ev.IsrUnclear) -> None:
         self.change.on_outcome(event)
@@ -354,8 +361,10 @@ class LeaderRole:
         """Why a replica is not in the ISR, in words; empty if it is."""
         if node == self._replica.node_id or node in self.record.isr:
             return ""
-        follower = self.followers[node]
+        follower = self.followers.get(node)
         log = self._replica.log
+        if follower is None:
+            return "it is being added"
         if node not in self._replica.live:
             return "its node is not alive, or its log directory there is offline"
         if follower.log_end_offset < 0:

@@ -266,6 +266,9 @@ class Replica:
             self._role = LeaderRole(self)
         elif self.node_id in record.replicas:
             self._role = FollowerRole(self)
+        else:
+            # Only now: an older record, or a log that still has work, must not cost a replica its data (KIP-570).
+            self.emit(fx.Retire(leader_epoch=record.leader_epoch))
         if self._role is not None:
             self._role.enter()
 

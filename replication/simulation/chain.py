@@ -1,6 +1,6 @@
 """S6: every version of a partition record follows from the one before by one allowed step.
 
-Written from KIP-966 and KIP-497 anew, slow and obvious: the core's own transitions are what is being checked.
+Written from KIP-966, KIP-497 and KIP-455 anew, slow and obvious: the core's own transitions are being checked.
 """
 
 from __future__ import annotations
@@ -16,16 +16,29 @@ def check_shape(record: PartitionRecord) -> None:
     require(record.leader in isr or record.leader == NO_LEADER, "S9", record)
     require(not isr & elr and not isr & known and not elr & known, "S9", record)
     require(isr | elr | known <= set(record.replicas), "S9", record)
-    require(len(isr) < record.min_isr or not elr, "S9", record)
+    require(len(isr) < minimum(record) or not elr, "S9", record)
+    require(len(set(record.replicas)) == len(record.replicas) > 0, "S9", record)
+    require({*record.adding, *record.removing} <= set(record.replicas), "S9", record)
+    require(set(record.replicas) > set(record.removing), "S9", record)
+
+
+def minimum(record: PartitionRecord) -> int:
+    """The minimum ISR: no more than there are replicas before and after a reassignment."""
+    before, after = set(record.replicas) - set(record.adding), set(record.replicas) - set(record.removing)
+    return min(record.min_insync_replicas, len(before), len(after))
 
 
 def check_step(before: PartitionRecord, record: PartitionRecord, writer: str) -> None:
     """S5, S6 and S21: epochs, who may write what, and who stays eligible."""
     moved = record.leader != before.leader
+    left = bool(set(before.replicas) - set(record.replicas))
     require(record.partition_epoch == before.partition_epoch + 1, "S5", record)
-    require(record.leader_epoch == before.leader_epoch + moved, "S5", record)
-    require(record.replicas == before.replicas, "S6", record)
+    require(record.leader_epoch == before.leader_epoch + (moved or left), "S5", record)
     kind, _, who = writer.partition(" ")
+    where = before.replicas, before.adding, before.removing
+    if (record.replicas, record.adding, record.removing) != where:
+        require(kind == "controller", "S6", f"{writer} moves {record}, after {before}")
+        _check_move(before, record)
     gone, new = set(before.isr) - set(record.isr), set(record.isr) - set(before.isr)
     lost: set[int] = set()
     if kind == "leader":
@@ -39,11 +52,43 @@ def check_step(before: PartitionRecord, record: PartitionRecord, writer: str) ->
         require(record.isr == (record.leader,), "S21", f"elected from outside the ISR: {record}")
     else:
         require(not new, "S6", f"{writer} added {new}")
+        if kind == "controller":
+            _check_own_leader(before, record)
     unclean = is_unclean(before, record)
     eligible = _eligible(before, record, lost) if not unclean else set()
     require(set(record.elr) == eligible, "S6", f"eligible should be {eligible}: {record}, after {before}")
     recovering = unclean or (before.recovering and len(record.isr) <= 1)
     require(record.recovering == recovering, "S21", f"{record}, after {before}")
+
+
+def _check_move(before: PartitionRecord, record: PartitionRecord) -> None:
+    """S17: replicas come by catching up and go when the others are all there; a step does one of the two."""
+    target = [node for node in before.replicas if node not in before.removing]
+    left = set(before.replicas) - set(record.replicas)
+    if record.adding or record.removing:
+        origin = set(before.replicas) - set(before.adding)
+        require(not left, "S17", f"{left} are left at the start of a move: {record}, after {before}")
+        same = (set(record.isr), record.leader) == (set(before.isr), before.leader)
+        require(same, "S17", f"a move changes who is in sync: {record}, after {before}")
+        require(set(record.replicas) - set(record.adding) == origin, "S17", f"{record}, after {before}")
+        return
+    if not before.adding and not before.removing:
+        require(not left and set(record.replicas) == set(before.replicas), "S17", f"{record}, after {before}")
+        return
+    require(list(record.replicas) == target, "S17", f"moved elsewhere than asked: {record}, after {before}")
+    stay = set(before.isr) & set(target)
+    require(set(record.isr) == stay, "S17", f"a move costs more than who is removed: {record}, after {before}")
+    missing = set(target) - stay
+    require(not missing & set(before.adding), "S17", f"{missing} have not caught up: {record}, after {before}")
+    enough = not missing or len(stay) >= min(record.min_insync_replicas, len(target))
+    require(enough, "S17", f"a move leaves too few in sync: {record}, after {before}")
+
+
+def _check_own_leader(before: PartitionRecord, record: PartitionRecord) -> None:
+    """Of those in sync somebody leads, unless it is told to stop; who leads and may go on does."""
+    if record.leader != before.leader and before.leader in record.isr:
+        preferred = record.leader == record.replicas[0]
+        require(preferred, "S6", f"leadership is taken away for no reason: {record}, after {before}")
 
 
 def is_unclean(before: PartitionRecord, record: PartitionRecord) -> bool:
@@ -53,6 +98,7 @@ def is_unclean(before: PartitionRecord, record: PartitionRecord) -> bool:
 
 
 def _eligible(before: PartitionRecord, record: PartitionRecord, lost: set[int]) -> set[int]:
-    if len(record.isr) >= record.min_isr:
+    if len(record.isr) >= minimum(record):
         return set()
-    return (set(before.elr) | set(before.isr)) - set(record.isr) - lost
+    held = (set(before.elr) | set(before.isr)) & set(record.replicas)
+    return held - set(record.isr) - lost

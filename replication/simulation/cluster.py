@@ -13,6 +13,7 @@ from ..core import transitions
 from ..core.messages import CreateTopicRequest
 from ..core.replica import Replica, ReplicaSettings
 from ..core.types import PartitionId, Value
+from ..core.wishes import Request
 from .errors import require
 from .hosting import Hosting
 from .node import Host, Node
@@ -41,7 +42,7 @@ class Cluster(Hosting):
         self.store = Store()
         self.oracle = Oracle(self)
         self.events = 0
-        self.elections = self.isr_changes = self.truncations = 0
+        self.elections = self.isr_changes = self.truncations = self.moves_done = 0
         self.requests = Requests(self)
         self.wishes: dict[int, int] = {}
         self.traps = Traps()
@@ -55,6 +56,8 @@ class Cluster(Hosting):
             self.start(node)
         self.later(0.5, self._watch_sessions)
         self.later(1.0, self._wish)
+        if self.settings.rebalance:
+            self.later(self.settings.rebalance, self._balance)
 
     # The store
 
@@ -73,6 +76,8 @@ class Cluster(Hosting):
             self.traps.spring(ELECTION, (*record.isr, *record.elr))
         elif record.isr != before.isr:
             self.isr_changes += 1
+        if before.reassigning and not record.reassigning:
+            self.moves_done += 1
         if self.trace.keep:
             self.note(
                 f"{writer}: {record.id} v{version} leader {record.leader} epoch {record.leader_epoch} "
@@ -84,10 +89,20 @@ class Cluster(Hosting):
     def _place(self, record: rec.PartitionRecord) -> None:
         """A new partition: its replicas exist from now on, with empty disks."""
         for member in record.replicas:
-            node = self.nodes[member]
-            node.hosts[record.id] = host = Host(node, record.id, f"{member}/{record.id}")
-            if node.controller is not None:
-                self._open(host)
+            self._new_host(self.nodes[member], record.id)
+
+    def _new_host(self, node: Node, partition: PartitionId) -> Host:
+        node.hosts[partition] = host = Host(node, partition, f"{node.id}/{partition}")
+        if node.controller is not None:
+            self._open(host)
+        return host
+
+    def retire(self, host: Host) -> None:
+        """The node deletes a log that it is not to have any more."""
+        self.note(f"{host.name} is deleted")
+        host.forget(self.new_id())
+        del host.node.hosts[host.partition]
+        self.oracle.retired(host)
 
     def store_changed(self) -> None:
         reading = self.store.reading()
@@ -120,6 +135,10 @@ class Cluster(Hosting):
         fresh = view.revision > node.seen
         if view.revision >= node.seen:
             node.seen = view.revision
+        if fresh:
+            for partition, versioned in view.partitions.items():
+                if node.id in versioned.record.replicas and partition not in node.hosts:
+                    self._new_host(node, partition)
         for partition, host in list(node.hosts.items()):
             replica, versioned = host.replica, view.partitions.get(partition)
             if replica is None or versioned is None:
@@ -197,6 +216,22 @@ class Cluster(Hosting):
             done = result if isinstance(result, ctl.CommitDone) else ctl.CommitDone(outcome="unknown")
             self.control(node, done)
 
+    def wish(self, request: Request, fresh_id: str = "") -> Node | None:
+        """Ask the acting controller for something; the node that was asked, if there was one."""
+        for node in self.nodes.values():
+            if node.up and not node.paused and node.controller is not None and node.controller.active:
+                wish = self.new_id()
+                self.wishes[wish] = node.process
+                self.control(node, ctl.Wish(request_id=wish, request=request, fresh_id=fresh_id))
+                return node
+        return None
+
+    def _balance(self) -> None:
+        for node in self.nodes.values():
+            if node.controller is not None:
+                self.on(node, 0.0, partial(self.control, node, ctl.RebalanceDue()))
+        self.later(self.settings.rebalance, self._balance)
+
     def _wish(self) -> None:
         """Ask the controller for the topics, until they are there."""
         missing = [topic for topic in self.settings.topics if topic.name not in self.store.topics]
@@ -240,7 +275,7 @@ class Cluster(Hosting):
         """Raise the incarnation and give up what may not be kept, in one transaction."""
         process = node.process
         incarnation = self.store.incarnations.get(node.id, 0)
-        seen = {p: self.store.partitions[p] for p in node.hosts}
+        seen = {p: v for p, v in self.store.partitions.items() if node.id in v.record.replicas}
         rule = transitions.forget if node.lost_data else transitions.restarted
         changes = [rule(versioned.record, node.id) for versioned in seen.values()]
 
@@ -256,7 +291,7 @@ class Cluster(Hosting):
             for change in changes:
                 if change is not None:
                     self.put_record(change, f"registration {node.id}")
-            for partition in node.hosts:
+            for partition in seen:
                 self.oracle.quorum(partition)
             self.store_changed()
             return True

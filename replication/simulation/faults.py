@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
 import attrs
 
+from ..core import messages as m
+from ..core.records import PartitionRecord
 from ..core.types import NO_LEADER
+from ..core.wishes import Request
 from .cluster import Cluster
 from .node import Node
 from .schedule import Fault
@@ -75,15 +79,30 @@ class Injector:
         node, oracle = nodes[0], self._cluster.oracle
         if not node.up or len(oracle.risky | {node.id}) > self._allowed:
             return False
-        oracle.risky.add(node.id)
-        node.lost_data = True
+        self._lose_power(node, fault, fault.amount)
         self._crash(node, fault.seconds)
+        for partition in node.hosts:
+            oracle.quorum(partition)
+        return True
+
+    def _lose_power(self, node: Node, fault: Fault, kept: float) -> None:
+        """`kept`: which part of what was not flushed is found again."""
+        self._cluster.oracle.risky.add(node.id)
+        node.lost_data = True
         for host in node.hosts.values():
             disk = host.disk
-            kept = disk.flushed + round(fault.amount * (disk.end - disk.flushed))
-            disk.lose_power(kept, torn=fault.label == "DK")
-            disk.high_watermark = round(fault.amount * disk.high_watermark)
-            oracle.quorum(host.partition)
+            disk.lose_power(
+                disk.flushed + round(kept * (disk.end - disk.flushed)), torn=fault.label == "DK"
+            )
+            disk.high_watermark = round(kept * disk.high_watermark)
+
+    def _black_out(self, fault: Fault, nodes: list[Node]) -> bool:
+        """Every machine at once: committed records may be gone, but each partition must be led again."""
+        for number, node in enumerate(nodes, 1):
+            self._lose_power(node, fault, fault.amount * number % 1)
+        for node in nodes:
+            if node.up:
+                self._crash(node, fault.seconds * (1 + fault.amount * node.id % 1))
         return True
 
     def _forgive(self) -> None:
@@ -169,6 +188,29 @@ class Injector:
         self._cluster.end_session(nodes[0])
         return True
 
+    # What an operator asks
+
+    def _wish(self, fault: Fault, nodes: list[Node]) -> bool:
+        """Have the controller move replicas, or take a move back, or elect the preferred replica."""
+        records = [versioned.record for versioned in self._cluster.store.partitions.values()]
+        if not records:
+            return False
+        place = fault.amount * len(records)
+        return self._cluster.wish(self._request(fault.kind, records[int(place)], place % 1)) is not None
+
+    def _request(self, kind: str, record: PartitionRecord, chance: float) -> Request:
+        """As many replicas as before, or one more: the minimum ISR stays what it is."""
+        name = {"topic": record.topic, "partition": record.partition}
+        if kind == "elect the preferred":
+            return m.ElectLeadersRequest(partitions=[m.PartitionName(**name)])
+        if kind == "cancel a reassignment":
+            return m.AlterReassignmentsRequest(partitions=[m.PartitionReassignment(replicas=None, **name)])
+        dice = random.Random(chance)
+        everyone = sorted(self._cluster.nodes)
+        count = min(len(everyone), len(record.target) + dice.choice((0, 0, 0, 1, -1)))
+        target = dice.sample(everyone, max(count, record.min_insync_replicas))
+        return m.AlterReassignmentsRequest(partitions=[m.PartitionReassignment(replicas=target, **name)])
+
     def _move(self, fault: Fault, nodes: list[Node]) -> bool:
         """Move a leadership to another living member, as a planned election does."""
         store = self._cluster.store
@@ -199,6 +241,7 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "power off the next to join": Injector._lie_in_wait,
     "power off one after the next election": Injector._lie_in_wait,
     "power off": Injector._power_off,
+    "power off at once": Injector._black_out,
     "tear a write of": Injector._power_off,
     "pause": Injector._pause,
     "cut": Injector._cut,
@@ -211,4 +254,7 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "stop the store, as seen by": Injector._stop_store,
     "hang the disk of": Injector._hang,
     "move leadership from": Injector._move,
+    "reassign": Injector._wish,
+    "cancel a reassignment": Injector._wish,
+    "elect the preferred": Injector._wish,
 }

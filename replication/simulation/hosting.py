@@ -12,7 +12,7 @@ import attrs
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.errors import ErrorCode
-from ..core.types import CONSUMER
+from ..core.types import CONSUMER, PartitionId
 from .disk import Stored
 from .errors import require
 from .node import Host, LogJob, Node, ParkedFetch
@@ -42,6 +42,9 @@ class Hosting(World, ABC):
 
     @abstractmethod
     def transact(self, node: Node, write: Callable[[], object], done: Callable[[object], None]) -> None: ...
+
+    @abstractmethod
+    def retire(self, host: Host) -> None: ...
 
     @abstractmethod
     def store_isr(self, proposal: fx.ProposeIsr) -> ev.Event: ...
@@ -207,9 +210,15 @@ class Hosting(World, ABC):
                     ev.FetchFailed(fetch_offset=effect.fetch_offset, leader_epoch=effect.leader_epoch),
                 )
 
-        peer = target.hosts[host.partition]
-        self.send(node.id, target, partial(self.serve, peer, event, reply))
+        self.send(node.id, target, partial(self._serve_at, target, host.partition, event, reply))
         self.on(node, FETCH_TIMEOUT, late)
+
+    def _serve_at(
+        self, node: Node, partition: PartitionId, event: ev.Fetch, reply: Callable[[ev.Fetched], None]
+    ) -> None:
+        host = node.hosts.get(partition)
+        if host is not None:
+            self.serve(host, event, reply)
 
     def serve(self, host: Host, event: ev.Fetch, reply: Callable[[ev.Fetched], None]) -> None:
         """A fetch arrives; it is answered, or parked until there is news or it has waited enough."""
@@ -287,6 +296,9 @@ class Hosting(World, ABC):
     def _reply_delete_records(self, host: Host, effect: fx.ReplyDeleteRecords) -> None:
         self.requests.deletion_answered(host, effect)
 
+    def _retire(self, host: Host, effect: fx.Retire) -> None:
+        self.retire(host)
+
     def _role_changed(self, host: Host, effect: fx.RoleChanged) -> None:
         if self.trace.keep:
             self.note(f"{host.name} is {effect.role} of epoch {effect.leader_epoch}: {effect.reason}")
@@ -305,5 +317,6 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     fx.StopFetch: Hosting._stop_fetch,
     fx.ProposeIsr: Hosting._propose_isr,
     fx.ReadRecord: Hosting._read_record,
+    fx.Retire: Hosting._retire,
     fx.RoleChanged: Hosting._role_changed,
 }

@@ -241,6 +241,12 @@ class Oracle:
         require(disk.end >= flushed, "S15", f"{host.name} ends at {disk.end}, flushed to {flushed}")
         require(disk.torn is None, "S15", f"{host.name} has a torn batch at {disk.torn}")
 
+    def retired(self, host: Host) -> None:
+        """S17: no log is deleted of a node that is to have one, as long as what it holds may be needed."""
+        record = self._cluster.store.partitions[host.partition].record
+        counted = host.node.id in (*record.isr, *record.elr)
+        require(not counted, "S17", f"{host.name} is deleted, and counts as having everything: {record}")
+
     def quorum(self, partition: PartitionId) -> None:
         """S7 in its strong form: whoever may be elected cleanly has every committed record."""
         cluster, facts = self._cluster, self.partitions[partition]

@@ -13,7 +13,7 @@ from .settings import SESSION, Settings
 class Fault:
     """One thing that is done to the cluster at a time; what cannot be done then is left out.
 
-    `label` is one of `FAULTS`, or `EL` for a planned election; `nodes` are those that it befalls, `seconds` how
+    `label` is one of `FAULTS`, or `EL` for a planned election, or `RA` for a reassignment; `nodes` are those that it befalls, `seconds` how
     long it lasts, `amount` how much (its meaning depends on the kind).
     """
 
@@ -49,7 +49,21 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
         found.append(
             Fault(at=round(at, 3), label="EL", kind="move leadership from", nodes=(), amount=dice.random())
         )
-    return tuple(sorted(found, key=lambda fault: fault.at))
+    return tuple(sorted(found + _draw_wishes(seed, settings), key=lambda fault: fault.at))
+
+
+def _draw_wishes(seed: int, settings: Settings) -> list[Fault]:
+    """What an operator asks of the controller meanwhile: partitions moved elsewhere, and moves taken back."""
+    dice = random.Random(f"wishes {seed}")
+    found: list[Fault] = []
+    at = 4.0
+    while settings.reassignments > 0:
+        at += dice.choice((0.2, 1 / settings.reassignments, 6.0))
+        if at >= settings.storm:
+            break
+        kind = dice.choice(("reassign", "reassign", "reassign", "cancel a reassignment", "elect the preferred"))
+        found.append(Fault(at=round(at, 3), label="RA", kind=kind, nodes=(), amount=round(dice.random(), 6)))
+    return found
 
 
 _KINDS = {
@@ -61,7 +75,8 @@ _KINDS = {
         ("kill one after the next election", (0.3, 2.0)),
     ),
     "CR": (
-        ("power off", (0.3, 2.0, 8.0)),
+        *((("power off", (0.3, 2.0, 8.0)),) * 6),
+        ("power off at once", (0.3, 2.0)),
         ("power off the next to join", (0.3, 2.0)),
         ("power off one after the next election", (0.3, 2.0)),
     ),
@@ -85,7 +100,7 @@ def _draw_one(dice: random.Random, at: float, label: str, settings: Settings) ->
         nodes = everyone if dice.random() < 0.5 else tuple(n for n in everyone if dice.random() < 0.6)
     elif kind.startswith("cut") and label == "NP":
         nodes = tuple(dice.sample(everyone, 2))
-    elif kind.startswith("stop"):
+    elif kind.startswith("stop") or kind == "power off at once":
         nodes = everyone
     elif "the next" in kind:
         nodes = ()

@@ -11,7 +11,7 @@ from .errors import SimulationError
 
 FAULTS: Mapping[str, str] = {
     "CS": "a process is killed; what it wrote stays",
-    "CR": "a machine loses power, and with it any suffix of what was not flushed",
+    "CR": "a machine, or all of them, loses power, and with it any suffix of what was not flushed",
     "NP": "two nodes cannot reach each other, both ways or one way",
     "ML": "messages are lost, doubled, late and out of order",
     "CK": "a node's clock runs fast or slow, or jumps ahead",
@@ -46,7 +46,9 @@ class Settings:
 
     `faults` are labels of `FAULTS`; a probability that belongs to a label counts only if that is among them.
     `moves`: how often leadership is moved by hand, as a planned election does; `deletes`: how often the oldest
-    records of a partition are deleted; 0 for never.
+    records of a partition are deleted; `reassignments`: how often an operator moves replicas or asks for preferred
+    leaders; 0 for never. `rebalance`: after how many seconds the controller looks whether preferred replicas lead;
+    0 for never.
     """
 
     nodes: int = 3
@@ -56,6 +58,8 @@ class Settings:
     calm: float = 30.0
     fault_rate: float = 0.5
     moves: float = 0.3
+    reassignments: float = 0.1
+    rebalance: float = 5.0
     producers: int = 2
     in_flight: int = 1
     deletes: float = 0.0
@@ -96,6 +100,8 @@ class Settings:
             faults=tuple(label for label in FAULTS if dice.random() < 0.55),
             fault_rate=dice.choice((0.2, 0.5, 1.0, 1.5)),
             moves=dice.choice((0.0, 0.1, 0.3, 1.0, 3.0)),
+            reassignments=dice.choice((0.0, 0.0, 0.1, 0.3, 1.0)),
+            rebalance=dice.choice((0.0, 2.0, 5.0)),
             producers=dice.choice((1, 2)),
             in_flight=dice.choice((1, 1, 3, 5)),
             drop=dice.choice((0.0, 0.05, weak)),
