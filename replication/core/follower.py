@@ -79,12 +79,19 @@ class FollowerRole:
         elif event.diverging is not None:
             # Nothing else of such an answer is believed, least of all its high watermark (KAFKA-14704).
             self._cut(event.diverging, event.log_start_offset)
+        elif self._ends_before(event.log_start_offset):
+            self._truncate(event.log_start_offset, restart=True)
         elif event.batches:
             self._take(event)
         else:
             self._leader_high_watermark = event.high_watermark
             self._leader_log_start = event.log_start_offset
             self._learn()
+
+    def _ends_before(self, leader_log_start: int) -> bool:
+        """Whether we have what is not known to be committed, and the leader nothing left to compare it with."""
+        log = self._replica.log
+        return log.high_watermark < log.log_end_offset <= leader_log_start
 
     def _on_error(self, event: ev.Fetched) -> None:
         log = self._replica.log

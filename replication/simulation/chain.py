@@ -72,8 +72,10 @@ def _check_move(before: PartitionRecord, record: PartitionRecord) -> None:
         require(same, "S17", f"a move changes who is in sync: {record}, after {before}")
         require(set(record.replicas) - set(record.adding) == origin, "S17", f"{record}, after {before}")
         return
-    if not before.adding and not before.removing:
-        require(not left and set(record.replicas) == set(before.replicas), "S17", f"{record}, after {before}")
+    if not before.adding and not left:
+        # Another order of preference, which may also keep those that were to go.
+        require(set(record.replicas) == set(before.replicas), "S17", f"{record}, after {before}")
+        require(set(record.isr) == set(before.isr), "S17", f"{record}, after {before}")
         return
     require(list(record.replicas) == target, "S17", f"moved elsewhere than asked: {record}, after {before}")
     stay = set(before.isr) & set(target)

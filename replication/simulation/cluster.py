@@ -26,6 +26,10 @@ from .traps import ELECTION, Traps
 from .weather import Mishap
 
 
+UNSEEN = 10.0
+"""After so long a controller has either seen what the store holds or is none any more."""
+
+
 class Cluster(Hosting):
     """Nodes, store and oracle. `start` begins; the clients and the faults come from elsewhere."""
 
@@ -359,7 +363,12 @@ class Cluster(Hosting):
         if node.id in self.store.live:
             self.note(f"the session of node {node.id} ends")
             self.store.expire(node.id)
+            node.left = self.now
             self.store_changed()
+
+    def was_live(self, node: int) -> bool:
+        """Whether the store shows a node as alive, or did so until a moment ago: controllers see it later."""
+        return node in self.store.live or self.now - self.nodes[node].left < UNSEEN
 
     def stop_store(self, seconds: float) -> None:
         """Nobody reaches the store for so long; sessions that ran out meanwhile end when it is back."""

@@ -30,6 +30,8 @@ class PartitionFacts:
     written: set[str] = attrs.Factory(set)
     sequences: dict[tuple[int, int], int] = attrs.Factory(dict)
     latest: int = 0
+    begins: int = 0
+    """The greatest log start: a replica may still hold what others deleted, and other than it was there."""
     deleted: int = 0
     """Up to here somebody has been told that the records are gone."""
     forgot: bool = False
@@ -58,6 +60,8 @@ class PartitionFacts:
             earlier = self.lines[before.base_offset, before.leader_epoch]
         else:
             earlier = 0 if meta.base_offset == 0 else UNKNOWN_HISTORY
+        if 0 < meta.base_offset <= self.begins:
+            earlier = UNKNOWN_HISTORY
         content = earlier, meta.offset_count, batch.payload
         number = self._numbers.setdefault(content, len(self._numbers) + 1)
         key = meta.base_offset, meta.leader_epoch

@@ -1,4 +1,4 @@
-"""What must come true once faults stop: L1 to L7, L9 and L10."""
+"""What must come true once faults stop: L1 to L10."""
 
 from __future__ import annotations
 
@@ -20,8 +20,21 @@ def check_health(cluster: Cluster, producers: list[Producer], *, without: int | 
     for host in (h for node in cluster.nodes.values() if node.id != without for h in node.hosts.values()):
         require(len(host.parked) < 100, "L5", f"{host.name} keeps {len(host.parked)} fetches")
     if without is None:
+        _check_wishes(cluster)
         for producer in producers:
             _check_producer(cluster, producer)
+
+
+def _check_wishes(cluster: Cluster) -> None:
+    """L8: reassignments are over, their replicas are where they belong, and preferred replicas lead."""
+    records = [versioned.record for versioned in cluster.store.partitions.values()]
+    for record in records:
+        require(not record.reassigning, "L8", f"never finished: {record}")
+        holding = {node.id for node in cluster.nodes.values() if record.id in node.hosts}
+        require(holding == set(record.replicas), "L8", f"nodes {sorted(holding)} have a log of {record}")
+    for preferred in {record.replicas[0] for record in records} if cluster.settings.rebalance else ():
+        led = [record.leader == preferred for record in records if record.replicas[0] == preferred]
+        require(led.count(False) * 10 <= len(led), "L8", f"node {preferred} does not get its partitions back")
 
 
 def _check_producer(cluster: Cluster, producer: Producer) -> None:

@@ -66,6 +66,8 @@ class Node:
     incarnation: int = 0
     held: list[Callable[[], None]] = attrs.Factory(list)
     renewed: float = 0.0
+    left: float = float("-inf")
+    """When its last session ended."""
     seen: int = -1
     registered: int = 0
     """The revision of this process's registration: what was read before is of its predecessor."""

@@ -6,7 +6,7 @@ and of nothing else; `recheck` makes all of them anew from scratch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from ..core import effects as fx
@@ -44,7 +44,7 @@ class Oracle:
         self._since: dict[tuple[str, int, int], float] = {}
         """The clock of each leader when its epoch began."""
         self._proposals: set[tuple[str, int, int]] = set()
-        self._told: dict[tuple[PartitionId, int], LogInfo] = {}
+        self._told: dict[PartitionId, dict[int, LogInfo]] = {}
         self._at_end: dict[tuple[str, int, int, int], float] = {}
 
     # Around every step of a replica
@@ -206,6 +206,7 @@ class Oracle:
         replica, facts = host.replica, self.partitions[host.partition]
         assert replica is not None
         seen = replica.log.high_watermark
+        facts.begins = max(facts.begins, offset)
         require(offset <= seen, "S16", f"{host.name} deletes up to {offset}, its high watermark is {seen}")
         if not facts.unclean:
             held = facts.agreed(host.disk)
@@ -246,6 +247,7 @@ class Oracle:
         record = self._cluster.store.partitions[host.partition].record
         counted = host.node.id in (*record.isr, *record.elr)
         require(not counted, "S17", f"{host.name} is deleted, and counts as having everything: {record}")
+        self._starts.pop((host.name, host.node.process), None)
 
     def quorum(self, partition: PartitionId) -> None:
         """S7 in its strong form: whoever may be elected cleanly has every committed record."""
@@ -299,49 +301,45 @@ class Oracle:
             require(held == len(facts.committed), "S8", f"node {chosen.id} elected with {held}: {record}")
         self.let_go(record.id)
 
+    def telling(self, host: Host, info: LogInfo) -> None:
+        """S21: what a replica says of its log is so."""
+        flat = host.disk.flat
+        held = (flat[-1][0], host.disk.end) if host.disk.end > host.disk.start else (-1, host.disk.end)
+        require(info.completeness == held, "S21", f"{host.name} tells of {info}, and has {held}")
+
     def told(self, logs: Mapping[PartitionId, Mapping[int, LogInfo]]) -> None:
-        """A controller has heard what replicas say of their logs; it must be the truth as long as nobody leads."""
+        """A controller has heard what replicas say of their logs."""
         for partition, infos in logs.items():
-            for node, info in infos.items():
-                self._told[partition, node] = info
+            self._told.setdefault(partition, {}).update(infos)
 
     def _unclean(self, before: PartitionRecord, record: PartitionRecord) -> None:
         """S21: only by policy, or because all that were last known to be eligible are back: the best of them."""
         policy = self._cluster.store.topics[record.topic].config.unclean_leader_election
-        live, last_known = self._cluster.store.live, before.last_known_elr
-        resort = record.leader in last_known and live.keys() >= set(last_known)
-        require(
-            policy != "wait" or resort,
-            "S21",
-            f"nobody asked for an unclean election: {record}, after {before}",
-        )
-        if policy != "any":
-            self._most_complete(before, record, last_known if resort else before.replicas)
+        last_known = set(before.last_known_elr)
+        back = all(self._cluster.was_live(node) for node in last_known)
+        resort = record.leader in last_known and back
+        allowed = policy != "wait" or resort
+        require(allowed, "S21", f"nobody asked for an unclean election: {record}, after {before}")
+        infos = {
+            node: info
+            for node, info in self._told.get(record.id, {}).items()
+            if info.leader_epoch == before.leader_epoch
+        }
+        if resort and len(last_known) > 1 and last_known <= infos.keys():
+            self._has_most(record, {node: infos[node] for node in last_known})
+        elif policy == "most_complete" and not (resort and len(last_known) == 1):
+            self._has_most(record, infos)
+        elif policy == "wait":
+            require(len(last_known) == 1, "S21", f"{last_known} have not all told: {infos}, {before}")
         self.partitions[record.id].unclean = True
         self.unclean_elections += 1
 
-    def _most_complete(self, before: PartitionRecord, record: PartitionRecord, rivals: Iterable[int]) -> None:
-        """S21: none of those that have told of their logs has more, nor any of the last known eligible ones."""
-        rivals = [node for node in rivals if node in self._cluster.store.live]
-        if len(rivals) == 1:
-            return
-        chosen = self._completeness(record.id, record.leader)
-        for rival in rivals:
-            info = self._told.get((record.id, rival))
-            current = (
-                info is not None
-                and info.leader_epoch == before.leader_epoch
-                and info.incarnation == self._cluster.store.live[rival]
-            )
-            if current or rival in before.last_known_elr:
-                has = self._completeness(record.id, rival)
-                require(has <= chosen, "S21", f"{rival} has {has}, {record.leader} only {chosen}: {record}")
-
-    def _completeness(self, partition: PartitionId, node: int) -> tuple[int, int]:
-        host = self._cluster.nodes[node].hosts.get(partition)
-        if host is None or not host.disk.flat:
-            return -1, 0
-        return host.disk.flat[-1][0], host.disk.end
+    @staticmethod
+    def _has_most(record: PartitionRecord, infos: Mapping[int, LogInfo]) -> None:
+        chosen = infos.get(record.leader)
+        best = max((info.completeness for info in infos.values()), default=None)
+        most = chosen is not None and chosen.completeness == best
+        require(most, "S21", f"of {infos} the most complete was to lead: {record}")
 
     # Clients
 

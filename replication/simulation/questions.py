@@ -50,6 +50,9 @@ class LogQuestions:
             host = peer.hosts.get(partition)
             info = host.replica.log_info() if host is not None and host.replica is not None else None
             if info is not None and info.leader_epoch >= self._asked.leader_epochs[partition]:
+                assert host is not None
+                if info.leader_epoch == self._asked.leader_epochs[partition]:
+                    self._cluster.oracle.telling(host, info)
                 told[partition] = info
         self._cluster.send(peer.id, self._node, partial(self._take, peer.id, told))
 

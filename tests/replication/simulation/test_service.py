@@ -58,7 +58,7 @@ def test_the_mistake_is_found_made_short_and_replayed() -> None:
 
 
 def test_without_faults_the_mistake_does_not_show() -> None:
-    calm = Settings(faults=(), moves=0.0, topics=seats.Booking.topics)
+    calm = Settings(faults=(), moves=0.0, reassignments=0.0, topics=seats.Booking.topics)
     assert run_service(seats.HastyBooking(), 1, calm).result.violation is None
 
 
