@@ -359,7 +359,8 @@ class DiskLog(MaintainedLog):
                 f"{self.name} holds batches of leader epoch {later[-1].epoch}, later than {epoch}"
             )
         with self._device(f"cannot write the leader epochs of {self.name}"):
-            self._epochs.assign(epoch, start_offset)
+            # Retention may have gone past the start since this was asked for.
+            self._epochs.assign(epoch, max(start_offset, self._log_start_offset))
 
     def truncate(self, offset: int) -> None:
         self._check_writable()

@@ -79,9 +79,13 @@ def _check_move(before: PartitionRecord, record: PartitionRecord) -> None:
         return
     require(list(record.replicas) == target, "S17", f"moved elsewhere than asked: {record}, after {before}")
     stay = set(before.isr) & set(target)
-    require(set(record.isr) == stay, "S17", f"a move costs more than who is removed: {record}, after {before}")
+    require(
+        set(record.isr) == stay, "S17", f"a move costs more than who is removed: {record}, after {before}"
+    )
     missing = set(target) - stay
-    require(not missing & set(before.adding), "S17", f"{missing} have not caught up: {record}, after {before}")
+    require(
+        not missing & set(before.adding), "S17", f"{missing} have not caught up: {record}, after {before}"
+    )
     enough = not missing or len(stay) >= min(record.min_insync_replicas, len(target))
     require(enough, "S17", f"a move leaves too few in sync: {record}, after {before}")
 

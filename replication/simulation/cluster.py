@@ -25,7 +25,6 @@ from .store import Reading, Store
 from .traps import ELECTION, Traps
 from .weather import Mishap
 
-
 UNSEEN = 10.0
 """After so long a controller has either seen what the store holds or is none any more."""
 

@@ -58,6 +58,7 @@ class Disk:
             self.flat += [(meta.leader_epoch, batch.payload)] * meta.offset_count
 
     def assign(self, epoch: int, start: int) -> None:
+        start = max(start, self.start)  # retention may have gone past it since it was asked for
         if any(entry.epoch == epoch and entry.start_offset <= start for entry in self.epochs):
             return
         kept = [entry for entry in self.epochs if entry.epoch < epoch and entry.start_offset < start]

@@ -91,9 +91,7 @@ class Injector:
         node.lost_data = True
         for host in node.hosts.values():
             disk = host.disk
-            disk.lose_power(
-                disk.flushed + round(kept * (disk.end - disk.flushed)), torn=fault.label == "DK"
-            )
+            disk.lose_power(disk.flushed + round(kept * (disk.end - disk.flushed)), torn=fault.label == "DK")
             disk.high_watermark = round(kept * disk.high_watermark)
 
     def _black_out(self, fault: Fault, nodes: list[Node]) -> bool:

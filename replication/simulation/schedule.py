@@ -13,8 +13,8 @@ from .settings import SESSION, Settings
 class Fault:
     """One thing that is done to the cluster at a time; what cannot be done then is left out.
 
-    `label` is one of `FAULTS`, or `EL` for a planned election, or `RA` for a reassignment; `nodes` are those that it befalls, `seconds` how
-    long it lasts, `amount` how much (its meaning depends on the kind).
+    `label` is one of `FAULTS`, or `EL` for a planned election, or `RA` for a reassignment; `nodes` are those it
+    befalls, `seconds` how long it lasts, `amount` how much (its meaning depends on the kind).
     """
 
     at: float
@@ -61,7 +61,9 @@ def _draw_wishes(seed: int, settings: Settings) -> list[Fault]:
         at += dice.choice((0.2, 1 / settings.reassignments, 6.0))
         if at >= settings.storm:
             break
-        kind = dice.choice(("reassign", "reassign", "reassign", "cancel a reassignment", "elect the preferred"))
+        kind = dice.choice(
+            ("reassign", "reassign", "reassign", "cancel a reassignment", "elect the preferred")
+        )
         found.append(Fault(at=round(at, 3), label="RA", kind=kind, nodes=(), amount=round(dice.random(), 6)))
     return found
 
