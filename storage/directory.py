@@ -187,6 +187,11 @@ class LogDirectory:
         matches = (FOLDER_NAME.fullmatch(entry.name) for entry in os.scandir(self.path) if entry.is_dir())
         return sorted((match[1], int(match[2])) for match in matches if match)
 
+    def logs(self) -> list[tuple[PartitionKey, DiskLog]]:
+        """Those that are open, in order."""
+        with self._lock:
+            return sorted(self._logs.items(), key=lambda item: item[0])
+
     def open_log(
         self,
         topic: str,

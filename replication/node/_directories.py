@@ -25,6 +25,7 @@ from ...storage import (
 from ..core.types import PartitionId
 from ._found import Found, is_of_the_device
 from ._log_flusher import LogFlusher
+from ._log_keeper import LogKeeper, Progress
 from ._log_writer import LogWriter
 from .settings import NodeSettings
 
@@ -44,6 +45,13 @@ class Owner(Protocol):
     def log_failed(self, partition: PartitionId, error: StorageError) -> None: ...
 
     def went_offline(self, partitions: Collection[PartitionId], reason: str) -> None: ...
+
+    def high_watermark(self, partition: PartitionId) -> int | None:
+        """Called from other threads, too."""
+
+    def log_start_raised(self, partition: PartitionId) -> None: ...
+
+    def maintenance_failed(self, partition: PartitionId, error: StorageError) -> None: ...
 
     def high_watermarks(self, partitions: Collection[PartitionId]) -> Mapping[tuple[str, int], int]: ...
 
@@ -65,6 +73,13 @@ class Home:
             settings.flush_interval_ms,
             lambda partition, error: owner.log_failed(PartitionId(*partition), error),
             self._thread_died,
+        )
+        self.keeper = LogKeeper(
+            directory,
+            settings.log_maintenance_interval_ms,
+            settings.log_cleaner_io_max_bytes_per_second,
+            owner.high_watermark,
+            Progress(owner.log_start_raised, owner.maintenance_failed, self._thread_died),
         )
         self._seen = 0
         self._stalled_for = 0.0
@@ -116,6 +131,7 @@ class LogDirectories:
         self._settings = settings
         self._owner = owner
         self._homes: dict[PartitionId, Home] = {}
+        self._warned: set[PartitionId] = set()
         for home in self.all:
             for partition in found.held_by(home.directory):
                 self._settle_in(partition, home)
@@ -153,6 +169,7 @@ class LogDirectories:
         for home in self.all:
             home.writer.start()
             home.flusher.start()
+            home.keeper.start()
 
     def fall_silent(self) -> None:
         for home in self.all:
@@ -167,6 +184,15 @@ class LogDirectories:
             log.error("%s is offline on this node, the others go on: %s", partition, error)
             self.offline.add([partition])
             self._owner.went_offline([partition], str(error))
+
+    def maintenance_failed(self, partition: PartitionId, error: StorageError) -> None:
+        """What retention and compaction could not do is tried again, unless the device is broken."""
+        home = self._homes.get(partition)
+        if home is not None and isinstance(error, StorageBrokenError):
+            self.take_offline(home, str(error))
+        elif partition not in self._warned:
+            self._warned.add(partition)
+            log.warning("%s could not be maintained and is tried again now and then: %s", partition, error)
 
     def take_offline(self, home: Home, reason: str, *, keeps_all: bool = False) -> None:
         """Give a directory up until the next start. `keeps_all`: nothing that was written can have been lost."""
@@ -221,6 +247,7 @@ class LogDirectories:
         """Have all that was asked for done; threads that hang in the device are left behind."""
         for home in self.all:
             with trio.move_on_after(0.5) if home.is_stuck else trio.CancelScope():
+                await home.keeper.stop()
                 await home.writer.stop()
                 await home.flusher.stop()
 

@@ -20,6 +20,7 @@ from ...storage import (
 )
 from ..core.types import PartitionId
 from ..core.view import ClusterView
+from ._log_keeper import log_settings
 from ._registration import Evidence, Holdings, Remains
 from .settings import NodeSettings
 
@@ -169,7 +170,5 @@ def open_log(directory: LogDirectory, partition: PartitionId, view: ClusterView,
         *partition,
         create=create,
         topic_id=topic.topic_id if topic is not None else None,
-        settings=attrs.evolve(directory.settings, segment_bytes=topic.config.segment_bytes)
-        if topic is not None
-        else None,
+        settings=log_settings(directory.settings, topic.config) if topic is not None else None,
     )

@@ -14,9 +14,10 @@ from ...storage import Chunk, Log, StorageError
 from ...storage.batch import BatchInfo
 from ..core import effects as fx
 from ..core import events as ev
-from ..core.records import Versioned
+from ..core.records import TopicConfig, Versioned
 from ..core.replica import Replica, ReplicaSettings
 from ..core.types import BatchMeta, EpochEntry, PartitionId, ProducerEntry, SequencedBatch
+from ._log_keeper import log_settings
 from ._log_writer import AppendWork, CallWork, Lane, Work
 
 if TYPE_CHECKING:
@@ -167,6 +168,18 @@ class ReplicaHost:
                 lambda _: self.step(ev.LogStartAdvanced(log_start_offset=opened.log_start_offset)),
             )
         )
+
+    def configure(self, config: TopicConfig) -> None:
+        """The topic has other settings now."""
+        if self.home is None or self.lane.closed:
+            return
+        base = self.home.directory.settings
+
+        def configure() -> None:
+            if self.lane.log is not None:
+                self.lane.log.configure(log_settings(base, config))
+
+        self.submit(CallWork(self.lane, configure, lambda _: None))
 
     def log_start_raised(self) -> None:
         """Retention may have removed the oldest segments: tell the core where the log begins now."""

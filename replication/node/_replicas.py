@@ -77,6 +77,7 @@ class Replicas:
         self.replies = Replies(self.produces, self.fetches, self.deletions)
         self.store: StoreWriter
         self._core_settings = ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000)
+        self._configs: dict[str, TopicConfig] = {}
         self._woken: set[PartitionId] = set()
         self._alive: set[tuple[int, int, frozenset[PartitionId]]] = set()
         self.failure: NodeError | None = None
@@ -111,7 +112,20 @@ class Replicas:
         if liveness_changed:
             for partition, host in self.hosts.items():
                 host.step(ev.NodesChanged(live=view.live_for(partition)))
+        self._configure_logs(view)
         self.settle()
+
+    def _configure_logs(self, view: ClusterView) -> None:
+        """Have the logs go by what their topics' settings have become."""
+        changed = {
+            name: topic.config
+            for name, topic in view.topics.items()
+            if name in self._configs and self._configs[name] != topic.config
+        }
+        self._configs = {name: topic.config for name, topic in view.topics.items()}
+        for partition, host in self.hosts.items():
+            if partition.topic in changed:
+                host.configure(changed[partition.topic])
 
     def settle(self) -> None:
         """Look at the parked fetches of every partition that has news."""
@@ -150,6 +164,21 @@ class Replicas:
         if not self.directories.working:
             self._fail(f"no log directory works any more: {reason}")
         self.settle()
+
+    def high_watermark(self, partition: PartitionId) -> int | None:
+        """Of a replica that is in use; other threads may ask."""
+        host = self.hosts.get(partition)
+        return host.replica.log.high_watermark if host is not None and not host.lane.closed else None
+
+    def log_start_raised(self, partition: PartitionId) -> None:
+        """Retention has deleted the oldest segments."""
+        host = self.hosts.get(partition)
+        if host is not None:
+            host.log_start_raised()
+            self.settle()
+
+    def maintenance_failed(self, partition: PartitionId, error: StorageError) -> None:
+        self.directories.maintenance_failed(partition, error)
 
     def thread_died(self, error: Exception) -> None:
         """Nothing is written any more: the node must stop rather than live on without its logs."""

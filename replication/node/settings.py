@@ -51,6 +51,9 @@ class NodeSettings:
       whether and when leaderships go back to the preferred replicas, and how many may be elsewhere until then.
     secret_file: a file with the cluster's secret, the same for all nodes and clients; without it INSYNC_SECRET_FILE
       or INSYNC_SECRET of the environment. Peers that do not know it are refused.
+    log_maintenance_interval_ms: how often retention and compaction look for work (Kafka has two settings,
+      300,000 and 15,000).
+    log_cleaner_io_max_bytes_per_second: how much compaction may read and write; None: as much as it can.
     storage_stall_timeout_ms: a log directory that takes longer than this over one write is offline from then on.
       Half of a client's request timeout, so that what waits for it can still be answered by the next leader.
     allow_insecure: listen also beyond this machine without a secret or certificates.
@@ -80,6 +83,8 @@ class NodeSettings:
     fetch_max_bytes: int = attrs.field(default=55 << 20, validator=_positive)
     flush_interval_messages: int = attrs.field(default=NEVER, validator=_positive)
     flush_interval_ms: int = attrs.field(default=NEVER, validator=_positive)
+    log_maintenance_interval_ms: int = attrs.field(default=15000, validator=_positive)
+    log_cleaner_io_max_bytes_per_second: float | None = None
     storage_stall_timeout_ms: int = attrs.field(default=15000, validator=_positive)
 
     @property

@@ -1,0 +1,145 @@
+"""Retention in a running node: by a thread of the log directory, never above the high watermark."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import trio
+
+from insync.replication import Admin, Node
+from insync.replication.core.records import TopicConfig
+from insync.replication.core.types import PartitionId
+from insync.replication.node._log_keeper import LogKeeper, Progress, log_settings
+from insync.storage import Log, LogDirectory, LogSettings, StorageFullError
+
+from ...storage.building import SMALL, append, batch
+from .test_cluster import consume, produce, replicas_agree, settings, until
+
+SOON = {"log_maintenance_interval_ms": 30}
+
+
+async def starts(admin: Admin, topic: str) -> set[tuple[int, int]]:
+    """Log start of every replica, by node."""
+    return {
+        (report.node_id, replica.log_start_offset)
+        for report in await admin.describe_replicas([topic])
+        for replica in report.replicas
+    }
+
+
+async def test_old_segments_go_on_every_replica_and_readers_go_on(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(settings(tmp_path, n, **SOON))) for n in (1, 2)]
+        servers = [url for node in nodes for url in node.endpoints]
+        admin = await stack.enter_async_context(Admin(servers))
+        config = {"segment_bytes": 1024, "retention_bytes": 3000, "file_delete_delay_ms": 0}
+        await admin.create_topic("t", 1, 2, config=config)
+        for number in range(40):
+            await produce(servers, "t", [b"%03d" % number * 60])
+
+        first = 28
+        """Four records fill a segment, and three segments are the least that 3,000 bytes fit in."""
+
+        async def deleted() -> bool:
+            return await starts(admin, "t") == {(1, first), (2, first)}
+
+        await until(deleted)
+        await until(lambda: replicas_agree(admin, "t", 2))
+        values = await consume(servers, "t", 1, 40 - first)
+        assert values == [b"%03d" % number * 60 for number in range(first, 40)]
+        for number in (1, 2):
+            kept = sum(path.stat().st_size for path in (tmp_path / f"node-{number}" / "t-0").glob("*.log"))
+            assert 3000 <= kept < 3000 + 2 * 1024
+            checkpoint = (tmp_path / f"node-{number}" / "log-start-offset-checkpoint").read_text()
+            assert f"t 0 {first}" in checkpoint
+    async with Node(settings(tmp_path, 1, **SOON)) as one, Node(settings(tmp_path, 2, **SOON)):
+        assert await consume(one.endpoints, "t", 1, 40 - first) == values
+
+
+class Told:
+    """What a keeper tells, and the high watermark that it is told."""
+
+    def __init__(self, mark: int | None) -> None:
+        self.mark = mark
+        self.asked = 0
+        self.raised: list[PartitionId] = []
+        self.failed: list[str] = []
+        self.progress = Progress(
+            self.raised.append, lambda _, error: self.failed.append(str(error)), lambda error: None
+        )
+
+    def high_watermark(self, partition: PartitionId) -> int | None:
+        self.asked += 1
+        return self.mark
+
+
+@pytest.mark.parametrize(("mark", "most"), [(None, 0), (0, 0), (7, 7), (20, 20)])
+async def test_nothing_at_or_above_the_high_watermark_goes(
+    tmp_path: Path, mark: int | None, most: int
+) -> None:
+    directory = LogDirectory(
+        tmp_path, cluster_id="c", node_id=1, settings=attrs.evolve(SMALL, retention_bytes=0)
+    )
+    log = directory.open_log("t", 0, create=True)
+    for _ in range(20):
+        append(log, batch(1, size=400))
+    told = Told(mark)
+    keeper = LogKeeper(directory, 10, None, told.high_watermark, told.progress)
+    keeper.start()
+    with trio.fail_after(5):
+        while told.asked < 5:
+            await trio.lowlevel.checkpoint()
+        await keeper.stop()
+    assert log.log_start_offset <= most
+    assert (log.log_start_offset > 0) == (most > 0) == bool(told.raised)
+    directory.close()
+
+
+async def test_what_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = LogDirectory(tmp_path, cluster_id="c", node_id=1)
+    log = directory.open_log("t", 0, create=True)
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise StorageFullError("no room for a compaction")
+
+    monkeypatch.setattr(type(log), "maintain", fail)
+    told = Told(0)
+    keeper = LogKeeper(directory, 10, None, told.high_watermark, told.progress)
+    keeper.start()
+    with trio.fail_after(5):
+        while len(told.failed) < 3:
+            await trio.lowlevel.checkpoint()
+        await keeper.stop()
+    assert {*told.failed} == {"no room for a compaction"}
+    directory.close()
+
+
+def test_a_topic_has_its_own_settings_and_the_node_those_it_does_not_name() -> None:
+    base = LogSettings(flush_interval_messages=7, segment_bytes=4096)
+    found = log_settings(base, TopicConfig(retention_ms=5, cleanup_policy="compact", segment_bytes=2048))
+    assert (found.retention_ms, found.cleanup_policy, found.segment_bytes) == (5, "compact", 2048)
+    assert found.flush_interval_messages == 7
+    assert log_settings(base, TopicConfig(segment_bytes=1)) is base
+
+
+async def test_changed_settings_of_a_topic_reach_its_logs(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as node:
+        async with Admin(node.endpoints) as admin:
+            await admin.create_topic("t", 2, 1)
+            await admin.create_topic("u", 1, 1)
+        await produce(node.endpoints, "t", [b"x"] * 4)
+        await produce(node.endpoints, "u", [b"x"] * 4)
+        replicas = node._replicas
+        assert replicas is not None
+        topic = replicas.view.topics["t"]
+        changed = attrs.evolve(topic, config=attrs.evolve(topic.config, retention_ms=77))
+        replicas.apply(attrs.evolve(replicas.view, topics={**replicas.view.topics, "t": changed}))
+        logs: dict[PartitionId, Log] = {key: host.log for key, host in replicas.hosts.items() if host.log}
+        with trio.fail_after(5):
+            while {logs[PartitionId("t", n)].settings.retention_ms for n in (0, 1)} != {77}:
+                await trio.lowlevel.checkpoint()
+        assert logs[PartitionId("u", 0)].settings.retention_ms == topic.config.retention_ms
