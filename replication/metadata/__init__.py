@@ -1,4 +1,4 @@
-"""The metadata store: the interface, the memory and SQLite stores, and the registry that opens one by URL."""
+"""The metadata store: the interface, memory, SQLite and remote stores, the registry that opens one by URL."""
 
 from ._values import (
     Changed,
@@ -34,6 +34,8 @@ from .errors import (
 )
 from .memory import MemoryHub, MemoryStore
 from .registry import open_store
+from .remote import RemoteStore
+from .serving import serve_store
 from .sqlite import SqliteStore
 
 __all__ = [
@@ -67,6 +69,8 @@ __all__ = [
     "MemoryHub",
     "MemoryStore",
     "SqliteStore",
+    "RemoteStore",
+    "serve_store",
     # errors
     "MetadataError",
     "StoreUnavailableError",

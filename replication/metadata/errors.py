@@ -15,6 +15,10 @@ class StoreUnavailableError(MetadataError):
     """The store cannot be reached or is held by somebody else; nothing was read or written. Try again later."""
 
 
+class StoreLostError(StoreUnavailableError):
+    """The store was reached, and its answer was lost; inside stores only, which say `Unknown` of a transaction."""
+
+
 class StoreClosedError(MetadataError):
     """The handle was not entered yet, has been left already, or belongs to the parent of a forked process."""
 

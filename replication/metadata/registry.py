@@ -6,9 +6,12 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from urllib.parse import unquote, urlsplit
 
+from ...transport import Security, TransportError
+from ...transport.registry import resolve
 from .abc import MetadataStore
 from .errors import InvalidStoreUrlError, UnknownStoreSchemeError
 from .memory import MemoryHub, MemoryStore
+from .remote import RemoteStore
 from .sqlite import SqliteStore
 
 ENTRY_POINT_GROUP = "insync.metadata_stores"
@@ -17,11 +20,17 @@ ENTRY_POINT_GROUP = "insync.metadata_stores"
 StoreFactory = Callable[[str], MetadataStore]
 
 
-def open_store(url: str) -> MetadataStore:
+REMOTE = "remote+"
+"""What stands before a transport's scheme for a store that is served there."""
+
+
+def open_store(url: str, *, security: Security | None = None) -> MetadataStore:
     """Make the handle for a URL; enter it with `async with`. Nothing is opened yet.
 
     `memory://name` (one store for each name in this process; without a name, a store of its own),
-    `sqlite:///absolute/path`, or the scheme of an installed plugin.
+    `sqlite:///absolute/path`, `remote+tcp://host:port` (or any other transport) for a store that `serve_store` or
+    `insync store` serves there, or the scheme of an installed plugin. `security`: for remote stores, what to prove
+    to the server and to ask of it; without it what the environment names.
     Raises `UnknownStoreSchemeError` or `InvalidStoreUrlError`.
     """
     scheme, separator, _ = url.partition("://")
@@ -29,6 +38,8 @@ def open_store(url: str) -> MetadataStore:
         raise InvalidStoreUrlError(
             f"{url!r} is no store URL; write for example sqlite:///var/lib/app/meta.db"
         )
+    if scheme.startswith(REMOTE):
+        return _open_remote(url.removeprefix(REMOTE), security)
     if scheme in _BUILT_IN:
         return _BUILT_IN[scheme](url)
     plugins = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
@@ -39,12 +50,28 @@ def open_store(url: str) -> MetadataStore:
 
 def installed_schemes() -> tuple[str, ...]:
     """The schemes that `open_store` knows here, sorted."""
-    return tuple(sorted({*_BUILT_IN, *(point.name for point in entry_points(group=ENTRY_POINT_GROUP))}))
+    return tuple(
+        sorted(
+            {
+                *_BUILT_IN,
+                REMOTE + "TRANSPORT",
+                *(point.name for point in entry_points(group=ENTRY_POINT_GROUP)),
+            }
+        )
+    )
 
 
 def _load(point: EntryPoint) -> StoreFactory:
     factory: StoreFactory = point.load()
     return factory
+
+
+def _open_remote(url: str, security: Security | None) -> MetadataStore:
+    try:
+        resolve(url)
+    except (ValueError, TransportError) as error:
+        raise InvalidStoreUrlError(f"{REMOTE + url!r}: {error}") from error
+    return RemoteStore(url, security=security or Security.load())
 
 
 def _open_memory(url: str) -> MetadataStore:

@@ -89,7 +89,7 @@ class Node:
         settings = self.settings
         try:
             security = Security.load(secret_file=settings.secret_file, allow_insecure=settings.allow_insecure)
-            store = await stack.enter_async_context(open_store(settings.store))
+            store = await stack.enter_async_context(open_store(settings.store, security=security))
             self.cluster_id = await found_or_join(store, settings.cluster_id)
             found = await trio.to_thread.run_sync(Found.open_directories, settings, self.cluster_id)
             stack.push_async_callback(self._stop_logs, found)

@@ -6,7 +6,7 @@ import pytest
 
 from insync.replication.metadata.testing import CASES, Case
 
-from .benches import MemoryBench, SqliteBench
+from .benches import MemoryBench, RemoteBench, SqliteBench
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -19,3 +19,11 @@ async def test_memory(case: Case) -> None:
 @every_case
 async def test_sqlite(case: Case, tmp_path: Path) -> None:
     await case.run(SqliteBench(tmp_path))
+
+
+@every_case
+@pytest.mark.parametrize("url", ["tcp://127.0.0.1:0", "mem://stores/served"])
+async def test_remote(case: Case, url: str, tmp_path: Path) -> None:
+    bench = RemoteBench(tmp_path, url)
+    async with bench.serving():
+        await case.run(bench)

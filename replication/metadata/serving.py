@@ -1,0 +1,257 @@
+"""A metadata store served to other processes over any transport; `remote+SCHEME://` reaches it."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Awaitable, Callable
+
+import attrs
+import trio
+
+from ...transport import (
+    Connection,
+    Identity,
+    ProtocolError,
+    Request,
+    Security,
+    Serving,
+    serve,
+)
+from . import _remote_messages as m
+from ._transaction import check_timeout
+from .abc import MetadataStore, Session
+from .errors import (
+    InvalidTransactionError,
+    MetadataError,
+    SessionExpiredError,
+    StoreClosedError,
+    StoreCorruptError,
+    StoreVersionError,
+)
+
+_RETRY_SECONDS = 0.05
+_MOST_WATCHES = 1_000
+
+log = logging.getLogger("insync.metadata")
+
+
+async def serve_store(
+    store: MetadataStore,
+    url: str,
+    *,
+    identity: Identity | None = None,
+    security: Security | None = None,
+    task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    """Serve an open `store` at `url` until cancelled. Start it by `nursery.start`, which tells the real endpoints.
+
+    Sessions live while their owners renew them here, and end when this ends: who held one opens another. For data
+    that outlives this process let `store` be a `SqliteStore`.
+
+    Raises:
+      TransportError: As `insync.transport.serve`: the address is taken, or insecure.
+      OSError: The system refuses for another reason.
+      ValueError: The URL is malformed.
+    """
+    async with trio.open_nursery() as nursery:
+        server = _Server(store, nursery)
+        serving: Serving = await nursery.start(_listen, url, server, identity or Identity(), security)
+        task_status.started(serving)
+
+
+async def _listen(
+    url: str,
+    server: _Server,
+    identity: Identity,
+    security: Security | None,
+    *,
+    task_status: trio.TaskStatus[Serving],
+) -> None:
+    await serve(
+        url,
+        server.serve,
+        identity=identity,
+        security=security,
+        on_disconnect=server.disconnected,
+        task_status=task_status,
+    )
+
+
+@attrs.define(eq=False)
+class _Served:
+    """A session of a remote owner, and the session of the store behind it that stands for it."""
+
+    inner: Session
+    alive_until: float
+    over: bool = False
+
+    def renew(self) -> None:
+        self.alive_until = trio.current_time() + self.inner.timeout_ms / 1000
+
+
+@attrs.define(eq=False)
+class _Watched:
+    """A watch of a connection. Its task answers one request after the other."""
+
+    requests: trio.MemorySendChannel[Request]
+    scope: trio.CancelScope
+
+
+class _Server:
+    """Answers requests, each in a task of its own."""
+
+    def __init__(self, store: MetadataStore, nursery: trio.Nursery) -> None:
+        self._store = store
+        self._nursery = nursery
+        self._sessions: dict[bytes, _Served] = {}
+        self._watches: dict[tuple[Connection, int], _Watched] = {}
+        self._by_kind: dict[int, Callable[[Request], Awaitable[bytes]]] = {
+            m.Kind.GET: self._get,
+            m.Kind.LIST: self._list,
+            m.Kind.COMMIT: self._commit,
+            m.Kind.OPEN_SESSION: self._open_session,
+            m.Kind.RENEW_SESSION: self._renew_session,
+            m.Kind.CLOSE_SESSION: self._close_session,
+        }
+
+    def serve(self, request: Request) -> None:
+        request.payload.release()
+        answer = self._by_kind.get(request.kind)
+        if request.kind == m.Kind.WATCH:
+            self._watch(request)
+        elif answer is None:
+            request.fail(m.Failure.INVALID, f"a metadata store knows no request of kind {request.kind}")
+        else:
+            self._nursery.start_soon(self._answer, request, answer)
+
+    async def _answer(self, request: Request, answer: Callable[[Request], Awaitable[bytes]]) -> None:
+        # What the requester has given up must not take effect long after it has read what came of it.
+        with trio.CancelScope(deadline=request.deadline) as scope:
+            request.on_cancel(scope.cancel)
+            try:
+                request.reply(await answer(request))
+            except (MetadataError, ProtocolError) as error:
+                request.fail(_failure(error), str(error))
+
+    async def _get(self, request: Request) -> bytes:
+        return m.encode(m.Found.of_read(await self._store.get(m.decode(request.body, m.Key).text)))
+
+    async def _list(self, request: Request) -> bytes:
+        return m.encode(m.Found.of_listing(await self._store.list(m.decode(request.body, m.Key).text)))
+
+    async def _commit(self, request: Request) -> bytes:
+        asked = m.decode(request.body, m.Commit)
+        session = None if asked.session is None else self._session(asked.session).inner
+        outcome = await self._store.commit(
+            [each.compare() for each in asked.compares],
+            [each.operation() for each in asked.operations],
+            session=session,
+        )
+        return m.encode(m.Ended.of(outcome))
+
+    # sessions
+
+    def _session(self, handle: bytes) -> _Served:
+        served = self._sessions.get(handle)
+        if served is None or served.over or served.inner.expired.is_set():
+            raise SessionExpiredError(0 if served is None else served.inner.id)
+        return served
+
+    async def _open_session(self, request: Request) -> bytes:
+        timeout_ms = m.decode(request.body, m.OpenSession).timeout_ms
+        check_timeout(timeout_ms)
+        inner = await self._store.open_session(timeout_ms)
+        handle = os.urandom(16)
+        served = self._sessions[handle] = _Served(inner, 0.0)
+        served.renew()
+        self._nursery.start_soon(self._keep, handle, served)
+        return m.encode(m.Opened(inner.id, handle, inner.timeout_ms))
+
+    async def _renew_session(self, request: Request) -> bytes:
+        self._session(m.decode(request.body, m.Handle).handle).renew()
+        return b""
+
+    async def _close_session(self, request: Request) -> bytes:
+        handle = m.decode(request.body, m.Handle).handle
+        served = self._sessions.get(handle)
+        if served is not None:
+            await served.inner.close()
+        return b""
+
+    async def _keep(self, handle: bytes, served: _Served) -> None:
+        """End the session when nobody renews it; the store behind would keep it as long as this process runs."""
+        while not served.inner.expired.is_set():
+            with trio.move_on_at(served.alive_until):
+                await served.inner.expired.wait()
+            if trio.current_time() < served.alive_until or served.inner.expired.is_set():
+                continue
+            served.over = True
+            try:
+                await served.inner.close()
+            except MetadataError as error:
+                log.warning("session %d has expired, but cannot be ended yet: %s", served.inner.id, error)
+                await trio.sleep(_RETRY_SECONDS)
+        del self._sessions[handle]
+
+    # watches
+
+    def _watch(self, request: Request) -> None:
+        try:
+            asked = m.decode(request.body, m.WatchNext)
+        except ProtocolError as error:
+            request.fail(m.Failure.INVALID, str(error))
+            return
+        key = request.connection, asked.number
+        watched = self._watches.get(key)
+        if watched is None:
+            if sum(connection is request.connection for connection, _ in self._watches) >= _MOST_WATCHES:
+                request.fail(m.Failure.INVALID, f"a connection may watch {_MOST_WATCHES} prefixes")
+                return
+            send, receive = trio.open_memory_channel[Request](1)
+            watched = self._watches[key] = _Watched(send, trio.CancelScope())
+            self._nursery.start_soon(self._follow, key, asked.prefix, watched, receive)
+        # Who gives up waiting leaves the watch.
+        request.on_cancel(watched.scope.cancel)
+        try:
+            watched.requests.send_nowait(request)
+        except trio.WouldBlock:
+            request.fail(m.Failure.INVALID, "the former event of this watch is still being waited for")
+
+    async def _follow(
+        self,
+        key: tuple[Connection, int],
+        prefix: str,
+        watched: _Watched,
+        requests: trio.MemoryReceiveChannel[Request],
+    ) -> None:
+        request: Request | None = None
+        try:
+            with watched.scope:
+                async with self._store.watch(prefix) as watch:
+                    async for request in requests:
+                        request.reply(m.encode(m.Event.of(await watch.__anext__())))
+                        request = None
+        except MetadataError as error:
+            waiting = request or await requests.receive()
+            waiting.fail(_failure(error), str(error))
+        finally:
+            del self._watches[key]
+
+    def disconnected(self, connection: Connection) -> None:
+        for (of, _), watched in self._watches.items():
+            if of is connection:
+                watched.scope.cancel()
+
+
+def _failure(error: Exception) -> m.Failure:
+    match error:
+        case SessionExpiredError():
+            return m.Failure.SESSION_EXPIRED
+        case InvalidTransactionError() | ProtocolError():
+            return m.Failure.INVALID
+        case StoreCorruptError() | StoreVersionError():
+            return m.Failure.CORRUPT
+        case StoreClosedError():
+            return m.Failure.CLOSED
+    return m.Failure.UNAVAILABLE
