@@ -22,6 +22,7 @@ class NodeProcess:
     folder: Path
     process: subprocess.Popen[str]
     endpoint: str
+    store: str
 
     @classmethod
     def start(
@@ -54,7 +55,8 @@ class NodeProcess:
         if not line:
             process.wait()
             raise RuntimeError((folder / f"node-{node_id}.err").read_text())
-        return cls(node_id, folder, process, json.loads(line)["endpoints"][0])
+        ready = json.loads(line)
+        return cls(node_id, folder, process, ready["endpoints"][0], ready["store"])
 
     def kill(self) -> None:
         """As a crash does it."""

@@ -17,6 +17,7 @@ _COMMANDS = {
     "demo": "demo.command:demo",
     "up": "up:up",
     "node": "node:node",
+    "store": "store:store",
     "topic": "topic:app",
     "produce": "produce:produce",
     "consume": "consume:consume",

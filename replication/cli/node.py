@@ -27,6 +27,7 @@ def node(
     data_dir: tuple[Path, ...],
     store: str,
     listen: tuple[str, ...] = ("tcp://127.0.0.1:0",),
+    serve_store: str | None = None,
     cluster_id: str | None = None,
     rack: str | None = None,
     session_timeout_ms: int | None = None,
@@ -56,6 +57,8 @@ def node(
         URL of the metadata store, e.g. sqlite:///srv/meta.db (an absolute path).
     listen
         Where to listen; port 0 takes a free one. Give it several times for several addresses.
+    serve_store
+        Serve the store to other nodes here, e.g. tcp://10.0.0.1:9100; they use it by --store remote+tcp://10.0.0.1:9100.
     cluster_id
         Refuse to join any other cluster than this.
     rack
@@ -87,6 +90,7 @@ def node(
         "log_dirs": data_dir,
         "store": store,
         "listeners": listen,
+        "serve_store": serve_store,
         "cluster_id": cluster_id,
         "rack": rack or "",
         "session_timeout_ms": session_timeout_ms,
@@ -133,6 +137,7 @@ def _announce(node: Node, as_json: bool) -> None:
             "event": "ready",
             "node_id": node.node_id,
             "endpoints": list(node.endpoints),
+            "store": node.store_url,
             "cluster_id": node.cluster_id,
             "pid": os.getpid(),
         }

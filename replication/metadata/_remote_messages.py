@@ -58,7 +58,7 @@ class Failure(IntEnum):
     CLOSED = 5
 
 
-class _Message(msgspec.Struct, array_like=True, frozen=True):
+class _Message(msgspec.Struct, array_like=True):
     pass
 
 

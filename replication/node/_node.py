@@ -13,7 +13,8 @@ import trio
 
 from ...storage import StorageError
 from ...transport import Identity, Security, TransportError, serve
-from ..metadata import MetadataError, MetadataStore, open_store
+from ..metadata import MetadataError, MetadataStore, open_store, serve_store
+from ..metadata.registry import REMOTE
 from ._cluster_state import ClusterState, ViewReader
 from ._directories import Home, Offline
 from ._found import Found
@@ -36,6 +37,8 @@ class Node:
         async with Node(NodeSettings(node_id=1, data_dir="data", store="sqlite:///srv/meta.db")) as node:
             ...
 
+    `endpoints` are the URLs at which it is reached, `store_url` what other nodes may be given as their store.
+
     The body starts when the node is registered and serves. Leaving the block stops it cleanly. If it fails
     meanwhile the body is cancelled and the error raised.
 
@@ -50,6 +53,7 @@ class Node:
         self.cluster_id = ""
         self.incarnation = 0
         self.endpoints: list[str] = []
+        self.store_url = settings.store
         self._running: AsyncExitStack | None = None
         self._replicas: Replicas | None = None
         self._failed: NodeError | None = None
@@ -135,6 +139,8 @@ class Node:
             except (OSError, ValueError) as error:
                 raise NodeStartError(f"node {self.node_id} cannot listen on {url}: {error}") from error
             self.endpoints += listener.endpoints
+        if settings.serve_store is not None:
+            self.store_url = await _serve_store(store, settings.serve_store, identity, security, nursery)
         patience = session.timeout_ms / 1000 + 1
         state.oldest_revision = await registration.enter(session, self.endpoints, patience)
         self._registered = True
@@ -281,6 +287,17 @@ async def _serve(
         on_disconnect=handlers.disconnected,
         task_status=task_status,
     )
+
+
+async def _serve_store(
+    store: MetadataStore, url: str, identity: Identity, security: Security, nursery: trio.Nursery
+) -> str:
+    """Serve the store to other nodes; what they are to be given as theirs."""
+    try:
+        serving = await nursery.start(partial(serve_store, store, url, identity=identity, security=security))
+    except (OSError, ValueError) as error:
+        raise NodeStartError(f"the metadata store cannot be served at {url}: {error}") from error
+    return REMOTE + serving.endpoints[0]
 
 
 def _single(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -36,6 +36,7 @@ class NodeSettings:
       with the fewest; one that fails takes only its own partitions with it.
     store: URL of the metadata store that all nodes of the cluster share, e.g. `sqlite:///srv/insync/meta.db`.
     listeners: URLs to listen on; port 0 takes a free one. `Node.endpoints` tells what came of them.
+    serve_store: also serve the store to other nodes at this URL of a transport; they use it as `remote+URL`.
     cluster_id: refuse to join any other cluster; None joins (or founds) the one in the store.
     session_timeout_ms: how long a silent node counts as alive; None takes what suits the store (1,000, on
       ZooKeeper 6,000). Shorter than Kafka's 9,000: failover is fenced, so a false suspicion costs an election
@@ -64,6 +65,7 @@ class NodeSettings:
     log_dirs: tuple[str | Path, ...] = attrs.field(default=(), converter=_folders)
     store: str
     listeners: tuple[str, ...] = attrs.field(default=("tcp://127.0.0.1:0",), converter=tuple)
+    serve_store: str | None = None
     cluster_id: str | None = None
     rack: str = ""
     secret_file: str | Path | None = None

@@ -1,0 +1,61 @@
+"""`insync store`: serve one machine's metadata store to a cluster, until asked to stop."""
+
+from __future__ import annotations
+
+import json as json_
+import signal
+import sys
+from functools import partial
+from pathlib import Path
+
+from .clusters import Flag
+
+
+def store(
+    *,
+    path: Path,
+    listen: str = "tcp://127.0.0.1:0",
+    secret_file: Path | None = None,
+    allow_insecure: Flag = False,
+    json: Flag = False,
+) -> int:
+    """Serve a metadata store in a SQLite file to the nodes of a cluster, until SIGINT or SIGTERM.
+
+    For clusters of several machines without ZooKeeper. Nodes use the URL that the first line on standard output
+    names as their `--store`. While this process is away nothing is elected, but leaders go on; when it starts again
+    the nodes register anew.
+
+    Example: `insync store --path /srv/insync/meta.db --listen tcp://0.0.0.0:9100 --secret-file /etc/insync/secret`
+
+    Parameters
+    ----------
+    path
+        The SQLite file, made if absent; its folder must exist.
+    listen
+        Where to listen; port 0 takes a free one.
+    secret_file
+        File with the cluster's secret, the same in nodes and clients; else INSYNC_SECRET_FILE or INSYNC_SECRET.
+    allow_insecure
+        Listen also for other machines without a secret or certificates: only where nobody else is on the network.
+    json
+        Say on standard output in JSON where it serves.
+    """
+    from ...transport import Security
+    from ..metadata import SqliteStore, serve_store
+    from ..metadata.registry import REMOTE
+    from .running import run
+
+    security = Security.load(secret_file=secret_file, allow_insecure=allow_insecure)
+
+    async def main() -> None:
+        import trio
+
+        async with SqliteStore(path) as inner, trio.open_nursery() as nursery:
+            serving = await nursery.start(partial(serve_store, inner, listen, security=security))
+            url = REMOTE + serving.endpoints[0]
+            print(json_.dumps({"store": url}) if json else f"serving {path} as {url}")
+            sys.stdout.flush()
+            await trio.sleep_forever()
+
+    status = run(main)
+    return 0 if status == 128 + signal.SIGTERM else status

@@ -1,0 +1,211 @@
+"""A served store between processes: its users killed and stopped, its server killed and started again."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import attrs
+import pytest
+import trio
+
+from insync.replication import Admin, Consumer, Producer
+from insync.replication.metadata import (
+    Committed,
+    Conflict,
+    Exists,
+    MetadataStore,
+    Put,
+    RemoteStore,
+    Resync,
+    SessionExpiredError,
+    StoreUnavailableError,
+    Watch,
+    open_store,
+)
+from tests.processes import NodeProcess
+
+from .children import Family
+
+TIMEOUT_MS = 500
+GRACE_SECONDS = 0.3
+
+
+@attrs.define(eq=False)
+class StoreServer:
+    """`insync store`, as users run it; it keeps its address over a restart."""
+
+    folder: Path
+    listen: str = "tcp://127.0.0.1:0"
+    url: str = ""
+    process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "insync.replication.cli", "store", "--json"]
+        self.process = subprocess.Popen(
+            [*command, "--path", str(self.folder / "meta.db"), "--listen", self.listen],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.url = json.loads(self.process.stdout.readline())["store"]
+        self.listen = self.url.removeprefix("remote+")
+
+    def end(self, how: signal.Signals = signal.SIGKILL) -> int:
+        assert self.process is not None
+        self.process.send_signal(how)
+        status = self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[StoreServer]:
+    server = StoreServer(tmp_path)
+    server.start()
+    yield server
+    if server.process is not None and server.process.poll() is None:
+        server.end()
+
+
+@pytest.fixture
+def family(server: StoreServer) -> Iterator[Family]:
+    family = Family(server.url)
+    yield family
+    family.end()
+
+
+@asynccontextmanager
+async def watching(family: Family) -> AsyncIterator[tuple[MetadataStore, Watch]]:
+    async with open_store(family.url) as store, store.watch("node/") as watch:
+        await watch.__anext__()
+        yield store, watch
+
+
+async def gone_after(store: MetadataStore, watch: Watch, began: float) -> float:
+    """Seconds from `began` until a watch event showed that no node is left."""
+    with trio.fail_after(5):
+        while (await store.list("node/")).entries:
+            await watch.__anext__()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+async def test_session_of_a_dead_process_ends_in_time(family: Family, how: signal.Signals) -> None:
+    child = await family.child()
+    async with watching(family) as (store, watch):
+        await child.ask(f"hold {TIMEOUT_MS} node/1")
+        assert (await store.get("node/1")).entry is not None
+        child.process.send_signal(how)
+        took = await gone_after(store, watch, time.monotonic())
+        assert TIMEOUT_MS / 1000 * 0.5 < took < TIMEOUT_MS / 1000 + GRACE_SECONDS
+        assert await store.commit([Exists("node/1")], []) == Conflict("node/1")
+
+
+async def test_continued_process_learns_that_its_session_is_over(family: Family) -> None:
+    child = await family.child()
+    async with watching(family) as (store, watch):
+        await child.ask(f"hold {TIMEOUT_MS} node/1")
+        child.process.send_signal(signal.SIGSTOP)
+        await gone_after(store, watch, time.monotonic())
+        child.process.send_signal(signal.SIGCONT)
+        assert await child.ask("fence zombie") == "expired"
+        assert await child.ask("learn") == "learned"
+        assert (await store.get("zombie")).entry is None
+
+
+async def test_writers_of_several_processes_lose_no_update(family: Family) -> None:
+    async with open_store(family.url) as store:
+        await store.commit([], [Put("counter", b"0")])
+        children = [await family.child() for _ in range(3)]
+        for child in children:
+            child.tell("count 40")
+        assert [await child.answer() for child in children] == ["counted"] * 3
+        entry = (await store.get("counter")).entry
+        assert entry is not None
+        assert (entry.value, entry.version) == (b"120", 121)
+
+
+async def test_server_that_is_killed_ends_sessions_and_loses_nothing_else(server: StoreServer) -> None:
+    async with open_store(server.url) as store, store.watch("") as watch:
+        session = await store.open_session(TIMEOUT_MS)
+        await store.commit([], [Put("e", b"", ephemeral=True), Put("p", b"kept")], session=session)
+        server.end()
+        with pytest.raises(StoreUnavailableError):
+            await store.get("p")
+        with trio.fail_after(5):
+            await session.expired.wait()
+        await trio.to_thread.run_sync(server.start)
+        with trio.fail_after(10):
+            while not isinstance(await watch.__anext__(), Resync):
+                pass
+            while "e" in (await store.list("")).entries:
+                await watch.__anext__()
+        entry = (await store.get("p")).entry
+        assert entry is not None and entry.value == b"kept"
+        with pytest.raises(SessionExpiredError):
+            await store.commit([], [Put("zombie", b"")], session=session)
+        again = await store.open_session(TIMEOUT_MS)
+        done = await store.commit([], [Put("e", b"", ephemeral=True)], session=again)
+        assert isinstance(done, Committed)
+
+
+async def test_server_that_stands_still_ends_sessions_on_both_sides(server: StoreServer) -> None:
+    async with open_store(server.url) as store:
+        session = await store.open_session(TIMEOUT_MS)
+        await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
+        assert server.process is not None
+        server.process.send_signal(signal.SIGSTOP)
+        began = trio.current_time()
+        with trio.fail_after(5):
+            await session.expired.wait()
+        assert trio.current_time() - began < 2 * TIMEOUT_MS / 1000
+        server.process.send_signal(signal.SIGCONT)
+        with trio.fail_after(5):
+            async with store.watch("e") as watch:
+                while (await store.get("e")).entry is not None:
+                    await watch.__anext__()
+
+
+async def test_server_that_is_not_there_is_named() -> None:
+    store = RemoteStore("tcp://127.0.0.1:1", connect_seconds=0.2)
+    with pytest.raises(StoreUnavailableError, match=r"tcp://127\.0\.0\.1:1 cannot be reached"):
+        await store.__aenter__()
+
+
+async def test_nodes_share_the_store_of_one_of_them(tmp_path: Path) -> None:
+    """Two nodes know only the address at which the first one serves its store; one of them dies."""
+    nodes = [NodeProcess.start(1, tmp_path, "--serve-store", "tcp://127.0.0.1:0")]
+    try:
+        store = nodes[0].store
+        assert store.startswith("remote+tcp://127.0.0.1:")
+        nodes += [NodeProcess.start(number, tmp_path, store=store) for number in (2, 3)]
+        servers = [node.endpoint for node in nodes]
+        async with Admin(servers) as admin:
+            await admin.create_topic("t", 3, 3)
+        async with Producer(servers, delivery_timeout_ms=30_000) as producer:
+            await (await producer.send_many("t", [b"%d" % number for number in range(300)])).wait()
+            nodes[2].kill()
+            await (await producer.send_many("t", [b"%d" % number for number in range(300, 600)])).wait()
+        found: list[int] = []
+        async with Consumer(servers[:2], auto_offset_reset="earliest") as consumer:
+            await consumer.assign_topic("t")
+            with trio.fail_after(30):
+                while len(found) < 600:
+                    found += [int(record.value or b"") for record in await consumer.poll(timeout_ms=200)]
+        assert sorted(found) == list(range(600))
+        assert nodes[1].stop() == 0
+        assert nodes[0].stop() == 0
+    finally:
+        for node in nodes:
+            if node.process.poll() is None:
+                node.kill()
+
+
+def test_server_stops_when_asked(server: StoreServer) -> None:
+    assert server.end(signal.SIGTERM) == 0
