@@ -177,6 +177,7 @@ int isr_batch_slice_file(int fd, const isr_segment *segment, int64_t offset, int
     out->start_position = start.position;
     out->start_offset = start.offset;
     out->stop_position = stop.position;
-    out->stop_offset = stop.offset;
+    /* The next batch may begin behind offsets that compaction took away. */
+    out->stop_offset = stop.offset > limit_offset && stop.position > start.position ? limit_offset : stop.offset;
     return reason;
 }

@@ -28,7 +28,7 @@ typedef struct {
     int64_t start_position;
     int64_t start_offset;     /* base of the batch there */
     int64_t stop_position;
-    int64_t stop_offset;      /* of what follows */
+    int64_t stop_offset;      /* where to read on: base of what follows, at most the limit */
 } isr_slice;
 
 /* The whole batches from the one that holds `offset` to the last that ends at or below limit_offset, at most

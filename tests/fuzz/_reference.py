@@ -288,7 +288,8 @@ def slice_of(
             break
         taken.append(batch)
     first = rest[0]
-    end = taken[-1] if taken else None
-    if end is None:
+    if not taken:
         return first.position, first.base_offset, first.position, first.base_offset
-    return first.position, first.base_offset, end.position + end.size_bytes, end.next_offset
+    end, after = taken[-1], rest[len(taken) :]
+    stop = min(limit, after[0].base_offset) if after else end.next_offset
+    return first.position, first.base_offset, end.position + end.size_bytes, stop
