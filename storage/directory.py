@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 import threading
 import uuid
 from base64 import urlsafe_b64encode
@@ -46,6 +47,8 @@ RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
 PARTITION_METADATA = "partition.metadata"
+
+DELETED_SUFFIX = "-delete"
 
 VERIFY_ON_OPEN_BYTES = 256 << 20
 MANY_LOGS = 32
@@ -255,6 +258,45 @@ class LogDirectory:
         if topic_id is not None:
             self._check_topic_id(folder, topic_id)
         return folder
+
+    def delete_log(self, topic: str, partition: int) -> None:
+        """Close a partition's log and rename its folder, so that nobody takes it for one, now or after a crash.
+
+        What it takes up is given back by `remove_deleted_logs`. Nothing else may be under way in the log.
+
+        Raises StorageError if the device refuses.
+        """
+        key = (topic, partition)
+        with self._lock:
+            self._check_open()
+            log = self._logs.pop(key, None)
+            if log is not None:
+                log.close(clean=False)
+            folder = self.path / f"{topic}-{partition}"
+            # Kafka's form, and like there the name is cut so that it stays a legal one.
+            aside = self.path / f"{topic[:200]}-{partition}.{uuid.uuid4().hex}{DELETED_SUFFIX}"
+            try:
+                if folder.is_dir():
+                    folder.rename(aside)
+                    fsync_folder(self.path)
+                self._forget(key)
+            except OSError as error:
+                raise storage_error(error, f"cannot delete {folder}") from error
+
+    def remove_deleted_logs(self) -> int:
+        """Remove what `delete_log` has renamed, also before a crash; returns the number of folders. May take long.
+
+        Raises StorageError if the device refuses.
+        """
+        folders = [entry for entry in self.path.iterdir() if entry.name.endswith(DELETED_SUFFIX)]
+        for folder in folders:
+            try:
+                shutil.rmtree(folder)
+            except FileNotFoundError:
+                continue  # another thread is at it, too
+            except OSError as error:
+                raise storage_error(error, f"cannot remove {folder}") from error
+        return len(folders)
 
     def _forget(self, key: PartitionKey) -> None:
         """A folder of that name may have been moved away: what is remembered will not be true of a new one."""

@@ -19,6 +19,7 @@ _COMMANDS = {
     "node": "node:node",
     "store": "store:store",
     "topic": "topic:app",
+    "config": "config:app",
     "produce": "produce:produce",
     "consume": "consume:consume",
     "status": "status:status",

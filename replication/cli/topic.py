@@ -1,4 +1,4 @@
-"""`insync topic`: create, list and describe topics."""
+"""`insync topic`: create, list, describe, grow and delete topics, and delete their oldest records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..core.messages import FollowerInfo, PartitionInfo, ReplicaInfo, TopicInfo
     from ..core.types import Value
 
-app = App(name="topic", help="Create, list and describe topics.", help_format="markdown")
+app = App(name="topic", help="Create, list, describe, change and delete topics.", help_format="markdown")
 
 _AtLeastOne = Parameter(validator=validators.Number(gte=1))
 
@@ -45,12 +45,11 @@ def create(
     replication_factor
         How many nodes hold a copy of each partition.
     config
-        A setting of the topic as name=value, repeatable: min_insync_replicas, unclean_leader_election,
-        max_message_bytes, segment_bytes.
+        A setting of the topic as name=value, repeatable; `insync config` shows all of a topic and changes them.
     """
     from .running import run
 
-    settings = dict(_setting(each) for each in config)
+    settings = dict(setting(each) for each in config)
 
     async def create_it() -> None:
         from ..client import Admin
@@ -112,6 +111,65 @@ def describe(name: str, /, *, servers: Servers = "", json: Json = False) -> int:
     return run(describe_it)
 
 
+@app.command
+def delete(name: str, /, *, yes: bool = False, servers: Servers = "", json: Json = False) -> int:
+    """Delete a topic with all its records, for good and on all nodes.
+
+    Example: `insync topic delete orders --yes`
+
+    Parameters
+    ----------
+    yes
+        Really; without it nothing is deleted.
+    """
+    from .running import run
+
+    if not yes:
+        raise UsageError(f"this deletes topic {name} with all its records for good: say --yes if you mean it")
+
+    async def delete_it() -> None:
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            await admin.delete_topic(name)
+        print_json({"topic": name, "deleted": True}) if json else print(f"deleted topic {name}")
+
+    return run(delete_it)
+
+
+@app.command
+def grow(
+    name: str,
+    /,
+    *,
+    partitions: Annotated[int, _AtLeastOne],
+    servers: Servers = "",
+    json: Json = False,
+) -> int:
+    """Give a topic more partitions. Keys belong to other partitions from then on; no record moves.
+
+    Example: `insync topic grow orders --partitions 12`
+
+    Parameters
+    ----------
+    partitions
+        How many there are to be in all; never fewer than there are.
+    """
+    from .running import run
+
+    async def grow_it() -> None:
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            await admin.create_partitions(name, partitions)
+        if json:
+            print_json({"topic": name, "partitions": partitions})
+        else:
+            print(f"topic {name} has {partitions} partitions")
+
+    return run(grow_it)
+
+
 @app.command(name="delete-records")
 def delete_records(
     name: str,
@@ -164,10 +222,10 @@ def _first_offset(text: str) -> tuple[int, int]:
     return int(partition), int(offset)
 
 
-def _setting(text: str) -> tuple[str, Value]:
+def setting(text: str) -> tuple[str, Value]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"--config {text}: write it as name=value, e.g. --config min_insync_replicas=2")
+        raise UsageError(f"{text}: write a setting as name=value, e.g. min_insync_replicas=2")
     return name, value
 
 

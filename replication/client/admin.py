@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -29,6 +29,11 @@ __all__ = [
     "TopicInfo",
 ]
 
+_KINDS: dict[type, m.Kind] = {
+    m.DeleteTopicRequest: m.Kind.DELETE_TOPIC,
+    m.CreatePartitionsRequest: m.Kind.CREATE_PARTITIONS,
+    m.AlterConfigRequest: m.Kind.ALTER_CONFIG,
+}
 _RETRIED = (ErrorCode.NOT_CONTROLLER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 
 
@@ -118,6 +123,52 @@ class Admin(Client):
             f"topic {name!r}: not created within request_timeout_ms={self._settings.request_timeout_ms}; "
             f"last: {creation.error}; look with `insync topic list` before trying again"
         ) from creation.error
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records, for good. A topic of the same name may be created at once.
+
+        Comes back when every node that can be reached knows of it; logs are removed after that.
+
+        Raises:
+          UnknownTopicError: There is none of that name.
+          RequestTimeoutError: No controller answered in time; the topic may be deleted all the same.
+        """
+        (topic,) = await self.describe_topics([name])
+        await self._change(m.DeleteTopicRequest(name=name, topic_id=topic.topic_id), f"topic {name!r}")
+        await self._everywhere(name, lambda found: found.topic_id != topic.topic_id)
+
+    async def create_partitions(self, name: str, partitions: int) -> None:
+        """Give a topic more partitions: `partitions` in all. Keys then belong to other partitions than before.
+
+        Raises:
+          UnknownTopicError, InvalidPartitionsError (fewer than there are), InvalidReplicationFactorError: So it is.
+          RequestTimeoutError: No controller answered in time.
+        """
+        request = m.CreatePartitionsRequest(name=name, partitions=partitions)
+        await self._change(request, f"topic {name!r}")
+        await self._everywhere(name, lambda found: len(found.partitions) >= partitions)
+
+    async def alter_config(
+        self, name: str, config: Mapping[str, Value] | None = None, *, reset: Iterable[str] = ()
+    ) -> None:
+        """Change settings of a topic; the others stay. `reset` names those to be as by default again.
+
+        Raises:
+          UnknownTopicError, InvalidConfigError: So it is.
+          RequestTimeoutError: No controller answered in time.
+        """
+        request = m.AlterConfigRequest(name=name, config=dict(config or {}), reset=list(reset))
+        changed = await self._change(request, f"topic {name!r}")
+        await self._everywhere(name, lambda found: found.config == changed.config)
+
+    async def describe_config(self, name: str) -> dict[str, Value]:
+        """All settings of a topic.
+
+        Raises:
+          UnknownTopicError: There is none of that name.
+        """
+        (topic,) = await self.describe_topics([name])
+        return dict(topic.config)
 
     async def delete_records(
         self, offsets: Mapping[tuple[str, int], int], *, timeout_ms: int | None = None
@@ -221,15 +272,43 @@ class Admin(Client):
             m.Kind.METADATA, m.MetadataRequest(topics=topics), timeout=self._timeout
         )
 
+    async def _change(self, request: object, thing: str) -> m.TopicChanged:
+        """Have the controller grant a wish that is the same when it is granted twice."""
+        self._check_open()
+        kind = _KINDS[type(request)]
+        last: ClientError | None = None
+        with trio.move_on_after(self._timeout):
+            attempt = 0
+            while True:
+                attempt += 1
+                try:
+                    answer: m.TopicChanged = await self._cluster.ask(kind, request, timeout=self._timeout)
+                except ClientError as error:
+                    last = error
+                else:
+                    if answer.error == ErrorCode.NONE:
+                        return answer
+                    last = error_for(answer.error, thing, answer.message)
+                    if answer.error not in _RETRIED:
+                        raise last
+                await trio.sleep(self._cluster.quick_backoff(attempt))
+        raise RequestTimeoutError(
+            f"{thing}: not done within request_timeout_ms={self._settings.request_timeout_ms}; last: {last}; "
+            "look with `insync topic describe` before trying again"
+        ) from last
+
     async def _spread(self, name: str) -> None:
         """Wait until every node that answers tells of the topic, so that nobody is told that it is unknown."""
+        await self._everywhere(name, lambda topic: topic.error == ErrorCode.NONE)
+
+    async def _everywhere(self, name: str, holds: Callable[[TopicInfo], bool]) -> None:
         nodes = await self._metadata([])
         self._cluster.nodes = {node.node_id: node for node in nodes.nodes}
         async with trio.open_nursery() as nursery:
             for node in nodes.nodes:
-                nursery.start_soon(self._until_known, node.node_id, name)
+                nursery.start_soon(self._until, node.node_id, name, holds)
 
-    async def _until_known(self, node_id: int, name: str) -> None:
+    async def _until(self, node_id: int, name: str, holds: Callable[[TopicInfo], bool]) -> None:
         request = m.MetadataRequest(topics=[name])
         with trio.move_on_after(min(5.0, self._timeout / 2)):
             while True:
@@ -237,7 +316,7 @@ class Admin(Client):
                     answer = await self._cluster.ask(m.Kind.METADATA, request, timeout=2.0, node_id=node_id)
                 except TransportError:
                     return
-                if all(topic.error == ErrorCode.NONE for topic in answer.topics):
+                if all(map(holds, answer.topics)):
                     return
                 await trio.sleep(self._cluster.quick_backoff(1))
 

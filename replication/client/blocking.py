@@ -405,6 +405,24 @@ class BlockingAdmin(_Blocking[Admin]):
             lambda: self._client.create_topic(name, partitions, replication_factor, config)
         )
 
+    def delete_topic(self, name: str) -> None:
+        """See `Admin.delete_topic`."""
+        self._portal.call(lambda: self._client.delete_topic(name))
+
+    def create_partitions(self, name: str, partitions: int) -> None:
+        """See `Admin.create_partitions`."""
+        self._portal.call(lambda: self._client.create_partitions(name, partitions))
+
+    def alter_config(
+        self, name: str, config: Mapping[str, Value] | None = None, *, reset: Iterable[str] = ()
+    ) -> None:
+        """See `Admin.alter_config`."""
+        self._portal.call(lambda: self._client.alter_config(name, config, reset=reset))
+
+    def describe_config(self, name: str) -> dict[str, Value]:
+        """See `Admin.describe_config`."""
+        return self._portal.call(lambda: self._client.describe_config(name))
+
     def delete_records(
         self, offsets: Mapping[tuple[str, int], int], *, timeout_ms: int | None = None
     ) -> dict[tuple[str, int], int]:

@@ -272,6 +272,12 @@ class OffsetNotAvailableError(ServerError):
     code = ErrorCode.OFFSET_NOT_AVAILABLE
 
 
+class InconsistentTopicIdError(ServerError):
+    """The node knows another topic of the same name: one of the two was deleted."""
+
+    code = ErrorCode.INCONSISTENT_TOPIC_ID
+
+
 class InvalidRecordError(ServerError):
     """The node refuses the batch."""
 
@@ -316,6 +322,7 @@ _REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.FENCED_LEADER_EPOCH: "try again; leadership has moved",
     ErrorCode.UNKNOWN_LEADER_EPOCH: "try again; the node is behind",
     ErrorCode.OFFSET_NOT_AVAILABLE: "try again; the new leader is catching up",
+    ErrorCode.INCONSISTENT_TOPIC_ID: "try again; the node is behind",
     ErrorCode.INVALID_RECORD: "the record breaks a rule of the topic",
 }
 

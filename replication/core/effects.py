@@ -118,6 +118,7 @@ class FetchNext:
     last_fetched_epoch: int
     log_start_offset: int
     high_watermark: int
+    topic_id: str = ""
     delayed: bool = False
 
 

@@ -40,6 +40,7 @@ class ErrorCode(enum.IntEnum):
     ELECTION_NOT_NEEDED = 84
     NO_REASSIGNMENT_IN_PROGRESS = 85
     INVALID_RECORD = 87
+    INCONSISTENT_TOPIC_ID = 103
 
     @property
     def retriable(self) -> bool:
@@ -54,6 +55,7 @@ class ErrorCode(enum.IntEnum):
 
 _RETRIABLE = frozenset(
     {
+        ErrorCode.INCONSISTENT_TOPIC_ID,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         ErrorCode.LEADER_NOT_AVAILABLE,
         ErrorCode.NOT_LEADER_OR_FOLLOWER,

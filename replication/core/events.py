@@ -40,6 +40,11 @@ class RecordChanged:
 
 
 @attrs.frozen(kw_only=True, slots=True)
+class TopicDeleted:
+    """The store has no such topic any more, or another of the same name: this replica is of neither."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
 class NodesChanged:
     """The living nodes and their incarnations, as the store has them now."""
 
@@ -109,7 +114,7 @@ class Fetch:
 
     Asked again under the same id when a parked request is looked at again. `high_watermark` is the one that
     the follower knows, so that news of a greater one is never lost with an answer (KIP-1166); `log_start_offset`
-    where its log begins, on its disk.
+    where its log begins, on its disk; `topic_id` which topic of that name is meant (KIP-516), empty if unsaid.
     """
 
     request_id: int
@@ -120,6 +125,7 @@ class Fetch:
     last_fetched_epoch: int
     high_watermark: int = -1
     log_start_offset: int = 0
+    topic_id: str = ""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -140,6 +146,8 @@ class Fetched:
     diverging: EpochEnd | None = None
     batches: tuple[BatchMeta, ...] = ()
     handle: object = None
+    may_skip: bool = False
+    """Offsets may be missing between batches, as compaction leaves them."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -181,6 +189,7 @@ Event = (
     Opened
     | LogFailed
     | RecordChanged
+    | TopicDeleted
     | NodesChanged
     | Produce
     | Appended

@@ -24,6 +24,7 @@ class FollowerRole:
         self._replica = replica
         self._leader = replica.versioned.record.leader
         self._leader_epoch = replica.versioned.record.leader_epoch
+        self._topic_id = replica.versioned.record.topic_id
         self._asked: tuple[int, int] | None = None
         """Offset and last epoch of the outstanding question; an answer to any other is stale."""
         self._leader_high_watermark = -1
@@ -55,6 +56,7 @@ class FollowerRole:
                 last_fetched_epoch=log.epochs.latest,
                 log_start_offset=log.log_start_offset,
                 high_watermark=log.high_watermark,
+                topic_id=self._topic_id,
                 delayed=delayed,
             )
         )
@@ -132,6 +134,7 @@ class FollowerRole:
             goes_on = batch.base_offset == expected or (
                 number == 0 and log.is_empty and batch.base_offset < expected < batch.next_offset
             )
+            goes_on |= event.may_skip and batch.base_offset > expected
             if not goes_on or not epoch <= batch.leader_epoch <= event.leader_epoch:
                 self._ask(delayed=True)
                 return

@@ -191,6 +191,9 @@ class LeaderRole:
 
     def _fetch_error(self, event: ev.Fetch) -> ErrorCode:
         log = self._replica.log
+        if event.topic_id and event.topic_id != self.record.topic_id:
+            # Epochs and offsets of two topics of one name say nothing about each other (KIP-516).
+            return ErrorCode.INCONSISTENT_TOPIC_ID
         if event.leader_epoch != NO_EPOCH and event.leader_epoch != self.epoch:
             return _epoch_error(event.leader_epoch, self.epoch)
         if event.replica_id != CONSUMER:

@@ -21,8 +21,11 @@ class Kind(enum.IntEnum):
     LIST_OFFSETS = 2
     METADATA = 3
     CREATE_TOPIC = 19
+    DELETE_TOPIC = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    ALTER_CONFIG = 33
+    CREATE_PARTITIONS = 37
     ELECT_LEADERS = 43
     ALTER_PARTITION_REASSIGNMENTS = 45
     DESCRIBE_PARTITIONS = 75
@@ -76,7 +79,8 @@ class FetchPartition:
     """`leader_epoch`: the epoch under which the reader believes to read (-1: a consumer that does not care).
 
     `last_fetched_epoch`: the epoch of the last batch before `fetch_offset` (KIP-595); -1 for none.
-    `high_watermark`: the one that the follower knows (KIP-1166); -1 from a consumer.
+    `high_watermark`: the one that the follower knows (KIP-1166); -1 from a consumer. `topic_id` (KIP-516): which
+    topic of that name is meant; empty from one that does not care.
     """
 
     topic: str
@@ -87,6 +91,7 @@ class FetchPartition:
     last_fetched_epoch: int = NO_EPOCH
     high_watermark: int = -1
     log_start_offset: int = 0
+    topic_id: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -408,3 +413,40 @@ class DeleteRecordsResult:
 @attrs.frozen(kw_only=True)
 class DeleteRecordsResponse:
     partitions: list[DeleteRecordsResult]
+
+
+@attrs.frozen(kw_only=True)
+class DeleteTopicRequest:
+    """`topic_id`: delete this topic and no other of the same name; empty for whichever there is."""
+
+    name: str
+    topic_id: str = ""
+    forwarded: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class CreatePartitionsRequest:
+    """`partitions`: how many the topic is to have in all; never fewer than it has (KIP-195)."""
+
+    name: str
+    partitions: int
+    forwarded: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class AlterConfigRequest:
+    """Settings of a topic to be changed, and those to be as by default again (KIP-339)."""
+
+    name: str
+    config: dict[str, Value] = attrs.Factory(dict)
+    reset: list[str] = attrs.Factory(list)
+    forwarded: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class TopicChanged:
+    """The answer to all wishes about a topic that exists; `config`: its settings from now on."""
+
+    error: int
+    message: str = ""
+    config: dict[str, Value] = attrs.Factory(dict)

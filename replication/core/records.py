@@ -147,6 +147,8 @@ class TopicRecord:
     partitions: int
     replication_factor: int
     config: TopicConfig
+    was_compacted: bool = False
+    """Whether `cleanup_policy` has ever contained `compact`: its logs may have gaps, for good."""
 
 
 @attrs.frozen(kw_only=True)

@@ -48,6 +48,7 @@ class Replica:
         self.now = 0.0
         self.failure = "the log is not open yet"
         self._open = False
+        self._deleted = self._retired = False
         self._waiting: Versioned | None = None
         self._role: LeaderRole | FollowerRole | None = None
         self._effects: list[fx.Effect] = []
@@ -83,6 +84,7 @@ class Replica:
         self._effects = []
         self._dispatch(event)
         self._enter_waiting_epoch()
+        self._maybe_retire()
         done, self._effects = self._effects, []
         return done
 
@@ -145,6 +147,8 @@ class Replica:
                     self._role.on_tick()
             case ev.RecordChanged():
                 self._on_record(event.versioned)
+            case ev.TopicDeleted():
+                self._on_topic_deleted()
             case ev.NodesChanged():
                 self.live = event.live
                 if isinstance(self._role, LeaderRole):
@@ -159,7 +163,7 @@ class Replica:
             self._role.on_fetch(event)
             return
         leader, epoch = self.hint()
-        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self._open else ErrorCode.KAFKA_STORAGE_ERROR
+        error = self._refusal()
         self.emit(
             fx.ReplyFetch(
                 request_id=event.request_id, error=error, news=True, leader=leader, leader_epoch=epoch
@@ -171,7 +175,7 @@ class Replica:
             self._role.on_produce(event)
             return
         leader, epoch = self.hint()
-        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self._open else ErrorCode.KAFKA_STORAGE_ERROR
+        error = self._refusal()
         self.emit(
             fx.ReplyProduce(
                 request_id=event.request_id,
@@ -187,7 +191,7 @@ class Replica:
             self._role.deletions.on_delete_records(event)
             return
         leader, epoch = self.hint()
-        error = ErrorCode.NOT_LEADER_OR_FOLLOWER if self._open else ErrorCode.KAFKA_STORAGE_ERROR
+        error = self._refusal()
         self.emit(
             fx.ReplyDeleteRecords(
                 request_id=event.request_id,
@@ -214,6 +218,8 @@ class Replica:
                 self._role.on_truncated()
 
     def _on_opened(self, event: ev.Opened) -> None:
+        if self._deleted:
+            return
         self._leave_role(ErrorCode.KAFKA_STORAGE_ERROR)
         if event.log_end_offset < self.log.least_end:
             # Others have counted on what is gone: in this incarnation it may neither lead nor follow again.
@@ -241,6 +247,8 @@ class Replica:
         self.log.outstanding = 0
 
     def _on_record(self, versioned: Versioned) -> None:
+        if self._deleted:
+            return
         known = self._waiting or self.versioned
         if known is not None and versioned.version < known.version:
             return
@@ -271,6 +279,23 @@ class Replica:
             self.emit(fx.Retire(leader_epoch=record.leader_epoch))
         if self._role is not None:
             self._role.enter()
+
+    def _refusal(self) -> ErrorCode:
+        """Why a request that only a leader serves is not served."""
+        if self._deleted:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER if self._open else ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _on_topic_deleted(self) -> None:
+        """Serve nobody from now on; the log goes when it has done what it was asked for."""
+        self._deleted, self._open, self._waiting = True, False, None
+        self.failure = "its topic was deleted"
+        self._leave_role(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _maybe_retire(self) -> None:
+        if self._deleted and not self.log.outstanding and not self._retired:
+            self._retired = True
+            self.emit(fx.Retire(leader_epoch=self.leader_epoch))
 
     def _leave_role(self, error: ErrorCode) -> None:
         """Answer all that is parked, under the old role (Z39: nothing parked outlives its leader epoch)."""

@@ -82,12 +82,16 @@ def _value(name: str, value: Value) -> Value:
     if name in _TEXTS:
         return str(value)
     if name not in _RANGES:
-        known = ", ".join(sorted((*_TEXTS, *_RANGES)))
-        raise _bad_config(f"unknown topic setting {name!r}: the settings are {known}")
+        raise unknown_setting(name)
     try:
         return float(value) if name == "min_cleanable_dirty_ratio" else int(value)
     except ValueError:
         raise _bad_config(f"{name}={value!r} is not a number as it is used here") from None
+
+
+def unknown_setting(name: str) -> TopicError:
+    known = ", ".join(sorted((*_TEXTS, *_RANGES)))
+    return _bad_config(f"unknown topic setting {name!r}: the settings are {known}")
 
 
 def _bad_config(message: str) -> TopicError:
@@ -124,6 +128,16 @@ def check_request(
             f"replicas of topic {request.name!r}: no acks=all write could ever succeed"
         )
     return config
+
+
+def check_count(topic: str, replication_factor: int, live: Collection[int]) -> None:
+    """Raises `TopicError` if there are fewer living nodes than replicas."""
+    if len(live) < replication_factor:
+        raise TopicError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"topic {topic!r} has {replication_factor} replicas of each partition, but only {len(live)} nodes are "
+            "alive: start more",
+        )
 
 
 def assign(

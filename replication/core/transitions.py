@@ -48,6 +48,16 @@ def has_clean_leader(record: PartitionRecord, live: Collection[int]) -> bool:
     return _clean_leader(record, live) != NO_LEADER
 
 
+def set_min_insync(record: PartitionRecord, min_insync: int) -> PartitionRecord | None:
+    """The topic's `min_insync_replicas` was changed; None if the partition has it already.
+
+    Who is eligible follows: with an ISR that is large enough now nobody else is (KIP-966).
+    """
+    if record.min_insync_replicas == min_insync:
+        return None
+    return _next(attrs.evolve(record, min_insync_replicas=min_insync), isr=record.isr)
+
+
 def elect(record: PartitionRecord, live: Collection[int], unclean: int = NO_LEADER) -> PartitionRecord | None:
     """The controller's change after nodes came or went; None if the record already fits.
 

@@ -18,6 +18,7 @@ class ClusterView:
     cluster_id: str = ""
     nodes: Mapping[int, NodeRecord] = attrs.Factory(dict)
     topics: Mapping[str, TopicRecord] = attrs.Factory(dict)
+    topic_versions: Mapping[str, int] = attrs.Factory(dict)
     partitions: Mapping[PartitionId, Versioned] = attrs.Factory(dict)
     controller: ControllerRecord | None = None
     controller_epoch: int = 0

@@ -11,16 +11,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import attrs
 
 from . import messages as m
-from . import transitions
+from . import topic_changes, transitions
 from .elections import POLICIES, AskLogs, Elect, Policy, Situation, most_complete
 from .errors import ErrorCode
 from .records import PartitionRecord, TopicConfig, TopicRecord, Versioned, partition_key, topic_key
-from .topics import TopicError, assign, check_request
+from .topic_changes import ChangeTopicRequest
+from .topics import TopicError, check_request
 from .types import NO_LEADER, PartitionId
 from .view import ClusterView
 
-Request = m.CreateTopicRequest | m.ElectLeadersRequest | m.AlterReassignmentsRequest
-Response = m.CreateTopicResponse | m.ElectLeadersResponse | m.AlterReassignmentsResponse
+Request = m.CreateTopicRequest | ChangeTopicRequest | m.ElectLeadersRequest | m.AlterReassignmentsRequest
+Response = m.CreateTopicResponse | m.TopicChanged | m.ElectLeadersResponse | m.AlterReassignmentsResponse
 
 
 @attrs.frozen(kw_only=True)
@@ -34,10 +35,10 @@ class Wish:
 
 @attrs.frozen(kw_only=True)
 class Put:
-    """One key to write; `version` is the one it must have now (0: it must not exist)."""
+    """One key to write, or to delete if `record` is None; `version` is the one it must have now (0: none)."""
 
     key: str
-    record: object
+    record: object | None
     version: int
     ephemeral: bool = False
 
@@ -79,6 +80,8 @@ def plan(wish: Wish, known: Knowledge) -> Planned:
     match wish.request:
         case m.CreateTopicRequest():
             return _create_topic(wish.request, wish.fresh_id, known)
+        case m.DeleteTopicRequest() | m.CreatePartitionsRequest() | m.AlterConfigRequest():
+            return _change_topic(wish.request, known)
         case m.ElectLeadersRequest(unclean=False):
             return _elect_preferred(wish.request, known.view)
         case m.ElectLeadersRequest():
@@ -92,6 +95,8 @@ def refusal(request: Request, error: ErrorCode, message: str) -> Response:
     match request:
         case m.CreateTopicRequest():
             return m.CreateTopicResponse(error=error, message=message)
+        case m.DeleteTopicRequest() | m.CreatePartitionsRequest() | m.AlterConfigRequest():
+            return m.TopicChanged(error=error, message=message)
         case m.ElectLeadersRequest():
             return m.ElectLeadersResponse(error=error, message=message)
         case m.AlterReassignmentsRequest():
@@ -132,25 +137,26 @@ def _topic_puts(
         partitions=request.partitions,
         replication_factor=request.replication_factor,
         config=config,
+        was_compacted=config.compacts,
     )
     yield Put(key=topic_key(request.name), record=topic, version=0)
-    assignment = assign(
-        {node: record.rack for node, record in view.nodes.items()},
-        request.partitions,
-        request.replication_factor,
-        len(view.partitions),
-    )
-    for index, replicas in enumerate(assignment):
-        record = transitions.create(
-            topic=request.name,
-            partition=index,
-            topic_id=topic_id,
-            replicas=replicas,
-            live=view.nodes.keys(),
-            min_insync=config.min_insync_replicas,
-        )
-        record = attrs.evolve(record, controller_epoch=view.controller_epoch)
+    for record in topic_changes.new_partitions(topic, range(request.partitions), view):
         yield Put(key=partition_key(record.id), record=record, version=0)
+
+
+def _change_topic(request: ChangeTopicRequest, known: Knowledge) -> Planned:
+    topic = known.view.topics.get(request.name)
+    try:
+        changes = topic_changes.plan(request, topic, known.view, known.policies)
+    except TopicError as error:
+        return m.TopicChanged(error=error.code, message=error.message)
+    changed = next((record for _, record, _ in changes if isinstance(record, TopicRecord)), topic)
+    config = attrs.asdict(changed.config) if changed is not None else {}
+    done = m.TopicChanged(error=ErrorCode.NONE, config=config)
+    if not changes:
+        return done
+    puts = tuple([Put(key=key, record=record, version=version) for key, record, version in changes])
+    return Plan(puts=puts, response=done, reason=f"{type(request).__name__} {request.name}")
 
 
 # Elections

@@ -38,6 +38,7 @@ class ViewReader:
         fresh: dict[str, tuple[Entry, object]] = {}
         nodes: dict[int, rec.NodeRecord] = {}
         topics: dict[str, rec.TopicRecord] = {}
+        topic_versions: dict[str, int] = {}
         partitions: dict[PartitionId, rec.Versioned] = {}
         single: dict[str, object] = {}
         for key, entry in listing.entries.items():
@@ -54,6 +55,7 @@ class ViewReader:
                     nodes[record.node_id] = record
                 case rec.TopicRecord():
                     topics[record.name] = record
+                    topic_versions[record.name] = entry.version
                 case rec.PartitionRecord():
                     partitions[record.id] = rec.Versioned(record, entry.version)
                 case _:
@@ -67,6 +69,7 @@ class ViewReader:
             cluster_id=cluster.cluster_id if isinstance(cluster, rec.ClusterRecord) else "",
             nodes=nodes,
             topics=topics,
+            topic_versions=topic_versions,
             partitions=partitions,
             controller=controller if isinstance(controller, rec.ControllerRecord) else None,
             controller_epoch=epoch.controller_epoch if isinstance(epoch, rec.EpochRecord) else 0,
@@ -95,6 +98,12 @@ def _may_join(entry: Entry, incarnation: int, partition: PartitionId) -> bool:
     """Whether a registration is still that of the process that caught up, with its log directory in use."""
     record = wire.decode_record(rec.NodeRecord, entry.value)
     return record.incarnation == incarnation and partition not in record.offline
+
+
+def _is_same(entry: Entry, proposal: fx.ProposeIsr) -> bool:
+    """Whether the record is still the one that a proposal was made from."""
+    record = wire.decode_record(rec.PartitionRecord, entry.value)
+    return entry.version == proposal.version and record.topic_id == proposal.record.topic_id
 
 
 def _record_class(key: str) -> type | None:
@@ -241,13 +250,18 @@ class ClusterState:
         key = rec.partition_key(host.partition)
         unclear = ev.IsrUnclear(proposal_id=proposal.proposal_id)
         refused = ev.IsrRefused(proposal_id=proposal.proposal_id)
-        compares: list[store_api.Compare] = [store_api.VersionIs(key, proposal.version)]
+        compares: list[store_api.Compare] = []
         try:
             for node_id, incarnation in proposal.joining:
                 entry = (await self._store.get(rec.node_key(node_id))).entry
                 if entry is None or not _may_join(entry, incarnation, host.partition):
                     return refused
                 compares.append(store_api.ValueIs(rec.node_key(node_id), entry.value))
+            stored = (await self._store.get(key)).entry
+            if stored is None or not _is_same(stored, proposal):
+                return unclear
+            # By value, not by version: that begins anew when a topic of the same name is created again.
+            compares.insert(0, store_api.ValueIs(key, stored.value))
             put = store_api.Put(key, wire.encode_record(proposal.record))
             outcome = await self._store.commit(compares, [put], session=self.session)
         except SessionExpiredError:
@@ -285,7 +299,9 @@ class ClusterState:
             for key, version in effect.checks.items()
         ]
         puts = [
-            store_api.Put(put.key, wire.encode_record(put.record), ephemeral=put.ephemeral)
+            store_api.Delete(put.key)
+            if put.record is None
+            else store_api.Put(put.key, wire.encode_record(put.record), ephemeral=put.ephemeral)
             for put in effect.puts
         ]
         try:

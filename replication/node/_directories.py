@@ -256,3 +256,11 @@ def opened_log(log: object) -> Log:
     """The result of a piece of work that opens a log."""
     assert isinstance(log, Log)
     return log
+
+
+async def remove_deleted_logs(home: Home) -> None:
+    """Give back what deleted logs take up; readers that hold their files may go on."""
+    try:
+        await trio.to_thread.run_sync(home.directory.remove_deleted_logs, abandon_on_cancel=True)
+    except StorageError as error:
+        log.warning("deleted logs in %s could not be removed: %s", home.path, error)

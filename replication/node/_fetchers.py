@@ -237,6 +237,7 @@ class LeaderFetcher:
                     last_fetched_epoch=want.last_fetched_epoch,
                     high_watermark=want.high_watermark,
                     log_start_offset=want.log_start_offset,
+                    topic_id=want.topic_id,
                 )
                 for partition, want in self._asked.items()
             ],
@@ -258,7 +259,8 @@ class LeaderFetcher:
                 continue
             result, infos, data = found
             batches = Batches(data, infos, payload.release)
-            host.step(_fetched(want, result, infos, batches))
+            may_skip = self._node.is_compacted(partition.topic)
+            host.step(_fetched(want, result, infos, batches, may_skip=may_skip))
             if batches.taken:
                 self._appending.add(partition)
             else:
@@ -292,7 +294,12 @@ def _no_news(want: fx.FetchNext) -> ev.Fetched:
 
 
 def _fetched(
-    want: fx.FetchNext, result: m.FetchResult, infos: list[BatchInfo], handle: Batches
+    want: fx.FetchNext,
+    result: m.FetchResult,
+    infos: list[BatchInfo],
+    handle: Batches,
+    *,
+    may_skip: bool,
 ) -> ev.Fetched:
     try:
         error = ErrorCode(result.error)
@@ -309,4 +316,5 @@ def _fetched(
         diverging=result.diverging,
         batches=tuple(map(to_meta, infos)),
         handle=handle,
+        may_skip=may_skip,
     )

@@ -17,6 +17,7 @@ from ...storage import (
     StorageBrokenError,
     StorageError,
     StorageFullError,
+    WrongTopicIdError,
 )
 from ..core.types import PartitionId
 from ..core.view import ClusterView
@@ -42,6 +43,8 @@ class Found:
     logs: dict[PartitionId, Log] = attrs.Factory(dict)
     offline: set[PartitionId] = attrs.Factory(set)
     """Partitions of this node that are, or may be, in an unusable directory."""
+    topic_ids: dict[PartitionId, str] = attrs.Factory(dict)
+    """Of which topic what was found is; empty where the store knows none of that name."""
     _homes: dict[PartitionId, LogDirectory] = attrs.Factory(dict)
 
     @classmethod
@@ -95,6 +98,9 @@ class Found:
                 for partition, versioned in view.partitions.items()
                 if node_id in versioned.record.replicas and partition not in self.logs
             )
+        for partition in (*self.logs, *self.offline):
+            topic = view.topics.get(partition.topic)
+            self.topic_ids[partition] = topic.topic_id if topic is not None else ""
 
     def _open_logs_of(self, directory: LogDirectory, view: ClusterView) -> None:
         for topic, number in directory.partitions():
@@ -102,8 +108,13 @@ class Found:
             other = self._homes.get(partition)
             if other is not None:
                 raise DuplicateLogError(str(partition), str(other.path), str(directory.path))
+            try:
+                self.logs[partition] = open_log(directory, partition, view, create=False)
+            except WrongTopicIdError as error:
+                log.warning("%s is deleted: %s", partition, error)
+                directory.delete_log(*partition)
+                continue
             self._homes[partition] = directory
-            self.logs[partition] = open_log(directory, partition, view, create=False)
 
     def _drop_logs_of(self, directory: LogDirectory) -> None:
         for partition in self.held_by(directory):

@@ -16,7 +16,7 @@ from ...transport import Identity, Security, TransportError, serve
 from ..metadata import MetadataError, MetadataStore, open_store, serve_store
 from ..metadata.registry import REMOTE
 from ._cluster_state import ClusterState, ViewReader
-from ._directories import Home, Offline
+from ._directories import Home, Offline, remove_deleted_logs
 from ._found import Found
 from ._handlers import Handlers
 from ._registration import Registration, found_or_join
@@ -149,6 +149,7 @@ class Node:
         nursery.start_soon(replicas.directories.watch)
         for home in replicas.directories:
             nursery.start_soon(replicas.directories.checkpoint, home)
+            nursery.start_soon(remove_deleted_logs, home)
         nursery.start_soon(state.follow)
         nursery.start_soon(state.rebalance)
         nursery.start_soon(self._keep_registered, store, registration, state)

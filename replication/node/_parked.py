@@ -115,6 +115,7 @@ class Fetches:
                 last_fetched_epoch=wanted.last_fetched_epoch,
                 high_watermark=wanted.high_watermark,
                 log_start_offset=wanted.log_start_offset,
+                topic_id=wanted.topic_id,
             )
         )
         assert self._answer is not None

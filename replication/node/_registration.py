@@ -194,7 +194,8 @@ class Registration:
             if self.node_id not in partition.replicas:
                 continue
             # Compared also where nothing changes: a leader may be about to store our predecessor as in sync.
-            compares.append(store_api.VersionIs(partition_key, entry.version))
+            # By value: the version begins anew when a topic of the same name is created again.
+            compares.append(store_api.ValueIs(partition_key, entry.value))
             if partition.id in offline:
                 # Nothing is known of it; as long as it is offline it neither leads nor is in sync.
                 continue

@@ -64,9 +64,11 @@ class ReplicaHost:
         incarnation: int,
         settings: ReplicaSettings,
         home: Home | None,
+        topic_id: str,
     ) -> None:
-        """`home`: the log directory; None if that is offline, or may be."""
+        """`home`: the log directory; None if that is offline, or may be. `topic_id`: empty if nobody knows."""
         self.partition = partition
+        self.topic_id = topic_id
         self.replica = Replica(partition, node_id, incarnation, settings)
         self.home = home
         self.lane = Lane(failed=self._on_failed)
@@ -85,6 +87,7 @@ class ReplicaHost:
             fx.StopFetch: lambda effect: node.fetchers.stop(partition),
             fx.ProposeIsr: lambda effect: node.propose_isr(self, effect),
             fx.ReadRecord: lambda effect: node.read_again(),
+            fx.Retire: lambda effect: node.retire(self),
             fx.RoleChanged: self._role_changed,
         }
 
@@ -125,7 +128,13 @@ class ReplicaHost:
         batches = effect.handle
         assert isinstance(batches, Batches)
         batches.taken = True
-        chunk = Chunk(batches.data, batches.infos, effect.base_offset, effect.leader_epoch)
+        chunk = Chunk(
+            batches.data,
+            batches.infos,
+            effect.base_offset,
+            effect.leader_epoch,
+            may_skip=effect.leader_epoch is None and self._node.is_compacted(self.partition.topic),
+        )
         end_offset = effect.batches[-1].next_offset
         done = partial(self._appended, batches, end_offset)
         if effect.base_offset < self._opened().log_end_offset and effect.leader_epoch is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from ...storage import StorageError
+from ...storage import LogClosedError, StorageError
 from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
@@ -19,10 +19,10 @@ from ..core.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ..core.view import ClusterView
 from ._deletions import RecordDeletions
-from ._directories import Home, LogDirectories, Offline, opened_log
+from ._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
 from ._fetchers import Fetchers
 from ._found import Found, open_log
-from ._log_writer import CallWork
+from ._log_writer import CallWork, Lane
 from ._parked import Fetches
 from ._produces import Produces
 from ._replica_host import ReplicaHost
@@ -78,6 +78,9 @@ class Replicas:
         self.store: StoreWriter
         self._core_settings = ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000)
         self._configs: dict[str, TopicConfig] = {}
+        self._nursery = nursery
+        self._retiring: set[PartitionId] = set()
+        """Partitions whose log is being deleted."""
         self._woken: set[PartitionId] = set()
         self._alive: set[tuple[int, int, frozenset[PartitionId]]] = set()
         self.failure: NodeError | None = None
@@ -88,23 +91,24 @@ class Replicas:
         marks = found.high_watermarks()
         for partition, opened in found.logs.items():
             home = self.directories.home_of(partition)
-            self._new_host(partition, home).adopt(opened, marks[partition])
+            self._new_host(partition, home, found.topic_ids[partition]).adopt(opened, marks[partition])
         where = ", ".join(map(str, found.unusable))
         for partition in found.offline:
-            self._new_host(partition, None).fail(
+            self._new_host(partition, None, found.topic_ids[partition]).fail(
                 f"it is, or may be, in a log directory that is offline: {where}"
             )
 
     def apply(self, view: ClusterView) -> None:
         """The store was read: tell every core what concerns it."""
         self.view = view
+        self._follow_topics()
         self.fetchers.nodes_changed(dict(view.nodes))
         alive = {(each.node_id, each.incarnation, each.offline) for each in view.nodes.values()}
         liveness_changed, self._alive = alive != self._alive, alive
         for partition, versioned in view.partitions.items():
             host = self.hosts.get(partition)
             if host is None:
-                if self.settings.node_id not in versioned.record.replicas:
+                if self.settings.node_id not in versioned.record.replicas or partition in self._retiring:
                     continue
                 host = self._create(partition)
                 host.step(ev.NodesChanged(live=view.live_for(partition)))
@@ -126,6 +130,36 @@ class Replicas:
         for partition, host in self.hosts.items():
             if partition.topic in changed:
                 host.configure(changed[partition.topic])
+
+    def _follow_topics(self) -> None:
+        """Give up replicas of topics that are no more."""
+        topics = self.view.topics
+        for partition, host in list(self.hosts.items()):
+            topic = topics.get(partition.topic)
+            if topic is None or topic.topic_id != host.topic_id:
+                log.warning("%s: its topic was deleted, its log goes", partition)
+                host.step(ev.TopicDeleted())
+
+    def retire(self, host: ReplicaHost) -> None:
+        """A core's last effect: its log is deleted, and the partition may be given to this node anew after that."""
+        partition, home = host.partition, host.home
+        host.lane.broken = host.lane.closed = True
+        del self.hosts[partition]
+        self.fetchers.stop(partition)
+        if home is None or home.failure:
+            self.directories.forget(partition)
+            return
+        self._retiring.add(partition)
+        lane = Lane(failed=lambda error: self.directories.failed(partition, error))
+        delete = partial(home.directory.delete_log, *partition)
+        home.writer.submit(CallWork(lane, delete, lambda _: self._retired(partition, home)))
+
+    def _retired(self, partition: PartitionId, home: Home) -> None:
+        self._retiring.discard(partition)
+        self.directories.forget(partition)
+        self._nursery.start_soon(remove_deleted_logs, home)
+        if partition in self.view.partitions:
+            self.apply(self.view)
 
     def settle(self) -> None:
         """Look at the parked fetches of every partition that has news."""
@@ -153,6 +187,8 @@ class Replicas:
 
     def log_failed(self, partition: PartitionId, error: StorageError) -> None:
         """A log took a write neither wholly nor at all, or could not be brought to the device."""
+        if partition not in self.hosts or isinstance(error, LogClosedError):
+            return  # deleted meanwhile
         self.directories.failed(partition, error)
 
     def went_offline(self, partitions: Collection[PartitionId], reason: str) -> None:
@@ -199,6 +235,11 @@ class Replicas:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
+    def is_compacted(self, topic: str) -> bool:
+        """Whether a topic's logs may have gaps: compacted now, or (for all we know) once."""
+        record = self.view.topics.get(topic)
+        return record is not None and record.was_compacted
+
     def max_message_bytes(self, topic: str) -> int:
         record = self.view.topics.get(topic)
         return (record.config if record is not None else TopicConfig()).max_message_bytes
@@ -219,16 +260,16 @@ class Replicas:
             if key in self.hosts
         }
 
-    def _new_host(self, partition: PartitionId, home: Home | None) -> ReplicaHost:
+    def _new_host(self, partition: PartitionId, home: Home | None, topic_id: str) -> ReplicaHost:
         node_id = self.settings.node_id
-        host = ReplicaHost(self, partition, node_id, self.incarnation, self._core_settings, home)
+        host = ReplicaHost(self, partition, node_id, self.incarnation, self._core_settings, home, topic_id)
         self.hosts[partition] = host
         return host
 
     def _create(self, partition: PartitionId) -> ReplicaHost:
         """A replica that has just been assigned: its log is made by the writer thread."""
         home = self.directories.home_for(partition)
-        host = self._new_host(partition, home)
+        host = self._new_host(partition, home, self.view.partitions[partition].record.topic_id)
         host.submit(
             CallWork(
                 host.lane,

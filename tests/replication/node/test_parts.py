@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -203,6 +204,7 @@ async def test_a_refused_isr_change_is_not_tried_again_at_once(
         node = replicas(tmp_path, nursery)
         session = await store.open_session(1000)
         state = ClusterState(store, node, session, nursery)
+        await store.commit([], [Put(rec.partition_key(PARTITION), wire.encode_record(record))])
         await session.close()
         began = trio.current_time()
         proposal = fx.ProposeIsr(proposal_id=7, record=record, version=1, joining=(), reason="a test")
@@ -213,6 +215,32 @@ async def test_a_refused_isr_change_is_not_tried_again_at_once(
     ((after, event),) = told
     assert event == ev.IsrRefused(proposal_id=7)
     assert after >= RETRY_PAUSE
+
+
+async def test_no_isr_is_stored_for_another_topic_of_the_same_name(tmp_path: Path) -> None:
+    """A topic that was deleted and created again has records of the same versions."""
+    told: list[object] = []
+
+    class Host:
+        partition = PARTITION
+        step = told.append
+
+    old = rec.PartitionRecord(topic="t", partition=0, topic_id="old", replicas=(1, 2), isr=(1,))
+    new = wire.encode_record(attrs.evolve(old, topic_id="new"))
+    key = rec.partition_key(PARTITION)
+    async with MemoryHub().store() as store, trio.open_nursery() as nursery:
+        session = await store.open_session(60_000)
+        state = ClusterState(store, replicas(tmp_path, nursery), session, nursery)
+        await store.commit([], [Put(key, new)])
+        proposal = fx.ProposeIsr(proposal_id=7, record=old, version=1, joining=(), reason="a test")
+        async with trio.open_nursery() as proposing:
+            state._nursery = proposing
+            state.propose_isr(Host(), proposal)  # type: ignore[arg-type]
+        entry = (await store.get(key)).entry
+        nursery.cancel_scope.cancel()
+    assert told == [ev.IsrUnclear(proposal_id=7)]
+    assert entry is not None
+    assert (entry.value, entry.version) == (new, 1)
 
 
 async def test_an_error_nobody_thought_of_ends_the_flusher_and_is_told(

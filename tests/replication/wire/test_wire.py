@@ -35,6 +35,8 @@ def instances(cls: type) -> st.SearchStrategy[typing.Any]:
 def values(hint: typing.Any) -> st.SearchStrategy[typing.Any]:
     if hint is int:
         return st.integers(-(2**63), 2**63 - 1)
+    if hint is float:
+        return st.floats(allow_nan=False, allow_infinity=False)
     if attrs.has(hint):
         return instances(hint)
     if hasattr(hint, "_fields"):

@@ -1,0 +1,127 @@
+"""What becomes of a topic that exists: deleted, given more partitions, or set otherwise.
+
+Each change is one transaction, so a controller that takes over finds it done or not begun. Planning one that is
+done already plans nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import attrs
+
+from . import messages as m
+from . import transitions
+from .errors import ErrorCode
+from .records import PartitionRecord, TopicConfig, TopicRecord, Versioned, partition_key, topic_key
+from .topics import TopicError, assign, check_count, parse_config, unknown_setting
+from .types import PartitionId
+from .view import ClusterView
+
+ChangeTopicRequest = m.DeleteTopicRequest | m.CreatePartitionsRequest | m.AlterConfigRequest
+Change = tuple[str, object | None, int]
+"""A key, the record to write under it (None: delete it), and the version that it must have."""
+
+
+def plan(
+    request: ChangeTopicRequest, topic: TopicRecord | None, view: ClusterView, policies: Collection[str]
+) -> list[Change]:
+    """What to write; nothing if all is as asked already.
+
+    Raises:
+      TopicError: There is no such topic, or it may not be changed so.
+    """
+    named = request.topic_id if isinstance(request, m.DeleteTopicRequest) else ""
+    if named and (topic is None or topic.topic_id != named):
+        return []
+    if topic is None:
+        raise TopicError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {request.name!r}")
+    match request:
+        case m.DeleteTopicRequest():
+            return _delete(topic, view)
+        case m.CreatePartitionsRequest():
+            return _grow(topic, request.partitions, view)
+        case m.AlterConfigRequest():
+            return _configure(topic, request, view, policies)
+
+
+def partitions_of(topic: TopicRecord, view: ClusterView) -> Iterator[tuple[PartitionId, Versioned]]:
+    for index in range(topic.partitions):
+        versioned = view.partitions.get(PartitionId(topic.name, index))
+        if versioned is not None:
+            yield PartitionId(topic.name, index), versioned
+
+
+def new_partitions(topic: TopicRecord, indexes: range, view: ClusterView) -> Iterator[PartitionRecord]:
+    """Records of partitions that a topic is given, placed on the nodes that are alive."""
+    assignment = assign(
+        {node: record.rack for node, record in view.nodes.items()},
+        len(indexes),
+        topic.replication_factor,
+        len(view.partitions),
+    )
+    for index, replicas in zip(indexes, assignment, strict=True):
+        record = transitions.create(
+            topic=topic.name,
+            partition=index,
+            topic_id=topic.topic_id,
+            replicas=replicas,
+            live=view.nodes.keys(),
+            min_insync=topic.config.min_insync_replicas,
+        )
+        yield attrs.evolve(record, controller_epoch=view.controller_epoch)
+
+
+def _delete(topic: TopicRecord, view: ClusterView) -> list[Change]:
+    """All of it in one go: a topic of the same name may be created at once, with another id."""
+    changes: list[Change] = [(topic_key(topic.name), None, view.topic_versions[topic.name])]
+    for partition, versioned in partitions_of(topic, view):
+        changes.append((partition_key(partition), None, versioned.version))
+    return changes
+
+
+def _grow(topic: TopicRecord, count: int, view: ClusterView) -> list[Change]:
+    if count == topic.partitions:
+        return []
+    if count < topic.partitions:
+        raise TopicError(
+            ErrorCode.INVALID_PARTITIONS,
+            f"topic {topic.name!r} has {topic.partitions} partitions: they cannot become {count}, "
+            "because that would lose records and move keys",
+        )
+    check_count(topic.name, topic.replication_factor, view.nodes)
+    grown = attrs.evolve(topic, partitions=count)
+    changes: list[Change] = [(topic_key(topic.name), grown, view.topic_versions[topic.name])]
+    for record in new_partitions(topic, range(topic.partitions, count), view):
+        changes.append((partition_key(record.id), record, 0))
+    return changes
+
+
+def _configure(
+    topic: TopicRecord, request: m.AlterConfigRequest, view: ClusterView, policies: Collection[str]
+) -> list[Change]:
+    """`min_insync_replicas` goes into every partition record in the same transaction."""
+    settings = attrs.asdict(topic.config)
+    standard = attrs.asdict(TopicConfig())
+    unknown = [name for name in request.reset if name not in standard]
+    if unknown:
+        raise unknown_setting(unknown[0])
+    config = parse_config(
+        settings | {name: standard[name] for name in request.reset} | request.config, policies
+    )
+    if config == topic.config:
+        return []
+    if config.min_insync_replicas > topic.replication_factor:
+        raise TopicError(
+            ErrorCode.INVALID_CONFIG,
+            f"min_insync_replicas={config.min_insync_replicas} is more than the {topic.replication_factor} "
+            f"replicas of topic {topic.name!r}: no acks=all write could ever succeed",
+        )
+    changed = attrs.evolve(topic, config=config, was_compacted=topic.was_compacted or config.compacts)
+    changes: list[Change] = [(topic_key(topic.name), changed, view.topic_versions[topic.name])]
+    for partition, versioned in partitions_of(topic, view):
+        record = transitions.set_min_insync(versioned.record, config.min_insync_replicas)
+        if record is not None:
+            record = attrs.evolve(record, controller_epoch=view.controller_epoch)
+            changes.append((partition_key(partition), record, versioned.version))
+    return changes
