@@ -4,6 +4,7 @@
 
 #include "isr_crc32c.h"
 #include "isr_header.h"
+#include "isr_record.h"
 
 static int crc_matches(const uint8_t *p, size_t size)
 {
@@ -208,71 +209,6 @@ int isr_batch_restamp_producer(uint8_t *data, size_t len, int64_t producer_id, i
     put32(data + 53, (uint32_t)base_sequence);
     put32(data + 17, isr_crc32c(0, data + CRC_FROM, len - CRC_FROM));
     return 0;
-}
-
-/* Reads a varint and moves *p behind it; 0 if it does not end before `end`. */
-static int get_varint(const uint8_t **p, const uint8_t *end, int64_t *value)
-{
-    uint64_t raw = 0;
-    const uint8_t *at = *p;
-    for (int shift = 0; at < end && shift < 64; shift += 7) {
-        uint8_t byte = *at++;
-        raw |= (uint64_t)(byte & 0x7f) << shift;
-        if (!(byte & 0x80)) {
-            *value = (int64_t)(raw >> 1 ^ (0 - (raw & 1)));
-            *p = at;
-            return 1;
-        }
-    }
-    return 0;
-}
-
-/* Reads a length and skips that many bytes; start and length say where they lie. */
-static int get_item(const uint8_t **p, const uint8_t *end, const uint8_t **start, int32_t *length)
-{
-    int64_t wide;
-    if (!get_varint(p, end, &wide) || wide < -1 || wide > end - *p)
-        return 0;
-    *start = *p;
-    *length = (int32_t)wide;
-    if (wide > 0)
-        *p += wide;
-    return 1;
-}
-
-typedef struct {
-    int64_t timestamp_delta;
-    int64_t offset_delta;
-    const uint8_t *key, *value, *headers;
-    int32_t key_length, value_length, header_count;
-} record_view;
-
-static int skip_headers(const uint8_t **p, const uint8_t *end, int32_t count)
-{
-    for (int32_t i = 0; i < count; i++) {
-        const uint8_t *start;
-        int32_t length;
-        if (!get_item(p, end, &start, &length) || length < 0 || !get_item(p, end, &start, &length))
-            return 0;
-    }
-    return 1;
-}
-
-static int get_record(const uint8_t **p, const uint8_t *end, record_view *record)
-{
-    int64_t length, headers;
-    if (!get_varint(p, end, &length) || length < 1 || length > end - *p)
-        return 0;
-    const uint8_t *stop = *p + length;
-    *p += 1;
-    if (!get_varint(p, stop, &record->timestamp_delta) || !get_varint(p, stop, &record->offset_delta) ||
-        !get_item(p, stop, &record->key, &record->key_length) ||
-        !get_item(p, stop, &record->value, &record->value_length) || !get_varint(p, stop, &headers) ||
-        headers < 0 || headers > stop - *p)
-        return 0;
-    record->headers = *p;
-    record->header_count = (int32_t)headers;
-    return skip_headers(p, stop, record->header_count) && *p == stop;
 }
 
 static void put_columns(isr_columns *out, size_t i, const uint8_t *data, const record_view *record,

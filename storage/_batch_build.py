@@ -92,6 +92,11 @@ def build_batch(
     return _compressed(batch, codec) if codec else bytes(batch)
 
 
+def recompressed(batch: memoryview, codec: int) -> bytes:
+    """A batch that compaction thinned out, compressed as it was before; one without records is as it is."""
+    return _compressed(batch, codec) if len(batch) > BATCH_OVERHEAD_BYTES else bytes(batch)
+
+
 def _compressed(batch: memoryview, codec: int) -> bytes:
     """The same batch with its records compressed, which stays so all the way to the reader."""
     records = compress(codec, batch[BATCH_OVERHEAD_BYTES:])

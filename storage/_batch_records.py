@@ -69,7 +69,7 @@ def _chunks(raw: bytes, start_offset: int, wanted: int, max_inflated_bytes: int)
         wanted -= count
         if decoder.reason == lib.ISR_COMPRESSED:
             size = _batch_size(raw, decoder.position)
-            inflated = _inflated(raw, decoder.position, size, max_inflated_bytes)
+            inflated = inflate_batch(raw, decoder.position, size, max_inflated_bytes)
             for rows in _inner_chunks(inflated, start_offset, wanted, decoder.position):
                 yield rows
                 wanted -= len(rows)
@@ -92,7 +92,7 @@ def _batch_size(raw: bytes, position: int) -> int:
     return LENGTH.unpack_from(raw, position + LENGTH_AT)[0] + LENGTH_END
 
 
-def _inflated(raw: bytes, position: int, size: int, max_bytes: int) -> bytes:
+def inflate_batch(raw: bytes, position: int, size: int, max_bytes: int) -> bytes:
     """The batch at `position` as if it had never been compressed, but for its CRC."""
     header = bytearray(raw[position : position + BATCH_OVERHEAD_BYTES])
     codec = header[_CODEC_AT] & CODEC_MASK
@@ -114,7 +114,7 @@ class RecordCheck:
         """Raise CorruptBatchError, UnsupportedCompressionError or InflatedTooLargeError if it cannot."""
         raw = bytes(data)
         if info.attributes & CODEC_MASK:
-            raw = _inflated(raw, 0, len(raw), MAX_INFLATED_BYTES)
+            raw = inflate_batch(raw, 0, len(raw), MAX_INFLATED_BYTES)
         decoder = Decoder(raw, 0)
         while decoder.fill(self._columns, _RECORD_CHUNK) == _RECORD_CHUNK:
             pass
@@ -229,7 +229,7 @@ def _all_inflated(raw: bytes, infos: Sequence[BatchInfo], max_bytes: int) -> byt
     parts = []
     for info in infos:
         if info.attributes & CODEC_MASK:
-            parts.append(_inflated(raw, info.position, info.size_bytes, max_bytes))
+            parts.append(inflate_batch(raw, info.position, info.size_bytes, max_bytes))
             max_bytes -= len(parts[-1]) - BATCH_OVERHEAD_BYTES
         else:
             parts.append(raw[info.position : info.position + info.size_bytes])

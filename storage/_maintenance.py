@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import abc
+import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from ._cleaner import IsAborted
+from ._compaction import Pace, Pass, Plan, StoppedError, Totals, is_due, is_outdated, plan
 from ._epochs import EpochCache
 from ._files import fsync_folder, storage_error
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, snapshots_in
 from ._retention import SetAside, expired
 from ._segment import Segment, segment_path
-from .errors import LogClosedError, StorageBrokenError, StorageError
-from .log import Log, MaintenanceResult
+from ._swap import CleanedSegment
+from .errors import CorruptBatchError, LogClosedError, StorageBrokenError, StorageError
+from .log import KEY_MAP_BYTES, CompactionResult, Log, MaintenanceResult
 from .settings import UNLIMITED, LogSettings
 
 
@@ -34,6 +38,9 @@ class MaintainedLog(Log):
     _log_end_offset: int
     _staged: object | None
     """Batches that stand behind the end of the last segment."""
+    cleaned_offset: int | None
+    """Up to where the log is compacted; None if no offset can be missing from it."""
+    _cleaned: Callable[[], None]
     _is_closed = False
     _broken: str | None = None
 
@@ -62,6 +69,7 @@ class MaintainedLog(Log):
         *,
         high_watermark: int,
         bytes_per_second: float | None = None,
+        key_map_bytes: int = KEY_MAP_BYTES,
         stop: Callable[[], bool] = lambda: False,
     ) -> MaintenanceResult:
         settings = self.settings
@@ -71,25 +79,25 @@ class MaintainedLog(Log):
             if settings.deletes
             else {}
         )
-        if settings.deletes and settings.retention_ms != UNLIMITED:
-            self._close_if_older(now_ms - settings.retention_ms, high_watermark)
+        self._close_idle(now_ms, high_watermark)
         deleted = self.delete_old_segments(now_ms, high_watermark=high_watermark, **limits)
-        return MaintenanceResult(self._log_start_offset, deleted)
+        done = None
+        if settings.compacts:
+            with suppress(StoppedError):
+                pace = Pace(bytes_per_second, stop)
+                done = self._compact(now_ms, high_watermark, pace, key_map_bytes)
+        return MaintenanceResult(self._log_start_offset, deleted, done)
 
     # Retention
 
-    def _close_if_older(self, than_ms: int, high_watermark: int) -> None:
-        """Begin a new segment if all of the last one is older: it can be deleted then."""
+    def _close_idle(self, now_ms: int, high_watermark: int) -> None:
+        """Begin a new segment if all of the last one could be deleted, or it is due to be compacted."""
         with self._device(f"cannot begin a segment of {self.name}"), self._writing:
             self._check_writable()
-            last = self._segments[-1]
-            idle = (
-                last.end.position
-                and self._staged is None
-                and last.end.offset == self._log_end_offset <= high_watermark
-            )
-            if idle and last.last_written_ms < than_ms:
-                self._roll(self._log_end_offset)
+            last, end = self._segments[-1], self._log_end_offset
+            whole = last.end.position and self._staged is None and last.end.offset == end <= high_watermark
+            if whole and is_outdated(last, self.settings, now_ms):
+                self._roll(end)
 
     @abc.abstractmethod
     def _roll(self, base_offset: int) -> None:
@@ -167,6 +175,105 @@ class MaintainedLog(Log):
         """Delete the others; one above the log end would be wrong once other batches stand there."""
         for offset in {*snapshots_in(self._folder)}.difference(kept):
             segment_path(self._folder, offset, SNAPSHOT_SUFFIX).unlink()
+
+    # Compaction
+
+    def _compact(
+        self, now_ms: int, high_watermark: int, pace: Pace, key_map_bytes: int
+    ) -> CompactionResult | None:
+        totals = Totals()
+        found = self._plan(now_ms, high_watermark)
+        if not is_due(found, self.settings, now_ms):
+            return None
+        self._mark_gaps()
+        while True:
+            step = Pass(
+                found,
+                self.settings,
+                now_ms,
+                self._producers.snapshots(),
+                pace,
+                index_bytes=lambda segment: len(segment.index) * segment.index.ENTRY.size,
+                aborted=IsAborted(),
+                key_map_bytes=key_map_bytes,
+            )
+            for group in step.groups:
+                self._replace(group, step, now_ms, totals)
+            totals.add(step)
+            self._set_cleaned(step.covered_offset)
+            if step.is_last:
+                return totals.result(step.covered_offset, pace.bytes)
+            found = self._plan(now_ms, high_watermark)
+
+    def _plan(self, now_ms: int, high_watermark: int) -> Plan[Segment]:
+        segments = self._segments
+        cleaned = max(self.cleaned_offset or 0, segments[0].base_offset)
+        return plan(segments, self.settings, now_ms, cleaned_offset=cleaned, high_watermark=high_watermark)
+
+    def _mark_gaps(self) -> None:
+        """Write down, once in a log's life, that offsets may be missing from it; else recovery would refuse it."""
+        if self.cleaned_offset is None:
+            self._set_cleaned(0)
+
+    def _set_cleaned(self, offset: int) -> None:
+        before, self.cleaned_offset = self.cleaned_offset, offset
+        try:
+            self._cleaned()
+        except StorageError:
+            self.cleaned_offset = before
+            raise
+
+    def _replace(self, group: Sequence[Segment], step: Pass[Segment], now_ms: int, totals: Totals) -> None:
+        """Write a copy of some neighbours and put it in their place."""
+        changed = step.done.changed
+        modified = os.fstat(group[-1].file.fileno()).st_mtime_ns
+        made = CleanedSegment(self._folder, group[0].base_offset)
+        try:
+            with self._device(f"cannot compact {self.name}"):
+                made.write(
+                    step.copy(group), group[-1].end.offset, modified, self.settings.index_interval_bytes
+                )
+                if len(group) > 1 or step.done.changed > changed:
+                    self._swap(group, made, now_ms, totals)
+        except CorruptBatchError as error:
+            raise CorruptBatchError(
+                error.position, error.reason, path=str(group[0].path), offset=error.offset
+            ) from error
+        finally:
+            made.remove()
+
+    def _swap(self, group: Sequence[Segment], made: CleanedSegment, now_ms: int, totals: Totals) -> None:
+        with self._flushing:
+            self._check_writable()
+            at = self._place_of(group)
+            doing = f"cannot put a compacted segment of {self.name} in its place"
+            with self._device(doing, half_done=True):
+                made.offer()
+                for segment in group:
+                    self._set_aside.add(now_ms, segment.set_aside())
+                made.take_place()
+                fresh = Segment(self._folder, group[0].base_offset, self.settings)
+                try:
+                    fresh.open_sealed()
+                except StorageError as error:
+                    self._broken = f"{doing}: {error}"
+                    raise
+                with self._writing:
+                    before, after = self._segments[:at], self._segments[at + len(group) :]
+                    self._segments = (*before, fresh, *after)
+                gone = {segment.base_offset for segment in group[1:]}
+                self._keep_snapshots({*snapshots_in(self._folder)} - gone)
+            totals.replaced(group, fresh.end.position)
+
+    def _place_of(self, group: Sequence[Segment]) -> int:
+        """Where the group stands among the segments. Raises StoppedError if it has changed meanwhile."""
+        segments = self._segments
+        bases = [segment.base_offset for segment in segments]
+        at = bases.index(group[0].base_offset) if group[0].base_offset in bases else -1
+        same = at >= 0 and [*segments[at : at + len(group)]] == [*group] and at + len(group) < len(segments)
+        if not same or segments[at + len(group)].base_offset != group[-1].end.offset:
+            raise StoppedError(f"{self.name} was truncated while it was compacted")
+        return at
 
     # What every change asks for
 

@@ -19,11 +19,12 @@ from ._log_scan import LogScan, ProducerScan, scan_log
 from ._native import ffi, lib
 from ._producers import Tail
 from ._segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from ._swap import finish_swaps
 from .errors import CorruptBatchError, CorruptLogError
 from .log import EpochEntry, RecoveryReport
 from .settings import LogSettings
 
-_LEFTOVERS = {DELETED_SUFFIX, ".cleaned", ".swap", ".tmp"}
+_LEFTOVERS = {DELETED_SUFFIX, ".tmp"}
 _INDEXES = {INDEX_SUFFIX, TIME_INDEX_SUFFIX}
 
 
@@ -39,7 +40,8 @@ class Recovered:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what an interrupted deletion or replacement left in a partition's folder."""
+    """Finish what a compaction began, and delete what an interrupted deletion left in a partition's folder."""
+    finish_swaps(folder)
     for path in list(folder.iterdir()):
         orphan = path.suffix in _INDEXES and not path.with_suffix(LOG_SUFFIX).exists()
         if orphan or path.suffix in _LEFTOVERS:

@@ -379,6 +379,11 @@ class Segment:
             self.end = self._walk(self.index.last_entry()[1])
         return self.end
 
+    def open_sealed(self) -> None:
+        """Take a segment as its files have it, which are whole. Raises CorruptBatchError if they are not."""
+        self.find_end()
+        self.load_largest()
+
     def load_largest(self) -> None:
         """Take the greatest timestamp from the time index of a segment that was sealed."""
         if len(self.time_index):

@@ -70,7 +70,6 @@ class DiskLog(MaintainedLog):
         super().__init__(settings or LogSettings(), on_log_start_moved or (lambda: None))
         self._folder = folder
         self.cleaned_offset = cleaned_offset
-        """Up to where the log is compacted; None if no offset can be missing from it."""
         self._cleaned = on_cleaned or (lambda: None)
         self._lowered = on_recovery_point_lowered or (lambda: None)
         self._on_flush_due = on_flush_due or (lambda: None)
@@ -195,7 +194,8 @@ class DiskLog(MaintainedLog):
         self._check_writable()
         self._check_unstaged()
         pieces, epochs = prepare(self.name, chunks, self._log_end_offset, self._epochs.latest)
-        self._mark_gaps(pieces)
+        if any(piece.skips for piece in pieces):
+            self._mark_gaps()
         end = self._log_end_offset
         try:
             with self._writing:
@@ -269,7 +269,8 @@ class DiskLog(MaintainedLog):
             self._roll(end)
             segment, position = self._segments[-1], 0
             segment.write([data], 0)
-        self._mark_gaps([piece])
+        if piece.skips:
+            self._mark_gaps()
         place = FileRange(segment.file, position, source.size)
         staged = Staged(piece.infos, place, end)
         self._staged = (staged, piece, epochs)
@@ -324,16 +325,6 @@ class DiskLog(MaintainedLog):
         self._segments = (*self._segments, segment)
         self._rolled = True
 
-    def _mark_gaps(self, pieces: Sequence[Piece]) -> None:
-        """Write down, once in a log's life, that offsets may be missing from it; else recovery would refuse it."""
-        if self.cleaned_offset is None and any(piece.skips for piece in pieces):
-            self.cleaned_offset = 0
-            try:
-                self._cleaned()
-            except StorageError:
-                self.cleaned_offset = None
-                raise
-
     def _undo(self, end: int, error: OSError) -> StorageError:
         """Bring the files back to the old end after a failed write."""
         failure = storage_error(error, f"cannot write to {self._folder}")
@@ -380,6 +371,7 @@ class DiskLog(MaintainedLog):
         self._lower_recovery_point(end)
         self._log_end_offset = end
         self._lower_log_start(end)
+        self._lower_cleaned(end)
         self._cut_files(end, shown=True)
         self._keep_snapshots(each for each in snapshots_in(self._folder) if each <= end)
         if not self._producers.cut(end):
@@ -431,6 +423,7 @@ class DiskLog(MaintainedLog):
             self._segments = (fresh,)
             self._log_end_offset = new_start_offset
             self._lower_log_start(new_start_offset)
+            self._lower_cleaned(new_start_offset)
             self._log_start_offset = new_start_offset
             self._producers = ProducerTable()
             self._epochs.replace(())
@@ -534,6 +527,11 @@ class DiskLog(MaintainedLog):
     def _save_producers(self, *, sync: bool = True) -> None:
         path = segment_path(self._folder, self._log_end_offset, SNAPSHOT_SUFFIX)
         self._producers.save(path, sync=sync)
+
+    def _lower_cleaned(self, offset: int) -> None:
+        """What comes in the place of what is cut has not been compacted."""
+        if self.cleaned_offset is not None and offset < self.cleaned_offset:
+            self._set_cleaned(offset)
 
     def _lower_recovery_point(self, offset: int) -> None:
         """Before files get shorter: a checkpoint above the log end would later look like lost data."""

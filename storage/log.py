@@ -13,6 +13,9 @@ from .batch import BatchInfo
 from .file_range import FileRange
 from .settings import LogSettings
 
+KEY_MAP_BYTES = 128 << 20
+"""Memory for the keys of one compaction (Kafka's log.cleaner.dedupe.buffer.size)."""
+
 
 class EpochEntry(NamedTuple):
     """The first offset of a leader epoch (KIP-101)."""
@@ -115,11 +118,12 @@ class RecoveryReport:
 
 @attrs.frozen(slots=True)
 class CompactionResult:
-    """What one compaction did. All counts are of what was read or taken away."""
+    """What one compaction did."""
 
     cleaned_offset: int
     """All keys below are compacted as far as this log's settings allow."""
-    bytes_read: int = 0
+    bytes_moved: int = 0
+    """Read and written."""
     bytes_removed: int = 0
     records_removed: int = 0
     records_without_key: int = 0
@@ -239,6 +243,7 @@ class Log(abc.ABC):
         *,
         high_watermark: int,
         bytes_per_second: float | None = None,
+        key_map_bytes: int = KEY_MAP_BYTES,
         stop: Callable[[], bool] = lambda: False,
     ) -> MaintenanceResult:
         """Do what the settings ask for: delete old segments, compact, and delete the files of what went before.
@@ -249,6 +254,9 @@ class Log(abc.ABC):
 
         now_ms: since 1970, like the timestamps of the batches.
         bytes_per_second: how fast compaction reads and writes, in all; None: as fast as it can.
+        key_map_bytes: memory for the keys of a compaction, 24 bytes each and a third more; if they do not fit, it
+        takes
+          several passes. Freed at its end.
         stop: asked often during a compaction, which is given up without a trace when it says True.
 
         Raises StorageError if the device refuses, or damage is found; the log is as it was, or the deletion is

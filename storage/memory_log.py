@@ -6,10 +6,13 @@ import os
 import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import attrs
 
+from ._cleaner import IsAborted
 from ._columns import Buffer
+from ._compaction import Pace, Pass, StoppedError, Totals, is_due, is_outdated, plan
 from ._epochs import EpochCache
 from ._files import write_all
 from ._index import MAX_RELATIVE
@@ -17,11 +20,13 @@ from ._prepare import Piece, Placed, prepare, prepare_staged
 from ._producers import ProducerTable
 from ._retention import expired
 from ._segment import Spot
-from .batch import BatchInfo, records
+from .batch import BatchInfo, records, scan
 from .errors import AppendError, LogClosedError, OffsetOutOfRangeError, StorageError
 from .file_range import FileRange, RangeFile, read_at
 from .log import (
+    KEY_MAP_BYTES,
     Chunk,
+    CompactionResult,
     EpochEntry,
     Log,
     MaintenanceResult,
@@ -58,6 +63,10 @@ class _MemorySegment:
         self.end = Spot(0, base_offset)
 
     @property
+    def first_timestamp(self) -> int:
+        return self.held[0].info.max_timestamp if self.held else -1
+
+    @property
     def last_written_ms(self) -> int:
         if self.held and self.held[-1].max_timestamp >= 0:
             return self.held[-1].max_timestamp
@@ -71,7 +80,7 @@ class _MemorySegment:
             or piece.batches[-1].last_offset - self.base_offset > MAX_RELATIVE
         ):
             return False
-        first, newest = self.held[0].info.max_timestamp, piece.max_timestamp
+        first, newest = self.first_timestamp, piece.max_timestamp
         return first < 0 or newest < 0 or newest - first <= settings.roll_ms
 
     def write(self, buffers: Sequence[Buffer]) -> None:
@@ -84,6 +93,14 @@ class _MemorySegment:
         end = Spot(position + info.size_bytes, place.last_offset + 1)
         self.held.append(_Held(offset, end.offset, position, end.position, info, place.base_offset, latest))
         self.end = end
+
+    def take(self, data: bytes) -> None:
+        """Write whole batches as they are."""
+        self.write([data])
+        for info in scan(data):
+            self.add(
+                info, Placed(info.base_offset, info.next_offset - 1, info.size_bytes, info.max_timestamp)
+            )
 
     def drop_unseen(self) -> None:
         """Remove bytes behind the end."""
@@ -107,7 +124,7 @@ class MemoryLog(Log):
         self._writing = threading.RLock()
         """Held by whoever changes the log."""
         self._segments: tuple[_MemorySegment, ...] = ()
-        self._start = self._end = self._flushed = 0
+        self._start = self._end = self._flushed = self.cleaned_offset = 0
         self._begin_segment(0)
         self._epochs = EpochCache(None)
         self._producers = ProducerTable()
@@ -285,6 +302,7 @@ class MemoryLog(Log):
         self._begin_segment(end)
         self._end = end
         self._start, self._flushed = min(self._start, end), min(self._flushed, end)
+        self.cleaned_offset = min(self.cleaned_offset, end)
         if not self._producers.cut(end):
             self._producers = ProducerTable()
             for held in (each for kept in self._segments for each in kept.held):
@@ -303,6 +321,7 @@ class MemoryLog(Log):
             self._begin_segment(new_start_offset)
             self._start = self._end = new_start_offset
             self._flushed = min(self._flushed, new_start_offset)
+            self.cleaned_offset = min(self.cleaned_offset, new_start_offset)
             self._epochs.replace(())
             self._producers = ProducerTable()
 
@@ -324,23 +343,27 @@ class MemoryLog(Log):
         *,
         high_watermark: int,
         bytes_per_second: float | None = None,
+        key_map_bytes: int = KEY_MAP_BYTES,
         stop: Callable[[], bool] = lambda: False,
     ) -> MaintenanceResult:
         self._check_open()
         with self._writing:
-            return MaintenanceResult(self._start, self._delete_old_segments(now_ms, high_watermark))
+            deleted = self._delete_old_segments(now_ms, high_watermark)
+        done = None
+        if self.settings.compacts:
+            with suppress(StoppedError):
+                done = self._compact(now_ms, high_watermark, Pace(bytes_per_second, stop), key_map_bytes)
+        return MaintenanceResult(self._start, deleted, done)
 
     def _delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
-        settings = self.settings
-        retention_ms = settings.retention_ms if settings.deletes else UNLIMITED
-        last = self._segments[-1]
+        settings, last = self.settings, self._segments[-1]
         whole = last.held and self._staged is None and self._end <= high_watermark
-        if whole and retention_ms != UNLIMITED and now_ms - last.last_written_ms > retention_ms:
+        if whole and is_outdated(last, settings, now_ms):
             self._begin_segment(self._end)
         count = expired(
             self._segments,
             now_ms,
-            retention_ms=retention_ms,
+            retention_ms=settings.retention_ms if settings.deletes else UNLIMITED,
             retention_bytes=settings.retention_bytes if settings.deletes else UNLIMITED,
             log_start_offset=self._start,
             high_watermark=high_watermark,
@@ -349,6 +372,49 @@ class MemoryLog(Log):
             self._raise_start(self._segments[count].base_offset)
             self._segments = self._segments[count:]
         return count
+
+    def _compact(
+        self, now_ms: int, high_watermark: int, pace: Pace, key_map_bytes: int
+    ) -> CompactionResult | None:
+        totals = Totals()
+        while True:
+            segments = self._segments
+            cleaned = max(self.cleaned_offset, segments[0].base_offset)
+            found = plan(
+                segments, self.settings, now_ms, cleaned_offset=cleaned, high_watermark=high_watermark
+            )
+            if not totals.passes and not is_due(found, self.settings, now_ms):
+                return None
+            step = Pass(
+                found,
+                self.settings,
+                now_ms,
+                self._producers.snapshots(),
+                pace,
+                index_bytes=lambda _: 0,
+                aborted=IsAborted(),
+                key_map_bytes=key_map_bytes,
+            )
+            for group in step.groups:
+                self._replace(group, step, totals)
+            totals.add(step)
+            self.cleaned_offset = step.covered_offset
+            if step.is_last:
+                return totals.result(step.covered_offset, pace.bytes)
+
+    def _replace(self, group: Sequence[_MemorySegment], step: Pass[_MemorySegment], totals: Totals) -> None:
+        fresh = _MemorySegment(self.name, group[0].base_offset)
+        for piece in step.copy(group):
+            fresh.take(bytes(piece))
+        modified = os.fstat(group[-1].file.fileno()).st_mtime_ns
+        os.utime(fresh.file.fileno(), ns=(modified, modified))
+        with self._writing:
+            segments = self._segments
+            at = segments.index(group[0]) if group[0] in segments else -1
+            if at < 0 or segments[at : at + len(group)] != tuple(group) or at + len(group) >= len(segments):
+                raise StoppedError(f"{self.name} was truncated while it was compacted")
+            self._segments = (*segments[:at], fresh, *segments[at + len(group) :])
+        totals.replaced(group, fresh.end.position)
 
     def flush(self) -> None:
         self._check_open()
