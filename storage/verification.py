@@ -14,7 +14,7 @@ from ._producers import SNAPSHOT_SUFFIX, ProducerTable
 from ._segment import INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX
 from ._verify_index import OffsetIndexCheck, TimeIndexCheck
 from .batch import BatchInfo
-from .directory import FOLDER_NAME, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
+from .directory import CLEANED, FOLDER_NAME, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS
 from .errors import LogNotFoundError, StorageError
 from .inspection import Found, batches_in
 from .log import EpochEntry
@@ -74,18 +74,20 @@ def verify(
 ) -> Verification:
     """Check a data folder or a partition's: every batch with its CRC and its records, and every small file.
 
-    `compacted` allows the gaps that compaction leaves. `on_bytes` is told of every piece of log that was checked.
-    In the folder of a running node what is being written may look torn.
+    `compacted` allows the gaps that compaction leaves also where no `cleaner-offset-checkpoint` tells of it.
+    `on_bytes` is told of every piece of log that was checked. In the folder of a running node what is being written
+    may look torn.
 
     Raises LogNotFoundError if `path` is neither, OSError if a file cannot be read.
     """
     result = Verification()
     folders = partition_folders(path)
     if folders != [path]:
-        for name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS):
+        for name in (HIGH_WATERMARKS, RECOVERY_POINTS, LOG_STARTS, CLEANED):
             result.defects += _table_defects(path / name, ("topic", "partition", "offset"))
     for folder in folders:
-        _Partition(folder, result, compacted, on_bytes).verify()
+        known = _key(folder) in read_checkpoint(folder.parent / CLEANED)
+        _Partition(folder, result, compacted or known, on_bytes).verify()
     return result
 
 
@@ -197,8 +199,10 @@ class _Partition:
         ends = [entry.start_offset for entry in self._epochs[1:]] + [self._expected]
         for entry, end in zip(self._epochs, ends, strict=True):
             start = max(entry.start_offset, log_start)
-            if end > log_start and listed.get(entry.epoch) != start:
-                told = listed.get(entry.epoch)
+            told = listed.get(entry.epoch)
+            # The first batches of an epoch may have gone by compaction.
+            began = told is not None and (told <= start if self._compacted else told == start)
+            if end > log_start and not began:
                 claim = "is missing" if told is None else f"starts at {told} there"
                 self._add(path, -1, start, f"leader epoch {entry.epoch} {claim}, at {start} in the log")
 
