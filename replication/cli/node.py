@@ -10,7 +10,9 @@ import sys
 import threading
 from collections.abc import AsyncIterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
 
 from .clusters import Flag
 
@@ -23,17 +25,19 @@ PARENT_GRACE = 10.0
 
 def node(
     *,
-    node_id: int,
-    data_dir: tuple[Path, ...],
-    store: str,
-    listen: tuple[str, ...] = ("tcp://127.0.0.1:0",),
+    config: Path | None = None,
+    node_id: int | None = None,
+    data_dir: tuple[Path, ...] = (),
+    store: str | None = None,
+    listen: tuple[str, ...] = (),
     serve_store: str | None = None,
     cluster_id: str | None = None,
     rack: str | None = None,
     session_timeout_ms: int | None = None,
-    storage_stall_timeout_ms: int = 15000,
+    storage_stall_timeout_ms: int | None = None,
     secret_file: Path | None = None,
     allow_insecure: Flag = False,
+    set: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
     log_level: Literal["debug", "info", "warning", "error"] = "info",
     json: Flag = False,
     stop_with_stdin: Flag = False,
@@ -44,10 +48,14 @@ def node(
     One line on standard output says when the node serves; changes of leaders, ISRs and epochs go to standard
     error, one line each.
 
+    Settings come from the file, then from INSYNC_NODE_<NAME> in the environment, then from here; the last one wins.
+
     Example: `insync node --node-id 1 --data-dir /srv/n1 --store sqlite:///srv/meta.db --listen tcp://127.0.0.1:9092`
 
     Parameters
     ----------
+    config
+        TOML file with settings, one key each, by the names of `insync.replication.NodeSettings`.
     node_id
         Number of this node, unique in the cluster, the same at every start.
     data_dir
@@ -56,7 +64,8 @@ def node(
     store
         URL of the metadata store, e.g. sqlite:///srv/meta.db (an absolute path).
     listen
-        Where to listen; port 0 takes a free one. Give it several times for several addresses.
+        Where to listen, by default tcp://127.0.0.1:0; port 0 takes a free one. Give it several times
+        for several addresses.
     serve_store
         Serve the store to other nodes here, e.g. tcp://10.0.0.1:9100; they use it by --store remote+tcp://10.0.0.1:9100.
     cluster_id
@@ -71,6 +80,8 @@ def node(
         File with the cluster's secret, the same in nodes and clients; else INSYNC_SECRET_FILE or INSYNC_SECRET.
     allow_insecure
         Listen also for other machines without a secret or certificates: only where nobody else is on the network.
+    set
+        Any setting, as name=value; give it several times for several.
     log_level
         Least important kind of line on standard error.
     json
@@ -80,25 +91,25 @@ def node(
     """
     import trio
 
-    from ..node import NodeSettings
+    from ..node import load_settings
 
-    _log_to_stderr(node_id, log_level)
     if stop_with_stdin:
         _stop_when_stdin_ends()
     given: dict[str, Any] = {
         "node_id": node_id,
-        "log_dirs": data_dir,
+        "log_dirs": [str(folder) for folder in data_dir] or None,
         "store": store,
-        "listeners": listen,
+        "listeners": listen or None,
         "serve_store": serve_store,
         "cluster_id": cluster_id,
-        "rack": rack or "",
+        "rack": rack,
         "session_timeout_ms": session_timeout_ms,
         "storage_stall_timeout_ms": storage_stall_timeout_ms,
-        "secret_file": secret_file,
-        "allow_insecure": allow_insecure,
+        "secret_file": None if secret_file is None else str(secret_file),
+        "allow_insecure": allow_insecure or None,
     }
-    settings = NodeSettings(**given)
+    settings = load_settings(file=config, assignments=set, given=given)
+    _log_to_stderr(settings.node_id, log_level)
     return trio.run(_serve, settings, json)
 
 

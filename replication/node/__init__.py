@@ -1,6 +1,7 @@
 """The trio host of the replication core: a node, embedded in a program or as a process of its own."""
 
 from ._node import Node
+from .configuration import load_settings
 from .errors import (
     ClusterMismatchError,
     DuplicateNodeError,
@@ -14,6 +15,7 @@ from .settings import NodeSettings
 __all__ = [
     "Node",
     "NodeSettings",
+    "load_settings",
     "NodeError",
     "ClusterMismatchError",
     "DuplicateNodeError",
