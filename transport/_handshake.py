@@ -24,7 +24,7 @@ from .errors import (
     VersionMismatchError,
     WrongPeerError,
 )
-from .frames import Frame, FrameType, Hello, Limits, Status, decode_hello, encode_header, encode_hello
+from .frames import Frame, FrameType, Header, Hello, Limits, Status, decode_hello, encode_header, encode_hello
 from .requests import Identity, Method
 from .security import is_proof, proof
 
@@ -47,6 +47,16 @@ class Refusal:
 
     status: Status
     text: str
+
+
+class _NoPayloads:
+    """Before the handshake is over nobody gets memory: a large payload behind it waits, any other is refused."""
+
+    def admits(self, header: Header) -> bool:
+        return False
+
+    async def wait(self) -> None:
+        raise ProtocolError("a payload came before the handshake was over")
 
 
 Judge = Callable[[Hello, Hello], Refusal | None]
@@ -74,6 +84,7 @@ def make_hello(
         expected_node=expect_node,
         limits=limits,
         nonce=secrets.randbits(64),
+        window=limits.window_bytes,
         proves=proves,
     )
 
@@ -91,6 +102,7 @@ async def introduce(
       EndOfLink, LinkBroken: The link ended.
     """
     raw = encode_hello(mine)
+    link.set_gate(_NoPayloads())
     await link.prepare()
     await link.send(raw, ())
     raw_theirs = await link.recv_hello()

@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 import trio
 
+from ._outgoing import size_of
 from .abc import Link, LinkTransport, Listener, Part
 from .connection import Connection, Handler, connect
 from .frames import Flag, Frame, FrameType, Limits, decode_frame, encode_header
@@ -20,7 +21,6 @@ from .registry import register
 from .requests import Identity, Request
 from .security import Security
 from .server import serve
-from .session import size_of
 from .stream import ByteStream, StreamTransport
 from .urls import URL
 
@@ -87,7 +87,7 @@ def case(group: str, *needs: Needs) -> Callable[[Callable[[Any], Awaitable[None]
 
 def cases_for(env: Env) -> list[Case]:
     """The cases that apply to a transport."""
-    from . import _kit_hostile, _kit_identity, _kit_links, _kit_ranges, _kit_requests  # noqa: F401
+    from . import _kit_flow, _kit_hostile, _kit_identity, _kit_links, _kit_ranges, _kit_requests  # noqa: F401
 
     return [one for one in _CASES if all(map(env.has, one.needs))]
 

@@ -137,7 +137,7 @@ async def _send_and_close(link: Link, *chunks: bytes) -> None:
 
 
 async def _inject(connection: Connection, head: bytes) -> None:
-    from .session import Outgoing
+    from ._outgoing import Outgoing
 
     connection._session.outbox.append(Outgoing(head, (), 0))
     connection.queued()

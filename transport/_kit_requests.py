@@ -1,4 +1,4 @@
-"""Kit, groups D, G and H: requests, flow and identity, over connections."""
+"""Kit, groups D and E: requests over connections, and what becomes of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from ._handshake import introduce, judge_acceptor, make_hello
-from ._kit import Env, case, connected, dial, echo, listening, message, receive, served, until
+from ._kit import Env, case, connected, dial, echo, served, until
 from .connection import Connection
 from .errors import (
     ConnectionLost,
@@ -350,63 +350,6 @@ async def a_silent_peer_is_given_up(env: Env) -> None:
         )
         link.abort()
         assert not lively.closed.is_set()
-
-
-@case("G")
-async def a_reader_that_stops_holds_the_sender_back(env: Env) -> None:
-    """Sending to a link that nobody reads waits, with bounded memory, and goes on when it is read."""
-    sent = 0
-    payload = bytes(1 << 20)
-    async with listening(env) as listener, trio.open_nursery() as nursery:
-        one = await env.transport.connect(listener.endpoints[0])
-        other = await listener.accept()
-
-        async def send() -> None:
-            nonlocal sent
-            for _ in range(64):
-                await one.send(message(b"", [payload]), [payload])
-                sent += 1
-
-        nursery.start_soon(send)
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert sent < 32, "nobody reads, but everything was taken"
-        for _ in range(64):
-            await receive(other)
-        await until(lambda: sent == 64, "the sender goes on")
-        one.abort()
-        other.abort()
-
-
-@case("G")
-async def unanswered_payloads_are_bounded(env: Env) -> None:
-    """Above the receive budget nothing more is read, until requests are answered; then all arrive."""
-    desk, ends = Desk(), Answers()
-    async with connected(env, desk, limits=Limits(receive_budget_bytes=3 << 20)) as connection:
-        for _ in range(16):
-            connection.request_nowait(1, b"", [bytes(1 << 20)], timeout=5, on_done=ends.append)
-        await until(lambda: len(desk.requests) >= 4, "the budget is used up")
-        await trio.testing.wait_all_tasks_blocked(0.05)
-        assert len(desk.requests) == 4
-        for number in range(16):
-            await until(lambda number=number: len(desk.requests) > number, "more arrive")  # type: ignore[misc]
-            desk.requests[number].reply()
-        await until(lambda: len(ends) == 16, "all are answered")
-
-
-@case("G")
-async def two_that_do_not_answer_do_not_deadlock(env: Env) -> None:
-    """Requests with large payloads both ways to handlers that never answer end at their deadlines."""
-    ends = Answers()
-    accepted: list[Connection] = []
-    limits = Limits(receive_budget_bytes=1 << 20)
-    async with served(env, Desk(), limits=limits, on_connect=accepted.append) as (nursery, url):
-        mine = await dial(env, url, nursery, handler=Desk(), limits=limits)
-        await until(lambda: bool(accepted), "on_connect is called")
-        for connection in (mine, accepted[0]):
-            for _ in range(16):
-                connection.request_nowait(1, b"", [bytes(1 << 20)], timeout=0.3, on_done=ends.append)
-        await until(lambda: len(ends) == 32, "all requests end", timeout=2)
-        assert all(isinstance(end, DeadlineExceeded) for end in ends)
 
 
 def _body(answer: Response | TransportError) -> bytes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, runtime_che
 import attrs
 import trio
 
-from .frames import Frame, Limits, decode_frame
+from .frames import Frame, Header, Limits, decode_frame
 from .urls import URL, Endpoint
 
 if TYPE_CHECKING:
@@ -80,6 +80,16 @@ class Capabilities:
     half_close: bool = False
     deterministic: bool = False
     max_frame: int = 1 << 30
+
+
+class Gate(Protocol):
+    """Asked before memory is laid out for a large payload."""
+
+    def admits(self, header: Header) -> bool:
+        """Whether it may come in now; else the link calls `wait` and asks again. ProtocolError: never."""
+
+    async def wait(self) -> None:
+        """Return when asking again is worth it. Raises ProtocolError: it never will be."""
 
 
 class Link(ABC):
@@ -156,7 +166,12 @@ class Link(ABC):
         """Frames received from now on may be this large."""
         self.limits = limits
 
+    def set_gate(self, gate: Gate) -> None:
+        """Ask it about each large payload, if the link sees headers before it has memory for their payloads."""
+        self.gate = gate
+
     limits: Limits = Limits()
+    gate: Gate | None = None
 
     @property
     @abstractmethod

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal, Self
 import attrs
 import trio
 
-from .abc import Buffer, Capabilities, Link, LinkTransport, Listener, Part, Payload
+from .abc import Buffer, Capabilities, Gate, Link, LinkTransport, Listener, Part, Payload
 from .errors import LinkBroken
 from .frames import Frame, Limits
 from .security import Security
@@ -163,6 +163,9 @@ class ChaosLink(Link):
     def set_limits(self, limits: Limits) -> None:
         self.limits = limits
         self._inner.set_limits(limits)
+
+    def set_gate(self, gate: Gate) -> None:
+        self._inner.set_gate(gate)
 
     async def prepare(self) -> None:
         await self._inner.prepare()

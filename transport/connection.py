@@ -10,6 +10,7 @@ import trio
 
 from . import registry
 from ._handshake import Introduced, introduce, judge_acceptor, make_hello
+from ._outgoing import Pending
 from .abc import Buffer, Link, Part
 from .errors import (
     ConnectError,
@@ -20,10 +21,11 @@ from .errors import (
     PeerGoingAway,
     TransportError,
 )
-from .frames import Frame, Limits, Status
+from .frames import Frame, Header, Limits, Status
+from .intake import ReceiveBudget, common_budget
 from .requests import Identity, OnDone, PeerIdentity, Request, RequestHandle, Response
 from .security import Security
-from .session import Pending, Session
+from .session import Session
 
 log = logging.getLogger("insync.transport")
 
@@ -39,7 +41,14 @@ class Connection:
     """One connection. Made by `connect` and `serve`; all methods belong to the trio thread."""
 
     def __init__(
-        self, link: Link, introduced: Introduced, handler: Handler | None, *, lane: str, dialer: bool
+        self,
+        link: Link,
+        introduced: Introduced,
+        handler: Handler | None,
+        *,
+        lane: str,
+        dialer: bool,
+        budget: ReceiveBudget | None = None,
     ) -> None:
         hello = introduced.hello
         self.peer = PeerIdentity(hello.cluster_id, hello.node_id, hello.incarnation, lane, introduced.method)
@@ -52,13 +61,23 @@ class Connection:
         self._first = introduced.frames
         name = f"{self.peer} at {link.remote}"
         self._name = name
-        self._session = Session(dialer=dialer, limits=introduced.limits, peer=name, on_request=self._serve)
+        self._session = Session(
+            dialer=dialer,
+            limits=introduced.limits,
+            peer=name,
+            on_request=self._serve,
+            budget=budget or common_budget(),
+            credit=hello.window,
+            on_release=self.queued,
+        )
+        link.set_gate(self)
         self._scope = trio.CancelScope()
         self._alarm = trio.CancelScope()
         self._sleeping_writer: trio.lowlevel.Task | None = None
         self._in_batch = False
-        self._relieved = trio.Event()
-        self._idle = trio.Event()
+        self._relieved: trio.Event | None = None
+        """Somebody waits until it is not congested any more."""
+        self._idle: trio.Event | None = None
 
     def __repr__(self) -> str:
         return f"<Connection to {self._name}{', closed' if self.closed.is_set() else ''}>"
@@ -211,7 +230,8 @@ class Connection:
             )
             assert self.close_reason is not None
             self._session.end(self.close_reason)
-            self._idle.set()
+            if self._idle is not None:
+                self._idle.set()
 
     async def _guard(self, run: Callable[[], object]) -> None:
         try:
@@ -243,6 +263,7 @@ class Connection:
             while self._is_congested():
                 self._relieved = trio.Event()
                 await self._relieved.wait()
+            self._relieved = None
             frames = await self._link.recv_many()
 
     def _take(self, frames: list[Frame]) -> None:
@@ -255,7 +276,18 @@ class Connection:
         finally:
             self._in_batch = False
         self._flush()
-        self._check_idle()
+        if self._idle is not None:
+            self._check_idle()
+
+    # The link asks before it takes a large payload.
+
+    def admits(self, header: Header) -> bool:
+        """See `Gate.admits`."""
+        return self._session.admits(header)
+
+    async def wait(self) -> None:
+        """See `Gate.wait`."""
+        await self._session.intake.wait()
 
     def _serve(self, request: Request) -> None:
         request.connection = self
@@ -274,7 +306,7 @@ class Connection:
         session, limits = self._session, self._limits
         return (
             len(session.unanswered) > limits.max_in_flight
-            or session.unanswered_bytes > limits.receive_budget_bytes
+            or session.intake.is_congested
             or session.outbox_bytes > limits.send_budget_bytes
         )
 
@@ -283,7 +315,9 @@ class Connection:
     def queued(self) -> None:
         """Something may be in the outbox: it is sent at the end of the batch that is being dispatched, or soon."""
         if not self._in_batch:
-            self._wake_writer()
+            self._check_relieved()
+            if self._session.outbox:
+                self._wake_writer()
 
     def _flush(self) -> None:
         """Send what is queued from here, if it is small and nothing else is being sent: a task switch less."""
@@ -322,8 +356,7 @@ class Connection:
             frames = self._next_batch()
             await link.send_many(frames)
             self._check_idle()
-            if not self._is_congested():
-                self._relieved.set()
+            self._check_relieved()
 
     async def _sleep_until_queued(self) -> None:
         self._sleeping_writer = trio.lowlevel.current_task()
@@ -346,9 +379,11 @@ class Connection:
         return batch
 
     def _check_idle(self) -> None:
-        if not self._idle.is_set() and self._session.is_idle and not self._session.outbox:
+        if self._idle is not None and self._session.is_idle and not self._session.outbox:
             self._idle.set()
-        if not self._relieved.is_set() and not self._is_congested():
+
+    def _check_relieved(self) -> None:
+        if self._relieved is not None and not self._is_congested():
             self._relieved.set()
 
     # Time.
@@ -371,6 +406,7 @@ class Connection:
                 self._ask_for_life(silent)
             self._wake_writer()
             self._check_idle()
+            self._check_relieved()
 
     def _ask_for_life(self, silent: int) -> None:
         if silent >= _SILENT_TICKS:
@@ -392,11 +428,13 @@ async def connect(
     timeout: float = 5.0,
     limits: Limits | None = None,
     security: Security | None = None,
+    budget: ReceiveBudget | None = None,
 ) -> Connection:
     """Connect and shake hands. The connection lives in `nursery`, and ends with it.
 
     `expect_node`: refuse any other node. `handler`: serve the peer's requests; without one they get an error.
     `security`: what to prove, and to ask for; without it only addresses of this machine are dialled.
+    `budget`: for the payloads of the peer's requests; without it all connections of this event loop share one.
 
     Raises:
       ConnectError: Nobody answers there within `timeout` seconds.
@@ -424,7 +462,7 @@ async def connect(
         except BaseException:
             link.abort()
             raise
-        connection = Connection(link, introduced, handler, lane=lane, dialer=True)
+        connection = Connection(link, introduced, handler, lane=lane, dialer=True, budget=budget)
         nursery.start_soon(connection.run, name=f"connection to {connection.peer}")
         return connection
     raise ConnectError(f"{url}: no answer within {timeout:g} s", peer=url)

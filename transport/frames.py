@@ -101,8 +101,8 @@ class Limits:
     """Requests that may be unanswered at a time, one way; more wait at the requester."""
     max_waiting: int = 16 << 10
     """Requests that may wait for their turn; more are refused with Overloaded."""
-    receive_budget_bytes: int = 128 << 20
-    """Payloads of unanswered requests on one connection; above it nothing more is read."""
+    window_bytes: int = 32 << 20
+    """Credit: payloads of the peer's requests that may be on their way or with a handler, on one connection."""
     send_budget_bytes: int = 64 << 20
     """Replies, apart from file ranges, that wait to be sent; above it nothing more is read."""
     handshake_timeout: float = 5.0
@@ -298,6 +298,8 @@ class Hello:
     min_version: int = WIRE_VERSIONS[0]
     max_version: int = WIRE_VERSIONS[1]
     nonce: int = 0
+    window: int | None = None
+    """Bytes of request payloads that it takes before it returns credit; None: it knows no credit."""
     proves: bool = False
     """Whether it will prove that it knows the cluster's secret, and asks for the same."""
 
@@ -313,6 +315,8 @@ class _Tag(IntEnum):
     LIMITS = 6
     PROOF = 7
     """Methods of proof, one byte each: 1 is a token, HMAC-SHA256 by the cluster's secret."""
+    WINDOW = 8
+    """u64, see `Hello.window`. Only who sends it gets CREDIT frames: their correlation number is the credit."""
 
 
 _TOKEN = b"\x01"
@@ -330,6 +334,8 @@ def encode_hello(hello: Hello) -> bytes:
         _Tag.LANE: hello.lane.encode(),
         _Tag.LIMITS: _LIMITS.pack(limits.max_body_bytes, limits.max_payload_bytes, limits.max_in_flight),
     }
+    if hello.window is not None:
+        values[_Tag.WINDOW] = struct.pack("<Q", hello.window)
     if hello.proves:
         values[_Tag.PROOF] = _TOKEN
     if hello.expected_node is not None:
@@ -366,6 +372,7 @@ def decode_hello(raw: bytes) -> Hello:
     tags = _decode_tags(raw[PREFACE.size :])
     try:
         expected = tags.get(_Tag.EXPECTED_NODE)
+        window = tags.get(_Tag.WINDOW)
         body, payload, in_flight = _LIMITS.unpack(tags[_Tag.LIMITS])
         return Hello(
             cluster_id=tags[_Tag.CLUSTER_ID].decode(),
@@ -377,6 +384,7 @@ def decode_hello(raw: bytes) -> Hello:
             min_version=oldest,
             max_version=newest,
             nonce=nonce,
+            window=None if window is None else _integer(window, signed=False),
             proves=_TOKEN in tags.get(_Tag.PROOF, b""),
         )
     except KeyError as error:

@@ -13,9 +13,10 @@ from .abc import Buffer, Part, Payload
 from .frames import FRAMEWORK_STATUS
 
 if TYPE_CHECKING:
+    from ._outgoing import Pending
     from .connection import Connection
     from .errors import TransportError
-    from .session import Pending, Session
+    from .session import Session
 
 
 Method = Literal["none", "token", "mtls"]
@@ -111,7 +112,6 @@ class Request:
         "kind_version",
         "max_response",
         "payload",
-        "payload_bytes",
     )
 
     def __init__(
@@ -124,7 +124,6 @@ class Request:
         self.corr = corr
         self.body = body
         self.payload = payload
-        self.payload_bytes = payload.nbytes
         self.deadline = math.inf
         self.max_response = 0
         self.cancelled = False

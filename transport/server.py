@@ -15,6 +15,7 @@ from .abc import Link, Listener
 from .connection import Connection, Handler
 from .errors import TransportError
 from .frames import Hello, Limits, Status
+from .intake import ReceiveBudget
 from .requests import Identity
 from .security import Security
 
@@ -42,6 +43,7 @@ async def serve(
     on_disconnect: OnConnection | None = None,
     limits: Limits | None = None,
     security: Security | None = None,
+    budget: ReceiveBudget | None = None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen until cancelled; the connections end with it. Start it by `nursery.start`, which returns a `Serving`.
@@ -49,6 +51,7 @@ async def serve(
     `on_connect` is called before the first request of a connection, `on_disconnect` after its end. A node's newer
     incarnation replaces its older connections of the same lane; an older incarnation is refused.
     `security`: what to prove, and to ask of peers; without it only addresses of this machine are listened on.
+    `budget`: for the payloads of requests; without it all connections of this event loop share one.
 
     Raises:
       InsecureAddressError: Other machines reach this address, and nobody would have to prove anything.
@@ -61,7 +64,9 @@ async def serve(
     security = security or Security()
     security.check_address(transport, endpoint)
     listener = await transport.secured(security).listen(endpoint)
-    server = _Server(handler, identity, on_connect, on_disconnect, limits or Limits(), security.secret)
+    server = _Server(
+        handler, identity, on_connect, on_disconnect, limits or Limits(), security.secret, budget
+    )
     try:
         async with trio.open_nursery() as nursery:
             task_status.started(Serving([str(one) for one in listener.endpoints]))
@@ -79,6 +84,7 @@ class _Server:
     on_disconnect: OnConnection | None
     limits: Limits
     secret: bytes | None = attrs.field(repr=False)
+    budget: ReceiveBudget | None
     half_open: dict[Link, trio.CancelScope] = attrs.Factory(dict)
     newest: dict[int, int] = attrs.Factory(dict)
     connections: set[Connection] = attrs.Factory(set)
@@ -134,7 +140,14 @@ class _Server:
         return judge_dialer(mine, theirs)
 
     async def _run(self, link: Link, introduced: Introduced) -> None:
-        connection = Connection(link, introduced, self.handler, lane=introduced.hello.lane, dialer=False)
+        connection = Connection(
+            link,
+            introduced,
+            self.handler,
+            lane=introduced.hello.lane,
+            dialer=False,
+            budget=self.budget,
+        )
         self._supersede(connection)
         self.connections.add(connection)
         try:

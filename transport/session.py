@@ -12,8 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import attrs
-
+from ._outgoing import Outgoing, Pending, payload_check, size_of
 from .abc import Buffer, Part
 from .errors import (
     DeadlineExceeded,
@@ -26,7 +25,8 @@ from .errors import (
     RemoteError,
     TransportError,
 )
-from .frames import PAYLOAD_CRC, Flag, Frame, FrameType, Header, Limits, Status, crc32c_of, encode_header
+from .frames import Flag, Frame, FrameType, Header, Limits, Status, encode_header
+from .intake import Intake, ReceiveBudget, has_credit
 from .requests import OnDone, Request, Response
 
 log = logging.getLogger("insync.transport")
@@ -34,42 +34,32 @@ log = logging.getLogger("insync.transport")
 _IGNORED_FROM = 128
 
 
-@attrs.define(slots=True, eq=False)
-class Pending:
-    """A request of ours. `corr` is 0 until it is its turn to be sent."""
-
-    on_done: OnDone | None
-    deadline: float
-    kind: int
-    body: bytes
-    parts: Sequence[Part]
-    max_response: int
-    corr: int = 0
-
-    def __lt__(self, other: Pending) -> bool:
-        return self.deadline < other.deadline
-
-
-@attrs.define(slots=True)
-class Outgoing:
-    """A frame to send; `nbytes` is what of it occupies memory."""
-
-    head: bytes
-    parts: Sequence[Part]
-    nbytes: int
-
-
 class Session:
     """One side of a connection after the handshake. `on_request` gets what the peer asks for."""
 
     def __init__(
-        self, *, dialer: bool, limits: Limits, peer: str, on_request: Callable[[Request], None]
+        self,
+        *,
+        dialer: bool,
+        limits: Limits,
+        peer: str,
+        on_request: Callable[[Request], None],
+        budget: ReceiveBudget | None = None,
+        credit: int | None = None,
+        on_release: Callable[[], None] = lambda: None,
     ) -> None:
         self.limits = limits
+        self.intake = Intake(
+            budget or ReceiveBudget(),
+            window=limits.window_bytes,
+            knows_credit=credit is not None,
+            on_credit=self._return_credit,
+            on_release=on_release,
+        )
+        self._credit, self._credit_used = credit, 0
         self.outbox: deque[Outgoing] = deque()
         self.outbox_bytes = 0
         self.unanswered: dict[int, Request] = {}
-        self.unanswered_bytes = 0
         self.peer_goes = False
         self._peer = peer
         self._on_request = on_request
@@ -104,14 +94,13 @@ class Session:
           Overloaded: Too many wait already.
         """
         self._check_open()
-        body = bytes(body)
-        self._check_size(len(body), size_of(parts))
-        pending = Pending(
-            on_done, deadline, kind, body, parts, min(max_response, self.limits.max_payload_bytes)
-        )
+        body, size = bytes(body), size_of(parts)
+        self._check_size(len(body), size)
+        most = min(max_response, self.limits.max_payload_bytes)
+        pending = Pending(on_done, deadline, kind, body, parts, most, size)
         if deadline != math.inf:
             self._push_deadline(pending)
-        if self._waiting or self._in_flight >= self.limits.max_in_flight:
+        if self._waiting or not self._may_send(pending):
             if len(self._waiting) >= self.limits.max_waiting:
                 raise Overloaded(
                     f"{len(self._waiting)} requests to {self._peer} wait for their turn", peer=self._peer
@@ -214,9 +203,25 @@ class Session:
         else:
             self._receive_control(frame, now)
 
+    def admits(self, header: Header) -> bool:
+        """See `Gate.admits`."""
+        kind = header.type
+        if kind in (FrameType.REQUEST, FrameType.NOTIFY):
+            return self.intake.admits(header.payload_length)
+        if kind == FrameType.REPLY:
+            pending = self._pending.get(header.corr)
+            if pending is None and header.corr not in self._tombstones:
+                raise self._not_open(header)
+            if pending is not None and header.payload_length > pending.max_response:
+                raise self._too_long(header)
+        elif kind < _IGNORED_FROM:
+            raise ProtocolError(f"{self._peer} sent a frame of type {kind} with a payload")
+        return True
+
     def end(self, error: TransportError) -> None:
         """The connection has ended: nothing is sent any more, everybody who waits is told."""
         self._ended = error
+        self.intake.end()
         self.outbox.clear()
         self.outbox_bytes = 0
         waiting, self._waiting = self._waiting, deque()
@@ -238,9 +243,7 @@ class Session:
         elif header.payload_length > pending.max_response:
             frame.payload.release()
             self._pending[header.corr] = pending
-            raise ProtocolError(
-                f"{self._peer} answers with {header.payload_length} bytes, above the request's limit"
-            )
+            raise self._too_long(header)
         else:
             self._done(pending, Response(frame.body, frame.payload))
         self._send_waiting(now)
@@ -258,22 +261,22 @@ class Session:
         header = frame.header
         if header.corr <= self._last_peer_corr or header.corr & 1 != self._peer_parity:
             raise ProtocolError(f"{self._peer} uses the number {header.corr} for a request, out of turn")
+        request = self._make_request(frame)
         if self.goes:
-            frame.payload.release()
+            request.payload.release()
             return
         self._last_peer_corr = header.corr
-        request = self._make_request(frame)
         request.max_response = header.max_response
         if header.aux:
             request.deadline = now + header.aux / 1000
         self.unanswered[header.corr] = request
-        self.unanswered_bytes += request.payload_bytes
         self._on_request(request)
 
     def _make_request(self, frame: Frame) -> Request:
         header = frame.header
         corr = header.corr if header.type == FrameType.REQUEST else 0
-        return Request(self, header.kind, header.kind_version, corr, frame.body, frame.payload)
+        payload = self.intake.arrived(frame.payload) if header.payload_length else frame.payload
+        return Request(self, header.kind, header.kind_version, corr, frame.body, payload)
 
     def _receive_control(self, frame: Frame, now: float) -> None:
         frame.payload.release()
@@ -282,6 +285,8 @@ class Session:
             self._receive_error(frame, now)
         elif header.type == FrameType.CANCEL:
             self._receive_cancel(header.corr)
+        elif header.type == FrameType.CREDIT:
+            self._receive_credit(header.corr, now)
         elif header.type == FrameType.PING:
             self._queue(encode_header(FrameType.PONG, 0, aux=header.aux))
         elif header.type == FrameType.GOAWAY:
@@ -292,9 +297,18 @@ class Session:
     def _receive_cancel(self, corr: int) -> None:
         request = self.unanswered.pop(corr, None)
         if request is not None:
-            self.unanswered_bytes -= request.payload_bytes
             self._queue_error(corr, Status.CANCELLED, "")
             self._withdraw(request)
+
+    def _receive_credit(self, nbytes: int, now: float) -> None:
+        if self._credit is None or nbytes > self._credit_used:
+            raise ProtocolError(f"{self._peer} returns credit for {nbytes} bytes that it does not hold")
+        self._credit_used -= nbytes
+        self._send_waiting(now)
+
+    def _return_credit(self, nbytes: int) -> None:
+        if self._ended is None:
+            self._queue(encode_header(FrameType.CREDIT, nbytes))
 
     def _receive_goaway(self, last_corr: int) -> None:
         """What the peer has not begun will get no answer."""
@@ -321,10 +335,27 @@ class Session:
         try:
             self._tombstones.remove(header.corr)
         except KeyError:
-            raise ProtocolError(f"{self._peer} answers request {header.corr}, which is not open") from None
+            raise self._not_open(header) from None
+
+    def _not_open(self, header: Header) -> ProtocolError:
+        return ProtocolError(f"{self._peer} answers request {header.corr}, which is not open")
+
+    def _too_long(self, header: Header) -> ProtocolError:
+        return ProtocolError(
+            f"{self._peer} answers with {header.payload_length} bytes, above the request's limit"
+        )
+
+    def _may_send(self, pending: Pending) -> bool:
+        if self._in_flight >= self.limits.max_in_flight:
+            return False
+        return (
+            not pending.size
+            or self._credit is None
+            or has_credit(self._credit_used, pending.size, self._credit)
+        )
 
     def _send_waiting(self, now: float) -> None:
-        while self._waiting and self._in_flight < self.limits.max_in_flight:
+        while self._waiting and (self._waiting[0].on_done is None or self._may_send(self._waiting[0])):
             pending = self._waiting.popleft()
             if pending.on_done is not None:
                 self._send_request(pending, now)
@@ -333,6 +364,7 @@ class Session:
         pending.corr = corr = self._next_corr
         self._next_corr += 2
         self._pending[corr] = pending
+        self._credit_used += pending.size
         remaining = 0
         if pending.deadline != math.inf:
             remaining = min(max(1, int((pending.deadline - now) * 1000)), 0xFFFFFFFF)
@@ -344,7 +376,7 @@ class Session:
             flags=flags,
             aux=remaining,
             body=pending.body,
-            payload_length=size_of(pending.parts),
+            payload_length=pending.size,
             payload_crc=crc,
             max_response=pending.max_response,
         )
@@ -369,7 +401,6 @@ class Session:
             return False
         if self.unanswered.pop(request.corr, None) is None:
             raise RuntimeError(f"request {request.kind} of {self._peer} was answered before")
-        self.unanswered_bytes -= request.payload_bytes
         return True
 
     def _withdraw(self, request: Request) -> None:
@@ -404,28 +435,6 @@ class Session:
                 f"{self.limits.max_body_bytes} and {self.limits.max_payload_bytes}",
                 peer=self._peer,
             )
-
-
-def size_of(parts: Sequence[Part]) -> int:
-    """The bytes of a payload. ValueError for a memoryview with gaps."""
-    size = 0
-    for part in parts:
-        if isinstance(part, bytes | bytearray):
-            size += len(part)
-        elif isinstance(part, memoryview):
-            if not part.c_contiguous:
-                raise ValueError("a part of a payload must be contiguous: copy it with bytes() first")
-            size += part.nbytes
-        else:
-            size += part.length
-    return size
-
-
-def payload_check(parts: Sequence[Part]) -> tuple[int, int]:
-    """Flags and CRC of a payload. File ranges have none: computing it would read what sendfile need not."""
-    if not parts or not all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
-        return 0, 0
-    return PAYLOAD_CRC, crc32c_of(parts)  # type: ignore[arg-type]
 
 
 def _call(callback: Callable[..., None], *arguments: object) -> None:

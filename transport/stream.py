@@ -163,7 +163,7 @@ class StreamLink(Link):
         self._ready: list[Frame] = []
         self._rest: list[Part] = []
         self._sending = self._receiving = False
-        self._is_behind = False
+        self._is_behind = self._is_held_back = False
         self._received = 0
 
     @property
@@ -229,6 +229,10 @@ class StreamLink(Link):
                     frames = self._parse()
                     if frames:
                         return frames
+                    if self._is_held_back:
+                        assert self.gate is not None
+                        await self.gate.wait()
+                        continue
                 await self._fill()
         finally:
             self._receiving = False
@@ -264,6 +268,7 @@ class StreamLink(Link):
     def _parse(self) -> list[Frame]:
         """All whole frames that are there; a large one that has begun becomes `_partial`."""
         frames, self._ready = self._ready, []
+        self._is_held_back = False
         if self._partial is not None:
             if self._partial.missing or self._partial.may_be_handed_over:
                 return frames
@@ -278,6 +283,9 @@ class StreamLink(Link):
             if header.payload_length >= LARGE_PAYLOAD or header.total > RECEIVE_BUFFER:
                 if self._end - start < header.size:
                     break
+                self._is_held_back = not self._is_admitted(header)
+                if self._is_held_back:
+                    break
                 partial = self._begin(header)
                 if partial.missing or partial.may_be_handed_over:
                     self._partial = partial
@@ -288,6 +296,9 @@ class StreamLink(Link):
                 break
             frames.append(self._take(header))
         return frames
+
+    def _is_admitted(self, header: Header) -> bool:
+        return not header.payload_length or self.gate is None or self.gate.admits(header)
 
     def _take(self, header: Header) -> Frame:
         body_at = self._start + header.size

@@ -1,0 +1,60 @@
+"""Requests and frames on their way out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from .abc import Part
+from .frames import PAYLOAD_CRC, crc32c_of
+from .requests import OnDone
+
+
+@attrs.define(slots=True, eq=False)
+class Pending:
+    """A request of ours. `corr` is 0 until it is its turn to be sent."""
+
+    on_done: OnDone | None
+    deadline: float
+    kind: int
+    body: bytes
+    parts: Sequence[Part]
+    max_response: int
+    size: int = 0
+    """Bytes of the payload."""
+    corr: int = 0
+
+    def __lt__(self, other: Pending) -> bool:
+        return self.deadline < other.deadline
+
+
+@attrs.define(slots=True)
+class Outgoing:
+    """A frame to send; `nbytes` is what of it occupies memory."""
+
+    head: bytes
+    parts: Sequence[Part]
+    nbytes: int
+
+
+def size_of(parts: Sequence[Part]) -> int:
+    """The bytes of a payload. ValueError for a memoryview with gaps."""
+    size = 0
+    for part in parts:
+        if isinstance(part, bytes | bytearray):
+            size += len(part)
+        elif isinstance(part, memoryview):
+            if not part.c_contiguous:
+                raise ValueError("a part of a payload must be contiguous: copy it with bytes() first")
+            size += part.nbytes
+        else:
+            size += part.length
+    return size
+
+
+def payload_check(parts: Sequence[Part]) -> tuple[int, int]:
+    """Flags and CRC of a payload. File ranges have none: computing it would read what sendfile need not."""
+    if not parts or not all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
+        return 0, 0
+    return PAYLOAD_CRC, crc32c_of(parts)  # type: ignore[arg-type]
