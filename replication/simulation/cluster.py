@@ -139,8 +139,8 @@ class Cluster(Hosting):
         if view.revision >= node.seen:
             node.seen = view.revision
         if fresh:
-            for partition, versioned in view.partitions.items():
-                if node.id in versioned.record.replicas and partition not in node.hosts:
+            for partition, known in view.partitions.items():
+                if node.id in known.record.replicas and partition not in node.hosts:
                     self._new_host(node, partition)
         for partition, host in list(node.hosts.items()):
             replica, versioned = host.replica, view.partitions.get(partition)

@@ -197,17 +197,19 @@ class Injector:
         return self._cluster.wish(self._request(fault.kind, records[int(place)], place % 1)) is not None
 
     def _request(self, kind: str, record: PartitionRecord, chance: float) -> Request:
-        """As many replicas as before, or one more: the minimum ISR stays what it is."""
-        name = {"topic": record.topic, "partition": record.partition}
+        topic, partition = record.id
         if kind == "elect the preferred":
-            return m.ElectLeadersRequest(partitions=[m.PartitionName(**name)])
-        if kind == "cancel a reassignment":
-            return m.AlterReassignmentsRequest(partitions=[m.PartitionReassignment(replicas=None, **name)])
+            return m.ElectLeadersRequest(partitions=[m.PartitionName(topic=topic, partition=partition)])
+        target = None if kind == "cancel a reassignment" else self._target(record, chance)
+        moved = m.PartitionReassignment(topic=topic, partition=partition, replicas=target)
+        return m.AlterReassignmentsRequest(partitions=[moved])
+
+    def _target(self, record: PartitionRecord, chance: float) -> list[int]:
+        """As many replicas as there are, or one more or less: never fewer than the minimum ISR."""
         dice = random.Random(chance)
         everyone = sorted(self._cluster.nodes)
         count = min(len(everyone), len(record.target) + dice.choice((0, 0, 0, 1, -1)))
-        target = dice.sample(everyone, max(count, record.min_insync_replicas))
-        return m.AlterReassignmentsRequest(partitions=[m.PartitionReassignment(replicas=target, **name)])
+        return dice.sample(everyone, max(count, record.min_insync_replicas))
 
     def _move(self, fault: Fault, nodes: list[Node]) -> bool:
         """Move a leadership to another living member, as a planned election does."""
