@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from ._created import CreatedPartitions
 from ._files import (
     PartitionKey,
     fsync_folder,
@@ -136,6 +137,7 @@ class LogDirectory:
     def _enter(self, cluster_id: str, node_id: int) -> None:
         self.directory_id = self._check_meta(cluster_id, node_id)
         """Made once for each folder; tells whether it was replaced."""
+        self._created = CreatedPartitions(self.path)
         self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
         self._high_watermarks = read_checkpoint(self.path / HIGH_WATERMARKS)
         self._recovery_points = read_checkpoint(self.path / RECOVERY_POINTS)
@@ -166,6 +168,8 @@ class LogDirectory:
         return directory_id
 
     def _write_meta(self, cluster_id: str, node_id: int) -> str:
+        if not self.partitions():
+            CreatedPartitions.begin(self.path)
         directory_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         text = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
         replace_file(self.path / META, text.encode())
@@ -253,11 +257,16 @@ class LogDirectory:
             if not create:
                 raise LogNotFoundError(f"{self.path} holds no partition {partition} of topic {topic}")
             self._forget((topic, partition))
+            self._created.add((topic, partition))
             folder.mkdir()
             fsync_folder(self.path)
         if topic_id is not None:
             self._check_topic_id(folder, topic_id)
         return folder
+
+    def never_held(self, topic: str, partition: int) -> bool:
+        """Whether it is certain that this directory has never had a log of the partition: none is missing."""
+        return self._created.never_held((topic, partition))
 
     def delete_log(self, topic: str, partition: int) -> None:
         """Close a partition's log and rename its folder, so that nobody takes it for one, now or after a crash.
@@ -280,6 +289,7 @@ class LogDirectory:
                     folder.rename(aside)
                     fsync_folder(self.path)
                 self._forget(key)
+                self._created.remove(key)
             except OSError as error:
                 raise storage_error(error, f"cannot delete {folder}") from error
 

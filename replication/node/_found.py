@@ -146,7 +146,8 @@ class Found:
             """All, unless it is not there or ends before what its checkpoint says is committed."""
             opened = self.logs.get(partition)
             if opened is None:
-                return Remains.NOTHING
+                never = all(each.never_held(*partition) for each in self.directories)
+                return Remains.NEVER if never and not self.unusable else Remains.NOTHING
             return Remains.ALL if opened.log_end_offset >= marks.get(partition, 0) else Remains.PART
 
         def home(partition: PartitionId) -> str | None:

@@ -67,6 +67,8 @@ class Remains(enum.Enum):
     """As far as its own checkpoints can tell."""
     PART = enum.auto()
     NOTHING = enum.auto()
+    NEVER = enum.auto()
+    """Nothing, and nothing has ever been in these directories."""
 
 
 @attrs.frozen(kw_only=True)
@@ -185,7 +187,7 @@ class Registration:
             directories=self._proofs(former),
         )
         puts: list[store_api.Operation] = [store_api.Put(key, wire.encode_record(record))]
-        whole = self._whole_directories(former)
+        whole, same_directories = self._whole_directories(former), self._has_all_directories(former)
         offline = self.holdings.offline()
         for partition_key, entry in listing.entries.items():
             if not partition_key.startswith(rec.PARTITIONS_PREFIX):
@@ -199,17 +201,28 @@ class Registration:
             if partition.id in offline:
                 # Nothing is known of it; as long as it is offline it neither leads nor is in sync.
                 continue
-            changed = self._change(partition, whole)
+            changed = self._change(partition, whole, same_directories)
             if changed is not None:
                 puts.append(store_api.Put(partition_key, wire.encode_record(changed)))
         return compares, puts
 
-    def _change(self, partition: rec.PartitionRecord, whole: frozenset[str]) -> rec.PartitionRecord | None:
+    def _change(
+        self, partition: rec.PartitionRecord, whole: frozenset[str], same_directories: bool
+    ) -> rec.PartitionRecord | None:
         """What our coming back means for one partition."""
         remains = self.holdings.remains(partition.id)
         if remains is Remains.ALL and self.holdings.home(partition.id) in whole:
             return transitions.restarted(partition, self.node_id)
-        return transitions.forget(partition, self.node_id, has_nothing=remains is Remains.NOTHING)
+        if remains is Remains.NEVER and same_directories:
+            # Assigned, and killed before the folder was made: the empty log is all that there ever was of it here.
+            return transitions.restarted(partition, self.node_id)
+        nothing = remains in (Remains.NOTHING, Remains.NEVER)
+        return transitions.forget(partition, self.node_id, has_nothing=nothing)
+
+    def _has_all_directories(self, former: rec.IncarnationRecord | None) -> bool:
+        """Whether every directory of the former process is here, so that nothing of it can be anywhere else."""
+        ours = {each.directory_id for each in self.holdings.directories}
+        return former is not None and ours >= {proof.directory_id for proof in former.directories} != set()
 
     def _whole_directories(self, former: rec.IncarnationRecord | None) -> frozenset[str]:
         """The directories that have all that was written to them, as far as can be proved."""

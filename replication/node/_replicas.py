@@ -114,7 +114,7 @@ class Replicas:
                 host.step(ev.NodesChanged(live=view.live_for(partition)))
             host.record_read(versioned)
         if liveness_changed:
-            for partition, host in self.hosts.items():
+            for partition, host in list(self.hosts.items()):
                 host.step(ev.NodesChanged(live=view.live_for(partition)))
         self._configure_logs(view)
         self.settle()

@@ -1,0 +1,65 @@
+"""Which partitions a log directory has ever held: the proof that one was never there, not even empty.
+
+A folder that is missing tells nothing by itself: it may have been removed. So every folder that is made is written
+down, durably, before anything is written into it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from ._files import PartitionKey, replace_file
+
+FILE_NAME = ".partitions-created"
+_LINE = re.compile(r"^([+-]) (\S+) ([0-9]+)\n", re.MULTILINE)
+
+
+class CreatedPartitions:
+    """An append-only list, laid anew at every start. Without its file nothing can be proved."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE_NAME
+        self._held: set[PartitionKey] = set()
+        self.is_complete = self._path.exists()
+        if self.is_complete:
+            self._read()
+
+    @classmethod
+    def begin(cls, folder: Path) -> None:
+        """In a log directory that has just been made."""
+        replace_file(folder / FILE_NAME, b"")
+
+    def _read(self) -> None:
+        """A line that a crash has cut short was never relied upon."""
+        found = self._path.read_text()
+        for sign, topic, number in _LINE.findall(found):
+            (self._held.add if sign == "+" else self._held.discard)((topic, int(number)))
+        lines = "".join(f"+ {topic} {number}\n" for topic, number in sorted(self._held))
+        if lines != found:
+            replace_file(self._path, lines.encode())
+
+    def never_held(self, key: PartitionKey) -> bool:
+        """Whether no folder of this partition has been made here (since one was deleted for good)."""
+        return self.is_complete and key not in self._held
+
+    def add(self, key: PartitionKey) -> None:
+        """Before the folder is used."""
+        if self.never_held(key):
+            self._append(f"+ {key[0]} {key[1]}\n")
+            self._held.add(key)
+
+    def remove(self, key: PartitionKey) -> None:
+        """The partition was taken from this node; its folder is gone."""
+        if key in self._held:
+            self._append(f"- {key[0]} {key[1]}\n")
+            self._held.discard(key)
+
+    def _append(self, line: str) -> None:
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            os.write(fd, line.encode())
+            os.fdatasync(fd)
+        finally:
+            os.close(fd)

@@ -1,0 +1,58 @@
+"""The proof that a log was never there, told from one that is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from insync.storage import LogDirectory
+from insync.storage._created import FILE_NAME
+
+
+def opened(path: Path) -> LogDirectory:
+    return LogDirectory(path, cluster_id="c", node_id=1)
+
+
+def test_a_folder_that_is_missing_is_told_from_one_that_never_was(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    assert directory.never_held("t", 0)
+    directory.open_log("t", 0, create=True)
+    assert not directory.never_held("t", 0)
+    directory.close(clean=False)
+    (tmp_path / "t-0").rename(tmp_path / "elsewhere")
+    for _ in range(2):
+        directory = opened(tmp_path)
+        assert not directory.never_held("t", 0)
+        assert directory.never_held("t", 1)
+        directory.close(clean=False)
+    directory = opened(tmp_path)
+    directory.delete_log("t", 0)
+    assert directory.never_held("t", 0)
+    directory.close(clean=False)
+    directory = opened(tmp_path)
+    assert directory.never_held("t", 0)
+    directory.close()
+
+
+def test_a_line_cut_short_spoils_no_later_one(tmp_path: Path) -> None:
+    directory = opened(tmp_path)
+    directory.open_log("t", 0, create=True)
+    directory.close(clean=False)
+    with (tmp_path / FILE_NAME).open("a") as file:
+        file.write("+ t ")
+    directory = opened(tmp_path)
+    directory.open_log("t", 1, create=True)
+    directory.close(clean=False)
+    directory = opened(tmp_path)
+    assert [directory.never_held("t", n) for n in range(3)] == [False, False, True]
+    directory.close()
+
+
+def test_without_its_list_a_directory_proves_nothing(tmp_path: Path) -> None:
+    opened(tmp_path).close()
+    (tmp_path / FILE_NAME).unlink()
+    directory = opened(tmp_path)
+    assert not directory.never_held("t", 0)
+    directory.open_log("t", 0, create=True)
+    directory.delete_log("t", 0)
+    assert not directory.never_held("t", 0)
+    directory.close()
