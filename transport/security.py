@@ -99,6 +99,19 @@ class TlsFiles:
     authorities: str
 
     @classmethod
+    def given(
+        cls, certificate: str | Path | None, key: str | Path | None, authorities: str | Path | None
+    ) -> TlsFiles | None:
+        """From three settings; None if none is given. SecretError if only some are."""
+        files = {"tls_certificate": certificate, "tls_key": key, "tls_authorities": authorities}
+        if not any(files.values()):
+            return None
+        missing = [name for name, path in files.items() if not path]
+        if missing:
+            raise SecretError(f"give {' and '.join(missing)} too: TLS needs {', '.join(files)}")
+        return cls(*map(str, files.values()))
+
+    @classmethod
     def of(cls, environment: Mapping[str, str]) -> TlsFiles | None:
         """As the environment names them; None if it names none. SecretError if it names only some."""
         given = [environment.get(name, "") for name in TLS_VARIABLES]

@@ -36,6 +36,9 @@ def node(
     session_timeout_ms: int | None = None,
     storage_stall_timeout_ms: int | None = None,
     secret_file: Path | None = None,
+    tls_certificate: Path | None = None,
+    tls_key: Path | None = None,
+    tls_authorities: Path | None = None,
     allow_insecure: Flag = False,
     set: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
     log_level: Literal["debug", "info", "warning", "error"] = "info",
@@ -64,8 +67,8 @@ def node(
     store
         URL of the metadata store, e.g. sqlite:///srv/meta.db (an absolute path).
     listen
-        Where to listen, by default tcp://127.0.0.1:0; port 0 takes a free one. Give it several times
-        for several addresses.
+        Where to listen, by default tcp://127.0.0.1:0 and shm://@; port 0 takes a free one, shm://@ a free name. Give
+        it several times for several addresses: others take the nearest that they can reach.
     serve_store
         Serve the store to other nodes here, e.g. tcp://10.0.0.1:9100; they use it by --store remote+tcp://10.0.0.1:9100.
     cluster_id
@@ -78,6 +81,12 @@ def node(
         A folder that takes longer over one write is not used any more.
     secret_file
         File with the cluster's secret, the same in nodes and clients; else INSYNC_SECRET_FILE or INSYNC_SECRET.
+    tls_certificate
+        File in PEM with the node's certificate, for tls://; else INSYNC_TLS_CERTIFICATE names it.
+    tls_key
+        File in PEM with the certificate's key; else INSYNC_TLS_KEY names it.
+    tls_authorities
+        File in PEM with the authorities whose certificates are believed; else INSYNC_TLS_AUTHORITIES names it.
     allow_insecure
         Listen also for other machines without a secret or certificates: only where nobody else is on the network.
     set
@@ -106,6 +115,9 @@ def node(
         "session_timeout_ms": session_timeout_ms,
         "storage_stall_timeout_ms": storage_stall_timeout_ms,
         "secret_file": None if secret_file is None else str(secret_file),
+        "tls_certificate": None if tls_certificate is None else str(tls_certificate),
+        "tls_key": None if tls_key is None else str(tls_key),
+        "tls_authorities": None if tls_authorities is None else str(tls_authorities),
         "allow_insecure": allow_insecure or None,
     }
     settings = load_settings(file=config, assignments=set, given=given)

@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from .errors import CommandError, one_line
+from .transports import Certificates, TransportName, listeners
 
 READY_TIMEOUT = 30.0
 STOP_TIMEOUT = 10.0
@@ -40,6 +41,7 @@ class NodeProcess:
     data_dir: Path
     store: str
     listen: Sequence[str] = ("tcp://127.0.0.1:0",)
+    options: Sequence[str] = ()
     state: str = "stopped"
     endpoints: list[str] = attrs.Factory(list)
     cluster_id: str = ""
@@ -122,6 +124,7 @@ class NodeProcess:
             *(sys.executable, "-P", "-m", __package__, "node", "--json", "--stop-with-stdin"),
             *("--node-id", str(self.node_id), "--data-dir", str(self.data_dir), "--store", self.store),
             *listen,
+            *self.options,
         ]
 
     async def _wait_ready(self, process: trio.Process) -> None:
@@ -161,8 +164,15 @@ async def running(nodes: Sequence[NodeProcess], *, hurry: bool = False) -> Async
     await _stop_all(nodes, STOP_TIMEOUT)
 
 
-def local_nodes(count: int, folder: Path, *, first_port: int = 0) -> list[NodeProcess]:
-    """Nodes 1 to `count` on loopback, sharing a SQLite store in `folder`; not started yet.
+def local_nodes(
+    count: int,
+    folder: Path,
+    *,
+    first_port: int = 0,
+    transport: TransportName = "tcp",
+    certificates: Certificates | None = None,
+) -> list[NodeProcess]:
+    """Nodes 1 to `count` on this machine, sharing a SQLite store in `folder`; not started yet.
 
     With `first_port` they listen on that port and those after it, else on free ones.
     """
@@ -172,10 +182,19 @@ def local_nodes(count: int, folder: Path, *, first_port: int = 0) -> list[NodePr
             node_id,
             folder.absolute() / f"node-{node_id}",
             store,
-            (f"tcp://127.0.0.1:{first_port + node_id - 1 if first_port else 0}",),
+            listeners(transport, node_id, first_port + node_id - 1 if first_port else 0),
+            () if certificates is None else _tls_options(certificates, node_id),
         )
         for node_id in range(1, count + 1)
     ]
+
+
+def _tls_options(certificates: Certificates, node_id: int) -> tuple[str, ...]:
+    files = certificates.of(node_id)
+    return (
+        *("--cluster-id", certificates.cluster_id, "--tls-certificate", files.certificate),
+        *("--tls-key", files.key, "--tls-authorities", files.authorities),
+    )
 
 
 def servers_of(nodes: Sequence[NodeProcess]) -> str:

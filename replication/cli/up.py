@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import attrs
 from cyclopts import Parameter, validators
 
 from .errors import EXIT_FAILURE
+from .transports import TransportName
 
 if TYPE_CHECKING:
     from .processes import NodeProcess
+    from .transports import Certificates
 
 Port = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))]
 NodeCount = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=99))]
 
 
-def up(*, nodes: NodeCount = 3, data_dir: Path | None = None, port: Port = 0) -> int:
+def up(
+    *, nodes: NodeCount = 3, data_dir: Path | None = None, port: Port = 0, transport: TransportName = "tcp"
+) -> int:
     """Run a local cluster in the foreground until Ctrl-C.
 
     Every node is a process of its own on 127.0.0.1; all stop with this command, however it ends. A node that dies
@@ -35,24 +41,31 @@ def up(*, nodes: NodeCount = 3, data_dir: Path | None = None, port: Port = 0) ->
         Folder for logs and metadata, kept for the next time; without it a temporary one, removed at the end.
     port
         Port of the first node, the others have the next ones; 0 takes free ports.
+    transport
+        How nodes are reached. tls: with certificates made for this cluster, by the command openssl. unix, shm: only
+        by processes of this user on this machine. mix: by tcp, and two of three nodes by unix or shm as well.
     """
     from .running import run
 
-    return run(lambda: _run(nodes, data_dir, port))
+    return run(lambda: _run(nodes, data_dir, port, transport))
 
 
-async def _run(count: int, data_dir: Path | None, port: int) -> int:
+async def _run(count: int, data_dir: Path | None, port: int, transport: TransportName) -> int:
     """The folder is made and removed while signals are being received: a Ctrl-C cannot cut the removal short."""
     import trio
 
     from .processes import local_nodes, running
+    from .transports import Certificates
 
     with ExitStack() as stack:
         folder = data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="insync-up-")))
         folder.mkdir(parents=True, exist_ok=True)
-        nodes = local_nodes(count, folder, first_port=port)
+        certificates = None
+        if transport == "tls":
+            certificates = Certificates.make(folder / "certificates", range(1, count + 1))
+        nodes = local_nodes(count, folder, first_port=port, transport=transport, certificates=certificates)
         async with running(nodes):
-            _welcome(nodes, folder)
+            _welcome(nodes, folder, certificates)
             async with trio.open_nursery() as nursery:
                 for node in nodes:
                     nursery.start_soon(_report_end, node)
@@ -60,13 +73,17 @@ async def _run(count: int, data_dir: Path | None, port: int) -> int:
     return EXIT_FAILURE
 
 
-def _welcome(nodes: list[NodeProcess], folder: Path) -> None:
+def _welcome(nodes: list[NodeProcess], folder: Path, certificates: Certificates | None) -> None:
+    from ...transport.security import TLS_VARIABLES
     from .processes import servers_of
 
     for node in nodes:
         print(f"node {node.node_id}  pid {node.pid}  {', '.join(node.endpoints)}  log {node.log_path}")
     print(f"\ndata in {folder}; Ctrl-C stops all nodes. In another terminal:\n")
-    print(f"  export INSYNC_SERVERS={servers_of(nodes)}")
+    print(f"  export INSYNC_SERVERS={shlex.quote(servers_of(nodes))}")
+    if certificates is not None:
+        for name, path in zip(TLS_VARIABLES, attrs.astuple(certificates.of("client")), strict=True):
+            print(f"  export {name}={shlex.quote(path)}")
     print(f"  insync topic create hello --partitions 3 --replication-factor {min(3, len(nodes))}")
     print("  echo 'first record' | insync produce hello")
     print("  insync consume hello --from-beginning --max-records 1", flush=True)

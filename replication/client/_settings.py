@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 import attrs
 
 from ...storage.batch import Compression
-from ...transport import SecretError, Security
+from ...transport import SecretError, Security, TlsFiles
 from .errors import InvalidSettingError
 
 Partitioner = Callable[[str, bytes | None, int], int]
@@ -25,7 +25,9 @@ class ClientSettings:
 
     `retry_backoff_ms` doubles up to `retry_backoff_max_ms`; while a leader is being replaced clients look
     every 20 to 50 ms instead. `secret_file` has the cluster's secret; without it INSYNC_SECRET_FILE or
-    INSYNC_SECRET of the environment. `allow_insecure`: talk also to nodes on other machines that ask for no proof.
+    INSYNC_SECRET of the environment. `tls_certificate`, `tls_key` and `tls_authorities` name files in PEM for
+    tls://; without them INSYNC_TLS_CERTIFICATE and so on do. `allow_insecure`: talk also to nodes on other machines
+    that ask for no proof.
     """
 
     client_id: str = "insync"
@@ -35,6 +37,9 @@ class ClientSettings:
     request_timeout_ms: int = 30_000
     connect_timeout_ms: int = 5_000
     secret_file: str | Path | None = None
+    tls_certificate: str | Path | None = None
+    tls_key: str | Path | None = None
+    tls_authorities: str | Path | None = None
     allow_insecure: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -126,9 +131,13 @@ class ConsumerSettings(ClientSettings):
 def load_security(settings: ClientSettings) -> Security:
     """What these settings say of secrets; raises `InvalidSettingError` for a secret that cannot be used."""
     try:
-        return Security.load(secret_file=settings.secret_file, allow_insecure=settings.allow_insecure)
+        return Security.load(
+            secret_file=settings.secret_file,
+            tls=TlsFiles.given(settings.tls_certificate, settings.tls_key, settings.tls_authorities),
+            allow_insecure=settings.allow_insecure,
+        )
     except SecretError as error:
-        raise InvalidSettingError(f"secret_file: {error}") from error
+        raise InvalidSettingError(f"secret_file or tls files: {error}") from error
 
 
 def make_settings(cls: type[S], options: dict[str, Any]) -> S:

@@ -12,7 +12,7 @@ from typing import Self
 import trio
 
 from ...storage import StorageError
-from ...transport import Identity, Security, TransportError, serve
+from ...transport import Identity, Security, TlsFiles, TransportError, serve
 from ..metadata import MetadataError, MetadataStore, open_store, serve_store
 from ..metadata.registry import REMOTE
 from ._cluster_state import ClusterState, ViewReader
@@ -92,7 +92,11 @@ class Node:
         """Bring the parts up in order; the stack takes them down in the reverse one."""
         settings = self.settings
         try:
-            security = Security.load(secret_file=settings.secret_file, allow_insecure=settings.allow_insecure)
+            security = Security.load(
+                secret_file=settings.secret_file,
+                tls=TlsFiles.given(settings.tls_certificate, settings.tls_key, settings.tls_authorities),
+                allow_insecure=settings.allow_insecure,
+            )
             store = await stack.enter_async_context(open_store(settings.store, security=security))
             self.cluster_id = await found_or_join(store, settings.cluster_id)
             found = await trio.to_thread.run_sync(Found.open_directories, settings, self.cluster_id)

@@ -10,6 +10,7 @@ import attrs
 from .errors import InvalidSettingError
 
 NEVER = (1 << 63) - 1
+DEFAULT_LISTENERS = ("tcp://127.0.0.1:0", "shm://@")
 
 
 def _positive(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
@@ -35,7 +36,8 @@ class NodeSettings:
     log_dirs: several such folders in place of `data_dir`, best one for each device. A new partition goes to the one
       with the fewest; one that fails takes only its own partitions with it.
     store: URL of the metadata store that all nodes of the cluster share, e.g. `sqlite:///srv/insync/meta.db`.
-    listeners: URLs to listen on; port 0 takes a free one. `Node.endpoints` tells what came of them.
+    listeners: URLs to listen on; port 0 (and shm://@) takes a free one. `Node.endpoints` tells what came of them.
+      Peers and clients take the nearest that they can reach: on the same machine shm://, elsewhere tcp://.
     serve_store: also serve the store to other nodes at this URL of a transport; they use it as `remote+URL`.
     cluster_id: refuse to join any other cluster; None joins (or founds) the one in the store.
     session_timeout_ms: how long a silent node counts as alive; None takes what suits the store (1,000, on
@@ -55,6 +57,8 @@ class NodeSettings:
     log_maintenance_interval_ms: how often retention and compaction look for work (Kafka has two settings,
       300,000 and 15,000).
     log_cleaner_io_max_bytes_per_second: how much compaction may read and write; None: as much as it can.
+    tls_certificate, tls_key, tls_authorities: files in PEM for tls://, all three or none; without them those that
+      INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES of the environment name.
     storage_stall_timeout_ms: a log directory that takes longer than this over one write is offline from then on.
       Half of a client's request timeout, so that what waits for it can still be answered by the next leader.
     allow_insecure: listen also beyond this machine without a secret or certificates.
@@ -64,11 +68,14 @@ class NodeSettings:
     data_dir: str | Path | None = None
     log_dirs: tuple[str | Path, ...] = attrs.field(default=(), converter=_folders)
     store: str
-    listeners: tuple[str, ...] = attrs.field(default=("tcp://127.0.0.1:0",), converter=tuple)
+    listeners: tuple[str, ...] = attrs.field(default=DEFAULT_LISTENERS, converter=tuple)
     serve_store: str | None = None
     cluster_id: str | None = None
     rack: str = ""
     secret_file: str | Path | None = None
+    tls_certificate: str | Path | None = None
+    tls_key: str | Path | None = None
+    tls_authorities: str | Path | None = None
     allow_insecure: bool = False
     session_timeout_ms: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
     replica_lag_time_max_ms: int = attrs.field(default=30000, validator=_positive)

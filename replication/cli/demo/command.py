@@ -15,6 +15,7 @@ from cyclopts import Parameter, validators
 
 from ..clusters import Json, print_json
 from ..errors import EXIT_FAILURE, UsageError
+from ..transports import TransportName
 
 if TYPE_CHECKING:
     from .story import Options
@@ -29,6 +30,7 @@ def demo(
     records: Annotated[int | None, Parameter(validator=validators.Number(gte=RECORDS_MIN))] = None,
     seed: int | None = None,
     keep: Path | None = None,
+    transport: TransportName = "tcp",
     plant: Annotated[Literal["drop", "double", "swap", "flip"] | None, Parameter(show=False)] = None,
     json: Json = False,
 ) -> int:
@@ -54,6 +56,9 @@ def demo(
         Decides the moment of the kill; told in the output, so that a run can be repeated.
     keep
         Keep the cluster's data in this new or empty folder.
+    transport
+        How nodes and clients reach each other. tls: with certificates made for the run, by the command openssl.
+        unix, shm: within this machine. mix: every node has other addresses, each pair takes the nearest.
     json
         Print one line of JSON on standard output at the end; what happens is told on standard error.
     """
@@ -62,7 +67,7 @@ def demo(
     from .story import Options
 
     chosen = random.SystemRandom().randrange(10**6) if seed is None else seed
-    options = Options(nodes, chosen, keep, records, Plant(plant) if plant else None)
+    options = Options(nodes, chosen, keep, records, Plant(plant) if plant else None, transport)
     return run(lambda: _play(options, input, as_json=json))
 
 
@@ -74,7 +79,7 @@ async def _play(options: Options, source: Path | None, as_json: bool) -> int:
     from .story import Story
     from .view import make_view
 
-    scene = Scene(f"insync demo: {options.nodes} nodes, seed {options.seed}")
+    scene = Scene(f"insync demo: {options.nodes} nodes over {options.transport}, seed {options.seed}")
     data = await trio.to_thread.run_sync(open_input, source, abandon_on_cancel=True)
     if (options.records or data.records) < RECORDS_MIN:
         raise UsageError(

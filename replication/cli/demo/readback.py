@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter, ne
+from typing import Any
 
 import attrs
 import trio
@@ -57,10 +58,12 @@ class ReadBack:
         return found
 
 
-async def read_back(servers: str, topic: str, total: int, progress: Progress) -> ReadBack:
+async def read_back(
+    servers: str, topic: str, total: int, progress: Progress, access: Mapping[str, Any]
+) -> ReadBack:
     """Read the topic from its beginning: `total` records, and whatever more comes; or less if nothing comes."""
     read = ReadBack()
-    async with Consumer(servers, auto_offset_reset="earliest", max_poll_records=5000) as consumer:
+    async with Consumer(servers, auto_offset_reset="earliest", max_poll_records=5000, **access) as consumer:
         await consumer.assign_topic(topic)
         last = trio.current_time()
         while progress.done < total and trio.current_time() - last < IDLE_TIMEOUT:

@@ -16,6 +16,7 @@ class Report:
     nodes: int
     seed: int
     records: int
+    transport: str = "tcp"
     records_acked: int = 0
     records_read: int = 0
     killed_node: int = -1
@@ -110,6 +111,7 @@ class Report:
             "produce_s": round(self.produce_s, 3),
             "elapsed_s": round(self.elapsed_s, 3),
             "nodes": self.nodes,
+            "transport": self.transport,
             "seed": self.seed,
             "rss_mb": {name: round(size, 1) for name, size in self.rss_mb.items()},
             "planted": self.planted,

@@ -6,12 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import attrs
 import trio
 
 from ...client import Admin, Producer
 from ..processes import NodeProcess, local_nodes, peak_rss_bytes, running, servers_of
+from ..transports import Certificates, TransportName
 from .drama import RECOVERY_TIMEOUT, Drama
 from .expectation import UNACKNOWLEDGED, Acknowledgements, expect
 from .inputs import Input, Lines
@@ -43,6 +45,7 @@ class Options:
     keep: Path | None = None
     records: int | None = None
     plant: Plant | None = None
+    transport: TransportName = "tcp"
 
 
 @attrs.define(eq=False)
@@ -57,17 +60,22 @@ class Story:
     _nodes: list[NodeProcess] = attrs.field(init=False)
     _rng: random.Random = attrs.field(init=False)
     _acks: Acknowledgements = attrs.field(init=False)
+    _access: dict[str, Any] = attrs.field(init=False)
+    """What clients need beside addresses."""
 
     def __attrs_post_init__(self) -> None:
         options = self.options
         records = options.records or self.data.records
-        self.report = Report(nodes=options.nodes, seed=options.seed, records=records)
-        self._nodes = local_nodes(options.nodes, self.folder)
+        self.report = Report(
+            nodes=options.nodes, seed=options.seed, records=records, transport=options.transport
+        )
+        self._access = {}
         self._rng = random.Random(options.seed)
         self._acks = Acknowledgements.of_records(records)
 
     async def tell(self) -> Report:
         """Run everything; raises if the cluster itself fails, reports what the check finds."""
+        self._nodes = await trio.to_thread.run_sync(self._prepare, abandon_on_cancel=True)
         self.scene.happen(f"{self.report.records:,} records from {self.data.name}, seed {self.report.seed}")
         async with running(self._nodes, hurry=self.options.keep is None):
             read, leaders = await self._with_cluster()
@@ -76,10 +84,23 @@ class Story:
         self._finish()
         return self.report
 
+    def _prepare(self) -> list[NodeProcess]:
+        """The nodes, not started yet, and how clients get to them."""
+        options, certificates = self.options, None
+        if options.transport == "tls":
+            certificates = Certificates.make(self.folder / "certificates", range(1, options.nodes + 1))
+            files = certificates.of("client")
+            self._access = {
+                "tls_certificate": files.certificate,
+                "tls_key": files.key,
+                "tls_authorities": files.authorities,
+            }
+        return local_nodes(options.nodes, self.folder, transport=options.transport, certificates=certificates)
+
     async def _with_cluster(self) -> tuple[ReadBack, dict[int, int]]:
         servers = servers_of(self._nodes)
         self.scene.happen(f"{len(self._nodes)} nodes are up: {servers}", "good")
-        async with Admin(servers) as admin, trio.open_nursery() as nursery:
+        async with Admin(servers, **self._access) as admin, trio.open_nursery() as nursery:
             for node in self._nodes:
                 nursery.start_soon(_guard, node)
             observer = Observer(admin, TOPIC, self._nodes, self.scene)
@@ -102,7 +123,7 @@ class Story:
     async def _produce(self, servers: str, observer: Observer) -> None:
         """Produce everything with acks=all; meanwhile a leader dies and comes back."""
         async with Producer(
-            servers, acks="all", enable_idempotence=True, batch_size=_BATCH_BYTES
+            servers, acks="all", enable_idempotence=True, batch_size=_BATCH_BYTES, **self._access
         ) as producer:
             production = Production(producer, TOPIC, self._acks, self._phase("produced"))
             last = last_records(self.data, self.report.records, PARTITIONS)
@@ -134,7 +155,8 @@ class Story:
             )
 
     async def _read_back(self, servers: str) -> ReadBack:
-        read = await read_back(servers, TOPIC, self.report.records, self._phase("read back"))
+        progress = self._phase("read back")
+        read = await read_back(servers, TOPIC, self.report.records, progress, self._access)
         self.report.records_read = read.total
         return read
 

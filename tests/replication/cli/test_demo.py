@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ...requires import missing
 from .command_process import Command, all_end, command
 
 RECORDS = 3000
@@ -34,6 +36,23 @@ def test_a_killed_leader_loses_nothing(tmp_path: Path) -> None:
         assert told["produce_mb_per_s"] > 0 and told["elapsed_s"] > 0
         assert set(told["rss_mb"]) == {"demo", "node-1", "node-2", "node-3"}
         assert len(run.lines["stdout"]) == 1, "with --json everything else goes to standard error"
+        assert not list(run.temporary.iterdir()), "the temporary folder is removed"
+
+
+@pytest.mark.parametrize("transport", ["tls", "unix", "shm", "mix"])
+def test_nothing_is_lost_over_any_transport(tmp_path: Path, transport: str) -> None:
+    if transport == "tls" and shutil.which("openssl") is None:
+        missing("no openssl on the path")
+    arguments = ["demo", "--records", str(RECORDS), "--seed", "5", "--transport", transport, "--json"]
+    with command(arguments, tmp_path) as run:
+        assert run.finish() == 0, run.lines
+        told = last_line(run)
+        assert told["verdict"] == "passed" and told["transport"] == transport
+        (up,) = [line for line in run.lines["stderr"] if "nodes are up" in line]
+        if transport == "mix":
+            assert "tcp://" in up
+        else:
+            assert up.count(f"{transport}://") == 3
         assert not list(run.temporary.iterdir()), "the temporary folder is removed"
 
 

@@ -144,7 +144,7 @@ async def test_only_the_process_that_refused_is_suspected(
             raise ConnectRefusedError("nobody listens")
 
         restarted = trio.Event()
-        monkeypatch.setattr(_fetchers, "connect", connect)
+        monkeypatch.setattr(_fetchers, "connect_nearest", connect)
         fetcher._wants[PARTITION] = None  # type: ignore[assignment]
         monkeypatch.setattr(fetcher, "_failed", lambda reason: fetcher._wants.clear())
         nursery.start_soon(fetcher.run)

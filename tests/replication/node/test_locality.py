@@ -1,0 +1,107 @@
+"""Nodes and clients of one machine find each other's nearest addresses by themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import trio
+
+from insync.replication import Admin, Node, NodeSettings, Producer
+from insync.replication.client._links import Links
+from insync.replication.node import NodeStartError
+from insync.transport import Identity
+
+from ...plugins.tcp.certificates import Authority
+
+
+def settings(folder: Path, node_id: int, **options: object) -> NodeSettings:
+    store = f"sqlite://{folder}/meta.db"
+    return NodeSettings(node_id=node_id, data_dir=folder / f"n{node_id}", store=store, **options)  # type: ignore[arg-type]
+
+
+def tcp(endpoints: list[str]) -> list[str]:
+    return [url for url in endpoints if url.startswith("tcp://")]
+
+
+def addresses(links: Links) -> set[str]:
+    """Of the connections by which a client works."""
+    return {link.connection.url for link in links._links.values() if link.connection is not None}
+
+
+def fetches_from(node: Node) -> set[str]:
+    assert node._replicas is not None
+    fetchers = node._replicas.fetchers._by_leader.values()
+    return {fetcher._connection.url for fetcher in fetchers if fetcher._connection is not None}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(10):
+        while not condition():  # noqa: ASYNC110 - what the nodes do by themselves
+            await trio.sleep(0.01)
+
+
+async def write(servers: list[str]) -> set[str]:
+    """One record that two replicas have; by which addresses it went."""
+    async with Admin(servers) as admin:
+        await admin.create_topic("t", partitions=1, replication_factor=2)
+    async with Producer(servers) as producer:
+        await (await producer.send("t", b"near", partition=0)).wait()
+        return addresses(producer._cluster.links)
+
+
+async def test_one_machine_speaks_by_shared_memory_without_being_told(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as one, Node(settings(tmp_path, 2)) as other:
+        assert [url.partition(":")[0] for url in one.endpoints] == ["tcp", "shm"]
+        used = await write(tcp(one.endpoints))
+        assert used and all(url.startswith("shm://") for url in used), used
+        await until(lambda: bool(fetches_from(one) | fetches_from(other)))
+        followed = fetches_from(one) | fetches_from(other)
+        assert all(url.startswith("shm://") for url in followed), followed
+
+
+async def test_every_pair_takes_what_both_have(tmp_path: Path) -> None:
+    local = settings(tmp_path, 1, listeners=("tcp://127.0.0.1:0", "unix://@"))
+    async with Node(local) as one, Node(settings(tmp_path, 2, listeners=("tcp://127.0.0.1:0",))) as other:
+        await write(tcp(other.endpoints))
+        await until(lambda: bool(fetches_from(one) | fetches_from(other)))
+        assert fetches_from(one) <= set(other.endpoints)
+        assert fetches_from(other) <= {url for url in one.endpoints if url.startswith("unix://")}
+
+
+async def test_a_near_address_that_fails_is_passed_over_with_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with TemporaryDirectory() as folder:
+        listeners = {n: ("tcp://127.0.0.1:0", f"shm://{folder}/{n}.sock") for n in (1, 2)}
+        first = settings(tmp_path, 1, listeners=listeners[1])
+        second = settings(tmp_path, 2, listeners=listeners[2])
+        async with Node(first) as one, Node(second) as other:
+            for node_id in listeners:
+                # As in a container that does not share the folder: the machine is the same, the files are not.
+                (Path(folder) / f"{node_id}.sock").unlink()
+            used = await write(tcp(one.endpoints))
+            assert used and all(url.startswith("tcp://") for url in used), used
+            await until(lambda: bool(fetches_from(one) | fetches_from(other)))
+            assert all(url.startswith("tcp://") for url in fetches_from(one) | fetches_from(other))
+    told = [record.message for record in caplog.records if "nearer addresses fail" in record.message]
+    assert told and all("No such file" in line and "tcp://" in line for line in told), caplog.text
+
+
+async def test_the_files_of_tls_are_settings(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+
+    def files(node_id: int) -> dict[str, str]:
+        made = authority.files_for(Identity("kit", node_id))
+        names = {"tls_certificate": made.certificate, "tls_key": made.key}
+        return {**names, "tls_authorities": made.authorities}
+
+    listeners = ("tls://127.0.0.1:0",)
+    one = settings(tmp_path, 1, cluster_id="kit", listeners=listeners, **files(1))
+    async with Node(one) as node, Admin(node.endpoints, **files(-1)) as admin:
+        assert [report.node_id for report in await admin.describe_replicas()] == [1]
+    with pytest.raises(NodeStartError, match="give tls_key and tls_authorities too"):
+        async with Node(settings(tmp_path, 3, listeners=listeners, tls_certificate="c.pem")):
+            pass
