@@ -7,12 +7,14 @@ import subprocess
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from ...transport import TlsFiles
 from .errors import CommandError
+
+if TYPE_CHECKING:
+    from ...transport import TlsFiles
 
 TransportName = Literal["tcp", "tls", "unix", "shm", "mix"]
 
@@ -77,6 +79,8 @@ class Certificates:
 
     def of(self, name: int | Literal["client"]) -> TlsFiles:
         """The files of one node, or of clients."""
+        from ...transport import TlsFiles
+
         paths = (self.folder / file for file in (f"{name}.pem", f"{name}.key", "authority.pem"))
         return TlsFiles(*map(str, paths))
 
