@@ -67,8 +67,8 @@ def node(
     store
         URL of the metadata store, e.g. sqlite:///srv/meta.db (an absolute path).
     listen
-        Where to listen, by default tcp://127.0.0.1:0 and shm://@; port 0 takes a free one, shm://@ a free name. Give
-        it several times for several addresses: others take the nearest that they can reach.
+        Where to listen, by default tcp://127.0.0.1:0 and shm://@; port 0 takes a free one, shm://@ a free name.
+        Give it several times for several addresses: others take the nearest that they can reach.
     serve_store
         Serve the store to other nodes here, e.g. tcp://10.0.0.1:9100; they use it by --store remote+tcp://10.0.0.1:9100.
     cluster_id
