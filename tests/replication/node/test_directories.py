@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
@@ -14,8 +16,12 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node, NodeSettings, Producer
+from insync.replication.core import records as rec
 from insync.replication.core.types import PartitionId
+from insync.replication.metadata import open_store
 from insync.replication.node import InvalidSettingError, LogDirectoryFailedError, NodeStartError
+from insync.replication.wire import decode_record
+from insync.storage import read_identity
 
 from .test_cluster import consume, full_isr, produce, replicas_agree, until
 
@@ -204,3 +210,78 @@ async def test_a_node_stops_when_its_last_directory_fails(tmp_path: Path, device
                 for partition in (0, 1):
                     await producer.send("t", b"x", partition=partition)
             await trio.sleep_forever()
+
+
+async def trusted(folder: Path) -> set[str]:
+    """The directories of node 1 that the store holds for whole."""
+    async with open_store(f"sqlite://{folder}/meta.db") as store:
+        entry = (await store.get(rec.incarnation_key(1))).entry
+        assert entry is not None
+        return {each.directory_id for each in decode_record(rec.IncarnationRecord, entry.value).directories}
+
+
+@pytest.mark.parametrize(("error", "is_trusted"), [(errno.ENOSPC, True), (errno.EIO, False)])
+@pytest.mark.parametrize("others", [0, 1])
+async def test_a_device_that_lost_writes_is_no_proof_at_the_next_start(
+    tmp_path: Path, device: Device, error: int, is_trusted: bool, others: int
+) -> None:
+    """A machine that was not restarted has all that was written, unless the device failed."""
+    given = tuple(tmp_path / name for name in "ab"[: 1 + others])
+    with pytest.raises(LogDirectoryFailedError) if not others else contextlib.nullcontext():
+        async with Node(settings(tmp_path, 1, log_dirs=given)) as node:
+            async with Admin(node.endpoints) as admin:
+                await admin.create_topic("t", 1 + others, 1)
+            await produce(node.endpoints, "t", [b"%d" % n for n in range(20)])
+            (bad,) = [folder for folder in given if (folder / "t-0").exists()]
+            assert len(await trusted(tmp_path)) == 1 + others
+            device.refuse(bad, error)
+            assert node._replicas is not None
+            offline = node._replicas.offline
+            async with Producer(node.endpoints, delivery_timeout_ms=1000, request_timeout_ms=500) as producer:
+                await producer.send("t", b"x", partition=0)
+                with trio.fail_after(10):
+                    while not offline.partitions:
+                        await trio.lowlevel.checkpoint()
+                    await offline.is_told.wait()
+            if not others:
+                await trio.sleep_forever()
+    device.heal()
+    _, _, directory_id = read_identity(bad)
+    assert (directory_id in await trusted(tmp_path)) == is_trusted
+    assert len(await trusted(tmp_path)) == others + is_trusted
+    async with Node(settings(tmp_path, 1, log_dirs=given)) as node, Admin(node.endpoints) as admin:
+        await until(lambda: all_led_by(admin, "t", 1))
+        assert directory_id in await trusted(tmp_path)
+        assert {int(value) for value in await consume(node.endpoints, "t", 1 + others, 20)} == set(range(20))
+
+
+async def test_a_directory_that_was_away_for_a_while_is_still_proof_of_what_it_had(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 2, 1)
+    before = await trusted(tmp_path)
+    (tmp_path / "1-b").rename(tmp_path / "aside")
+    (tmp_path / "1-b").write_text("not a folder")
+    for _ in range(2):
+        async with Node(settings(tmp_path, 1)):
+            assert await trusted(tmp_path) == before
+    (tmp_path / "1-b").unlink()
+    (tmp_path / "aside").rename(tmp_path / "1-b")
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+        await until(lambda: all_led_by(admin, "t", 1))
+        (info,) = await admin.describe_topics(["t"])
+        assert all(part.isr == [1] and not part.recovering for part in info.partitions)
+
+
+async def test_replaced_directories_start_empty_and_are_filled_by_the_others(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 2)) as other:
+        async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+            await admin.create_topic("t", 4, 2, config={"min_insync_replicas": 1})
+            await until(lambda: full_isr(admin, "t", 2))
+            await produce(node.endpoints, "t", [b"%d" % n for n in range(100)])
+            await until(lambda: replicas_agree(admin, "t", 2))
+        shutil.rmtree(tmp_path / "1-a")
+        async with Node(settings(tmp_path, 1)) as node, Admin(other.endpoints) as admin:
+            await until(lambda: full_isr(admin, "t", 2))
+            await until(lambda: replicas_agree(admin, "t", 2))
+            assert [len(folders(tmp_path / f"1-{each}")) for each in "ab"] == [2, 2]
+            assert {int(value) for value in await consume(node.endpoints, "t", 4, 100)} == set(range(100))
