@@ -63,6 +63,10 @@ async def fill(servers: list[str], acked: list[bytes], until_event: trio.Event) 
                     acked.append(value)
 
 
+def count_partitions(folder: Path) -> int:
+    return len(list(folder.glob("t-*")))
+
+
 @pytest.mark.parametrize("kind", ["tmpfs", "ext4"])
 async def test_a_full_device_moves_leaderships_and_the_rest_goes_on(tmp_path: Path, kind: str) -> None:
     with contextlib.ExitStack() as stack:
@@ -79,6 +83,11 @@ async def test_a_full_device_moves_leaderships_and_the_rest_goes_on(tmp_path: Pa
         async with Admin(servers) as admin, trio.open_nursery() as nursery:
             await admin.create_topic("t", PARTITIONS, 3)
             await until(lambda: full_isr(admin, "t", 3))
+
+            async def placed() -> bool:
+                return sum(map(count_partitions, folders[1])) == PARTITIONS
+
+            await until(placed)
             lost = {int(path.name.removeprefix("t-")) for path in (small / "logs").glob("t-*")}
             assert len(lost) == PARTITIONS // 2
             nursery.start_soon(fill, servers, acked, stop)
