@@ -20,6 +20,8 @@ _COMMANDS = {
     "store": "store:store",
     "topic": "topic:app",
     "config": "config:app",
+    "elect": "elect:elect",
+    "reassign": "reassign:reassign",
     "produce": "produce:produce",
     "consume": "consume:consume",
     "status": "status:status",

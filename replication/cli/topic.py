@@ -89,7 +89,8 @@ def list_(*, servers: Servers = "", json: Json = False) -> int:
 def describe(name: str, /, *, servers: Servers = "", json: Json = False) -> int:
     """Show a topic's partitions and every replica, with the reason why one is out of sync.
 
-    `AR` are all assigned replicas in order of preference, `ISR` those in sync, `OSR` the others. For each replica:
+    `AR` are all assigned replicas in order of preference, `ISR` those in sync, `OSR` the others, `ELR` those that
+    are not in sync and yet have all that was committed. For each replica:
     log end offset (LEO) and high watermark (HW), asked of its own node.
 
     Example: `insync topic describe orders`
@@ -284,11 +285,31 @@ def _print(topic: TopicInfo, partitions: Sequence[dict[str, Any]]) -> None:
     for each in partitions:
         print(
             f"partition {each['partition']}: leader {each['leader'] if each['leader'] >= 0 else 'none'}, "
-            f"AR {each['replicas']}, ISR {each['isr']}, OSR {each['osr']}, "
+            f"AR {each['replicas']}, ISR {each['isr']}, OSR {each['osr']}, ELR {each['elr']}, "
             f"leader epoch {each['leader_epoch']}, partition epoch {each['partition_epoch']}"
         )
+        for line in _remarks(each):
+            print(f"  {line}")
         for state in each["replica_states"]:
             print(f"  node {state['node_id']}: {_replica_line(state)}")
+
+
+def _remarks(partition: dict[str, Any]) -> list[str]:
+    """What is not as it should be with a partition, and what is being done about it."""
+    found = []
+    if partition["leader"] < 0:
+        waiting = partition["elr"] or partition["last_known_elr"]
+        who = f"for one of {waiting}" if partition["elr"] else f"for all of {waiting}"
+        found.append(
+            f"no leader: it waits {who} to come back"
+            if waiting
+            else "no leader, and no replica is known to have everything: insync elect --unclean takes what is left"
+        )
+    if partition["recovering"]:
+        found.append("its leader was elected uncleanly and is alone: records may have been lost")
+    if partition["adding"] or partition["removing"]:
+        found.append(f"being reassigned: adding {partition['adding']}, removing {partition['removing']}")
+    return found
 
 
 def _replica_line(state: dict[str, Any]) -> str:

@@ -13,8 +13,8 @@ from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.messages import FollowerInfo, NodeInfo, PartitionInfo, ReplicaInfo, TopicInfo
 from ..core.types import PartitionId, Value
-from ._client import Client
 from ._deletions import delete_records
+from ._partitions import PartitionAdmin, Reassignment
 from ._settings import ClientSettings, make_settings
 from .errors import ClientError, RequestTimeoutError, ServerError, error_for
 
@@ -25,6 +25,7 @@ __all__ = [
     "FollowerInfo",
     "NodeInfo",
     "PartitionInfo",
+    "Reassignment",
     "ReplicaInfo",
     "TopicInfo",
 ]
@@ -32,6 +33,8 @@ __all__ = [
 _KINDS: dict[type, m.Kind] = {
     m.DeleteTopicRequest: m.Kind.DELETE_TOPIC,
     m.CreatePartitionsRequest: m.Kind.CREATE_PARTITIONS,
+    m.ElectLeadersRequest: m.Kind.ELECT_LEADERS,
+    m.AlterReassignmentsRequest: m.Kind.ALTER_PARTITION_REASSIGNMENTS,
     m.AlterConfigRequest: m.Kind.ALTER_CONFIG,
 }
 _RETRIED = (ErrorCode.NOT_CONTROLLER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
@@ -62,7 +65,7 @@ class NodeReport:
         return not self.error
 
 
-class Admin(Client):
+class Admin(PartitionAdmin):
     """Creates and describes; used as `async with Admin("tcp://127.0.0.1:9092") as admin`.
 
     Options are the fields of `ClientSettings`; every call gives up after `request_timeout_ms`.
@@ -272,7 +275,7 @@ class Admin(Client):
             m.Kind.METADATA, m.MetadataRequest(topics=topics), timeout=self._timeout
         )
 
-    async def _change(self, request: object, thing: str) -> m.TopicChanged:
+    async def _change(self, request: object, thing: str) -> Any:
         """Have the controller grant a wish that is the same when it is granted twice."""
         self._check_open()
         kind = _KINDS[type(request)]
@@ -282,7 +285,7 @@ class Admin(Client):
             while True:
                 attempt += 1
                 try:
-                    answer: m.TopicChanged = await self._cluster.ask(kind, request, timeout=self._timeout)
+                    answer: Any = await self._cluster.ask(kind, request, timeout=self._timeout)
                 except ClientError as error:
                     last = error
                 else:

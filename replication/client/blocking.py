@@ -20,10 +20,10 @@ from ..core.types import PartitionId, Value
 from ._client import Client
 from ._portal import Portal
 from ._settings import ClientSettings, ConsumerSettings, ProducerSettings, make_settings
-from .admin import Admin, ClusterInfo, NodeReport, TopicInfo
+from .admin import Admin, ClusterInfo, NodeReport, Reassignment, TopicInfo
 from .consumer import Consumer, ConsumerRecord, FetchedBatches
 from .delivery import Deliveries, Delivery, RecordMetadata
-from .errors import BufferFullError, ClientError, ClosedError
+from .errors import BufferFullError, ClientError, ClosedError, ServerError
 from .producer import Producer
 
 C = TypeVar("C", bound=Client)
@@ -444,3 +444,27 @@ class BlockingAdmin(_Blocking[Admin]):
     ) -> list[NodeReport]:
         """See `Admin.describe_replicas`."""
         return self._portal.call(lambda: self._client.describe_replicas(topics, timeout_ms=timeout_ms))
+
+    def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> dict[tuple[str, int], ServerError | None]:
+        """See `Admin.elect_leaders`."""
+        return self._portal.call(lambda: self._client.elect_leaders(partitions, unclean=unclean))
+
+    def reassign_partitions(
+        self, replicas: Mapping[tuple[str, int], Sequence[int] | None]
+    ) -> dict[tuple[str, int], ServerError | None]:
+        """See `Admin.reassign_partitions`."""
+        return self._portal.call(lambda: self._client.reassign_partitions(replicas))
+
+    def list_partition_reassignments(
+        self, topics: Iterable[str] | None = None
+    ) -> dict[tuple[str, int], Reassignment]:
+        """See `Admin.list_partition_reassignments`."""
+        return self._portal.call(lambda: self._client.list_partition_reassignments(topics))
+
+    def plan_reassignment(
+        self, topic: str, nodes: Sequence[int], replication_factor: int | None = None
+    ) -> dict[tuple[str, int], list[int]]:
+        """See `Admin.plan_reassignment`."""
+        return self._portal.call(lambda: self._client.plan_reassignment(topic, nodes, replication_factor))

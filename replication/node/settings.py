@@ -48,6 +48,8 @@ class NodeSettings:
       soon a new leader has its followers, and with them its first commit.
     flush_interval_messages, flush_interval_ms: bring a log to the device after so many records, or so long after
       the last time. By default only closed segments are: replication makes acknowledged records safe.
+    follower_replication_throttled_rate: how many bytes a second the node fetches, at most, for replicas that a
+      reassignment adds to it; those that are in sync, or fell behind, are not held up.
     unclean_recovery_timeout_ms: how long replicas may take to tell what they have before one of those that have
       told is elected uncleanly.
     auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage:
@@ -85,6 +87,7 @@ class NodeSettings:
     replica_fetch_backoff_ms: int = attrs.field(default=50, validator=_positive)
     replica_socket_timeout_ms: int = attrs.field(default=30000, validator=_positive)
     replica_high_watermark_checkpoint_interval_ms: int = attrs.field(default=5000, validator=_positive)
+    follower_replication_throttled_rate: int = attrs.field(default=NEVER, validator=_positive)
     unclean_recovery_timeout_ms: int = attrs.field(default=2000, validator=_positive)
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: int = attrs.field(default=300_000, validator=_positive)

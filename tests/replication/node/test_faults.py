@@ -26,13 +26,13 @@ class Cluster:
     def __init__(self, folder: Path) -> None:
         self.name = uuid4().hex
         self.hub = MemoryHub.named(self.name)
-        self._folder = folder
+        self.folder = folder
 
     def settings(self, node_id: int, **options: Any) -> NodeSettings:
         values = {"listeners": (f"mem://{self.name}/{node_id}",), **options}
         return NodeSettings(
             node_id=node_id,
-            data_dir=self._folder / f"node-{node_id}",
+            data_dir=self.folder / f"node-{node_id}",
             store=f"memory://{self.name}",
             **values,
         )

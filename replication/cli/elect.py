@@ -1,0 +1,76 @@
+"""`insync elect`: leadership back to the preferred replicas, or, uncleanly, to whoever is left."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from .clusters import Flag, Json, Servers, known, print_json
+from .errors import EXIT_FAILURE, UsageError
+
+if TYPE_CHECKING:
+    from ..client import Admin
+    from ..client.errors import ServerError
+
+
+def elect(
+    topic: str = "",
+    /,
+    *,
+    partition: Annotated[tuple[int, ...], Parameter(show_default=False)] = (),
+    unclean: Flag = False,
+    servers: Servers = "",
+    json: Json = False,
+) -> int:
+    """Elect leaders: the preferred replicas, or with --unclean the most complete of those that are left.
+
+    Example: `insync elect orders --partition 0 --unclean`
+
+    Parameters
+    ----------
+    topic
+        Of which topic; of all topics if left out (not with --unclean).
+    partition
+        Which partitions of the topic, repeatable; all of them if left out.
+    unclean
+        Give partitions without a leader the living replica that has most. Records that it does not have are lost,
+        acknowledged ones among them.
+    """
+    from .running import run
+
+    if partition and not topic:
+        raise UsageError("--partition says little without a topic: insync elect TOPIC --partition 0")
+    if unclean and not topic:
+        raise UsageError("name the topic that may lose records: insync elect TOPIC --unclean")
+    failed = False
+
+    async def elect_them() -> None:
+        nonlocal failed
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            named = [(topic, each) for each in partition] or await _all_of(admin, topic)
+            outcomes = await admin.elect_leaders(named, unclean=unclean)
+        failed = any(outcomes.values())
+        print_outcomes(outcomes, "is led as asked", json)
+
+    status = run(elect_them)
+    return EXIT_FAILURE if failed else status
+
+
+async def _all_of(admin: Admin, topic: str) -> list[tuple[str, int]]:
+    found = await admin.describe_topics([topic] if topic else None)
+    return [(info.name, each.partition) for info in found for each in info.partitions]
+
+
+def print_outcomes(
+    outcomes: Mapping[tuple[str, int], ServerError | None], success: str, as_json: bool
+) -> None:
+    """A line for each partition: done, or why not."""
+    if as_json:
+        print_json({f"{t}-{p}": None if error is None else str(error) for (t, p), error in outcomes.items()})
+        return
+    for (topic, partition), error in sorted(outcomes.items(), key=lambda each: each[0]):
+        print(f"{topic}-{partition} {success}" if error is None else str(error))

@@ -1,0 +1,113 @@
+"""`insync reassign`: move partitions to other nodes, while they stay in use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import attrs
+from cyclopts import Parameter
+
+from .clusters import Flag, Json, Servers, known, print_json
+from .elect import print_outcomes
+from .errors import EXIT_FAILURE, UsageError
+
+if TYPE_CHECKING:
+    from ..client import Admin
+    from ..client.admin import Reassignment
+
+Targets = dict[tuple[str, int], Sequence[int] | None]
+
+
+def reassign(
+    topic: str = "",
+    /,
+    *,
+    replicas: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    to_nodes: Annotated[str, Parameter(show_default=False)] = "",
+    cancel: Flag = False,
+    wait: Flag = False,
+    servers: Servers = "",
+    json: Json = False,
+) -> int:
+    """Move partitions to other nodes; without anything to do, list what is being moved.
+
+    The new replicas fetch all that there is, and only when all of them are in sync the old ones go. How fast a node
+    fetches for that is bounded by its setting `follower_replication_throttled_rate`.
+
+    Examples: `insync reassign orders --replicas 0=1,2,4 --wait`, `insync reassign orders --to-nodes 1,2,4`
+
+    Parameters
+    ----------
+    topic
+        Which topic.
+    replicas
+        Partition and the nodes that are to have it, the preferred leader first; repeatable.
+    to_nodes
+        Spread all partitions of the topic over these nodes, and evenly over their racks.
+    cancel
+        Take back what is under way for the topic.
+    wait
+        Come back when it is done.
+    """
+    from .running import run
+
+    chosen = sum(map(bool, (replicas, to_nodes, cancel)))
+    if chosen > 1:
+        raise UsageError("choose one of --replicas, --to-nodes and --cancel")
+    if chosen and not topic:
+        raise UsageError("name the topic: insync reassign TOPIC --replicas 0=1,2,3")
+    failed = False
+
+    async def reassign_them() -> None:
+        nonlocal failed
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            if not chosen:
+                _print_list(await admin.list_partition_reassignments([topic] if topic else None), json)
+            else:
+                targets = await _targets(admin, topic, replicas, to_nodes)
+                outcomes = await admin.reassign_partitions(targets)
+                failed = any(outcomes.values())
+                print_outcomes(outcomes, "goes back" if cancel else "is to move", json)
+            if wait:
+                await admin.wait_for_reassignments([topic] if topic else None)
+
+    status = run(reassign_them)
+    return EXIT_FAILURE if failed else status
+
+
+async def _targets(admin: Admin, topic: str, replicas: Sequence[str], to_nodes: str) -> Targets:
+    if replicas:
+        return {(topic, partition): nodes for partition, nodes in map(_placement, replicas)}
+    if to_nodes:
+        return dict(await admin.plan_reassignment(topic, _nodes(to_nodes, f"--to-nodes {to_nodes}")))
+    return dict.fromkeys(await admin.list_partition_reassignments([topic]))
+
+
+def _placement(text: str) -> tuple[int, list[int]]:
+    partition, equals, nodes = text.partition("=")
+    if not equals or not partition.isdigit():
+        raise UsageError(f"--replicas {text}: write it as PARTITION=NODES, e.g. --replicas 0=1,2,3")
+    return int(partition), _nodes(nodes, f"--replicas {text}")
+
+
+def _nodes(text: str, option: str) -> list[int]:
+    try:
+        return [int(each) for each in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option}: name nodes by their numbers, with commas between, e.g. 1,2,3") from None
+
+
+def _print_list(moves: dict[tuple[str, int], Reassignment], as_json: bool) -> None:
+    if as_json:
+        print_json([attrs.asdict(each) | {"target": each.target} for each in moves.values()])
+    elif not moves:
+        print("nothing is being moved")
+    else:
+        for (topic, partition), each in sorted(moves.items()):
+            print(
+                f"{topic}-{partition}: to {each.target} (adding {each.adding}, removing {each.removing}), "
+                f"ISR {each.isr}"
+            )

@@ -1,0 +1,159 @@
+"""The admin client's part about single partitions: who leads them and on which nodes they are."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import trio
+
+from ..core import messages as m
+from ..core.errors import ErrorCode
+from ..core.topics import assign
+from ..core.types import PartitionId
+from ._client import Client
+from .errors import ServerError, error_for
+
+_POLL = 0.1
+
+
+@attrs.frozen(kw_only=True)
+class Reassignment:
+    """A partition that is being moved (KIP-455): `replicas` are the target and then those to be removed."""
+
+    topic: str
+    partition: int
+    replicas: list[int]
+    adding: list[int]
+    removing: list[int]
+    isr: list[int]
+
+    @property
+    def target(self) -> list[int]:
+        return [node for node in self.replicas if node not in self.removing]
+
+
+class PartitionAdmin(Client):
+    """Elections and reassignments; a part of `Admin`."""
+
+    @abstractmethod
+    async def _change(self, request: object, thing: str) -> Any: ...
+
+    @abstractmethod
+    async def _metadata(self, topics: list[str] | None) -> m.MetadataResponse: ...
+
+    async def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> dict[tuple[str, int], ServerError | None]:
+        """Have partitions led by their preferred replicas, the first ones; all partitions by default.
+
+        With `unclean`: give partitions without a leader the most complete of the living replicas. What it does not
+        have is lost, also if it was acknowledged; partitions that have a leader are left as they are.
+
+        Returns for each partition None if it is led as asked, otherwise why not (UnknownTopicError,
+        PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError).
+
+        Raises:
+          RequestTimeoutError: No controller answered in time.
+        """
+        named = None if partitions is None else [_name(*each) for each in partitions]
+        request = m.ElectLeadersRequest(unclean=unclean, partitions=named)
+        answer: m.ElectLeadersResponse = await self._change(request, "elect leaders")
+        return _outcomes(answer.partitions, fine=(ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED))
+
+    async def reassign_partitions(
+        self, replicas: Mapping[tuple[str, int], Sequence[int] | None]
+    ) -> dict[tuple[str, int], ServerError | None]:
+        """Move partitions to other nodes, each given in order of preference; None cancels what is under way.
+
+        Returns as soon as the controller has noted it: the data follows, while the partition stays in use, and
+        `list_partition_reassignments` shows what is not finished. Nodes that are to go keep the partition until
+        all of the new ones are in sync. What is under way for a partition is replaced.
+
+        Returns for each partition None if it was noted, otherwise why not (UnknownTopicError,
+        InvalidReplicaAssignmentError, NoReassignmentInProgressError).
+
+        Raises:
+          RequestTimeoutError: No controller answered in time.
+        """
+        wanted = [
+            m.PartitionReassignment(
+                topic=topic, partition=partition, replicas=None if nodes is None else list(nodes)
+            )
+            for (topic, partition), nodes in replicas.items()
+        ]
+        request = m.AlterReassignmentsRequest(partitions=wanted)
+        answer: m.AlterReassignmentsResponse = await self._change(request, "reassign partitions")
+        return _outcomes(answer.partitions, fine=(ErrorCode.NONE,))
+
+    async def list_partition_reassignments(
+        self, topics: Iterable[str] | None = None
+    ) -> dict[tuple[str, int], Reassignment]:
+        """Every move that is under way, as the answering node knows it.
+
+        Raises:
+          UnknownTopicError: One of the topics that were named does not exist.
+        """
+        answer = await self._metadata(None if topics is None else list(topics))
+        found = {}
+        for topic in answer.topics:
+            if topic.error != ErrorCode.NONE:
+                raise error_for(topic.error, f"topic {topic.name!r}")
+            for each in topic.partitions:
+                if each.adding or each.removing:
+                    found[topic.name, each.partition] = Reassignment(
+                        topic=topic.name,
+                        partition=each.partition,
+                        replicas=each.replicas,
+                        adding=each.adding,
+                        removing=each.removing,
+                        isr=each.isr,
+                    )
+        return found
+
+    async def wait_for_reassignments(self, topics: Iterable[str] | None = None) -> None:
+        """Come back when no move is under way any more; cancel it (or give it a deadline) to stop waiting."""
+        names = None if topics is None else list(topics)
+        while await self.list_partition_reassignments(names):
+            await trio.sleep(_POLL)
+
+    async def plan_reassignment(
+        self, topic: str, nodes: Sequence[int], replication_factor: int | None = None
+    ) -> dict[tuple[str, int], list[int]]:
+        """An even placement of a topic on these nodes and their racks, for `reassign_partitions`.
+
+        Raises:
+          UnknownTopicError: The topic does not exist.
+          InvalidReplicationFactorError: There are fewer nodes than replicas, or some are not alive.
+        """
+        answer = await self._metadata([topic])
+        (info,) = answer.topics
+        if info.error != ErrorCode.NONE:
+            raise error_for(info.error, f"topic {topic!r}")
+        racks = {node.node_id: node.rack for node in answer.nodes if node.node_id in nodes}
+        factor = replication_factor or info.replication_factor
+        if not 1 <= factor <= len(racks) or len(racks) < len(set(nodes)):
+            raise error_for(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"topic {topic!r}",
+                f"{factor} replicas on nodes {list(nodes)}, of which {sorted(racks)} are alive",
+            )
+        placed = assign(racks, len(info.partitions), factor, 0)
+        return {(topic, number): list(replicas) for number, replicas in enumerate(placed)}
+
+
+def _name(topic: str, partition: int) -> m.PartitionName:
+    return m.PartitionName(topic=topic, partition=partition)
+
+
+def _outcomes(
+    results: Iterable[m.PartitionOutcome], *, fine: tuple[ErrorCode, ...]
+) -> dict[tuple[str, int], ServerError | None]:
+    return {
+        (each.topic, each.partition): None
+        if each.error in fine
+        else error_for(each.error, str(PartitionId(each.topic, each.partition)), each.message)
+        for each in results
+    }

@@ -1,0 +1,279 @@
+"""Elections and reassignments, asked of real nodes."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+from insync.replication import Admin, Node, wire
+from insync.replication.client import (
+    InvalidReplicaAssignmentError,
+    NoReassignmentInProgressError,
+    PreferredLeaderNotAvailableError,
+    UnknownTopicError,
+)
+from insync.replication.core import records as rec
+from insync.replication.core import transitions
+from insync.replication.metadata import Put, open_store
+
+from .test_cluster import consume, full_isr, produce, replicas_agree, until
+from .test_faults import Cluster, proofs
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Cluster:
+    return Cluster(tmp_path)
+
+
+async def leader_of(admin: Admin, partition: int = 0) -> int:
+    (info,) = await admin.describe_topics(["t"])
+    return info.partitions[partition].leader
+
+
+async def led_by(admin: Admin, node: int, partition: int = 0) -> bool:
+    return await leader_of(admin, partition) == node
+
+
+async def start(stack: AsyncExitStack, cluster: Cluster, *nodes: int, **options: object) -> list[str]:
+    started = [await stack.enter_async_context(Node(cluster.settings(n, **options))) for n in nodes]
+    return [node.endpoints[0] for node in started]
+
+
+async def test_leadership_goes_back_to_the_preferred_replica_when_asked(cluster: Cluster) -> None:
+    async with AsyncExitStack() as stack:
+        servers = await start(stack, cluster, 2, 3)
+        async with Admin(servers) as admin:
+            async with Node(cluster.settings(1)):
+                await admin.create_topic("t", 3, 3)
+                (info,) = await admin.describe_topics(["t"])
+            preferred = {each.partition: each.replicas[0] for each in info.partitions}
+            (first,) = [partition for partition, node in preferred.items() if node == 1]
+            await until(lambda: full_isr(admin, "t", 2))
+            moved = await leader_of(admin, first)
+            assert moved in (2, 3)
+            outcome = await admin.elect_leaders([("t", first), ("u", 0)])
+            assert isinstance(outcome["t", first], PreferredLeaderNotAvailableError)
+            assert isinstance(outcome["u", 0], UnknownTopicError)
+            async with Node(cluster.settings(1)):
+                await until(lambda: full_isr(admin, "t", 3))
+                assert await leader_of(admin, first) == moved
+                assert await admin.elect_leaders() == {("t", partition): None for partition in range(3)}
+                await until(lambda: led_by(admin, 1, first))
+                await produce(servers, "t", [b"x"] * 20)
+
+
+async def test_leadership_goes_back_by_itself_when_too_much_of_it_is_elsewhere(cluster: Cluster) -> None:
+    async with AsyncExitStack() as stack:
+        quick = {"leader_imbalance_check_interval_ms": 200}
+        servers = await start(stack, cluster, 2, 3, **quick)
+        async with Admin(servers) as admin:
+            async with Node(cluster.settings(1, **quick)):
+                await admin.create_topic("t", 3, 3)
+                (info,) = await admin.describe_topics(["t"])
+            (first,) = [each.partition for each in info.partitions if each.replicas[0] == 1]
+            await until(lambda: full_isr(admin, "t", 2))
+            async with Node(cluster.settings(1, **quick)):
+                await until(lambda: led_by(admin, 1, first))
+
+
+async def test_an_only_replica_that_lost_its_folder_is_led_again_by_an_unclean_election(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 1, 1)
+        await produce(node.endpoints, "t", [b"lost"])
+    shutil.rmtree(tmp_path / "node-1" / "t-0")
+    async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
+        assert await leader_of(admin) == -1
+        assert await admin.elect_leaders([("t", 0)], unclean=True) == {("t", 0): None}
+        await until(lambda: led_by(admin, 1))
+        await produce(node.endpoints, "t", [b"found"])
+        assert await consume(node.endpoints, "t", 1, 1) == [b"found"]
+        assert await admin.elect_leaders([("t", 0)], unclean=True) == {("t", 0): None}
+
+
+async def test_of_those_that_are_left_the_most_complete_one_leads_by_policy(cluster: Cluster) -> None:
+    async with AsyncExitStack() as third:
+        servers = await start(third, cluster, 3)
+        async with Node(cluster.settings(1)) as one, Admin(one.endpoints) as admin:
+            async with Node(cluster.settings(2)):
+                await admin.create_topic("t", 1, 3, {"min_insync_replicas": 1})
+                await produce(servers, "t", [b"a"])
+                await until(lambda: replicas_agree(admin, "t", 3))
+            await until(lambda: full_isr(admin, "t", 2))
+            await produce(servers, "t", [b"b"])
+            await third.aclose()
+            await until(lambda: full_isr(admin, "t", 1))
+            await produce(one.endpoints, "t", [b"c"])
+    async with AsyncExitStack() as stack:
+        servers = await start(stack, cluster, 2, 3)
+        async with Admin(servers) as admin:
+            assert await leader_of(admin) == -1
+            await admin.alter_config("t", {"unclean_leader_election": "most_complete"})
+            await until(lambda: led_by(admin, 3))
+            assert await consume(servers, "t", 1, 2) == [b"a", b"b"]
+
+
+async def test_after_all_power_was_lost_the_last_eligible_ones_lead_again_and_no_others(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proofs(monkeypatch)
+    async with AsyncExitStack() as stack:
+        servers = await start(stack, cluster, 1, 3)
+        async with Admin(servers) as admin:
+            async with Node(cluster.settings(2)):
+                await admin.create_topic("t", 1, 3)
+                await produce(servers, "t", [b"a"])
+                await until(lambda: replicas_agree(admin, "t", 3))
+            await until(lambda: full_isr(admin, "t", 2))
+            await produce(servers, "t", [b"b"])
+    for marker in cluster.folder.glob("node-*/.kafka_cleanshutdown"):
+        marker.unlink()
+    async with AsyncExitStack() as stack:
+        servers = await start(stack, cluster, 2, 1)
+        async with Admin(servers) as admin:
+            assert await leader_of(admin) == -1
+            servers += await start(stack, cluster, 3)
+            await until(lambda: full_isr(admin, "t", 3))
+            assert await consume(servers, "t", 1, 2) == [b"a", b"b"]
+
+
+async def test_a_partition_whose_nodes_were_killed_before_they_made_its_folders_heals(cluster: Cluster) -> None:
+    for node in (1, 2, 3):
+        async with Node(cluster.settings(node)):
+            pass
+    await write_topic(cluster, (1, 2, 3))
+    async with AsyncExitStack() as stack:
+        servers = await start(stack, cluster, 1, 2, 3)
+        async with Admin(servers) as admin:
+            await until(lambda: full_isr(admin, "t", 3))
+            (info,) = await admin.describe_topics(["t"])
+            assert info.partitions[0].leader >= 0
+            assert not info.partitions[0].recovering
+        await produce(servers, "t", [b"x"])
+
+
+async def test_a_new_folder_in_place_of_the_old_one_proves_nothing(cluster: Cluster) -> None:
+    async with Node(cluster.settings(1)):
+        pass
+    await write_topic(cluster, (1,))
+    shutil.rmtree(cluster.folder / "node-1")
+    async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
+        assert await leader_of(admin) == -1
+
+
+async def write_topic(cluster: Cluster, replicas: tuple[int, ...]) -> None:
+    """What the controller leaves in the store when it creates a topic and dies."""
+    topic = rec.TopicRecord(
+        name="t",
+        topic_id="x",
+        partitions=1,
+        replication_factor=len(replicas),
+        config=rec.TopicConfig(min_insync_replicas=len(replicas)),
+    )
+    partition = transitions.create(
+        topic="t",
+        partition=0,
+        topic_id="x",
+        replicas=replicas,
+        live=replicas,
+        min_insync=len(replicas),
+    )
+    records: dict[str, object] = {rec.topic_key("t"): topic, rec.partition_key(partition.id): partition}
+    async with open_store(f"memory://{cluster.name}") as store:
+        await store.commit([], [Put(key, wire.encode_record(record)) for key, record in records.items()])
+
+
+# Reassignment
+
+
+async def test_a_partition_moves_while_it_is_written_and_the_old_log_goes(cluster: Cluster) -> None:
+    async with AsyncExitStack() as stack:
+        servers = await start(stack, cluster, 1, 2, 3, 4)
+        async with Admin(servers) as admin:
+            await admin.create_topic("t", 1, 2)
+            (info,) = await admin.describe_topics(["t"])
+            old = info.partitions[0].replicas
+            new = [node for node in (1, 2, 3, 4) if node not in old]
+            values = [b"%d" % number for number in range(300)]
+            await produce(servers, "t", values[:200])
+            assert await admin.reassign_partitions({("t", 0): new}) == {("t", 0): None}
+            await produce(servers, "t", values[200:])
+            with trio.fail_after(20):
+                await admin.wait_for_reassignments(["t"])
+            (info,) = await admin.describe_topics(["t"])
+            moved = info.partitions[0]
+            assert (moved.replicas, sorted(moved.isr), moved.leader) == (new, sorted(new), new[0])
+            assert sorted(await consume(servers, "t", 1, 300)) == sorted(values)
+            await until(lambda: folders(cluster, new))
+            await admin.reassign_partitions({("t", 0): [*old, *new]})
+            with trio.fail_after(20):
+                await admin.wait_for_reassignments(["t"])
+            await until(lambda: replicas_agree(admin, "t", 4))
+
+
+async def folders(cluster: Cluster, nodes: list[int]) -> bool:
+    """Whether just these nodes have a folder of the partition."""
+    found = {int(path.parent.name.removeprefix("node-")) for path in cluster.folder.glob("node-*/t-0")}
+    return found == set(nodes)
+
+
+async def test_a_move_that_cannot_end_is_listed_and_cancelled(cluster: Cluster) -> None:
+    async with AsyncExitStack() as stack:
+        servers = await start(stack, cluster, 1, 2)
+        async with Admin(servers) as admin:
+            async with Node(cluster.settings(3)):
+                await admin.create_topic("t", 1, 1)
+                (info,) = await admin.describe_topics(["t"])
+                (old,) = info.partitions[0].replicas
+                if old == 3:
+                    await admin.reassign_partitions({("t", 0): [1]})
+                    await admin.wait_for_reassignments()
+                    old = 1
+            await admin.reassign_partitions({("t", 0): [old]})
+            refused = await admin.reassign_partitions({("t", 0): [old, 3], ("u", 0): [1]})
+            assert isinstance(refused["t", 0], InvalidReplicaAssignmentError)
+            assert "node 3 is not alive" in str(refused["t", 0])
+            assert isinstance(refused["u", 0], UnknownTopicError)
+            nothing = await admin.reassign_partitions({("t", 0): None})
+            assert isinstance(nothing["t", 0], NoReassignmentInProgressError)
+
+
+async def test_a_cancelled_move_leaves_the_old_replicas_and_no_new_ones(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with AsyncExitStack() as stack:
+        servers = await start(stack, cluster, 1, 2, follower_replication_throttled_rate=1)
+        async with Admin(servers) as admin:
+            await admin.create_topic("t", 1, 1)
+            (info,) = await admin.describe_topics(["t"])
+            (old,) = info.partitions[0].replicas
+            new = 3 - old
+            await produce(servers, "t", [b"x" * 1000] * 10)
+            await admin.reassign_partitions({("t", 0): [new]})
+            (moving,) = (await admin.list_partition_reassignments()).values()
+            assert (moving.target, moving.adding, moving.removing) == ([new], [new], [old])
+            await admin.reassign_partitions({("t", 0): None})
+            with trio.fail_after(10):
+                await admin.wait_for_reassignments()
+            (info,) = await admin.describe_topics(["t"])
+            assert info.partitions[0].replicas == [old]
+            await until(lambda: folders(cluster, [old]))
+
+
+async def test_an_even_placement_is_planned(cluster: Cluster) -> None:
+    async with AsyncExitStack() as stack:
+        servers = await start(stack, cluster, 1, 2, 3)
+        async with Admin(servers) as admin:
+            await admin.create_topic("t", 4, 1)
+            planned = await admin.plan_reassignment("t", [2, 3], 2)
+            assert [sorted(nodes) for nodes in planned.values()] == [[2, 3]] * 4
+            assert sorted(nodes[0] for nodes in planned.values()) == [2, 2, 3, 3]
+            await admin.reassign_partitions(planned)
+            with trio.fail_after(20):
+                await admin.wait_for_reassignments()
+            await until(lambda: full_isr(admin, "t", 2))
