@@ -2,7 +2,7 @@
 
 from ._murmur2 import partition_for_key
 from ._settings import ClientSettings, ConsumerSettings, Partitioner, ProducerSettings
-from .admin import Admin, ClusterInfo, NodeReport
+from .admin import Admin, ClusterInfo, NodeReport, Reassignment
 from .blocking import BlockingAdmin, BlockingConsumer, BlockingDelivery, BlockingProducer
 from .consumer import Consumer, ConsumerRecord, FetchedBatches
 from .delivery import Deliveries, Delivery, RecordMetadata
@@ -14,12 +14,15 @@ from .errors import (
     ClosedError,
     CorruptMessageError,
     DeliveryTimeoutError,
+    ElectionNotNeededError,
+    EligibleLeadersNotAvailableError,
     FencedLeaderEpochError,
     InconsistentTopicIdError,
     InvalidAcksError,
     InvalidConfigError,
     InvalidPartitionsError,
     InvalidRecordError,
+    InvalidReplicaAssignmentError,
     InvalidReplicationFactorError,
     InvalidRequestError,
     InvalidSettingError,
@@ -27,6 +30,7 @@ from .errors import (
     LeaderNotAvailableError,
     MetadataTimeoutError,
     NodeStorageError,
+    NoReassignmentInProgressError,
     NotControllerError,
     NotEnoughReplicasAfterAppendError,
     NotEnoughReplicasError,
@@ -36,6 +40,7 @@ from .errors import (
     Outcome,
     OutOfOrderSequenceError,
     PolicyViolationError,
+    PreferredLeaderNotAvailableError,
     ProducerFencedError,
     RecordTooLargeError,
     RequestTimedOutError,
@@ -63,6 +68,7 @@ __all__ = [
     "Admin",
     "ClusterInfo",
     "NodeReport",
+    "Reassignment",
     "BlockingProducer",
     "BlockingDelivery",
     "BlockingConsumer",
@@ -98,6 +104,11 @@ __all__ = [
     "TopicExistsError",
     "InvalidPartitionsError",
     "InvalidReplicationFactorError",
+    "ElectionNotNeededError",
+    "EligibleLeadersNotAvailableError",
+    "InvalidReplicaAssignmentError",
+    "NoReassignmentInProgressError",
+    "PreferredLeaderNotAvailableError",
     "InvalidConfigError",
     "NotControllerError",
     "InvalidRequestError",

@@ -116,7 +116,9 @@ class PartitionAdmin(Client):
     async def wait_for_reassignments(self, topics: Iterable[str] | None = None) -> None:
         """Come back when no move is under way any more; cancel it (or give it a deadline) to stop waiting."""
         names = None if topics is None else list(topics)
-        while await self.list_partition_reassignments(names):
+        while True:
+            if not await self.list_partition_reassignments(names):
+                return
             await trio.sleep(_POLL)
 
     async def plan_reassignment(

@@ -32,6 +32,7 @@ from ..core.records import NodeRecord
 from ..core.types import PartitionId
 from ._payloads import SharedPayload
 from ._replica_host import Batches, to_meta
+from ._throttle import Throttle
 from ._timers import Timer
 
 if TYPE_CHECKING:
@@ -54,20 +55,34 @@ class Fetchers:
         self.nursery = nursery
         self.identity = Identity()
         self.security = Security()
+        self.throttle = Throttle(settings.follower_replication_throttled_rate)
         self._by_leader: dict[int, LeaderFetcher] = {}
         self._assigned: dict[PartitionId, LeaderFetcher] = {}
 
     def want(self, partition: PartitionId, effect: fx.FetchNext) -> None:
         """A core asks for what comes next; after a failure only when the pause is over."""
         fetcher = self._assign(partition, effect.leader)
-        if effect.delayed:
+        pause = self.settings.replica_fetch_backoff_ms / 1000 if effect.delayed else 0.0
+        if self.is_throttled(partition):
+            pause = max(pause, self.throttle.pause)
+        if pause:
             fetcher.rest(partition)
-            pause = self.settings.replica_fetch_backoff_ms / 1000
             fetcher.resting[partition] = self.node.timers.call_after(
                 pause, lambda: fetcher.want(partition, effect)
             )
         else:
             fetcher.want(partition, effect)
+
+    def is_throttled(self, partition: PartitionId) -> bool:
+        """Whether a reassignment adds this node, which has not caught up yet."""
+        versioned = self.node.view.partitions.get(partition)
+        me = self.settings.node_id
+        return versioned is not None and me in versioned.record.adding and me not in versioned.record.isr
+
+    def fetch_size(self, partition: PartitionId) -> int:
+        """How many bytes of a partition to ask for at a time; of a throttled one a second's worth at most."""
+        size = self.settings.replica_fetch_max_bytes
+        return min(size, self.throttle.rate) if self.is_throttled(partition) else size
 
     def stop(self, partition: PartitionId) -> None:
         """The outstanding question of a core is void."""
@@ -232,7 +247,7 @@ class LeaderFetcher:
                     topic=partition.topic,
                     partition=partition.partition,
                     fetch_offset=want.fetch_offset,
-                    max_bytes=settings.replica_fetch_max_bytes,
+                    max_bytes=self._owner.fetch_size(partition),
                     leader_epoch=want.leader_epoch,
                     last_fetched_epoch=want.last_fetched_epoch,
                     high_watermark=want.high_watermark,
@@ -258,6 +273,8 @@ class LeaderFetcher:
                 host.step(_no_news(want))
                 continue
             result, infos, data = found
+            if self._owner.is_throttled(partition):
+                self._owner.throttle.took(result.size)
             batches = Batches(data, infos, payload.release)
             may_skip = self._node.is_compacted(partition.topic)
             host.step(_fetched(want, result, infos, batches, may_skip=may_skip))

@@ -97,18 +97,17 @@ async def test_an_only_replica_that_lost_its_folder_is_led_again_by_an_unclean_e
 
 
 async def test_of_those_that_are_left_the_most_complete_one_leads_by_policy(cluster: Cluster) -> None:
-    async with AsyncExitStack() as third:
-        servers = await start(third, cluster, 3)
-        async with Node(cluster.settings(1)) as one, Admin(one.endpoints) as admin:
+    async with Node(cluster.settings(1)) as one, Admin(one.endpoints) as admin:
+        async with Node(cluster.settings(3)):
             async with Node(cluster.settings(2)):
                 await admin.create_topic("t", 1, 3, {"min_insync_replicas": 1})
-                await produce(servers, "t", [b"a"])
+                await produce(one.endpoints, "t", [b"a"])
                 await until(lambda: replicas_agree(admin, "t", 3))
             await until(lambda: full_isr(admin, "t", 2))
-            await produce(servers, "t", [b"b"])
-            await third.aclose()
-            await until(lambda: full_isr(admin, "t", 1))
-            await produce(one.endpoints, "t", [b"c"])
+            await produce(one.endpoints, "t", [b"b"])
+            await until(lambda: replicas_agree(admin, "t", 2))
+        await until(lambda: full_isr(admin, "t", 1))
+        await produce(one.endpoints, "t", [b"c"])
     async with AsyncExitStack() as stack:
         servers = await start(stack, cluster, 2, 3)
         async with Admin(servers) as admin:
@@ -137,12 +136,14 @@ async def test_after_all_power_was_lost_the_last_eligible_ones_lead_again_and_no
         servers = await start(stack, cluster, 2, 1)
         async with Admin(servers) as admin:
             assert await leader_of(admin) == -1
-            servers += await start(stack, cluster, 3)
-            await until(lambda: full_isr(admin, "t", 3))
-            assert await consume(servers, "t", 1, 2) == [b"a", b"b"]
+            async with Node(cluster.settings(3)):
+                await until(lambda: full_isr(admin, "t", 3))
+                assert await consume(servers, "t", 1, 2) == [b"a", b"b"]
 
 
-async def test_a_partition_whose_nodes_were_killed_before_they_made_its_folders_heals(cluster: Cluster) -> None:
+async def test_a_partition_whose_nodes_were_killed_before_they_made_its_folders_heals(
+    cluster: Cluster,
+) -> None:
     for node in (1, 2, 3):
         async with Node(cluster.settings(node)):
             pass
