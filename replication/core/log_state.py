@@ -64,8 +64,11 @@ class LogState:
         """Account an append that is about to be asked for."""
         for batch in batches:
             epoch = batch.leader_epoch if leader_epoch is None else leader_epoch
-            # The first batch after the log start may begin below it (KAFKA-6975).
-            self.epochs.assign(epoch, max(batch.base_offset, self.log_start_offset))
+            # The first batch after the log start may begin below it (KAFKA-6975). Of offsets that compaction took
+            # away before a batch nobody knows in which epoch they were: to count them to the earlier one would hide
+            # that another replica's records there were never committed.
+            start = min(batch.base_offset, self.next_offset)
+            self.epochs.assign(epoch, max(start, self.log_start_offset))
             self.producers.record(batch)
             self.next_offset = batch.next_offset
         self.outstanding += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from insync.replication.core import effects as fx
@@ -184,3 +185,14 @@ def test_an_older_record_changes_nothing() -> None:
     replica = follower(leader_epoch=5)
     assert replica.step(ev.RecordChanged(versioned=record(4, leader=2)), 0.0) == []
     assert (replica.role, replica.leader_epoch) == ("follower", 5)
+
+
+def test_offsets_that_compaction_took_are_counted_to_the_later_epoch() -> None:
+    """Else whoever asks how far the earlier one goes would keep what was never committed there."""
+    replica = follower(end=10, epoch=0)
+    batch = BatchMeta(25, 5, 1, 100)
+    event = attrs.evolve(fetched(10, last_fetched_epoch=0, batches=(batch,)), may_skip=True)
+    effects = replica.step(event, 1.0)
+    assert [type(effect) for effect in effects if isinstance(effect, fx.Append)] == [fx.Append]
+    assert replica.log.epochs.entries == (EpochEntry(0, 0), EpochEntry(1, 10))
+    assert replica.log.next_offset == 30
