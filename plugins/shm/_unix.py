@@ -30,6 +30,8 @@ from ._address import Claim, contact, is_abstract, is_here, parse, socket_addres
 CAPS = Capabilities(ranges="sendfile", same_host_only=True, half_close=True)
 
 _BACKLOG = 1024
+_SEND_BUFFER = 1 << 20
+"""Bytes on their way at most; the system grants up to net.core.wmem_max. Nothing adapts it, as for TCP."""
 _FULL_PAUSE = 0.005
 """A full queue of connections cannot be waited for: it is tried again."""
 _CREDENTIALS = struct.Struct("@iII")
@@ -88,6 +90,10 @@ class UnixTransport(StreamTransport):
 
 class UnixStream(SocketStream):
     """A connected socket; nothing is sent before it is known that one user is at both ends."""
+
+    def __init__(self, sock: socket.socket, caps: Capabilities, local: Endpoint, remote: Endpoint) -> None:
+        super().__init__(sock, caps, local, remote)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
 
     async def prepare(self) -> None:
         uid = self.peer_uid

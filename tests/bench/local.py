@@ -1,0 +1,240 @@
+"""unix:// and shm:// beside tcp://, within one machine: following a log, bytes, and small requests."""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+
+import attrs
+import trio
+
+from insync.storage import Chunk, DiskLog
+from insync.storage.batch import scan
+from insync.transport import Connection, Identity, Payload, Response, TransportError, connect
+
+from ._local_peer import BYTES, CPU, ECHO, FETCH, FETCH_BODY, PAYLOAD_BYTES, SECONDS
+from .report import Result, against
+
+GIB = 1 << 30
+FETCH_BYTES = 1 << 20
+"""`replica_fetch_max_bytes`, as it is by default."""
+SMALL_WINDOW, LARGE_WINDOW = 64, 4
+URLS = {"tcp": "tcp://127.0.0.1:0", "unix": "unix://@", "shm": "shm://@"}
+
+
+@attrs.frozen
+class Far:
+    """A leader's process: where it is reached, and where its log ends."""
+
+    url: str
+    log_end_offset: int
+
+
+@attrs.frozen
+class Load:
+    """Bytes a second, and the CPU seconds per GiB of both ends together."""
+
+    rate: float
+    cpu: float
+
+
+@attrs.frozen
+class Source:
+    """A payload as a log stages it."""
+
+    payload: Payload
+
+    @property
+    def size(self) -> int:
+        return self.payload.nbytes
+
+    def copy_to(self, fd: int, offset: int) -> None:
+        self.payload.copy_to(fd, offset)
+
+
+Take = Callable[[DiskLog, Payload], None]
+
+
+def append(log: DiskLog, payload: Payload) -> None:
+    """Check the batches in memory, then write them, as nodes do."""
+    data = payload.view()
+    log.append([Chunk(data, scan(data), log.log_end_offset, None)])
+
+
+def stage(log: DiskLog, payload: Payload) -> None:
+    """Let the system copy them into the log, check them there, then show them."""
+    log.publish(log.stage(Source(payload)))
+
+
+@contextmanager
+def far_end(scheme: str, place: Path, total: int) -> Iterator[Far]:
+    command = [sys.executable, "-m", "tests.bench._local_peer", URLS[scheme], str(place / scheme), str(total)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdin is not None
+            url, end = process.stdout.readline().split()
+            yield Far(url, int(end))
+            process.stdin.close()
+            process.wait(5)
+        finally:
+            process.kill()
+
+
+async def follow(far: Far, take: Take, place: Path) -> Load:
+    """Fetch a log from its beginning to its end, one fetch after the other, into a log of one's own."""
+    folder = place / "follower"
+    folder.mkdir()
+    log = DiskLog(folder, "bench", 0)
+    try:
+        async with trio.open_nursery() as nursery:
+            connection = await connect(far.url, identity=Identity(), nursery=nursery)
+            cpu = await _cpu(connection) + time.process_time()
+            start = time.perf_counter()
+            while log.log_end_offset < far.log_end_offset:
+                body = FETCH_BODY.pack(log.log_end_offset, FETCH_BYTES)
+                with await connection.request(FETCH, body, timeout=30) as response:
+                    take(log, response.payload)
+            elapsed = time.perf_counter() - start
+            cpu = await _cpu(connection) + time.process_time() - cpu
+            await connection.aclose()
+        return Load(log.size_bytes / elapsed, cpu / log.size_bytes * GIB)
+    finally:
+        log.close(clean=False)
+        shutil.rmtree(folder)
+
+
+async def bytes_load(far: Far, count: int) -> Load:
+    """Payloads of bytes, a few asked for ahead."""
+    async with trio.open_nursery() as nursery:
+        connection = await connect(far.url, identity=Identity(), nursery=nursery)
+        cpu = await _cpu(connection) + time.process_time()
+        start = time.perf_counter()
+        await _pipeline(connection, BYTES, b"", count, LARGE_WINDOW)
+        elapsed = time.perf_counter() - start
+        cpu = await _cpu(connection) + time.process_time() - cpu
+        await connection.aclose()
+    return Load(count * PAYLOAD_BYTES / elapsed, cpu / count * GIB / PAYLOAD_BYTES)
+
+
+async def round_trip(far: Far, count: int) -> float:
+    async with trio.open_nursery() as nursery:
+        connection = await connect(far.url, identity=Identity(), nursery=nursery)
+        start = time.perf_counter()
+        for _ in range(count):
+            (await connection.request(ECHO, b"x" * 64, timeout=30)).release()
+        elapsed = time.perf_counter() - start
+        await connection.aclose()
+    return elapsed / count
+
+
+async def small_requests(far: Far, count: int) -> float:
+    async with trio.open_nursery() as nursery:
+        connection = await connect(far.url, identity=Identity(), nursery=nursery)
+        start = time.perf_counter()
+        await _pipeline(connection, ECHO, b"x" * 64, count, SMALL_WINDOW)
+        elapsed = time.perf_counter() - start
+        await connection.aclose()
+    return count / elapsed
+
+
+async def _cpu(connection: Connection) -> float:
+    with await connection.request(CPU, timeout=30) as response:
+        return float(SECONDS.unpack(response.body)[0])
+
+
+async def _pipeline(connection: Connection, kind: int, body: bytes, count: int, window: int) -> None:
+    """So many requests, `window` of them under way at a time, without a task for each."""
+    asked = done = 0
+    finished = trio.Event()
+    failures: list[TransportError] = []
+
+    def ask() -> None:
+        nonlocal asked
+        asked += 1
+        connection.request_nowait(kind, body, timeout=60, on_done=take)
+
+    def take(answer: Response | TransportError) -> None:
+        nonlocal done
+        if isinstance(answer, TransportError):
+            failures.append(answer)
+            finished.set()
+            return
+        answer.release()
+        done += 1
+        if asked < count:
+            ask()
+        if done == count:
+            finished.set()
+
+    for _ in range(min(window, count)):
+        ask()
+    await finished.wait()
+    if failures:
+        raise failures[0]
+
+
+def _loads(rounds: int, measures: dict[str, Callable[[], Load]]) -> dict[str, Load]:
+    """The median of each, taken in turn so that all see the same machine."""
+    samples: dict[str, list[Load]] = {name: [] for name in measures}
+    for _ in range(rounds):
+        for name, measure in measures.items():
+            samples[name].append(measure())
+    return {
+        name: Load(statistics.median(one.rate for one in loads), statistics.median(one.cpu for one in loads))
+        for name, loads in samples.items()
+    }
+
+
+def _figures(rounds: int, measures: dict[str, Callable[[], float]]) -> dict[str, float]:
+    samples: dict[str, list[float]] = {name: [] for name in measures}
+    for _ in range(rounds):
+        for name, measure in measures.items():
+            samples[name].append(measure())
+    return {name: statistics.median(values) for name, values in samples.items()}
+
+
+def run(*, smoke: bool) -> Sequence[Result]:
+    total, requests, rounds = (16 << 20, 200, 1) if smoke else (512 << 20, 5_000, 5)
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        far = {scheme: stack.enter_context(far_end(scheme, place, total)) for scheme in URLS}
+        followed = _loads(
+            rounds,
+            {
+                "tcp": partial(trio.run, follow, far["tcp"], append, place),
+                "unix": partial(trio.run, follow, far["unix"], append, place),
+                "shm": partial(trio.run, follow, far["shm"], append, place),
+                "shm, staged": partial(trio.run, follow, far["shm"], stage, place),
+            },
+        )
+        count = total // PAYLOAD_BYTES
+        payloads = _loads(
+            rounds, {name: partial(trio.run, bytes_load, one, count) for name, one in far.items()}
+        )
+        trips = _figures(
+            rounds, {name: partial(trio.run, round_trip, one, requests) for name, one in far.items()}
+        )
+        small = _figures(
+            rounds, {name: partial(trio.run, small_requests, one, 5 * requests) for name, one in far.items()}
+        )
+    return [
+        *_rates("follow a log", followed, {"shm": 1.8}),
+        *_rates("bytes of 1 MiB", payloads, {}),
+        *(against(f"round trip: {name}", trips[name] * 1e6, "us", trips["tcp"] * 1e6) for name in URLS),
+        *(against(f"small requests: {name}", small[name], "1/s", small["tcp"]) for name in URLS),
+    ]
+
+
+def _rates(what: str, loads: dict[str, Load], bars: dict[str, float]) -> Iterator[Result]:
+    tcp = loads["tcp"]
+    for name, load in loads.items():
+        yield against(f"{what}: {name}", load.rate / 1e6, "MB/s", tcp.rate / 1e6, bars.get(name))
+        yield against("  CPU of both ends", load.cpu, "s/GiB", tcp.cpu)
