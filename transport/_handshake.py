@@ -117,10 +117,17 @@ async def introduce(
         await link.send(encode_header(FrameType.REPLY, 0), ())
         verdict, *frames = await link.recv_many()
         _read_verdict(verdict, link)
-        return Introduced(theirs, limits, frames, "none" if link.peer_name is None else "mtls")
+        return Introduced(theirs, limits, frames, _method(link))
     exchange = _Proofs(link, secret, (raw, raw_theirs) if dialer else (raw_theirs, raw))
     frames = await (exchange.as_dialer() if dialer else exchange.as_acceptor(limits))
     return Introduced(theirs, limits, frames, "token")
+
+
+def _method(link: Link) -> Method:
+    """What the link itself shows of the peer."""
+    if link.peer_name is not None:
+        return "mtls"
+    return "none" if link.peer_uid is None else "uid"
 
 
 @attrs.frozen

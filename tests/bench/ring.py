@@ -38,6 +38,7 @@ def far_end(kind: str, folder: str) -> Iterator[Stream]:
     process = subprocess.Popen(command, pass_fds=theirs)
     try:
         stream = open_stream(kind, folder, ours, first=True)
+        round_trip(stream, 1)  # it has started, and nothing is measured that is done once
         yield stream
         trio.run(stream.write, order("q", 0, 0))
         process.wait(5)

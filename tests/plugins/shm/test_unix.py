@@ -154,6 +154,7 @@ async def test_another_user_is_refused(nursery, caplog):
     assert status == 0
     assert f"runs as user {NOBODY}" in caplog.text
     connection = await connect(serving.endpoints[0], identity=Identity(), nursery=nursery)
+    assert connection.peer.method == "uid" and connection.peer.verified
     await connection.aclose()
 
 
