@@ -36,8 +36,8 @@ class PeerIdentity:
     """Who is at the other end, and how it proved that.
 
     "token": it knows the cluster's secret (and may call itself any node of it). "mtls": its certificate is for this
-    node, or for clients. "uid": the system says that its process is of the same user as this one. `verified`: one of
-    these.
+    node, or for clients. "uid": the system says that its process is of the same user as this one.
+    `verified`: one of these.
     """
 
     cluster_id: str

@@ -7,20 +7,23 @@ import os
 import resource
 import stat
 from collections import OrderedDict
+from typing import ClassVar
 
 import attrs
 
 from insync.transport import FileRange, ProtocolError, RangeTruncated
 
 _MOST_FILES = 64
-_SHARE = 16
-"""One in so many of the descriptors that this process may have is for one link's files."""
+_LINK_SHARE, _SHARE = 64, 4
+"""One in so many of the descriptors that this process may have is for the files of one link; of all of them."""
 
 
 def most_files() -> int:
-    """How many of a peer's files one link of this process holds open."""
+    """How many of a peer's files one more link of this process may hold open."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return _MOST_FILES if allowed == resource.RLIM_INFINITY else min(_MOST_FILES, allowed // _SHARE)
+    if allowed == resource.RLIM_INFINITY:
+        return _MOST_FILES
+    return 0 if OpenFile.count >= allowed // _SHARE else min(_MOST_FILES, allowed // _LINK_SHARE)
 
 
 class OpenFile:
@@ -28,13 +31,18 @@ class OpenFile:
 
     __slots__ = ("_fd",)
 
+    count: ClassVar[int] = 0
+    """How many there are in this process."""
+
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        OpenFile.count += 1
 
     def fileno(self) -> int:
         return self._fd
 
     def __del__(self) -> None:
+        OpenFile.count -= 1
         os.close(self._fd)
 
 
@@ -116,7 +124,7 @@ class HandedFiles:
 
     @property
     def is_full(self) -> bool:
-        return len(self._by_inode) >= self._capacity
+        return len(self._by_inode) >= self._capacity or most_files() == 0
 
 
 class TakenFiles:

@@ -45,6 +45,8 @@ CAPS = Capabilities(ranges="handover", same_host_only=True, half_close=True)
 HAND_OVER_FROM = 16 << 10
 """Bytes of ranges in one sending; fewer are sent as bytes: there is a cost to each handing over."""
 _RAW_BUFFER = 64 << 10
+_MOST_PENDING = 64
+"""Descriptors that have come before the chunks that name them."""
 _DESCRIPTOR_SIZE = array.array("i").itemsize
 _SPACE = socket.CMSG_SPACE(8 * _DESCRIPTOR_SIZE)
 _NO_DESCRIPTORS_FOR = 60.0
@@ -355,7 +357,7 @@ class ShmStream(UnixStream):
             _shortage.until = trio.current_time() + _NO_DESCRIPTORS_FOR
             log.warning("%s: no descriptor was left for a file: files will be sent as bytes", self.remote)
             raise LinkBroken(f"{self.remote}: no descriptor was left for a file", peer=str(self.remote))
-        if len(self._descriptors) > most_files():
+        if len(self._descriptors) > _MOST_PENDING:
             raise ProtocolError(f"{self.remote} sends descriptors without files", peer=str(self.remote))
 
     def _close(self) -> None:

@@ -7,6 +7,7 @@ import gc
 import itertools
 import os
 import random
+import resource
 import socket
 
 import pytest
@@ -158,8 +159,9 @@ async def test_who_gets_a_file_cannot_write_to_it(log_file):
             os.pwrite(place.fileno(), b"x", 0)
 
 
-async def test_a_few_files_are_open_at_a_time(tmp_path):
+async def test_a_few_files_are_open_at_a_time(tmp_path, monkeypatch):
     """Each end holds at most 64 of them, and lets go of deleted ones when it hands over another."""
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 16, 1 << 16))
     async with two_links() as (one, other):
         before = descriptors()
         for number in range(200):
@@ -203,6 +205,20 @@ async def test_who_has_no_descriptor_left_is_sent_bytes(log_file, monkeypatch):
         monkeypatch.setattr(_files, "_reopened", refuse)
         payload = await pass_on(one, other, FileSlice(log_file.fileno(), 0, 1 << 20))
         assert payload.source == "pooled" and payload.view() == CONTENT[: 1 << 20]
+
+
+async def test_a_process_gives_a_part_of_its_descriptors_to_files(log_file, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
+    assert _files.most_files() == 16
+    kept = [_files.OpenFile(os.dup(log_file.fileno())) for _ in range(256)]
+    assert _files.most_files() == 0
+    async with two_links() as (one, other):
+        payload = await pass_on(one, other, FileSlice(log_file.fileno(), 0, 1 << 18))
+        assert payload.source == "pooled" and payload.view() == CONTENT[: 1 << 18]
+    kept.clear()
+    assert _files.most_files() == 16
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    assert _files.most_files() == 64
 
 
 async def test_who_could_not_take_a_descriptor_asks_for_bytes_from_then_on(log_file, monkeypatch, caplog):
@@ -290,7 +306,8 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-async def test_hostile_peers_are_hung_up_on(name, tmp_path):
+async def test_hostile_peers_are_hung_up_on(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (1 << 16, 1 << 16))
     sent, words = HOSTILE[name]
     (tmp_path / "file").write_bytes(bytes(1000))
     before = descriptors()
