@@ -19,6 +19,7 @@ from .errors import (
     InsecureAddressError,
     LinkBroken,
     LinkClosed,
+    NotAuthorisedError,
     Overloaded,
     PeerGoingAway,
     ProtocolError,
@@ -31,11 +32,12 @@ from .errors import (
     WrongPeerError,
 )
 from .frames import Limits, Status
+from .intake import ReceiveBudget
 from .locality import connect_nearest, is_as_near, nearest_first
 from .peers import Peer, PeerManager
 from .ranges import pieces
 from .registry import register, schemes
-from .requests import Identity, PeerIdentity, Request, RequestHandle, Response
+from .requests import Authorise, Identity, PeerIdentity, Request, RequestHandle, Response
 from .security import Security, TlsFiles
 from .server import Serving, serve
 from .stream import ByteListener, ByteStream, StreamTransport
@@ -43,11 +45,13 @@ from .urls import URL, Endpoint
 
 __all__ = [
     # Connections.
+    "Authorise",
     "Connection",
     "Handler",
     "Identity",
     "Limits",
     "PeerIdentity",
+    "ReceiveBudget",
     "Request",
     "RequestHandle",
     "Response",
@@ -95,6 +99,7 @@ __all__ = [
     "InsecureAddressError",
     "LinkBroken",
     "LinkClosed",
+    "NotAuthorisedError",
     "Overloaded",
     "PeerGoingAway",
     "ProtocolError",

@@ -35,6 +35,7 @@ _ERRORS: dict[int, type[TransportError]] = {
     Status.STALE_INCARNATION: WrongPeerError,
     Status.AUTHENTICATION_FAILED: AuthError,
 }
+_CLIENT = "client"
 _FAREWELL = 1.0
 _PROOF_BYTES = 4096
 """Of a frame before its sender is known: a proof, or a sentence."""
@@ -71,6 +72,8 @@ class Introduced:
     limits: Limits
     frames: list[Frame]
     method: Method = "none"
+    name: str = ""
+    """Which client, by its certificate."""
 
 
 def make_hello(
@@ -117,10 +120,10 @@ async def introduce(
         await link.send(encode_header(FrameType.REPLY, 0), ())
         verdict, *frames = await link.recv_many()
         _read_verdict(verdict, link)
-        return Introduced(theirs, limits, frames, _method(link))
+        return Introduced(theirs, limits, frames, _method(link), _client_name(link))
     exchange = _Proofs(link, secret, (raw, raw_theirs) if dialer else (raw_theirs, raw))
     frames = await (exchange.as_dialer() if dialer else exchange.as_acceptor(limits))
-    return Introduced(theirs, limits, frames, "token")
+    return Introduced(theirs, limits, frames, "token", _client_name(link))
 
 
 def _method(link: Link) -> Method:
@@ -180,13 +183,21 @@ def _judge_name(link: Link, mine: Hello, theirs: Hello, dialer: bool) -> Refusal
     if link.peer_name is None:
         return None
     cluster, _, who = link.peer_name.removeprefix("isr://").partition("/")
-    claimed = str(theirs.node_id) if theirs.node_id >= 0 else "client"
+    claimed = str(theirs.node_id) if theirs.node_id >= 0 else _CLIENT
+    if who.startswith(f"{_CLIENT}/"):
+        who = _CLIENT
     # Who does not know its cluster yet still belongs to one.
     belongs = theirs.cluster_id or mine.cluster_id or cluster
-    if (belongs, claimed) == (cluster, who) and not (dialer and who == "client"):
+    if (belongs, claimed) == (cluster, who) and not (dialer and who == _CLIENT):
         return None
     text = f"the certificate is for {link.peer_name}, not for isr://{belongs}/{claimed}"
     return Refusal(Status.AUTHENTICATION_FAILED, text)
+
+
+def _client_name(link: Link) -> str:
+    """NAME of `isr://CLUSTER/client/NAME`."""
+    _, _, who = (link.peer_name or "").removeprefix("isr://").partition("/")
+    return who.removeprefix(f"{_CLIENT}/") if who.startswith(f"{_CLIENT}/") else ""
 
 
 def judge_dialer(mine: Hello, theirs: Hello) -> Refusal | None:

@@ -135,7 +135,10 @@ class Link(ABC):
 
     @property
     def peer_name(self) -> str | None:
-        """With `caps.authenticated`: as whom the peer has proved itself, `isr://CLUSTER/NODE` or `isr://CLUSTER/client`."""
+        """With `caps.authenticated`: as whom the peer has proved itself.
+
+        `isr://CLUSTER/NODE`, `isr://CLUSTER/client` or `isr://CLUSTER/client/NAME`.
+        """
         return None
 
     @property

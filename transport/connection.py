@@ -23,7 +23,7 @@ from .errors import (
 )
 from .frames import Frame, Header, Limits, Status
 from .intake import ReceiveBudget, common_budget
-from .requests import Identity, OnDone, PeerIdentity, Request, RequestHandle, Response
+from .requests import Authorise, Identity, OnDone, PeerIdentity, Request, RequestHandle, Response
 from .security import Security
 from .session import Session
 
@@ -49,9 +49,17 @@ class Connection:
         lane: str,
         dialer: bool,
         budget: ReceiveBudget | None = None,
+        authorise: Authorise | None = None,
     ) -> None:
         hello = introduced.hello
-        self.peer = PeerIdentity(hello.cluster_id, hello.node_id, hello.incarnation, lane, introduced.method)
+        self.peer = PeerIdentity(
+            hello.cluster_id, hello.node_id, hello.incarnation, lane, introduced.method, introduced.name
+        )
+        self._authorise = authorise
+        self._verdicts: dict[int, str | None] = {}
+        """What was said of each kind of request that has come."""
+        self._refused: set[int] = set()
+        """Kinds of which a refusal was logged: who keeps trying does not fill the log."""
         self.url = str(link.remote)
         self.closed = trio.Event()
         self.close_reason: TransportError | None = None
@@ -295,12 +303,34 @@ class Connection:
             request.payload.release()
             self._session.fail(request, Status.NO_HANDLER, "no requests are served on this connection")
             return
+        if self._authorise is not None and not self._may(request):
+            return
         try:
             self._handler(request)
         except Exception as error:
             log.exception("the handler of request %d from %s failed", request.kind, self._name)
             if request.corr in self._session.unanswered:
                 self._session.fail(request, Status.INTERNAL, f"{type(error).__name__}: {error}")
+
+    def _may(self, request: Request) -> bool:
+        kind = request.kind
+        if kind not in self._verdicts:
+            assert self._authorise is not None
+            self._verdicts[kind] = self._authorise(self.peer, kind)
+        refusal = self._verdicts[kind]
+        if refusal is None:
+            return True
+        request.payload.release()
+        self.refuse(request, refusal)
+        return False
+
+    def refuse(self, request: Request, detail: str) -> None:
+        """See `Request.refuse`."""
+        if request.kind not in self._refused:
+            self._refused.add(request.kind)
+            log.warning("%s is not authorised: %s", self._name, detail)
+        self._session.refuse(request, detail)
+        self.queued()
 
     def _is_congested(self) -> bool:
         session, limits = self._session, self._limits

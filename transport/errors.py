@@ -114,6 +114,12 @@ class RemoteError(TransportError):
         self.detail = detail
 
 
+class NotAuthorisedError(RemoteError):
+    """The peer lets us in, but not do this: nothing was done."""
+
+    delivery: Delivery = "never"
+
+
 class RangeTruncated(TransportError):
     """A file ended inside a range that was being sent; the frame cannot be completed, so the link is broken."""
 

@@ -83,6 +83,8 @@ class Status(IntEnum):
     RESPONSE_TOO_LARGE = FRAMEWORK_STATUS | 3
     NO_HANDLER = FRAMEWORK_STATUS | 4
     """This side of the connection serves no requests."""
+    NOT_AUTHORISED = FRAMEWORK_STATUS | 5
+    """This side does not let the peer do that."""
     UNSUPPORTED_VERSION = FRAMEWORK_STATUS | 16
     WRONG_CLUSTER = FRAMEWORK_STATUS | 17
     WRONG_NODE = FRAMEWORK_STATUS | 18

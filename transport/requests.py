@@ -45,13 +45,23 @@ class PeerIdentity:
     incarnation: int
     lane: str
     method: Method = "none"
+    name: str = ""
+    """Which client, if its certificate says so (`isr://CLUSTER/client/NAME`)."""
+
+    @property
+    def principal(self) -> str:
+        """For whom rules are made: `node/3`, `client`, or `client/NAME`."""
+        if self.node_id >= 0:
+            return f"node/{self.node_id}"
+        return f"client/{self.name}" if self.name else "client"
 
     @property
     def verified(self) -> bool:
         return self.method != "none"
 
     def __str__(self) -> str:
-        who = f"node {self.node_id}" if self.node_id >= 0 else "a client"
+        named = f"client {self.name}" if self.name else "a client"
+        who = f"node {self.node_id}" if self.node_id >= 0 else named
         return f"{who} ({self.lane})"
 
 
@@ -76,6 +86,9 @@ class Response:
     ) -> None:
         self.payload.release()
 
+
+Authorise = Callable[[PeerIdentity, int], str | None]
+"""Whether a peer may send requests of a kind: None, or why not. Asked once for each connection and kind."""
 
 OnDone = Callable[["Response | TransportError"], None]
 
@@ -158,6 +171,10 @@ class Request:
             raise ValueError(f"an error code of a handler is from 1 to 2**31 - 1, not {code}")
         self._session.fail(self, code, detail)
         self.connection.queued()
+
+    def refuse(self, detail: str) -> None:
+        """Answer that the peer may not ask for this: it gets NotAuthorisedError. The first time is logged."""
+        self.connection.refuse(self, detail)
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """Call it when the requester withdraws, or the connection ends, before the answer; at once if so."""

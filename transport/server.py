@@ -16,7 +16,7 @@ from .connection import Connection, Handler
 from .errors import TransportError
 from .frames import Hello, Limits, Status
 from .intake import ReceiveBudget
-from .requests import Identity
+from .requests import Authorise, Identity
 from .security import Security
 
 log = logging.getLogger("insync.transport")
@@ -44,6 +44,7 @@ async def serve(
     limits: Limits | None = None,
     security: Security | None = None,
     budget: ReceiveBudget | None = None,
+    authorise: Authorise | None = None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen until cancelled; the connections end with it. Start it by `nursery.start`, which returns a `Serving`.
@@ -52,6 +53,7 @@ async def serve(
     incarnation replaces its older connections of the same lane; an older incarnation is refused.
     `security`: what to prove, and to ask of peers; without it only addresses of this machine are listened on.
     `budget`: for the payloads of requests; without it all connections of this event loop share one.
+    `authorise`: says which peer may send which kind of request; without it every peer may send all.
 
     Raises:
       InsecureAddressError: Other machines reach this address, and nobody would have to prove anything.
@@ -65,7 +67,7 @@ async def serve(
     security.check_address(transport, endpoint)
     listener = await transport.secured(security).listen(endpoint)
     server = _Server(
-        handler, identity, on_connect, on_disconnect, limits or Limits(), security.secret, budget
+        handler, identity, on_connect, on_disconnect, limits or Limits(), security.secret, budget, authorise
     )
     try:
         async with trio.open_nursery() as nursery:
@@ -85,6 +87,7 @@ class _Server:
     limits: Limits
     secret: bytes | None = attrs.field(repr=False)
     budget: ReceiveBudget | None
+    authorise: Authorise | None
     half_open: dict[Link, trio.CancelScope] = attrs.Factory(dict)
     newest: dict[int, int] = attrs.Factory(dict)
     connections: set[Connection] = attrs.Factory(set)
@@ -147,6 +150,7 @@ class _Server:
             lane=introduced.hello.lane,
             dialer=False,
             budget=self.budget,
+            authorise=self.authorise,
         )
         self._supersede(connection)
         self.connections.add(connection)

@@ -19,6 +19,7 @@ from .errors import (
     Delivery,
     FrameTooLargeError,
     LinkClosed,
+    NotAuthorisedError,
     Overloaded,
     PeerGoingAway,
     ProtocolError,
@@ -176,6 +177,11 @@ class Session:
         if self._answered(request):
             self._queue_error(request.corr, code, detail)
 
+    def refuse(self, request: Request, detail: str) -> None:
+        """Answer that the peer may not ask for this."""
+        if self._answered(request):
+            self._queue_error(request.corr, Status.NOT_AUTHORISED, detail)
+
     def go_away(self) -> None:
         """Take no more requests, and tell the peer which was the last."""
         if not self.goes:
@@ -253,8 +259,9 @@ class Session:
         if pending is None:
             self._forget(frame.header)
         else:
-            detail = frame.body.decode(errors="replace")
-            self._done(pending, RemoteError(frame.header.aux, detail, peer=self._peer))
+            code, detail = frame.header.aux, frame.body.decode(errors="replace")
+            kind = NotAuthorisedError if code == Status.NOT_AUTHORISED else RemoteError
+            self._done(pending, kind(code, detail, peer=self._peer))
         self._send_waiting(now)
 
     def _receive_request(self, frame: Frame, now: float) -> None:

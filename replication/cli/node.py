@@ -40,6 +40,7 @@ def node(
     tls_key: Path | None = None,
     tls_authorities: Path | None = None,
     allow_insecure: Flag = False,
+    allow: tuple[str, ...] = (),
     set: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
     log_level: Literal["debug", "info", "warning", "error"] = "info",
     json: Flag = False,
@@ -91,6 +92,8 @@ def node(
         Listen also for other machines without a secret or certificates: only where nobody else is on the network.
     set
         Any setting, as name=value; give it several times for several.
+    allow
+        What clients may do, e.g. client=consume or client/etl=produce+admin; repeatable. Without it: everything.
     log_level
         Least important kind of line on standard error.
     json
@@ -119,6 +122,7 @@ def node(
         "tls_key": None if tls_key is None else str(tls_key),
         "tls_authorities": None if tls_authorities is None else str(tls_authorities),
         "allow_insecure": allow_insecure or None,
+        "allow": allow or None,
     }
     settings = load_settings(file=config, assignments=set, given=given)
     _log_to_stderr(settings.node_id, log_level)

@@ -8,6 +8,7 @@ from .consumer import Consumer, ConsumerRecord, FetchedBatches
 from .delivery import Deliveries, Delivery, RecordMetadata
 from .errors import (
     ERROR_CLASSES,
+    AuthorizationError,
     BootstrapError,
     BufferFullError,
     ClientError,
@@ -80,6 +81,7 @@ __all__ = [
     "Outcome",
     "InvalidSettingError",
     "ClosedError",
+    "AuthorizationError",
     "BootstrapError",
     "MetadataTimeoutError",
     "BufferFullError",

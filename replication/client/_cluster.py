@@ -13,14 +13,21 @@ from typing import Any, NamedTuple
 import attrs
 import trio
 
-from ...transport import Connection, Security, TransportError
+from ...transport import Connection, NotAuthorisedError, Security, TransportError
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.types import NO_LEADER, PartitionId
 from ._links import Links
 from ._settings import ClientSettings
-from .errors import BootstrapError, ClientError, MetadataTimeoutError, RequestTimeoutError, error_for
+from .errors import (
+    AuthorizationError,
+    BootstrapError,
+    ClientError,
+    MetadataTimeoutError,
+    RequestTimeoutError,
+    error_for,
+)
 
 _LOOK_TIMEOUT = 2.0
 _QUICK_LOOKS = 100
@@ -179,6 +186,7 @@ class Cluster:
         """One request and its decoded answer, of one node or of any that answers (with `once`: of the first).
 
         Raises:
+          AuthorizationError: The client may not ask for this.
           TransportError: That one node did not answer.
           BootstrapError, RequestTimeoutError: None did.
         """
@@ -187,8 +195,11 @@ class Cluster:
         return await self._ask_any(kind, request, timeout, 1 if once else max(2, len(self.nodes)))
 
     async def _ask_one(self, connection: Connection, kind: m.Kind, request: object, timeout: float) -> Any:
-        with await connection.request(kind, wire.encode(request), timeout=timeout) as response:
-            return wire.decode_response(kind, response.body)
+        try:
+            with await connection.request(kind, wire.encode(request), timeout=timeout) as response:
+                return wire.decode_response(kind, response.body)
+        except NotAuthorisedError as error:
+            raise AuthorizationError(str(error)) from error
 
     async def _ask_any(self, kind: m.Kind, request: object, timeout: float, tries: int) -> Any:
         error: TransportError | None = None

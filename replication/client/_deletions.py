@@ -11,7 +11,7 @@ from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 from ._cluster import Cluster, Leader
-from .errors import RequestTimeoutError, ServerError, error_for
+from .errors import AuthorizationError, ClientError, RequestTimeoutError, ServerError, error_for
 
 
 async def delete_records(
@@ -48,7 +48,7 @@ class _Deletion:
         self.missing = missing
         self.done: dict[PartitionId, int] = {}
         self.error: Exception | None = None
-        self.refusal: ServerError | None = None
+        self.refusal: ClientError | None = None
         self._cluster = cluster
         self._timeout = timeout
 
@@ -84,6 +84,9 @@ class _Deletion:
             answer = await self._cluster.ask(
                 m.Kind.DELETE_RECORDS, request, timeout=self._timeout, node_id=node_id
             )
+        except AuthorizationError as error:
+            self.refusal = error
+            return
         except (TransportError, ServerError) as error:
             self.error = error
             for at, leader in leaders.items():

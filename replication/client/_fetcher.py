@@ -10,7 +10,7 @@ import attrs
 import trio
 
 from ...storage.batch import BatchInfo, CorruptBatchError, scan
-from ...transport import Connection, Response, TransportError
+from ...transport import Connection, NotAuthorisedError, Response, TransportError
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
@@ -18,7 +18,7 @@ from ..core.types import CONSUMER, NO_LEADER, PartitionId
 from ._cluster import NOBODY, Cluster, Leader
 from ._offsets import list_offsets
 from ._settings import ConsumerSettings
-from .errors import ClientError, CorruptMessageError, OffsetOutOfRangeError, error_for
+from .errors import AuthorizationError, ClientError, CorruptMessageError, OffsetOutOfRangeError, error_for
 
 _log = logging.getLogger("insync.client")
 _NEVER = float("inf")
@@ -232,6 +232,11 @@ class Fetcher:
             return
         del self._polls[poll.node_id]
         self.wake()
+        if isinstance(outcome, NotAuthorisedError):
+            for reading, _ in poll.asked.values():
+                reading.error = AuthorizationError(f"{reading.at}: {outcome}")
+            self.arrived.set()
+            return
         if isinstance(outcome, TransportError):
             for reading, leader in poll.asked.values():
                 self._retry(reading, leader)

@@ -11,7 +11,7 @@ from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 from ._cluster import Cluster, Leader
-from .errors import RequestTimeoutError, ServerError, error_for
+from .errors import AuthorizationError, ClientError, RequestTimeoutError, ServerError, error_for
 
 
 async def list_offsets(
@@ -42,7 +42,7 @@ class _Query:
         self.missing = missing
         self.found: dict[PartitionId, int] = {}
         self.error: Exception | None = None
-        self.refusal: ServerError | None = None
+        self.refusal: ClientError | None = None
         self._cluster = cluster
         self._timestamp = timestamp
 
@@ -82,6 +82,9 @@ class _Query:
         )
         try:
             answer = await self._cluster.ask(m.Kind.LIST_OFFSETS, request, timeout=5.0, node_id=node_id)
+        except AuthorizationError as error:
+            self.refusal = error
+            return
         except TransportError as error:
             self.error = error
             for at, leader in leaders.items():

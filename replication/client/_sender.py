@@ -14,7 +14,7 @@ import logging
 import attrs
 import trio
 
-from ...transport import Connection, DeadlineExceeded, Response, TransportError
+from ...transport import Connection, DeadlineExceeded, NotAuthorisedError, Response, TransportError
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
@@ -24,7 +24,7 @@ from ._batch import Batch
 from ._cluster import Cluster, Leader
 from ._identities import Identities
 from ._settings import ProducerSettings
-from .errors import ClientError, DeliveryTimeoutError, Outcome, ServerError, error_for
+from .errors import AuthorizationError, ClientError, DeliveryTimeoutError, Outcome, ServerError, error_for
 
 _log = logging.getLogger("insync.client")
 _NEVER = float("inf")
@@ -260,6 +260,10 @@ class Sender:
         self.wake(0)
 
     def _unanswered(self, request: _Request, error: TransportError) -> None:
+        if isinstance(error, NotAuthorisedError):
+            for lane, batch in request.sent:
+                self._refused(lane, batch, AuthorizationError(f"{lane.topic}-{lane.partition}: {error}"))
+            return
         for lane, batch in request.sent:
             self._suspect(lane)
             self._failed(lane, batch, error, written=error.delivery != "never")

@@ -16,7 +16,7 @@ from ..core.types import PartitionId, Value
 from ._deletions import delete_records
 from ._partitions import PartitionAdmin, Reassignment
 from ._settings import ClientSettings, make_settings
-from .errors import ClientError, RequestTimeoutError, ServerError, error_for
+from .errors import AuthorizationError, ClientError, RequestTimeoutError, ServerError, error_for
 
 __all__ = [
     "Admin",
@@ -286,6 +286,8 @@ class Admin(PartitionAdmin):
                 attempt += 1
                 try:
                     answer: Any = await self._cluster.ask(kind, request, timeout=self._timeout)
+                except AuthorizationError:
+                    raise
                 except ClientError as error:
                     last = error
                 else:
@@ -349,6 +351,8 @@ class _Creation:
             answer: m.CreateTopicResponse = await self._admin._cluster.ask(
                 m.Kind.CREATE_TOPIC, self._request, timeout=self._admin._timeout, once=True
             )
+        except AuthorizationError:
+            raise
         except ClientError as error:
             self._unclear = True
             self.error = error

@@ -67,6 +67,10 @@ class RequestTimeoutError(ClientError):
     retriable = True
 
 
+class AuthorizationError(ClientError):
+    """The cluster knows this client and does not let it do that (`allow` of its nodes); no retry helps."""
+
+
 class UndecodableError(ClientError):
     """Fetched batches hold what this client cannot decode; the message names the offsets."""
 

@@ -21,6 +21,7 @@ from ._found import Found
 from ._handlers import Handlers
 from ._registration import Registration, found_or_join
 from ._replicas import Replicas
+from .authorisation import Authoriser
 from .errors import LogDirectoryFailedError, NodeError, NodeStartError
 from .settings import NodeSettings
 
@@ -136,10 +137,11 @@ class Node:
         state = ClusterState(store, replicas, session, nursery)
         replicas.store = state
         security = replicas.fetchers.security
+        authoriser = Authoriser(settings.allow)
         handlers = Handlers(replicas, state, identity, nursery)
         for url in settings.listeners:
             try:
-                listener = await nursery.start(_serve, url, handlers, identity, security)
+                listener = await nursery.start(_serve, url, handlers, identity, security, authoriser)
             except (OSError, ValueError) as error:
                 raise NodeStartError(f"node {self.node_id} cannot listen on {url}: {error}") from error
             self.endpoints += listener.endpoints
@@ -281,6 +283,7 @@ async def _serve(
     handlers: Handlers,
     identity: Identity,
     security: Security,
+    authoriser: Authoriser,
     *,
     task_status: trio.TaskStatus[object],
 ) -> None:
@@ -289,6 +292,7 @@ async def _serve(
         handlers.serve,
         identity=identity,
         security=security,
+        authorise=authoriser,
         on_disconnect=handlers.disconnected,
         task_status=task_status,
     )

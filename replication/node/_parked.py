@@ -50,6 +50,11 @@ class Fetches:
     def serve(self, request: Request) -> None:
         """Take a request from the transport."""
         message = wire.decode_request(m.Kind.FETCH, request.body)
+        if message.replica_id >= 0 and message.replica_id != request.peer.node_id:
+            request.refuse(
+                f"{request.peer.principal} is not node {message.replica_id} and may not replicate as it"
+            )
+            return
         parked = ParkedFetch(request, message, next(self._ids))
         if self._try_answer(parked, final=message.max_wait_ms <= 0):
             return

@@ -22,7 +22,7 @@ from .settings import NodeSettings
 PREFIX = "INSYNC_NODE_"
 """What stands before a setting's name, in capitals, in the environment."""
 
-_LISTS = ("listeners", "log_dirs")
+_LISTS = ("listeners", "log_dirs", "allow")
 
 
 def load_settings(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import attrs
 
+from .authorisation import Rule
 from .errors import InvalidSettingError
 
 NEVER = (1 << 63) - 1
@@ -25,6 +26,13 @@ def _not_negative(instance: NodeSettings, attribute: attrs.Attribute[int], value
 
 def _folders(given: str | Path | Iterable[str | Path]) -> tuple[str | Path, ...]:
     return (given,) if isinstance(given, str | Path) else tuple(given)
+
+
+def _rules(
+    instance: NodeSettings, attribute: attrs.Attribute[tuple[str, ...]], value: tuple[str, ...]
+) -> None:
+    for text in value:
+        Rule.parse(text)
 
 
 @attrs.frozen(kw_only=True)
@@ -64,6 +72,7 @@ class NodeSettings:
     storage_stall_timeout_ms: a log directory that takes longer than this over one write is offline from then on.
       Half of a client's request timeout, so that what waits for it can still be answered by the next leader.
     allow_insecure: listen also beyond this machine without a secret or certificates.
+    allow: what clients may do, `WHO=OPERATION[+OPERATION]`, see `insync.replication.node.authorisation`; none: all.
     """
 
     node_id: int = attrs.field(validator=_not_negative)
@@ -79,6 +88,7 @@ class NodeSettings:
     tls_key: str | Path | None = None
     tls_authorities: str | Path | None = None
     allow_insecure: bool = False
+    allow: tuple[str, ...] = attrs.field(default=(), converter=tuple, validator=_rules)
     session_timeout_ms: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
     replica_lag_time_max_ms: int = attrs.field(default=30000, validator=_positive)
     replica_fetch_wait_max_ms: int = attrs.field(default=500, validator=_positive)

@@ -190,3 +190,16 @@ def test_the_environment_names_the_files():
     assert Security.load(environment=full).tls == TlsFiles("a", "b", "c")
     with pytest.raises(SecretError, match="set INSYNC_TLS_KEY too"):
         Security.load(environment={name: "x" for name in names if name != "INSYNC_TLS_KEY"})
+
+
+async def test_a_client_may_have_a_name(tmp_path):
+    authority = Authority(tmp_path)
+    async with trio.open_nursery() as nursery:
+        accepted = []
+        url = await listen(nursery, Security(tls=authority.files("isr://kit/1")), accepted)
+        theirs = Security(tls=authority.files("isr://kit/client/etl"))
+        await connect(url, identity=Identity(), nursery=nursery, security=theirs)
+        assert accepted[0].peer.principal == "client/etl"
+        with pytest.raises(AuthError, match="not for isr://kit/7"):
+            await connect(url, identity=Identity("kit", 7, 1), nursery=nursery, security=theirs)
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,103 @@
+"""Who may ask a node for what.
+
+A rule is `WHO=OPERATION[+OPERATION]`: WHO is `client` (all of them), `client/NAME` (whose certificate says so;
+`*` and `?` stand for any characters) or `*`; an operation is produce, consume or admin. Without rules clients may
+do all of these; with rules what some rule lets them do, and nothing else. Replicating is for the cluster's nodes
+alone, and they may do everything.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
+import attrs
+
+from ...transport import PeerIdentity
+from ..core.messages import Kind
+from .errors import InvalidSettingError
+
+
+class Operation(enum.Enum):
+    """What requests are about."""
+
+    PRODUCE = "produce"
+    CONSUME = "consume"
+    ADMIN = "admin"
+    REPLICATE = "replicate"
+
+
+CLIENTS = frozenset({Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN})
+"""What rules can let clients do."""
+_GRANTABLE = ", ".join(sorted(operation.value for operation in CLIENTS))
+
+OPERATIONS: dict[int, frozenset[Operation]] = {
+    Kind.PRODUCE: frozenset({Operation.PRODUCE}),
+    # Followers fetch by the same kind: that a client does not pass for one is checked where it is served.
+    Kind.FETCH: frozenset({Operation.CONSUME}),
+    Kind.LIST_OFFSETS: frozenset({Operation.CONSUME}),
+    Kind.METADATA: CLIENTS,
+    Kind.INIT_PRODUCER_ID: CLIENTS,
+    Kind.DESCRIBE_PARTITIONS: CLIENTS,
+    Kind.GET_REPLICA_LOG_INFO: frozenset({Operation.REPLICATE}),
+}
+"""Which operations a kind of request is part of: any of them suffices. Kinds that are not here are for admins."""
+
+
+@attrs.frozen
+class Rule:
+    """Lets those whose principal matches do some operations."""
+
+    who: str
+    operations: frozenset[Operation]
+
+    @classmethod
+    def parse(cls, text: str) -> Rule:
+        """Read `WHO=OPERATION[+OPERATION]`. InvalidSettingError names what is wrong."""
+        who, equals, names = (part.strip() for part in text.partition("="))
+        known = {operation.value: operation for operation in CLIENTS}
+        given = [name.strip() for name in names.split("+")]
+        if not equals or not (who in ("*", "client") or who.startswith("client/")):
+            raise InvalidSettingError(
+                f"allow={text!r}: write WHO=OPERATION[+OPERATION] with WHO client, client/NAME or *"
+            )
+        for name in given:
+            if name not in known:
+                raise InvalidSettingError(f"allow={text!r}: {name!r} is none of {_GRANTABLE}")
+        return cls(who, frozenset(known[name] for name in given))
+
+    def matches(self, principal: str) -> bool:
+        return self.who == principal.partition("/")[0] or fnmatchcase(principal, self.who)
+
+
+class Authoriser:
+    """The rules of one node, as the transport asks for them."""
+
+    def __init__(self, rules: Iterable[str] = ()) -> None:
+        self._rules = tuple(Rule.parse(text) for text in rules)
+
+    def __call__(self, peer: PeerIdentity, kind: int) -> str | None:
+        """None if the peer may send this kind of request, else why not."""
+        needed = OPERATIONS.get(kind, frozenset({Operation.ADMIN}))
+        if peer.node_id >= 0 or needed & self.allowed(peer):
+            return None
+        return refusal(peer, needed)
+
+    def allowed(self, peer: PeerIdentity) -> frozenset[Operation]:
+        """What a client may do."""
+        if not self._rules:
+            return CLIENTS
+        granted = [rule.operations for rule in self._rules if rule.matches(peer.principal)]
+        return frozenset[Operation]().union(*granted)
+
+
+def refusal(peer: PeerIdentity, needed: Iterable[Operation]) -> str:
+    """The words for a peer that may do none of these."""
+    names = " or ".join(sorted(operation.value for operation in needed))
+    remedy = (
+        "that is for nodes"
+        if names == Operation.REPLICATE.value
+        else "ask for a rule in `allow` of the nodes"
+    )
+    return f"{peer.principal} may not {names} here: {remedy}"
