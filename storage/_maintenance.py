@@ -100,6 +100,10 @@ class MaintainedLog(Log):
                 self._roll(end)
 
     @abc.abstractmethod
+    def flush(self, up_to: int | None = None) -> None:
+        """Bring everything below an offset to the device."""
+
+    @abc.abstractmethod
     def _roll(self, base_offset: int) -> None:
         """Begin the next segment; `_writing` is held."""
 
@@ -187,6 +191,8 @@ class MaintainedLog(Log):
             return None
         self._mark_gaps()
         while True:
+            # What a record is replaced by must not be lost by a crash that the record would have survived.
+            self.flush(found.segments[-1].end.offset)
             step = Pass(
                 found,
                 self.settings,
@@ -201,9 +207,9 @@ class MaintainedLog(Log):
                 self._replace(group, step, now_ms, totals)
             totals.add(step)
             self._set_cleaned(step.covered_offset)
-            if step.is_last:
-                return totals.result(step.covered_offset, pace.bytes)
             found = self._plan(now_ms, high_watermark)
+            if step.is_last or not found.dirty:
+                return totals.result(step.covered_offset, pace.bytes)
 
     def _plan(self, now_ms: int, high_watermark: int) -> Plan[Segment]:
         segments = self._segments

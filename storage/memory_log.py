@@ -385,6 +385,10 @@ class MemoryLog(Log):
             )
             if not totals.passes and not is_due(found, self.settings, now_ms):
                 return None
+            if not found.dirty:
+                return totals.result(cleaned, pace.bytes)
+            # What a record is replaced by must not be lost by a crash that the record would have survived.
+            self._flushed = max(self._flushed, found.segments[-1].end.offset)
             step = Pass(
                 found,
                 self.settings,

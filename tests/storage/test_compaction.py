@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insync.storage import (
@@ -334,6 +334,7 @@ def test_the_pace_is_kept(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(slept) <= 0.1
 
 
+@settings(deadline=None)
 @given(
     batches=st.lists(
         st.tuples(
