@@ -21,6 +21,7 @@ from .records import (
     ControllerRecord,
     EpochRecord,
     PartitionRecord,
+    partition_key,
 )
 from .types import PartitionId
 from .view import ClusterView
@@ -232,6 +233,8 @@ class Controller:
         """Bring partition records in line with the nodes that are alive; whether there was anything to do."""
         puts = []
         for partition, versioned in self._view.partitions.items():
+            if partition_key(partition) in self._view.unreadable:
+                continue
             live = self._view.live_for(partition)
             record = self._next_record(partition, versioned.record, live)
             if record is not None:

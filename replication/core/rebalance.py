@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from . import transitions
-from .records import PartitionRecord, Versioned
+from .records import PartitionRecord, Versioned, partition_key
 from .view import ClusterView
 
 
@@ -23,7 +23,8 @@ def plan(view: ClusterView, imbalance_percentage: int) -> list[tuple[PartitionRe
             continue
         for versioned in elsewhere:
             record = versioned.record
-            moved = None if record.reassigning else transitions.prefer(record, view.live_for(record.id))
+            stays = record.reassigning or partition_key(record.id) in view.unreadable
+            moved = None if stays else transitions.prefer(record, view.live_for(record.id))
             if moved is not None:
                 changes.append((moved, versioned))
     return changes

@@ -23,6 +23,9 @@ class ClusterView:
     controller: ControllerRecord | None = None
     controller_epoch: int = 0
     controller_epoch_version: int = 0
+    unreadable: frozenset[str] = frozenset()
+    """Keys whose values are no records. What they were before stands in this view, if it is known; nothing is made
+    of it, because nobody knows what has been meanwhile."""
 
     @property
     def live(self) -> dict[int, int]:

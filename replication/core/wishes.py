@@ -77,6 +77,21 @@ Planned = Plan | LogsNeeded | Response
 
 def plan(wish: Wish, known: Knowledge) -> Planned:
     """What grants a wish; a response right away if there is nothing to write."""
+    planned = _plan(wish, known)
+    spoilt = (
+        [put.key for put in planned.puts if put.key in known.view.unreadable]
+        if isinstance(planned, Plan)
+        else []
+    )
+    if not spoilt:
+        return planned
+    text = (
+        f"{spoilt[0]} in the metadata store cannot be read (the nodes' logs say why): mend it, or delete it"
+    )
+    return refusal(wish.request, ErrorCode.UNKNOWN_SERVER_ERROR, text)
+
+
+def _plan(wish: Wish, known: Knowledge) -> Planned:
     match wish.request:
         case m.CreateTopicRequest():
             return _create_topic(wish.request, wish.fresh_id, known)

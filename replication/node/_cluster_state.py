@@ -15,66 +15,17 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core import records as rec
 from ..core.types import PartitionId
-from ..core.view import ClusterView
 from ..core.wishes import Request
 from ..metadata import Entry, MetadataError, MetadataStore, Session, SessionExpiredError
 from ._peers import LogQuestions
 from ._policies import election_policies
 from ._replica_host import ReplicaHost
 from ._replicas import Replicas
+from ._view_reader import ViewReader
 
 log = logging.getLogger("insync.node")
 
 RETRY_PAUSE = 0.1
-
-
-class ViewReader:
-    """Turns listings of the store into views; a record is decoded once for each of its versions."""
-
-    def __init__(self) -> None:
-        self._decoded: dict[str, tuple[Entry, object]] = {}
-
-    def read(self, listing: store_api.Listing) -> ClusterView:
-        fresh: dict[str, tuple[Entry, object]] = {}
-        nodes: dict[int, rec.NodeRecord] = {}
-        topics: dict[str, rec.TopicRecord] = {}
-        topic_versions: dict[str, int] = {}
-        partitions: dict[PartitionId, rec.Versioned] = {}
-        single: dict[str, object] = {}
-        for key, entry in listing.entries.items():
-            cls = _record_class(key)
-            if cls is None:
-                continue
-            known = self._decoded.get(key)
-            record = (
-                known[1] if known is not None and known[0] == entry else wire.decode_record(cls, entry.value)
-            )
-            fresh[key] = (entry, record)
-            match record:
-                case rec.NodeRecord():
-                    nodes[record.node_id] = record
-                case rec.TopicRecord():
-                    topics[record.name] = record
-                    topic_versions[record.name] = entry.version
-                case rec.PartitionRecord():
-                    partitions[record.id] = rec.Versioned(record, entry.version)
-                case _:
-                    single[key] = record
-        self._decoded = fresh
-        cluster = single.get(rec.CLUSTER_KEY)
-        controller = single.get(rec.CONTROLLER_KEY)
-        epoch = single.get(rec.CONTROLLER_EPOCH_KEY)
-        return ClusterView(
-            revision=listing.revision,
-            cluster_id=cluster.cluster_id if isinstance(cluster, rec.ClusterRecord) else "",
-            nodes=nodes,
-            topics=topics,
-            topic_versions=topic_versions,
-            partitions=partitions,
-            controller=controller if isinstance(controller, rec.ControllerRecord) else None,
-            controller_epoch=epoch.controller_epoch if isinstance(epoch, rec.EpochRecord) else 0,
-            controller_epoch_version=fresh[rec.CONTROLLER_EPOCH_KEY][0].version if epoch is not None else 0,
-        )
 
 
 def _eviction(
@@ -104,20 +55,6 @@ def _is_same(entry: Entry, proposal: fx.ProposeIsr) -> bool:
     """Whether the record is still the one that a proposal was made from."""
     record = wire.decode_record(rec.PartitionRecord, entry.value)
     return entry.version == proposal.version and record.topic_id == proposal.record.topic_id
-
-
-def _record_class(key: str) -> type | None:
-    if key.startswith(rec.NODES_PREFIX):
-        return rec.NodeRecord
-    if key.startswith(rec.TOPICS_PREFIX):
-        return rec.TopicRecord
-    if key.startswith(rec.PARTITIONS_PREFIX):
-        return rec.PartitionRecord
-    return {
-        rec.CLUSTER_KEY: rec.ClusterRecord,
-        rec.CONTROLLER_KEY: rec.ControllerRecord,
-        rec.CONTROLLER_EPOCH_KEY: rec.EpochRecord,
-    }.get(key)
 
 
 class ClusterState:
@@ -164,7 +101,7 @@ class ClusterState:
     async def _grant(self, wish: ctl.Wish) -> None:
         try:
             await self._read()
-        except MetadataError as error:
+        except (MetadataError, wire.WireError) as error:
             log.warning("%s is planned without another look: %s", type(wish.request).__name__, error)
         self._step(wish)
 
@@ -229,7 +166,7 @@ class ClusterState:
             outcome = await self._store.commit(compares, deletes, session=self.session)
             if deletes and isinstance(outcome, store_api.Committed):
                 log.warning("node %d is gone: nobody listens at %s", node.node_id, ", ".join(node.endpoints))
-        except MetadataError as error:
+        except (MetadataError, wire.WireError) as error:
             log.warning("node %d is gone, but could not be taken out: %s", node.node_id, error)
         self._suspects.discard(node)
 
@@ -266,7 +203,7 @@ class ClusterState:
             outcome = await self._store.commit(compares, [put], session=self.session)
         except SessionExpiredError:
             return refused
-        except MetadataError as error:
+        except (MetadataError, wire.WireError) as error:
             log.warning("%s: the ISR could not be stored: %s", host.partition, error)
             return unclear
         match outcome:
@@ -306,7 +243,7 @@ class ClusterState:
         ]
         try:
             outcome = await self._store.commit(compares, puts, session=self.session)
-        except MetadataError as error:
+        except (MetadataError, wire.WireError) as error:
             log.warning("node %d could not write: %s", self._replicas.settings.node_id, error)
             await trio.sleep(RETRY_PAUSE)
             self._step(ctl.CommitDone(outcome="unknown"))

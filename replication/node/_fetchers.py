@@ -155,7 +155,8 @@ class LeaderFetcher:
             await self._settled()
             try:
                 await self._fetch(await self._connected())
-            except (TransportError, OSError) as error:
+            except (TransportError, OSError, UnicodeError) as error:
+                # A host name that no encoding can express is an address as wrong as any.
                 self._failed(f"cannot be fetched from: {error}")
             except (wire.WireError, CorruptBatchError) as error:
                 if self._connection is not None:

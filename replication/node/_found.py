@@ -19,6 +19,7 @@ from ...storage import (
     StorageFullError,
     WrongTopicIdError,
 )
+from ..core.records import topic_key
 from ..core.types import PartitionId
 from ..core.view import ClusterView
 from ._log_keeper import log_settings
@@ -99,8 +100,7 @@ class Found:
                 if node_id in versioned.record.replicas and partition not in self.logs
             )
         for partition in (*self.logs, *self.offline):
-            topic = view.topics.get(partition.topic)
-            self.topic_ids[partition] = topic.topic_id if topic is not None else ""
+            self.topic_ids[partition] = _topic_id(view, partition)
 
     def _open_logs_of(self, directory: LogDirectory, view: ClusterView) -> None:
         for topic, number in directory.partitions():
@@ -173,6 +173,15 @@ class Found:
         for directory in self.directories:
             with suppress(StorageError):
                 directory.close(directory.was_clean, broker_epoch=directory.previous_broker_epoch)
+
+
+def _topic_id(view: ClusterView, partition: PartitionId) -> str:
+    """That of the topic, or (where its record cannot be read) of the partition; empty if the topic is no more."""
+    topic, versioned = view.topics.get(partition.topic), view.partitions.get(partition)
+    if topic is not None:
+        return topic.topic_id
+    readable = topic_key(partition.topic) not in view.unreadable
+    return "" if readable or versioned is None else versioned.record.topic_id
 
 
 def open_log(directory: LogDirectory, partition: PartitionId, view: ClusterView, *, create: bool) -> Log:

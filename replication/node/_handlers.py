@@ -150,7 +150,7 @@ class Handlers:
         kind = m.Kind(request.kind)
         try:
             request.reply(await ask_node(self._replicas, node, kind, body, timeout=FORWARD_TIMEOUT))
-        except (TransportError, OSError) as error:
+        except (TransportError, OSError, UnicodeError) as error:
             text = f"the controller, node {node.node_id}, is out of reach: {error}"
             request.reply(wire.encode(refusal(message, ErrorCode.NOT_CONTROLLER, text)))
 

@@ -15,12 +15,14 @@ from ...storage import StorageError
 from ...transport import Identity, Security, TlsFiles, TransportError, serve
 from ..metadata import MetadataError, MetadataStore, open_store, serve_store
 from ..metadata.registry import REMOTE
-from ._cluster_state import ClusterState, ViewReader
+from ..wire import WireError
+from ._cluster_state import ClusterState
 from ._directories import Home, Offline, remove_deleted_logs
 from ._found import Found
 from ._handlers import Handlers
 from ._registration import Registration, found_or_join
 from ._replicas import Replicas
+from ._view_reader import ViewReader
 from .authorisation import Authoriser
 from .errors import LogDirectoryFailedError, NodeError, NodeStartError
 from .settings import NodeSettings
@@ -118,7 +120,7 @@ class Node:
             replicas.adopt(found)
             replicas.fetchers.security = security
             await self._go_live(stack, store, registration, replicas, nursery)
-        except (StorageError, TransportError, MetadataError, OSError) as error:
+        except (StorageError, TransportError, MetadataError, WireError, OSError) as error:
             raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error
 
     async def _go_live(
@@ -179,7 +181,7 @@ class Node:
                 if state.session.expired.is_set():
                     state.session = await store.open_session(self._session_timeout_ms(store))
                 await registration.enter_again(state.session, self.endpoints)
-            except MetadataError as error:
+            except (MetadataError, WireError) as error:
                 log.warning("node %d cannot register: %s", self.node_id, error)
                 state.unregistered.set()
                 await trio.sleep(self._session_timeout_ms(store) / 1000 / RENEWALS_PER_TIMEOUT)

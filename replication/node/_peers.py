@@ -92,7 +92,7 @@ class LogQuestions:
         while True:
             try:
                 answer = await self._ask(node, missing)
-            except (TransportError, OSError, wire.WireError) as error:
+            except (TransportError, OSError, UnicodeError, wire.WireError) as error:
                 log.debug("node %d does not tell of its logs: %s", node, error)
             else:
                 self._take(answer, node)

@@ -14,6 +14,7 @@ as not alive.
 from __future__ import annotations
 
 import enum
+import logging
 import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -28,6 +29,8 @@ from ..core import transitions
 from ..core.types import PartitionId
 from ..metadata import MetadataStore, Session
 from .errors import ClusterMismatchError, DuplicateNodeError
+
+log = logging.getLogger("insync.node")
 
 POLL_PAUSE = 0.05
 
@@ -192,7 +195,11 @@ class Registration:
         for partition_key, entry in listing.entries.items():
             if not partition_key.startswith(rec.PARTITIONS_PREFIX):
                 continue
-            partition = wire.decode_record(rec.PartitionRecord, entry.value)
+            try:
+                partition = wire.decode_record(rec.PartitionRecord, entry.value)
+            except wire.WireError as error:
+                log.error("%s is left out of the registration: %s", partition_key, error)
+                continue
             if self.node_id not in partition.replicas:
                 continue
             # Compared also where nothing changes: a leader may be about to store our predecessor as in sync.

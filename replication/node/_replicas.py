@@ -14,7 +14,7 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
 from ..core.errors import ErrorCode
-from ..core.records import NodeRecord, TopicConfig
+from ..core.records import NodeRecord, TopicConfig, topic_key
 from ..core.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ..core.view import ClusterView
@@ -136,6 +136,8 @@ class Replicas:
         topics = self.view.topics
         for partition, host in list(self.hosts.items()):
             topic = topics.get(partition.topic)
+            if topic is None and topic_key(partition.topic) in self.view.unreadable:
+                continue
             if topic is None or topic.topic_id != host.topic_id:
                 log.warning("%s: its topic was deleted, its log goes", partition)
                 host.step(ev.TopicDeleted())
