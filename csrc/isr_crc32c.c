@@ -9,6 +9,10 @@
 
 #define POLY 0x82F63B78u
 
+#ifndef ISR_CRC_MOST          /* less for trying what other machines do */
+#define ISR_CRC_MOST ISR_CRC_FOLDING
+#endif
+
 /* Three streams hide the instruction's latency of three cycles; their CRCs are joined by advancing
  * the earlier ones over as many zero bytes as the later ones are long. */
 #define LONG_BLOCK 4096u
@@ -179,6 +183,8 @@ __attribute__((constructor)) static void isr_crc32c_setup(void)
         best_way = ISR_CRC_INSTRUCTION;
     if (best_way && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("vpclmulqdq"))
         best_way = ISR_CRC_FOLDING;
+    if (best_way > ISR_CRC_MOST)
+        best_way = ISR_CRC_MOST;
 #endif
 }
 
