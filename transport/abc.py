@@ -54,7 +54,10 @@ class Payload(Protocol):
     def source(self) -> Literal["pooled", "ring", "range"]: ...
 
     def view(self) -> memoryview:
-        """The bytes. Raises ValueError after `release()`."""
+        """The bytes. Raises ValueError after `release()`.
+
+        Those of source "range" are read now: RangeTruncated if a file was cut meanwhile, OSError if it fails.
+        """
 
     def copy_to(self, fd: int, offset: int) -> int:
         """Write all of it to a file at `offset`; returns the number of bytes. It blocks."""

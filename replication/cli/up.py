@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 from cyclopts import Parameter, validators
 
-from .errors import EXIT_FAILURE
+from .errors import EXIT_FAILURE, UsageError
 from .transports import TransportName
 
 if TYPE_CHECKING:
@@ -47,6 +47,8 @@ def up(
     """
     from .running import run
 
+    if port and transport in ("unix", "shm"):
+        raise UsageError(f"--port {port}: nodes that are reached by {transport} have no port; leave it out")
     return run(lambda: _run(nodes, data_dir, port, transport))
 
 

@@ -241,8 +241,16 @@ class Fetcher:
             for reading, leader in poll.asked.values():
                 self._retry(reading, leader)
             return
-        with outcome:
-            self._results(poll, outcome)
+        try:
+            with outcome:
+                self._results(poll, outcome)
+        except (TransportError, OSError) as error:
+            # A range that was handed over is read only now: its file may have been cut, or its device fail.
+            _log.warning("what node %d has sent cannot be read: %s", poll.node_id, error)
+            poll.connection.abort(str(error))
+            for reading, leader in poll.asked.values():
+                self._retry(reading, leader)
+            return
         self.arrived.set()
 
     def _results(self, poll: _Poll, response: Response) -> None:

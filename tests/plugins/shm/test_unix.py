@@ -1,5 +1,6 @@
 """Addresses, leftovers and users: what the kit cannot know of unix sockets."""
 
+import fcntl
 import os
 import socket
 import stat
@@ -9,6 +10,7 @@ import pytest
 import trio
 
 from insync.plugins.shm import UnixTransport
+from insync.plugins.shm._address import Claim
 from insync.transport import URL, AddressInUseError, AuthError, ConnectError, Identity, connect, serve
 from tests.requires import missing
 
@@ -79,6 +81,22 @@ async def test_many_who_listen_at_once_get_the_path_one_by_one(folder):
     for thread in threads:
         thread.join()
     assert max(most) == 1 and os.listdir(folder) == []
+
+
+def test_a_lock_that_was_removed_before_it_was_held_is_worth_nothing(folder, monkeypatch):
+    """Its holder let go of it just then, and another may lock a new file of that name."""
+    lock, path, removed = fcntl.flock, f"{folder}/n.sock.lock", []
+
+    def lock_too_late(fd, how):
+        if not removed:
+            removed.append(os.unlink(path))
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock_too_late)
+    claim = Claim.take(parse(f"unix://{folder}/n.sock"))
+    assert os.path.samestat(os.stat(path), os.fstat(claim._lock))
+    claim.release()
+    assert os.listdir(folder) == [] and removed
 
 
 @pytest.mark.parametrize("url", ["unix:///run/n.sock", "unix://@name"])

@@ -78,3 +78,9 @@ def test_a_cluster_over_tls_tells_clients_where_their_certificates_are(tmp_path:
         )
         run.signal(signal.SIGINT)
         assert run.finish() == 130
+
+
+def test_a_port_makes_no_sense_for_local_sockets(tmp_path: Path) -> None:
+    with command(["up", "--transport", "shm", "--port", "9092"], tmp_path) as run:
+        assert run.finish() == 2
+        assert "no port" in run.lines["stderr"][-1]

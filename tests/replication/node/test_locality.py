@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 import pytest
 import trio
 
-from insync.replication import Admin, Node, NodeSettings, Producer
+from insync.replication import Admin, Consumer, Node, NodeSettings, Producer
 from insync.replication.client._links import Links
 from insync.replication.node import NodeStartError
-from insync.transport import Identity
+from insync.transport import Identity, RangePayload, RangeTruncated
 
 from ...plugins.tcp.certificates import Authority
 
@@ -88,6 +88,35 @@ async def test_a_near_address_that_fails_is_passed_over_with_one_line(
             assert all(url.startswith("tcp://") for url in fetches_from(one) | fetches_from(other))
     told = [record.message for record in caplog.records if "nearer addresses fail" in record.message]
     assert told and all("No such file" in line and "tcp://" in line for line in told), caplog.text
+
+
+async def test_a_consumer_whose_range_was_cut_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    view, failures = RangePayload.view, [RangeTruncated("cut"), OSError(5, "Input/output error")]
+
+    def fail_at_first(payload: RangePayload) -> memoryview:
+        if failures:
+            raise failures.pop()
+        return view(payload)
+
+    values = [b"%d" % number * 1000 for number in range(300)]
+    async with Node(settings(tmp_path, 1)) as node:
+        servers = node.endpoints
+        async with Admin(servers) as admin:
+            await admin.create_topic("t", partitions=1, replication_factor=1)
+        async with Producer(servers) as producer:
+            await (await producer.send_many("t", values, partition=0)).wait()
+        monkeypatch.setattr(RangePayload, "view", fail_at_first)
+        found: list[bytes | None] = []
+        with trio.fail_after(20):
+            async with Consumer(servers, auto_offset_reset="earliest") as consumer:
+                consumer.assign([("t", 0)])
+                while len(found) < len(values):
+                    found += [record.value for record in await consumer.poll(500)]
+    assert found == values and not failures
+    told = [record.message for record in caplog.records if "cannot be read" in record.message]
+    assert len(told) == 2 and "Input/output error" in told[0] and "cut" in told[1]
 
 
 async def test_the_files_of_tls_are_settings(tmp_path: Path) -> None:
