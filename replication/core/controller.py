@@ -235,7 +235,7 @@ class Controller:
         for partition, versioned in self._view.partitions.items():
             if partition_key(partition) in self._view.unreadable:
                 continue
-            live = self._view.live_for(partition)
+            live = self._live_for(partition, versioned.record)
             record = self._next_record(partition, versioned.record, live)
             if record is not None:
                 puts.append(replace(record, versioned, self._view))
@@ -244,6 +244,13 @@ class Controller:
         if puts:
             self._commit(*puts, reason=f"{len(puts)} partitions follow the nodes that are alive")
         return bool(puts)
+
+    def _live_for(self, partition: PartitionId, record: PartitionRecord) -> Mapping[int, int]:
+        """Who may lead; a node that is about to stop only as long as nobody can take over from it."""
+        live = self._view.live_for(partition)
+        if transitions.has_clean_leader(record, live):
+            return live
+        return self._view.live_for(partition, leaving=True)
 
     def _next_record(
         self, partition: PartitionId, record: PartitionRecord, live: Mapping[int, int]
@@ -269,7 +276,7 @@ class Controller:
         return topic.config.unclean_leader_election if topic is not None else WAIT
 
     def _situation(self, record: PartitionRecord) -> Situation:
-        live = self._view.live_for(record.id)
+        live = self._live_for(record.id, record)
         logs = {
             node: info
             for node, info in self._logs.get(record.id, {}).items()

@@ -61,6 +61,8 @@ class NodeRecord(HolderRecord):
     offline: frozenset[PartitionId] = frozenset()
     """Replicas that the node has and cannot use, because a log directory of it is offline: as if it were not
     alive, for these alone."""
+    leaving: bool = False
+    """Whether it is about to stop: where others can take over it is to lead nothing and be in no ISR (KIP-841)."""
 
 
 @attrs.frozen(kw_only=True)

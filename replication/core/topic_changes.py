@@ -55,7 +55,7 @@ def partitions_of(topic: TopicRecord, view: ClusterView) -> Iterator[tuple[Parti
 def new_partitions(topic: TopicRecord, indexes: range, view: ClusterView) -> Iterator[PartitionRecord]:
     """Records of partitions that a topic is given, placed on the nodes that are alive."""
     assignment = assign(
-        {node: record.rack for node, record in view.nodes.items()},
+        {node: record.rack for node, record in view.staying.items()},
         len(indexes),
         topic.replication_factor,
         len(view.partitions),
@@ -66,7 +66,7 @@ def new_partitions(topic: TopicRecord, indexes: range, view: ClusterView) -> Ite
             partition=index,
             topic_id=topic.topic_id,
             replicas=replicas,
-            live=view.nodes.keys(),
+            live=view.staying.keys(),
             min_insync=topic.config.min_insync_replicas,
         )
         yield attrs.evolve(record, controller_epoch=view.controller_epoch)
@@ -89,7 +89,7 @@ def _grow(topic: TopicRecord, count: int, view: ClusterView) -> list[Change]:
             f"topic {topic.name!r} has {topic.partitions} partitions: they cannot become {count}, "
             "because that would lose records and move keys",
         )
-    check_count(topic.name, topic.replication_factor, view.nodes)
+    check_count(topic.name, topic.replication_factor, view.staying)
     grown = attrs.evolve(topic, partitions=count)
     changes: list[Change] = [(topic_key(topic.name), grown, view.topic_versions[topic.name])]
     for record in new_partitions(topic, range(topic.partitions, count), view):

@@ -29,13 +29,33 @@ class ClusterView:
 
     @property
     def live(self) -> dict[int, int]:
-        """Incarnation of each living node, whatever is wrong with its log directories."""
-        return {node_id: record.incarnation for node_id, record in self.nodes.items()}
+        """Incarnation of each node that is alive and stays so, whatever is wrong with its log directories."""
+        return {node_id: record.incarnation for node_id, record in self.staying.items()}
 
-    def live_for(self, partition: PartitionId) -> dict[int, int]:
-        """Incarnation of each living node that can use what it has of the partition, if it has any."""
+    @property
+    def staying(self) -> dict[int, NodeRecord]:
+        """The living nodes but for those that are about to stop."""
+        return {node_id: record for node_id, record in self.nodes.items() if not record.leaving}
+
+    def live_for(self, partition: PartitionId, *, leaving: bool = False) -> dict[int, int]:
+        """Incarnation of each living node that can use what it has of the partition, if it has any.
+
+        leaving: also of those that are about to stop.
+        """
         return {
             node_id: record.incarnation
             for node_id, record in self.nodes.items()
-            if partition not in record.offline
+            if partition not in record.offline and (leaving or not record.leaving)
         }
+
+    def is_relieved(self, node_id: int) -> bool:
+        """Whether nothing is lost to anybody when a node stops: wherever another replica lives and stays, the node
+        neither leads nor is in sync.
+        """
+        for partition, versioned in self.partitions.items():
+            record = versioned.record
+            if node_id in record.isr or node_id == record.leader:
+                stay = self.live_for(partition)
+                if any(other in stay for other in record.replicas if other != node_id):
+                    return False
+        return True

@@ -131,7 +131,7 @@ def _create_topic(request: m.CreateTopicRequest, topic_id: str, known: Knowledge
             error=ErrorCode.TOPIC_ALREADY_EXISTS,
             message=f"topic {request.name!r} exists already: choose another name, or use it as it is",
         )
-    live = sorted(view.nodes)
+    live = sorted(view.staying)
     try:
         config = check_request(request, live, known.policies)
     except TopicError as error:

@@ -48,7 +48,8 @@ def _eviction(
 def _may_join(entry: Entry, incarnation: int, partition: PartitionId) -> bool:
     """Whether a registration is still that of the process that caught up, with its log directory in use."""
     record = wire.decode_record(rec.NodeRecord, entry.value)
-    return record.incarnation == incarnation and partition not in record.offline
+    is_same = record.incarnation == incarnation
+    return is_same and not record.leaving and partition not in record.offline
 
 
 def _is_same(entry: Entry, proposal: fx.ProposeIsr) -> bool:
@@ -85,6 +86,7 @@ class ClusterState:
         self.oldest_revision: int | None = None
         """That of our registration, once there is one: what was read before it is of our predecessor's time."""
         self.leaving = False
+        self._applied = trio.Event()
         self._suspects: set[rec.NodeRecord] = set()
 
     @property
@@ -143,6 +145,8 @@ class ClusterState:
             self._was_active = self._controller.active
             word = "is the controller" if self._was_active else "is not the controller any more"
             log.info("node %d %s (epoch %d)", self._replicas.settings.node_id, word, view.controller_epoch)
+        self._applied.set()
+        self._applied = trio.Event()
         if self._replicas.settings.node_id in view.nodes:
             self.ready.set()
         else:
@@ -268,6 +272,11 @@ class ClusterState:
 
     def session_lost(self) -> None:
         self._step(ctl.SessionLost())
+
+    async def relieved(self) -> None:
+        """Wait until others lead what we led and do without us in the ISRs, as far as there are others."""
+        while not self._replicas.view.is_relieved(self._replicas.settings.node_id):
+            await self._applied.wait()
 
     async def leave(self) -> None:
         """Give the registration back, so that others take over at once."""

@@ -145,7 +145,7 @@ class LeaderFetcher:
         self._news.set()
 
     def address_changed(self, record: NodeRecord | None) -> None:
-        if record != self._address:
+        if _process(record) != _process(self._address):
             self._address = record
             if self._connection is not None:
                 self._connection.abort(f"node {self.leader} has left or was started again")
@@ -300,6 +300,11 @@ class LeaderFetcher:
             for result, infos, start in slices
             if PartitionId(result.topic, result.partition) in self._asked
         }
+
+
+def _process(record: NodeRecord | None) -> tuple[int, tuple[str, ...]] | None:
+    """Which process listens where; all else that a registration says is no reason to end a connection."""
+    return None if record is None else (record.incarnation, record.endpoints)
 
 
 def _no_news(want: fx.FetchNext) -> ev.Fetched:

@@ -163,7 +163,7 @@ class Node:
         nursery.start_soon(self._keep_registered, store, registration, state)
         nursery.start_soon(self._tell_offline, registration, state, replicas.offline)
         nursery.start_soon(self._watch_failure, replicas, session.timeout_ms / 1000, nursery)
-        stack.push_async_callback(_end_session, state)
+        stack.push_async_callback(self._depart, registration, state)
         await state.ready.wait()
 
     async def _keep_registered(
@@ -207,6 +207,29 @@ class Node:
         except MetadataError as error:
             log.warning("node %d cannot tell which partitions are offline: %s", self.node_id, error)
             return False
+
+    async def _depart(self, registration: Registration, state: ClusterState) -> None:
+        """Hand over what we lead before anything stops, then leave the cluster.
+
+        A node that fails, or is cancelled with all its tasks, cannot: its session ends and others take over.
+        """
+        timeout = self.settings.controlled_shutdown_timeout_ms / 1000
+        if timeout and self._failed is None and trio.current_effective_deadline() > trio.current_time():
+            with trio.move_on_after(timeout) as waiting:
+                try:
+                    if await registration.tell_leaving(state.session, self.endpoints):
+                        state.read_again()
+                        await state.relieved()
+                except MetadataError as error:
+                    log.warning("node %d stops without handing over: %s", self.node_id, error)
+            if waiting.cancelled_caught:
+                log.warning(
+                    "node %d stops though it leads or is in sync where others could not take over within %g s "
+                    "(controlled_shutdown_timeout_ms)",
+                    self.node_id,
+                    timeout,
+                )
+        await _end_session(state)
 
     def _session_timeout_ms(self, store: MetadataStore) -> int:
         return self.settings.session_timeout_ms or store.default_session_timeout_ms

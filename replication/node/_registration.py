@@ -110,6 +110,8 @@ class Registration:
     boot_id: str
     rack: str
     holdings: Holdings
+    departure: trio.Event = attrs.field(factory=trio.Event)
+    """Set when the process is about to stop, for every later registration to say so."""
 
     @classmethod
     async def prepare(
@@ -287,6 +289,19 @@ class Registration:
         outcome = await self.store.commit(compares, puts, session=session)
         return isinstance(outcome, store_api.Committed)
 
+    async def tell_leaving(self, session: Session, endpoints: list[str]) -> bool:
+        """Say that the process is about to stop; whether that was stored. It is not while we are not registered."""
+        self.departure.set()
+        key = rec.node_key(self.node_id)
+        while True:
+            holder = (await self.store.get(key)).entry
+            if holder is None or holder.session_id != session.id:
+                return False
+            unchanged = store_api.VersionIs(key, holder.version)
+            outcome = await self.store.commit([unchanged], [self._node_put(endpoints)], session=session)
+            if isinstance(outcome, store_api.Committed):
+                return True
+
     def _node_put(self, endpoints: list[str]) -> store_api.Put:
         record = rec.NodeRecord(
             node_id=self.node_id,
@@ -294,6 +309,7 @@ class Registration:
             endpoints=tuple(endpoints),
             rack=self.rack,
             offline=self.holdings.offline(),
+            leaving=self.departure.is_set(),
         )
         return store_api.Put(rec.node_key(self.node_id), wire.encode_record(record), ephemeral=True)
 

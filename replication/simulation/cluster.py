@@ -25,6 +25,8 @@ from .store import Reading, Store
 from .traps import ELECTION, Traps
 from .weather import Mishap
 
+DEPARTURE = 6.0
+"""The simulated `controlled_shutdown_timeout`."""
 UNSEEN = 10.0
 """After so long a controller has either seen what the store holds or is none any more."""
 
@@ -347,7 +349,7 @@ class Cluster(Hosting):
         if self.store.live.get(node.id) != node.incarnation:
             self.control(node, ctl.SessionLost())
             if self.store.incarnations[node.id] == node.incarnation:
-                self.store.renew(node.id, node.incarnation)
+                self.store.renew(node.id, node.incarnation, leaving=node.departing)
                 self.store_changed()
         node.renewed = self.now
 
@@ -378,9 +380,41 @@ class Cluster(Hosting):
 
         self.later(seconds, back)
 
+    def depart(self, node: Node, ended: Callable[[], None]) -> None:
+        """A process is asked to stop: it hands over what it leads, for so long as it may take, then ends."""
+        node.departing = True
+        until, incarnation = self.now + DEPARTURE, node.incarnation
+
+        def write() -> bool:
+            if self.store.live.get(node.id) != incarnation:
+                return False
+            self.store.renew(node.id, incarnation, leaving=True)
+            self.store_changed()
+            return True
+
+        def told(result: object) -> None:
+            if result is not True and self.now < until:
+                self.transact(node, write, told)
+
+        def look() -> None:
+            relieved = node.id in self.store.leaving and self.store.reading().view.is_relieved(node.id)
+            if (self._reaches_store(node) and relieved) or self.now >= until:
+                for host in node.hosts.values():
+                    host.disk.flush()
+                self.note(f"node {node.id} has stopped")
+                self.kill(node)
+                if self._reaches_store(node):
+                    self.end_session(node)
+                ended()
+            else:
+                self.on(node, 0.1, look)
+
+        self.transact(node, write, told)
+        self.on(node, 0.1, look)
+
     def kill(self, node: Node) -> None:
         """The process is gone; what it wrote stays."""
-        node.up = False
+        node.up = node.departing = False
         node.controller = None
         for host in node.hosts.values():
             host.forget(self.new_id())
@@ -397,7 +431,8 @@ class Cluster(Hosting):
     def store_isr(self, proposal: fx.ProposeIsr) -> ev.Event:
         known = self.store.partitions.get(proposal.record.id)
         same = known is not None and known.version == proposal.version
-        members = all(self.store.live.get(node) == incarnation for node, incarnation in proposal.joining)
+        staying = self.store.reading().live
+        members = all(staying.get(node) == incarnation for node, incarnation in proposal.joining)
         if same and members:
             version = self.put_record(proposal.record, f"leader {proposal.record.leader}", proposal.joining)
             self.store_changed()

@@ -65,6 +65,17 @@ class Injector:
             self.applied[fault.label] += 1
             self._cluster.note(f"** {fault}: node {node.id}")
 
+    def _shut_down(self, fault: Fault, nodes: list[Node]) -> bool:
+        node = nodes[0]
+        if not node.up or node.paused or node.controller is None or node.departing:
+            return False
+
+        def ended() -> None:
+            self._cluster.later(fault.seconds, partial(self._restart, node))
+
+        self._cluster.depart(node, ended)
+        return True
+
     def _crash(self, node: Node, seconds: float) -> None:
         self.crashes += 1
         self._cluster.kill(node)
@@ -243,6 +254,7 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "power off": Injector._power_off,
     "power off at once": Injector._black_out,
     "tear a write of": Injector._power_off,
+    "shut down": Injector._shut_down,
     "pause": Injector._pause,
     "cut": Injector._cut,
     "cut one way": Injector._cut,

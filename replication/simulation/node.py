@@ -71,6 +71,8 @@ class Node:
     seen: int = -1
     registered: int = 0
     """The revision of this process's registration: what was read before is of its predecessor."""
+    departing: bool = False
+    """Whether its process has been asked to stop."""
     lost_data: bool = False
     """Whether its disk has lost something that no registration has told of yet."""
     store_cuts: int = 0

@@ -287,6 +287,7 @@ class Oracle:
         for member in set(record.isr) - set(before.isr) if writer.startswith("leader") else ():
             named = incarnations.get(member)
             require(member in store.live, "S9", f"{writer} adds {member}, which is fenced: {record}")
+            require(member not in store.leaving, "S9", f"{writer} adds {member}, which is leaving: {record}")
             require(named == store.incarnations[member], "S9", f"{writer} adds {member} as {named}: {record}")
         if chain.is_unclean(before, record):
             self._unclean(before, record)

@@ -101,6 +101,8 @@ def _electable_are_complete(cluster: Cluster, partition: PartitionId, facts: Par
 
 
 def _promises_stand(facts: PartitionFacts) -> None:
+    if facts.forgot:
+        return
     first: dict[str, int] = {}
     for offset, (_, payload) in enumerate(facts.committed):
         first.setdefault(payload, offset)

@@ -8,7 +8,7 @@ import attrs
 
 from ..core.types import NO_LEADER, PartitionId
 from .clients import Consumer, Deleter, PlainProducer, Producer
-from .cluster import Cluster
+from .cluster import DEPARTURE, Cluster
 from .errors import Violated, require
 from .faults import Injector
 from .liveness import check_health, leaderships
@@ -94,6 +94,7 @@ class Run:
         check_health(cluster, self.producers)
         self._probe_stillness()
         self._probe_outages()
+        self._probe_departure()
         recheck(cluster)
 
     def _until(self, end: float) -> None:
@@ -139,6 +140,8 @@ class Run:
             node.store_cuts = 0
             node.stalled_until = 0.0
             node.set_clock(cluster.now)
+            if node.departing:
+                cluster.kill(node)
             if node is absent:
                 self._leave(node)
             elif not node.up:
@@ -190,6 +193,35 @@ class Run:
         require(len(acting) == 1, "L10", f"after an outage of the store {acting} act as controller")
         leaderless = [leader for leader, _ in leaderships(cluster) if leader == NO_LEADER]
         require(not leaderless, "L10", "after an outage of the store a partition has no leader")
+
+    def _probe_departure(self) -> None:
+        """L8: a node that is asked to stop is let go at once, and each partition goes to the next in one step."""
+        cluster = self.cluster
+        if not cluster.store.partitions:
+            return
+        self._until(cluster.now + 4 * LAG_MAX)
+        check_health(cluster, [])
+        records = [v.record for v in cluster.store.partitions.values() if len(v.record.replicas) > 1]
+        if not records:
+            return
+        node = cluster.nodes[records[0].leader]
+        led: list[int] = []
+
+        def ended() -> None:
+            led[:] = [0, *(leader == node.id for leader, _ in leaderships(cluster))]
+
+        cluster.depart(node, ended)
+        self._until(cluster.now + DEPARTURE - 0.5)
+        alone = len(cluster.store.partitions) - len(records)
+        require(bool(led), "L8", f"node {node.id} is not let go")
+        require(sum(led) <= alone, "L8", f"node {node.id} goes and leads {sum(led)} partitions")
+        for before in records:
+            record = cluster.store.partitions[before.id].record
+            require(record.leader not in (NO_LEADER, node.id), "L8", f"nobody took over: {record}")
+            steps = record.leader_epoch - before.leader_epoch
+            require(
+                steps == (before.leader == node.id), "L8", f"{steps} elections: {record}, before {before}"
+            )
 
     def result(self, violation: Violated | None) -> Result:
         cluster, applied = self.cluster, dict(self.injector.applied)

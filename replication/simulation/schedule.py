@@ -92,6 +92,7 @@ _KINDS = {
         ("stop the store, as seen by", (0.5, 2.0, 5.0)),
     ),
     "ST": (("hang the disk of", (1.0, 4.0, 9.0)), ("hang the disk of", (1.0, 4.0))),
+    "SD": (("shut down", (0.3, 2.0, 8.0)),),
 }
 
 

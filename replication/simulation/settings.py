@@ -19,6 +19,7 @@ FAULTS: Mapping[str, str] = {
     "DK": "a machine loses power in the middle of a write, which is found torn",
     "MS": "the store is out of reach, forgets a session, shows changes late, or does not know what it did",
     "ST": "a disk is slow, fails, or hangs while the network lives",
+    "SD": "a process is asked to stop: it hands over what it leads, then ends",
 }
 
 LAG_MAX = 5.0

@@ -38,6 +38,7 @@ class Store:
         self.topics: dict[str, TopicRecord] = {}
         self.partitions: dict[PartitionId, Versioned] = {}
         self.live: dict[int, int] = {}
+        self.leaving: set[int] = set()
         self.incarnations: dict[int, int] = {}
         self.controller: ControllerRecord | None = None
         self.controller_epoch = 0
@@ -46,12 +47,13 @@ class Store:
 
     def reading(self) -> Reading:
         if self._reading is None or self._reading.view.revision != self.revision:
-            live = dict(self.live)
             view = ClusterView(
                 revision=self.revision,
                 nodes={
-                    node: NodeRecord(node_id=node, incarnation=incarnation, endpoints=())
-                    for node, incarnation in live.items()
+                    node: NodeRecord(
+                        node_id=node, incarnation=incarnation, endpoints=(), leaving=node in self.leaving
+                    )
+                    for node, incarnation in self.live.items()
                 },
                 topics=dict(self.topics),
                 partitions=dict(self.partitions),
@@ -59,7 +61,7 @@ class Store:
                 controller_epoch=self.controller_epoch,
                 controller_epoch_version=self.controller_epoch_version,
             )
-            self._reading = Reading(view, live)
+            self._reading = Reading(view, view.live)
         return self._reading
 
     def version(self, key: str) -> int:
@@ -84,16 +86,20 @@ class Store:
         self.revision += 1
         self.incarnations[node] = incarnation
         self.live[node] = incarnation
+        self.leaving.discard(node)
         self._vacate(node)
 
-    def renew(self, node: int, incarnation: int) -> None:
-        """The same process holds a session again."""
+    def renew(self, node: int, incarnation: int, *, leaving: bool = False) -> None:
+        """The same process holds a session again, or says that it is about to stop."""
         self.revision += 1
         self.live[node] = incarnation
+        if leaving:
+            self.leaving.add(node)
 
     def expire(self, node: int) -> None:
         """The node's session ends, and with it what it held."""
         self.live.pop(node, None)
+        self.leaving.discard(node)
         self._vacate(node)
         self.revision += 1
 

@@ -124,6 +124,29 @@ def test_a_replica_in_an_offline_log_directory_loses_this_partition_alone(contro
     assert put.record.elr == (3,)
 
 
+def leaving(base: ClusterView, node: int) -> ClusterView:
+    return attrs.evolve(base, nodes={**base.nodes, node: attrs.evolve(base.nodes[node], leaving=True)})
+
+
+def test_who_is_about_to_stop_hands_over_and_leaves_the_isr(controller: Controller) -> None:
+    everyone = leaving(view(5, nodes=(ME, OTHER, 3)), 3)
+    seen = with_partition(everyone, led_by(3, isr=(3, OTHER, ME), version=9))
+    assert not seen.is_relieved(3)
+    (put,) = only_commit(controller.step(ViewChanged(view=seen))).puts
+    assert isinstance(put.record, PartitionRecord)
+    assert (put.record.leader, put.record.leader_epoch, set(put.record.isr)) == (ME, 10, {ME, OTHER})
+    assert with_partition(everyone, Versioned(put.record, 10)).is_relieved(3)
+
+
+def test_who_is_about_to_stop_leads_on_as_long_as_nobody_can_take_over(controller: Controller) -> None:
+    """A replica that is alive may catch up in time; meanwhile no write has to fail."""
+    seen = with_partition(leaving(view(5, nodes=(ME, OTHER, 3)), 3), led_by(3, isr=(3,), version=9))
+    assert not [e for e in controller.step(ViewChanged(view=seen)) if isinstance(e, Commit)]
+    assert not seen.is_relieved(3)
+    alone = with_partition(leaving(view(6, nodes=(3,)), 3), led_by(3, isr=(3,), version=9))
+    assert alone.is_relieved(3), "nobody is left to wait for"
+
+
 def test_a_conflict_whose_cause_it_has_seen_already_does_not_stop_it(controller: Controller) -> None:
     controller.step(ViewChanged(view=with_partition(view(5), led_by(3, isr=(3, OTHER), version=9))))
     newer = with_partition(view(6), led_by(3, isr=(3, ME, OTHER), version=10))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 
 import trio
 
 from insync.replication import Admin, Consumer, Producer, ReplicationError
 from tests.processes import NodeProcess, cluster
+
+from .test_cluster import full_isr, until
 
 PARTITIONS = 3
 
@@ -67,3 +70,54 @@ async def test_all_nodes_killed_at_once_come_back_by_themselves(tmp_path: Path) 
         assert len(set(found) - {b"after"}) == len(found) - PARTITIONS, "a record is there twice"
         for node in nodes:
             assert node.stop() == 0
+
+
+async def test_a_rolling_restart_fails_no_write(tmp_path: Path) -> None:
+    """Each node is stopped as an operator does it, one after the other, under load with acks=all."""
+    with cluster(tmp_path) as nodes:
+        servers = [node.endpoint for node in nodes]
+        failed: list[ReplicationError] = []
+        acked: list[int] = []
+        stop = trio.Event()
+
+        async def write(producer: Producer, partition: int) -> None:
+            number = 0
+            while not stop.is_set():
+                try:
+                    metadata = await (
+                        await producer.send("t", b"%d %d" % (partition, number), partition=partition)
+                    ).wait()
+                except ReplicationError as error:
+                    failed.append(error)
+                else:
+                    acked.append(metadata.offset)
+                number += 1
+
+        async with Admin(servers) as admin:
+            await admin.create_topic("t", PARTITIONS, 3)
+
+            async def all_in_sync() -> None:
+                await until(lambda: full_isr(admin, "t", 3), 20)
+
+            async def more_than(before: int) -> bool:
+                await trio.sleep(0.01)
+                return len(acked) > before
+
+            async with trio.open_nursery() as nursery, Producer(servers, acks="all") as producer:
+                for partition in range(PARTITIONS):
+                    nursery.start_soon(write, producer, partition)
+                for index, node in enumerate(list(nodes)):
+                    await all_in_sync()
+                    before = len(acked)
+                    assert await trio.to_thread.run_sync(node.stop) == 0
+                    nodes[index] = await trio.to_thread.run_sync(
+                        NodeProcess.start, node.node_id, tmp_path, "--listen", node.endpoint
+                    )
+                    await until(partial(more_than, before))
+                await all_in_sync()
+                stop.set()
+        assert not failed
+        logs = [(tmp_path / f"node-{node.node_id}.err").read_text() for node in nodes]
+        assert not [line for log in logs for line in log.splitlines() if "no replica may lead" in line]
+        found = await read_all([node.endpoint for node in nodes])
+        assert len(found) == len(acked) == len(set(found))

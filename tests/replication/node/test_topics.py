@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,11 @@ async def gone(tmp_path: Path) -> bool:
 async def none_left(node: Path) -> bool:
     await trio.sleep(0.01)
     return not any(name[0] in "tu" for name in os.listdir(node))
+
+
+async def has_rolled(folder: Path) -> bool:
+    await trio.sleep(0.01)
+    return sum(name.endswith(".log") for name in os.listdir(folder)) > 1
 
 
 async def test_a_deleted_topic_leaves_nothing_and_its_name_can_be_used_again(tmp_path: Path) -> None:
@@ -132,7 +138,7 @@ async def test_settings_change_while_nodes_run(tmp_path: Path) -> None:
             for _ in range(6):
                 await produce(servers, b"x" * 1000)
             for node in ("node-1", "node-2"):
-                assert len(list((tmp_path / node / "t-0").glob("*.log"))) > 1
+                await until(partial(has_rolled, tmp_path / node / "t-0"))
             await admin.alter_config("t", {"min_insync_replicas": 2}, reset=["segment_bytes"])
             assert (await admin.describe_config("t"))["segment_bytes"] == 1 << 30
             with pytest.raises(InvalidConfigError, match="no acks=all write"):

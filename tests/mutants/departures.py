@@ -1,0 +1,22 @@
+"""Errors in how a node that is asked to stop is let go."""
+
+from __future__ import annotations
+
+from insync.replication.core.view import ClusterView
+
+from .catalogue import Patch, mutant
+
+
+@mutant("K26", "take a node that is about to stop for one that stays (KIP-841)")
+def _(patch: Patch) -> None:
+    patch.setattr(ClusterView, "staying", property(lambda self: dict(self.nodes)))
+
+    def live_for(self: ClusterView, partition: object, *, leaving: bool = False) -> dict[int, int]:
+        return {node: record.incarnation for node, record in self.nodes.items()}
+
+    patch.setattr(ClusterView, "live_for", live_for)
+
+
+@mutant("K27", "let a node go before others lead what it leads")
+def _(patch: Patch) -> None:
+    patch.setattr(ClusterView, "is_relieved", lambda self, node_id: True)
