@@ -104,6 +104,7 @@ class DiskLog(MaintainedLog):
             index_interval_bytes=self.settings.index_interval_bytes,
             verify_bytes=verify_bytes,
             gaps=self.cleaned_offset is not None,
+            known_epochs={entry.epoch for entry in self._epochs.entries},
         )
 
     def _finish_opening(self, found: Recovered, recovery_point: int, log_start_offset: int) -> None:
