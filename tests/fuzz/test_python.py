@@ -1,0 +1,77 @@
+"""The fuzzer for Python is led by coverage; what it is pointed at holds, and would not if it were broken."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from insync.transport import frames as frames_
+from insync.transport import stream as stream_
+from insync.transport.session import Session
+
+from . import transport
+from ._python import PythonTarget, fuzz_python
+
+PYTHON = [target for target in transport.TARGETS if isinstance(target, PythonTarget)]
+
+
+def steps(data: bytes) -> None:
+    """Nobody guesses four bytes; who keeps each that is right finds them."""
+    for index, expected in enumerate(b"FUZZ"):
+        if len(data) <= index or data[index] != expected:
+            return
+    raise ValueError("found")
+
+
+def by_name(name: str) -> PythonTarget:
+    return next(target for target in PYTHON if target.name == f"transport_{name}")
+
+
+def test_what_reaches_more_is_followed(tmp_path: Path) -> None:
+    found = fuzz_python(
+        PythonTarget("steps", steps, [sys.modules[__name__]], max_len=8), tmp_path, 20, seed=1
+    )
+    assert "found" in found.failure and found.input_file is not None
+    assert found.input_file.read_bytes()[:4] == b"FUZZ"
+    assert found.corpus >= 4 and found.units < 200_000
+
+
+@pytest.mark.parametrize("target", PYTHON, ids=lambda target: target.name)
+def test_nothing_is_found_in_a_short_run(tmp_path: Path, target: PythonTarget) -> None:
+    found = fuzz_python(target, tmp_path, 1, seed=1)
+    assert not found.failure, found.failure
+    assert found.units > 20 and found.coverage > 20
+
+
+def expect_a_finding(folder: Path, name: str) -> None:
+    assert fuzz_python(by_name(name), folder, 20, seed=1).failure
+
+
+def test_lengths_that_are_believed_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits = frames_.Limits()
+    real = stream_.decode_header
+    monkeypatch.setattr(stream_, "decode_header", lambda raw, _: real(raw, limits))
+    expect_a_finding(tmp_path, "frames")
+
+
+def test_errors_that_no_caller_knows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def decode(body: bytes) -> dict[int, bytes]:
+        return dict.fromkeys(range(1, 8), body[8:]) if body[:1] == b"\x01" else {9: bytes([body[99]])}
+
+    monkeypatch.setattr(frames_, "_decode_tags", decode)
+    expect_a_finding(tmp_path, "hello")
+
+
+def test_a_proof_that_is_not_compared_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport._handshake, "is_proof", lambda given, expected: len(given) == 32)
+    expect_a_finding(tmp_path, "strangers")
+
+
+def test_a_credit_that_is_not_checked_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def release_nothing(self: Session, *_: object) -> None:
+        self.intake.held += 1
+
+    monkeypatch.setattr(Session, "_receive_cancel", release_nothing)
+    expect_a_finding(tmp_path, "session")
