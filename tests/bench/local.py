@@ -111,17 +111,18 @@ async def follow(far: Far, take: Take, place: Path) -> Load:
         shutil.rmtree(folder)
 
 
-async def bytes_load(far: Far, count: int) -> Load:
-    """Payloads of bytes, a few asked for ahead."""
+async def payloads_load(far: Far, kind: int, count: int) -> Load:
+    """Payloads of 1 MiB, of a file's ranges or of bytes, each looked at; a few asked for ahead."""
+    body = FETCH_BODY.pack(0, PAYLOAD_BYTES) if kind == FETCH else b""
     async with trio.open_nursery() as nursery:
         connection = await connect(far.url, identity=Identity(), nursery=nursery)
         cpu = await _cpu(connection) + time.process_time()
         start = time.perf_counter()
-        await _pipeline(connection, BYTES, b"", count, LARGE_WINDOW)
+        size = await _pipeline(connection, kind, body, count, LARGE_WINDOW)
         elapsed = time.perf_counter() - start
         cpu = await _cpu(connection) + time.process_time() - cpu
         await connection.aclose()
-    return Load(count * PAYLOAD_BYTES / elapsed, cpu / count * GIB / PAYLOAD_BYTES)
+    return Load(size / elapsed, cpu / size * GIB)
 
 
 async def round_trip(far: Far, count: int) -> float:
@@ -150,9 +151,9 @@ async def _cpu(connection: Connection) -> float:
         return float(SECONDS.unpack(response.body)[0])
 
 
-async def _pipeline(connection: Connection, kind: int, body: bytes, count: int, window: int) -> None:
-    """So many requests, `window` of them under way at a time, without a task for each."""
-    asked = done = 0
+async def _pipeline(connection: Connection, kind: int, body: bytes, count: int, window: int) -> int:
+    """So many requests, `window` of them under way at a time, without a task for each; the bytes that came."""
+    asked = done = size = 0
     finished = trio.Event()
     failures: list[TransportError] = []
 
@@ -162,12 +163,13 @@ async def _pipeline(connection: Connection, kind: int, body: bytes, count: int, 
         connection.request_nowait(kind, body, timeout=60, on_done=take)
 
     def take(answer: Response | TransportError) -> None:
-        nonlocal done
+        nonlocal done, size
         if isinstance(answer, TransportError):
             failures.append(answer)
             finished.set()
             return
-        answer.release()
+        with answer:
+            size += len(answer.payload.view())
         done += 1
         if asked < count:
             ask()
@@ -179,6 +181,7 @@ async def _pipeline(connection: Connection, kind: int, body: bytes, count: int, 
     await finished.wait()
     if failures:
         raise failures[0]
+    return size
 
 
 def _loads(rounds: int, measures: dict[str, Callable[[], Load]]) -> dict[str, Load]:
@@ -216,8 +219,12 @@ def run(*, smoke: bool) -> Sequence[Result]:
             },
         )
         count = total // PAYLOAD_BYTES
-        payloads = _loads(
-            rounds, {name: partial(trio.run, bytes_load, one, count) for name, one in far.items()}
+        ranges, payloads = (
+            _loads(
+                rounds,
+                {name: partial(trio.run, payloads_load, one, kind, count) for name, one in far.items()},
+            )
+            for kind in (FETCH, BYTES)
         )
         trips = _figures(
             rounds, {name: partial(trio.run, round_trip, one, requests) for name, one in far.items()}
@@ -227,6 +234,7 @@ def run(*, smoke: bool) -> Sequence[Result]:
         )
     return [
         *_rates("follow a log", followed, {"shm": 1.8}),
+        *_rates("ranges of 1 MiB, read", ranges, {}),
         *_rates("bytes of 1 MiB", payloads, {}),
         *(against(f"round trip: {name}", trips[name] * 1e6, "us", trips["tcp"] * 1e6) for name in URLS),
         *(against(f"small requests: {name}", small[name], "1/s", small["tcp"]) for name in URLS),
