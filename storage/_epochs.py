@@ -63,14 +63,15 @@ class EpochCache:
                     result.append(entry)
             self.replace(tuple(result))
 
-    def missing(self, entries: Iterable[EpochEntry]) -> list[EpochEntry]:
+    def missing(self, entries: Iterable[EpochEntry], log_start_offset: int) -> list[EpochEntry]:
         """Those of a log with missing offsets that contradict what is known.
 
-        The first batch of an epoch that is still there may stand far behind where the epoch began.
+        The first batch of an epoch that is still there may stand far behind where the epoch began; and before it,
+        where the log start lies inside of it.
         """
         known = self.entries
         found = []
-        for entry in entries:
+        for entry in _from(log_start_offset, entries):
             at = bisect_right(known, entry.start_offset, key=lambda each: each.start_offset) - 1
             if at < 0 or known[at].epoch != entry.epoch:
                 found.append(entry)
@@ -84,11 +85,7 @@ class EpochCache:
     def trim_start(self, log_start_offset: int) -> None:
         """Drop the epochs that end at or below the log start; the one that covers it starts there."""
         with self._lock:
-            kept = [entry for entry in self.entries if entry.start_offset > log_start_offset]
-            covering = [entry for entry in self.entries if entry.start_offset <= log_start_offset]
-            if covering:
-                kept.insert(0, EpochEntry(covering[-1].epoch, log_start_offset))
-            self.replace(tuple(kept))
+            self.replace(tuple(_from(log_start_offset, self.entries)))
 
     def replace(self, entries: tuple[EpochEntry, ...]) -> None:
         """Write the file, then show the entries; nothing if they are the same."""
@@ -99,3 +96,14 @@ class EpochCache:
                 lines = "".join(f"{entry.epoch} {entry.start_offset}\n" for entry in entries)
                 replace_file(self._path, f"0\n{len(entries)}\n{lines}".encode())
             self.entries = entries
+
+
+def _from(log_start_offset: int, entries: Iterable[EpochEntry]) -> list[EpochEntry]:
+    """Those that end above the log start; the one that covers it starts there."""
+    kept: list[EpochEntry] = []
+    covering: list[EpochEntry] = []
+    for entry in entries:
+        (covering if entry.start_offset <= log_start_offset else kept).append(entry)
+    if covering:
+        kept.insert(0, EpochEntry(covering[-1].epoch, log_start_offset))
+    return kept

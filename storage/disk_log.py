@@ -110,9 +110,12 @@ class DiskLog(MaintainedLog):
     def _finish_opening(self, found: Recovered, recovery_point: int, log_start_offset: int) -> None:
         self._segments = found.segments
         remove_below(self._folder, self._segments[0].base_offset)
-        self._epochs.add(found.epochs if self.cleaned_offset is None else self._epochs.missing(found.epochs))
         self._log_end_offset = self._segments[-1].end.offset
         self._log_start_offset = max(log_start_offset, self._segments[0].base_offset)
+        if self.cleaned_offset is None:
+            self._epochs.add(found.epochs)
+        else:
+            self._epochs.add(self._epochs.missing(found.epochs, self._log_start_offset))
         self._recovery_point = recovery_point
         self._rolled = recovery_point < self._segments[-1].base_offset or not all(
             segment.indexes_synced for segment in self._segments[:-1]

@@ -316,6 +316,21 @@ def test_epochs_are_found_again_in_the_log(tmp_path: Path, content: bytes | None
     log.close()
 
 
+def test_epochs_of_a_compacted_log_stay_when_it_starts_inside_a_batch(tmp_path: Path) -> None:
+    """The batch that holds the log start begins before it, and so before what is known of its epoch."""
+    folder = tmp_path / "t-0"
+    log = open_disk(folder, cleaned_offset=0)
+    for epoch in (1, 2, 3):
+        fill(log, [3] * 10, leader_epoch=epoch)
+    log.advance_log_start_offset(31)
+    expected = (EpochEntry(2, 31), EpochEntry(3, 60))
+    assert log.epochs == expected
+    log.close(clean=False)
+    log = open_disk(folder, cleaned_offset=0, log_start_offset=31)
+    assert log.epochs == expected
+    log.close()
+
+
 def test_a_log_that_ends_below_its_start_begins_there_anew(tmp_path: Path) -> None:
     crashed(tmp_path / "t-0", [2] * 30)
     log = open_disk(tmp_path / "t-0", log_start_offset=500)

@@ -153,7 +153,7 @@ def write_in_pieces(noise: random.Random) -> None:
     whole = os.pwritev
 
     def pwritev(fd: int, buffers: Any, position: int) -> int:
-        if noise.random() < 0.8:
+        if noise.random() < 0.8 or not any(map(len, buffers)):
             return whole(fd, buffers, position)
         data = b"".join(buffers)
         written = whole(fd, [data[: noise.randrange(1, len(data) + 1)]], position)
