@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from ..core import controller as ctl
@@ -148,8 +148,9 @@ class Cluster(Hosting):
             replica, versioned = host.replica, view.partitions.get(partition)
             if replica is None or versioned is None:
                 continue
-            if fresh and replica.live != reading.live:
-                self.step(host, ev.NodesChanged(live=reading.live))
+            live = reading.live_for(partition)
+            if fresh and replica.live != live:
+                self.step(host, ev.NodesChanged(live=live))
             if versioned.version != host.told_version or replica.awaits_record:
                 host.told_version = versioned.version
                 self.step(host, ev.RecordChanged(versioned=versioned))
@@ -267,6 +268,7 @@ class Cluster(Hosting):
         """A new process: it looks through its disks, then registers."""
         node.up, node.paused = True, False
         node.process += 1
+        node.offline = frozenset()
         node.held.clear()
         for host in node.hosts.values():
             was, flushed = list(host.disk.flat), host.disk.flushed
@@ -349,7 +351,7 @@ class Cluster(Hosting):
         if self.store.live.get(node.id) != node.incarnation:
             self.control(node, ctl.SessionLost())
             if self.store.incarnations[node.id] == node.incarnation:
-                self.store.renew(node.id, node.incarnation, leaving=node.departing)
+                self._say(node)
                 self.store_changed()
         node.renewed = self.now
 
@@ -380,6 +382,10 @@ class Cluster(Hosting):
 
         self.later(seconds, back)
 
+    def _say(self, node: Node) -> None:
+        """What a process registers of itself, all of it each time."""
+        self.store.renew(node.id, node.incarnation, node.offline, leaving=node.departing)
+
     def depart(self, node: Node, ended: Callable[[], None]) -> None:
         """A process is asked to stop: it hands over what it leads, for so long as it may take, then ends."""
         node.departing = True
@@ -388,7 +394,7 @@ class Cluster(Hosting):
         def write() -> bool:
             if self.store.live.get(node.id) != incarnation:
                 return False
-            self.store.renew(node.id, incarnation, leaving=True)
+            self._say(node)
             self.store_changed()
             return True
 
@@ -412,6 +418,31 @@ class Cluster(Hosting):
         self.transact(node, write, told)
         self.on(node, 0.1, look)
 
+    def take_offline(self, node: Node, partitions: Iterable[PartitionId]) -> None:
+        """A log directory cannot be used any more; the process says so, and goes on with what is in others."""
+        node.offline = node.offline | frozenset(partitions)
+        for partition in sorted(node.offline):
+            host = node.hosts.get(partition)
+            if host is not None:
+                host.jobs.clear()
+                host.worker, host.busy_since = self.new_id(), None
+                self.step(host, ev.LogFailed(reason="the log directory is offline"))
+        self._tell_offline(node, node.process)
+
+    def _tell_offline(self, node: Node, process: int) -> None:
+        def write() -> bool:
+            if self.store.live.get(node.id) != node.incarnation:
+                return False
+            self._say(node)
+            self.store_changed()
+            return True
+
+        def told(result: object) -> None:
+            if result is not True and node.process == process:
+                self.on(node, 0.3, partial(self._tell_offline, node, process))
+
+        self.transact(node, write, told)
+
     def kill(self, node: Node) -> None:
         """The process is gone; what it wrote stays."""
         node.up = node.departing = False
@@ -431,7 +462,7 @@ class Cluster(Hosting):
     def store_isr(self, proposal: fx.ProposeIsr) -> ev.Event:
         known = self.store.partitions.get(proposal.record.id)
         same = known is not None and known.version == proposal.version
-        staying = self.store.reading().live
+        staying = self.store.reading().live_for(proposal.record.id)
         members = all(staying.get(node) == incarnation for node, incarnation in proposal.joining)
         if same and members:
             version = self.put_record(proposal.record, f"leader {proposal.record.leader}", proposal.joining)

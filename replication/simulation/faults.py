@@ -123,7 +123,7 @@ class Injector:
         self._cluster.later(1.0, self._forgive)
 
     def _whole(self, node: Node) -> bool:
-        if node.lost_data or not node.up or node.controller is None:
+        if node.lost_data or node.offline or not node.up or node.controller is None:
             return False
         for partition, host in node.hosts.items():
             record = self._cluster.store.partitions[partition].record
@@ -149,6 +149,23 @@ class Injector:
 
     def _hang(self, fault: Fault, nodes: list[Node]) -> bool:
         nodes[0].stalled_until = self._cluster.now + fault.seconds
+        return True
+
+    def _fill(self, fault: Fault, nodes: list[Node]) -> bool:
+        """One of two log directories takes no more writes, until somebody makes room and restarts the process."""
+        node = nodes[0]
+        parity = fault.amount < 0.5
+        filled = [partition for partition in node.hosts if partition.partition % 2 == parity]
+        if not node.up or node.paused or node.controller is None or node.offline or not filled:
+            return False
+        self._cluster.take_offline(node, filled)
+        process = node.process
+
+        def restart() -> None:
+            if node.up and node.process == process:
+                self._crash(node, 0.3)
+
+        self._cluster.later(fault.seconds, restart)
         return True
 
     # Network, clocks, store
@@ -265,6 +282,7 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "end the session of": Injector._end_session,
     "stop the store, as seen by": Injector._stop_store,
     "hang the disk of": Injector._hang,
+    "fill a log directory of": Injector._fill,
     "move leadership from": Injector._move,
     "reassign": Injector._wish,
     "cancel a reassignment": Injector._wish,

@@ -77,6 +77,8 @@ class Node:
     """Whether its disk has lost something that no registration has told of yet."""
     store_cuts: int = 0
     stalled_until: float = 0.0
+    offline: frozenset[PartitionId] = frozenset()
+    """In a log directory that its process cannot use any more."""
     checkpoint_since: float | None = None
     """Since when a checkpoint, which is written every second, has not come to an end."""
     clock_rate: float = 1.0

@@ -146,6 +146,9 @@ class Run:
                 self._leave(node)
             elif not node.up:
                 cluster.start(node)
+            elif node.offline:
+                cluster.kill(node)
+                cluster.start(node)
             elif node.paused:
                 cluster.resume(node)
         return absent
@@ -160,9 +163,12 @@ class Run:
         return node if others and records and cluster.store.topics else None
 
     def _leave(self, node: Node) -> None:
-        """It dies, or (if it runs and must write) its disk hangs."""
+        """It dies, or (if it runs) its log directory is offline, or (if it must write) its disk hangs."""
         cluster = self.cluster
-        if node.up and not node.paused and cluster.random.random() < 0.5:
+        if node.up and not node.paused and node.controller is not None and cluster.random.random() < 0.3:
+            cluster.take_offline(node, node.hosts)
+            cluster.note(f"** the log directory of node {node.id} is offline")
+        elif node.up and not node.paused and cluster.random.random() < 0.5:
             node.stalled_until = cluster.now + 2 * self.settings.calm
             cluster.note(f"** the disk of node {node.id} hangs")
         elif node.up:

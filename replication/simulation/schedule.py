@@ -91,7 +91,11 @@ _KINDS = {
         ("end the session of", (0.0,)),
         ("stop the store, as seen by", (0.5, 2.0, 5.0)),
     ),
-    "ST": (("hang the disk of", (1.0, 4.0, 9.0)), ("hang the disk of", (1.0, 4.0))),
+    "ST": (
+        ("hang the disk of", (1.0, 4.0, 9.0)),
+        ("hang the disk of", (1.0, 4.0)),
+        ("fill a log directory of", (2.0, 6.0, 12.0)),
+    ),
     "SD": (("shut down", (0.3, 2.0, 8.0)),),
 }
 

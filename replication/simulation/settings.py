@@ -18,7 +18,7 @@ FAULTS: Mapping[str, str] = {
     "PZ": "a process stands still and goes on as if nothing had been",
     "DK": "a machine loses power in the middle of a write, which is found torn",
     "MS": "the store is out of reach, forgets a session, shows changes late, or does not know what it did",
-    "ST": "a disk is slow, fails, or hangs while the network lives",
+    "ST": "a disk is slow, fails, is full, or hangs while the network lives",
     "SD": "a process is asked to stop: it hands over what it leads, then ends",
 }
 

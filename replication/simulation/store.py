@@ -28,6 +28,11 @@ class Reading:
     view: ClusterView
     live: Mapping[int, int]
 
+    def live_for(self, partition: PartitionId) -> Mapping[int, int]:
+        """As the view has it; most often everybody who lives."""
+        some_offline = any(node.offline for node in self.view.nodes.values())
+        return self.view.live_for(partition) if some_offline else self.live
+
 
 class Store:
     """Partition records with versions, the living nodes, their incarnations, and the controller's office."""
@@ -39,6 +44,8 @@ class Store:
         self.partitions: dict[PartitionId, Versioned] = {}
         self.live: dict[int, int] = {}
         self.leaving: set[int] = set()
+        self.offline: dict[int, frozenset[PartitionId]] = {}
+        """What each living node says that it cannot use."""
         self.incarnations: dict[int, int] = {}
         self.controller: ControllerRecord | None = None
         self.controller_epoch = 0
@@ -51,7 +58,11 @@ class Store:
                 revision=self.revision,
                 nodes={
                     node: NodeRecord(
-                        node_id=node, incarnation=incarnation, endpoints=(), leaving=node in self.leaving
+                        node_id=node,
+                        incarnation=incarnation,
+                        endpoints=(),
+                        offline=self.offline.get(node, frozenset()),
+                        leaving=node in self.leaving,
                     )
                     for node, incarnation in self.live.items()
                 },
@@ -87,12 +98,21 @@ class Store:
         self.incarnations[node] = incarnation
         self.live[node] = incarnation
         self.leaving.discard(node)
+        self.offline.pop(node, None)
         self._vacate(node)
 
-    def renew(self, node: int, incarnation: int, *, leaving: bool = False) -> None:
-        """The same process holds a session again, or says that it is about to stop."""
+    def renew(
+        self,
+        node: int,
+        incarnation: int,
+        offline: frozenset[PartitionId] = frozenset(),
+        *,
+        leaving: bool = False,
+    ) -> None:
+        """The same process holds a session again, or has something else to say of itself."""
         self.revision += 1
         self.live[node] = incarnation
+        self.offline[node] = offline
         if leaving:
             self.leaving.add(node)
 
@@ -100,6 +120,7 @@ class Store:
         """The node's session ends, and with it what it held."""
         self.live.pop(node, None)
         self.leaving.discard(node)
+        self.offline.pop(node, None)
         self._vacate(node)
         self.revision += 1
 

@@ -10,7 +10,7 @@ import pytest
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
-_FILES = ("followers", "leaders", "isr", "controllers", "hosts", "deletions", "departures")
+_FILES = ("followers", "leaders", "isr", "controllers", "hosts", "deletions", "departures", "directories")
 
 
 @attrs.frozen
