@@ -10,7 +10,17 @@ import pytest
 
 Patch = pytest.MonkeyPatch
 Plant = Callable[[Patch], None]
-_FILES = ("followers", "leaders", "isr", "controllers", "hosts", "deletions", "departures", "directories")
+_FILES = (
+    "followers",
+    "leaders",
+    "isr",
+    "controllers",
+    "hosts",
+    "deletions",
+    "departures",
+    "directories",
+    "reassignments",
+)
 
 
 @attrs.frozen

@@ -6,8 +6,6 @@ IMPOSSIBLE = {
     "Z8": "a follower's offset is what its next fetch asks for, so no failed read can move it",
     "Z21": "leaders write ISR changes themselves; no controller can be behind them",
     "Z24": "a proposal is made in the step that decides it, and carries the version that it was made from",
-    "Z31": "ISR and eligible replicas are never all lost by the power failures that must be survived",
-    "Z42": "no reassignment yet: replicas are never removed",
     "Z44": "an answer names its question: one of another epoch is nobody's",
     "Z46": "the core is handed one reading of one clock, and the host reads the monotonic one",
     "Z47": "no compaction yet",

@@ -1,0 +1,191 @@
+"""Errors in moving partitions to other nodes, and in electing when nobody certainly has everything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+
+from insync.replication.core import controller, elections, rebalance, transitions
+from insync.replication.core import effects as fx
+from insync.replication.core.controller import Controller
+from insync.replication.core.elections import Elect, Situation
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.leader import LeaderRole
+from insync.replication.core.log_state import LogState
+from insync.replication.core.records import PartitionRecord, Versioned
+from insync.replication.core.replica import Replica
+from insync.replication.core.types import NO_LEADER
+
+from .catalogue import Patch, mutant
+
+
+@mutant("Z31", "elect one of the last known eligible ones though another is not back (KAFKA-19522)")
+def _(patch: Patch) -> None:
+    right = controller.decide
+
+    def decide(situation: Situation, policy: elections.Policy) -> elections.Verdict:
+        record = situation.record
+        known = [node for node in record.last_known_elr if node in situation.live]
+        if known and not record.isr and not record.elr:
+            return Elect(known[0])
+        return right(situation, policy)
+
+    patch.setattr(controller, "decide", decide)
+
+
+@mutant("K40", "elect the first of the last known eligible ones, not the most complete")
+def _(patch: Patch) -> None:
+    patch.setattr(Situation, "most_complete", lambda self, nodes: next(iter(nodes)))
+
+
+@mutant("K41", "compare logs by their length alone")
+def _(patch: Patch) -> None:
+    patch.setattr(elections.LogInfo, "completeness", property(lambda self: (0, self.log_end_offset)))
+
+
+@mutant("K42", "tell the epoch that was entered for that of the last record")
+def _(patch: Patch) -> None:
+    patch.setattr(LogState, "last_epoch", property(lambda self: self.epochs.latest))
+
+
+@mutant("K43", "believe what was told of a log in an earlier epoch, or by an earlier process")
+def _(patch: Patch) -> None:
+    right = Controller._situation
+
+    def situation(self: Controller, record: PartitionRecord) -> Situation:
+        found = right(self, record)
+        return attrs.evolve(found, logs=self._logs.get(record.id, {}))
+
+    patch.setattr(Controller, "_situation", situation)
+
+
+@mutant("Z42", "remove a replica and stay in the leader epoch, so that what it had acknowledged still counts")
+def _(patch: Patch) -> None:
+    right = transitions._next
+
+    def after(record: PartitionRecord, **change: Any) -> PartitionRecord:
+        return right(record, **{**change, "new_epoch": False})
+
+    patch.setattr(transitions, "_next", after)
+
+
+def _finish(patch: Patch, may_finish: Any) -> None:
+    right = transitions.finish_reassignment
+
+    def finish(record: PartitionRecord) -> PartitionRecord | None:
+        done = right(record)
+        in_sync = [node for node in record.target if node in record.isr]
+        if done is not None or not record.reassigning or record.leader == NO_LEADER:
+            return done
+        if not in_sync or not may_finish(record, in_sync):
+            return None
+        moved = attrs.evolve(record, replicas=record.target, adding=(), removing=())
+        leader = record.leader if record.leader in in_sync else in_sync[0]
+        return transitions._next(
+            record, isr=in_sync, leader=leader, to=moved, new_epoch=bool(record.removing)
+        )
+
+    patch.setattr(transitions, "finish_reassignment", finish)
+
+
+@mutant("K44", "finish a reassignment when one of the new replicas is in sync (KIP-455)")
+def _(patch: Patch) -> None:
+    _finish(patch, lambda record, in_sync: any(node in record.adding for node in in_sync))
+
+
+@mutant("K45", "cancel a reassignment though too few of the old replicas are in sync")
+def _(patch: Patch) -> None:
+    def may_finish(record: PartitionRecord, in_sync: Sequence[int]) -> bool:
+        return not any(node in record.adding for node in record.target)
+
+    _finish(patch, may_finish)
+
+
+@mutant("K46", "take replicas away when a reassignment begins")
+def _(patch: Patch) -> None:
+    right = transitions.reassign
+
+    def reassign(record: PartitionRecord, target: Sequence[int]) -> PartitionRecord | None:
+        moving = right(record, target)
+        if moving is None or not moving.removing or moving.leader in moving.removing:
+            return moving
+        kept = [node for node in moving.isr if node not in moving.removing]
+        return attrs.evolve(moving, replicas=moving.target, isr=tuple(kept), elr=(), removing=())
+
+    patch.setattr(transitions, "reassign", reassign)
+
+
+@mutant("K47", "never finish a reassignment that a predecessor began")
+def _(patch: Patch) -> None:
+    right = Controller._next_record
+
+    def next_record(self: Controller, partition: Any, record: PartitionRecord, live: Any) -> Any:
+        found = right(self, partition, record, live)
+        stranger = record.reassigning and record.controller_epoch < self._view.controller_epoch
+        over = found is not None and record.reassigning and not found.reassigning
+        return None if stranger and over else found
+
+    patch.setattr(Controller, "_next_record", next_record)
+
+
+@mutant("K48", "never meet the replicas that a reassignment adds")
+def _(patch: Patch) -> None:
+    patch.setattr(LeaderRole, "_meet_new_replicas", lambda self: None)
+
+
+@mutant("Z20b", "delete a log by an old record, when the node is to have the partition again (KAFKA-9539)")
+def _(patch: Patch) -> None:
+    right = Replica._on_record
+
+    def on_record(self: Replica, versioned: Versioned) -> None:
+        if self.node_id not in versioned.record.replicas and self._open and not self.log.outstanding:
+            self._leave_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            self.emit(fx.Retire(leader_epoch=versioned.record.leader_epoch))
+            return
+        right(self, versioned)
+
+    patch.setattr(Replica, "_on_record", on_record)
+
+
+@mutant("K49", "keep the log of a partition that was moved away")
+def _(patch: Patch) -> None:
+    right = Replica._enter_waiting_epoch
+
+    def enter(self: Replica) -> None:
+        right(self)
+        self._effects = [effect for effect in self._effects if not isinstance(effect, fx.Retire)]
+
+    patch.setattr(Replica, "_enter_waiting_epoch", enter)
+
+
+@mutant("K50", "give leadership to the preferred replica though it is not in sync")
+def _(patch: Patch) -> None:
+    right = transitions.prefer
+
+    def prefer(record: PartitionRecord, live: Iterable[int]) -> PartitionRecord | None:
+        preferred = record.replicas[0]
+        if record.leader in (NO_LEADER, preferred) or preferred not in live:
+            return right(record, set(live))
+        return transitions._next(record, isr=(*record.isr, preferred), leader=preferred)
+
+    patch.setattr(transitions, "prefer", prefer)
+
+
+@mutant("K51", "look after imbalance where the preferred replica leads, and leave the others alone")
+def _(patch: Patch) -> None:
+    right = rebalance.plan
+
+    def plan(view: Any, imbalance_percentage: int) -> list[tuple[PartitionRecord, Versioned]]:
+        return [each for each in right(view, imbalance_percentage) if each[1].record.leader == each[0].leader]
+
+    patch.setattr(rebalance, "plan", plan)
+
+
+@mutant("K52", "lower the minimum ISR while replicas are being added")
+def _(patch: Patch) -> None:
+    def min_isr(self: PartitionRecord) -> int:
+        return 1 if self.adding else min(self.min_insync_replicas, len(self.replicas))
+
+    patch.setattr(PartitionRecord, "min_isr", property(min_isr))
