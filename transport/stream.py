@@ -313,10 +313,11 @@ class StreamLink(Link):
         """Lay out a large frame; what is in the buffer goes to its place, the rest will be received there."""
         self._start += header.size
         body = bytearray(header.body_length)
-        if self.caps.ranges == "handover" and self._end - self._start == header.body_length:
+        is_last = self._end - self._start == header.body_length
+        if is_last and self.caps.ranges == "handover" and header.payload_length >= LARGE_PAYLOAD:
             body[:] = self._buffer[self._start : self._end]
             self._start = self._end
-            return _Partial(header, body, _NO_PAYLOAD, [], header.payload_length >= LARGE_PAYLOAD)
+            return _Partial(header, body, _NO_PAYLOAD, [], may_be_handed_over=True)
         payload = POOL.take(header.payload_length)
         missing = []
         for target in (memoryview(body), payload.view()):

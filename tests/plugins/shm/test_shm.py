@@ -15,9 +15,10 @@ import trio
 
 from insync.plugins.shm import ShmTransport, _files, _shm
 from insync.plugins.shm._chunks import GREETING, MAGIC, PLACE, PREFIX, Chunk
-from insync.transport import URL, LinkBroken, ProtocolError, RangeTruncated
+from insync.transport import URL, ByteStream, LinkBroken, ProtocolError, RangeTruncated
 from insync.transport._kit import FileSlice, message
 from insync.transport.ranges import after
+from insync.transport.stream import StreamLink
 
 CONTENT = random.Random(5).randbytes(2 << 20)
 
@@ -115,6 +116,41 @@ async def test_bytes_among_ranges_arrive_in_their_places(log_file):
         payload = await pass_on(one, other, b"<", part, b"-", FileSlice(log_file.fileno(), 3, 0), part, b">")
         body = CONTENT[10:200_010]
         assert payload.source == "pooled" and payload.view() == b"<" + body + b"-" + body + b">"
+
+
+class Pieces(ByteStream):
+    """Gives out just these, one after the other."""
+
+    caps = ShmTransport.caps
+    local = remote = URL("shm", "@pieces")
+
+    def __init__(self, *pieces):
+        self._pieces = [memoryview(piece) for piece in pieces]
+
+    async def receive_into(self, buffer, at_least=1):
+        await trio.lowlevel.checkpoint()
+        piece = self._pieces.pop(0)
+        count = min(len(piece), len(buffer))
+        buffer[:count] = piece[:count]
+        if count < len(piece):
+            self._pieces.insert(0, piece[count:])
+        return count
+
+    async def send(self, parts): ...
+
+    async def aclose(self): ...
+
+    def abort(self): ...
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, (64 << 10) - 1, 64 << 10])
+async def test_a_body_that_fills_the_buffer_is_followed_by_its_payload(size):
+    """Where everything received is used up before the payload, that comes as bytes."""
+    body, payload = bytes((256 << 10) - 48), CONTENT[:size]
+    link = StreamLink(Pieces(message(body, [payload]), *([payload] if size else []), message(b"next")))
+    frame, after_it = [*await link.recv_many(), *await link.recv_many()]
+    assert frame.body == body and frame.payload.view() == payload
+    assert after_it.body == b"next"
 
 
 async def test_more_ranges_than_one_chunk_has(log_file):
