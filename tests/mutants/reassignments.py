@@ -35,22 +35,22 @@ def _(patch: Patch) -> None:
     patch.setattr(controller, "decide", decide)
 
 
-@mutant("K40", "elect the first of the last known eligible ones, not the most complete")
+@mutant("K60", "elect the first of the last known eligible ones, not the most complete")
 def _(patch: Patch) -> None:
     patch.setattr(Situation, "most_complete", lambda self, nodes: next(iter(nodes)))
 
 
-@mutant("K41", "compare logs by their length alone")
+@mutant("K61", "compare logs by their length alone")
 def _(patch: Patch) -> None:
     patch.setattr(elections.LogInfo, "completeness", property(lambda self: (0, self.log_end_offset)))
 
 
-@mutant("K42", "tell the epoch that was entered for that of the last record")
+@mutant("K62", "tell the epoch that was entered for that of the last record")
 def _(patch: Patch) -> None:
     patch.setattr(LogState, "last_epoch", property(lambda self: self.epochs.latest))
 
 
-@mutant("K43", "believe what was told of a log in an earlier epoch, or by an earlier process")
+@mutant("K63", "believe what was told of a log in an earlier epoch, or by an earlier process")
 def _(patch: Patch) -> None:
     right = Controller._situation
 
@@ -90,12 +90,12 @@ def _finish(patch: Patch, may_finish: Any) -> None:
     patch.setattr(transitions, "finish_reassignment", finish)
 
 
-@mutant("K44", "finish a reassignment when one of the new replicas is in sync (KIP-455)")
+@mutant("K64", "finish a reassignment when one of the new replicas is in sync (KIP-455)")
 def _(patch: Patch) -> None:
     _finish(patch, lambda record, in_sync: any(node in record.adding for node in in_sync))
 
 
-@mutant("K45", "cancel a reassignment though too few of the old replicas are in sync")
+@mutant("K65", "cancel a reassignment though too few of the old replicas are in sync")
 def _(patch: Patch) -> None:
     def may_finish(record: PartitionRecord, in_sync: Sequence[int]) -> bool:
         return not any(node in record.adding for node in record.target)
@@ -103,7 +103,7 @@ def _(patch: Patch) -> None:
     _finish(patch, may_finish)
 
 
-@mutant("K46", "take replicas away when a reassignment begins")
+@mutant("K66", "take replicas away when a reassignment begins")
 def _(patch: Patch) -> None:
     right = transitions.reassign
 
@@ -117,7 +117,7 @@ def _(patch: Patch) -> None:
     patch.setattr(transitions, "reassign", reassign)
 
 
-@mutant("K47", "never finish a reassignment that a predecessor began")
+@mutant("K67", "never finish a reassignment that a predecessor began")
 def _(patch: Patch) -> None:
     right = Controller._next_record
 
@@ -130,7 +130,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Controller, "_next_record", next_record)
 
 
-@mutant("K48", "never meet the replicas that a reassignment adds")
+@mutant("K68", "never meet the replicas that a reassignment adds")
 def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "_meet_new_replicas", lambda self: None)
 
@@ -149,7 +149,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Replica, "_on_record", on_record)
 
 
-@mutant("K49", "keep the log of a partition that was moved away")
+@mutant("K69", "keep the log of a partition that was moved away")
 def _(patch: Patch) -> None:
     right = Replica._enter_waiting_epoch
 
@@ -160,7 +160,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Replica, "_enter_waiting_epoch", enter)
 
 
-@mutant("K50", "give leadership to the preferred replica though it is not in sync")
+@mutant("K70", "give leadership to the preferred replica though it is not in sync")
 def _(patch: Patch) -> None:
     right = transitions.prefer
 
@@ -173,7 +173,7 @@ def _(patch: Patch) -> None:
     patch.setattr(transitions, "prefer", prefer)
 
 
-@mutant("K51", "look after imbalance where the preferred replica leads, and leave the others alone")
+@mutant("K71", "look after imbalance where the preferred replica leads, and leave the others alone")
 def _(patch: Patch) -> None:
     right = rebalance.plan
 
@@ -183,7 +183,7 @@ def _(patch: Patch) -> None:
     patch.setattr(rebalance, "plan", plan)
 
 
-@mutant("K52", "lower the minimum ISR while replicas are being added")
+@mutant("K72", "lower the minimum ISR while replicas are being added")
 def _(patch: Patch) -> None:
     def min_isr(self: PartitionRecord) -> int:
         return 1 if self.adding else min(self.min_insync_replicas, len(self.replicas))
