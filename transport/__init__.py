@@ -39,7 +39,7 @@ from .ranges import pieces
 from .registry import register, schemes
 from .requests import Authorise, Identity, PeerIdentity, Request, RequestHandle, Response
 from .security import Security, TlsFiles
-from .server import Serving, serve
+from .server import Serving, ServingGroup, serve
 from .stream import ByteListener, ByteStream, StreamTransport
 from .urls import URL, Endpoint
 
@@ -57,6 +57,7 @@ __all__ = [
     "Response",
     "Security",
     "Serving",
+    "ServingGroup",
     "Status",
     "TlsFiles",
     "connect",

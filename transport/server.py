@@ -34,6 +34,15 @@ class Serving:
     endpoints: list[str]
 
 
+@attrs.define(eq=False)
+class ServingGroup:
+    """Who has connected to any of several addresses of one process, each of them served by a `serve` of its own."""
+
+    newest: dict[int, int] = attrs.Factory(dict)
+    """The newest incarnation of each node."""
+    connections: set[Connection] = attrs.Factory(set)
+
+
 async def serve(
     url: str,
     handler: Handler,
@@ -45,6 +54,7 @@ async def serve(
     security: Security | None = None,
     budget: ReceiveBudget | None = None,
     authorise: Authorise | None = None,
+    group: ServingGroup | None = None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen until cancelled; the connections end with it. Start it by `nursery.start`, which returns a `Serving`.
@@ -54,6 +64,7 @@ async def serve(
     `security`: what to prove, and to ask of peers; without it only addresses of this machine are listened on.
     `budget`: for the payloads of requests; without it all connections of this event loop share one.
     `authorise`: says which peer may send which kind of request; without it every peer may send all.
+    `group`: addresses served with the same one are one server, as far as incarnations are concerned.
 
     Raises:
       InsecureAddressError: Other machines reach this address, and nobody would have to prove anything.
@@ -67,7 +78,15 @@ async def serve(
     security.check_address(transport, endpoint)
     listener = await transport.secured(security).listen(endpoint)
     server = _Server(
-        handler, identity, on_connect, on_disconnect, limits or Limits(), security.secret, budget, authorise
+        handler,
+        identity,
+        on_connect,
+        on_disconnect,
+        limits or Limits(),
+        security.secret,
+        budget,
+        authorise,
+        group or ServingGroup(),
     )
     try:
         async with trio.open_nursery() as nursery:
@@ -88,9 +107,8 @@ class _Server:
     secret: bytes | None = attrs.field(repr=False)
     budget: ReceiveBudget | None
     authorise: Authorise | None
+    group: ServingGroup
     half_open: dict[Link, trio.CancelScope] = attrs.Factory(dict)
-    newest: dict[int, int] = attrs.Factory(dict)
-    connections: set[Connection] = attrs.Factory(set)
 
     async def accept(self, listener: Listener, nursery: trio.Nursery) -> None:
         while True:
@@ -136,7 +154,7 @@ class _Server:
         return None
 
     def _judge(self, mine: Hello, theirs: Hello) -> Refusal | None:
-        newest = self.newest.get(theirs.node_id, 0)
+        newest = self.group.newest.get(theirs.node_id, 0)
         if theirs.node_id >= 0 and theirs.incarnation < newest:
             text = f"node {theirs.node_id} has incarnation {newest} by now, this is {theirs.incarnation}"
             return Refusal(Status.STALE_INCARNATION, text)
@@ -153,13 +171,13 @@ class _Server:
             authorise=self.authorise,
         )
         self._supersede(connection)
-        self.connections.add(connection)
+        self.group.connections.add(connection)
         try:
             if self.on_connect is not None:
                 self.on_connect(connection)
             await connection.run()
         finally:
-            self.connections.discard(connection)
+            self.group.connections.discard(connection)
             if self.on_disconnect is not None:
                 self.on_disconnect(connection)
 
@@ -167,12 +185,12 @@ class _Server:
         peer = newcomer.peer
         if peer.node_id < 0:
             return
-        self.newest[peer.node_id] = max(peer.incarnation, self.newest.get(peer.node_id, 0))
-        for connection in list(self.connections):
+        self.group.newest[peer.node_id] = max(peer.incarnation, self.group.newest.get(peer.node_id, 0))
+        for connection in list(self.group.connections):
             other = connection.peer
             same = (other.node_id, other.lane) == (peer.node_id, peer.lane)
             if same and other.incarnation < peer.incarnation:
                 connection.abort(f"node {peer.node_id} was started again")
 
 
-__all__ = ["OnConnection", "Serving", "serve"]
+__all__ = ["OnConnection", "Serving", "ServingGroup", "serve"]

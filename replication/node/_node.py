@@ -12,7 +12,7 @@ from typing import Self
 import trio
 
 from ...storage import StorageError
-from ...transport import Identity, Security, TlsFiles, TransportError, serve
+from ...transport import Identity, Security, ServingGroup, TlsFiles, TransportError, serve
 from ..metadata import MetadataError, MetadataStore, open_store, serve_store
 from ..metadata.registry import REMOTE
 from ..wire import WireError
@@ -141,9 +141,10 @@ class Node:
         security = replicas.fetchers.security
         authoriser = Authoriser(settings.allow)
         handlers = Handlers(replicas, state, identity, nursery)
+        group = ServingGroup()
         for url in settings.listeners:
             try:
-                listener = await nursery.start(_serve, url, handlers, identity, security, authoriser)
+                listener = await nursery.start(_serve, url, handlers, identity, security, authoriser, group)
             except (OSError, ValueError) as error:
                 raise NodeStartError(f"node {self.node_id} cannot listen on {url}: {error}") from error
             self.endpoints += listener.endpoints
@@ -309,6 +310,7 @@ async def _serve(
     identity: Identity,
     security: Security,
     authoriser: Authoriser,
+    group: ServingGroup,
     *,
     task_status: trio.TaskStatus[object],
 ) -> None:
@@ -318,6 +320,7 @@ async def _serve(
         identity=identity,
         security=security,
         authorise=authoriser,
+        group=group,
         on_disconnect=handlers.disconnected,
         task_status=task_status,
     )

@@ -10,6 +10,7 @@ from insync.transport import (
     ConnectError,
     ConnectRefusedError,
     Identity,
+    ServingGroup,
     WrongPeerError,
     connect_nearest,
     is_as_near,
@@ -34,13 +35,14 @@ def near_transport():
     register("near", Near, override=True)
 
 
-async def start(nursery, url, node_id=1):
+async def start(nursery, url, node_id=1, group=None):
     def handler(request):
         request.payload.release()
         request.reply(url.encode())
 
     async def run(task_status):
-        await serve(url, handler, identity=Identity("c", node_id, 1), task_status=task_status)
+        identity = Identity("c", node_id, 1)
+        await serve(url, handler, identity=identity, group=group, task_status=task_status)
 
     await nursery.start(run)
 
@@ -118,6 +120,27 @@ async def test_nobody_is_there_only_if_all_refuse(nursery):
         await connect_nearest(
             ["mem://n/a", "near://n/a"], identity=Identity(), expect_node=1, nursery=nursery
         )
+
+
+async def test_a_newer_incarnation_replaces_the_older_one_at_all_addresses(nursery):
+    """A process that was replaced is out, whichever way it or its successor has come."""
+    group = ServingGroup()
+
+    async def join(url, incarnation, lane="data"):
+        identity = Identity("c", 5, incarnation)
+        return await connect_nearest([url], identity=identity, nursery=nursery, lane=lane)
+
+    await start(nursery, "mem://n/a", group=group)
+    await start(nursery, "near://n/a", group=group)
+    old, control = await join("mem://n/a", 1), await join("mem://n/a", 1, "control")
+    assert await asked(old) == await asked(control) == "mem://n/a"
+    await join("near://n/a", 2)
+    with trio.fail_after(2):
+        await old.closed.wait()
+    assert not control.closed.is_set()
+    for url in ("mem://n/a", "near://n/a"):
+        with pytest.raises(WrongPeerError, match="incarnation"):
+            await join(url, 1)
 
 
 async def test_peers_are_reached_by_their_nearest_address(nursery):
