@@ -143,7 +143,7 @@ int isr_log_find_timestamp(int fd, int64_t *position, int64_t end, int64_t times
     while (next < end && reason == ISR_OK) {
         size_t count = isr_batch_scan_file(fd, next, end, infos, capacity, &next, &reason);
         for (size_t i = 0; i < count; i++) {
-            if (infos[i].max_timestamp >= timestamp &&
+            if (infos[i].record_count > 0 && infos[i].max_timestamp >= timestamp &&
                 infos[i].base_offset + infos[i].last_offset_delta >= min_offset) {
                 *position = infos[i].position;
                 *size = infos[i].size_bytes;
@@ -267,7 +267,8 @@ static int take(isr_log_state *state, const isr_batch_info *info, int64_t interv
         return ISR_WRONG_EPOCH;
     }
     int64_t last_offset = info->base_offset + info->last_offset_delta;
-    if (info->max_timestamp > state->max_timestamp) {
+    /* What is found by time is records; compaction leaves batches without. */
+    if (info->record_count > 0 && info->max_timestamp > state->max_timestamp) {
         state->max_timestamp = info->max_timestamp;
         state->max_timestamp_offset = last_offset;
     }

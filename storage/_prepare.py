@@ -83,9 +83,11 @@ def prepare(
             if skipped:
                 offset, gap = info.base_offset, True
             following = offset + info.last_offset_delta + 1
-            batches.append(Placed(offset, following - 1, info.size_bytes, info.max_timestamp))
-            if info.max_timestamp > newest:
-                newest = info.max_timestamp
+            # What is found by time is records; compaction leaves batches without.
+            timestamp = info.max_timestamp if info.record_count else -1
+            batches.append(Placed(offset, following - 1, info.size_bytes, timestamp))
+            if timestamp > newest:
+                newest = timestamp
             size += info.size_bytes
             offset = following
         if size != len(chunk.data):

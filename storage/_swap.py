@@ -54,7 +54,7 @@ class CleanedSegment:
         path = self._path(LOG_SUFFIX, CLEANED_SUFFIX)
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            for piece in pieces:
+            for piece in filter(len, pieces):
                 write_all(fd, [piece], self.size)
                 self.size += len(piece)
             found = self._check(fd, end_offset, interval)
@@ -89,7 +89,8 @@ class CleanedSegment:
         path = self._path(suffix, CLEANED_SUFFIX)
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            write_all(fd, [content], 0)
+            if content:
+                write_all(fd, [content], 0)
             os.fsync(fd)
         finally:
             os.close(fd)

@@ -240,7 +240,7 @@ def scan_log(data: bytes, *, interval: int, offset: int, gaps: bool) -> Log:
             reason = WRONG_EPOCH
             break
         last = batch.next_offset - 1
-        if batch.max_timestamp > largest[0]:
+        if batch.record_count and batch.max_timestamp > largest[0]:
             largest = (batch.max_timestamp, last)
         if since > interval:
             since = 0

@@ -35,7 +35,7 @@ static void headers(const fuzz_input *in)
     size_t stop = 0, late = 0;
     while (stop < count && here[stop].base_offset + here[stop].last_offset_delta < in->first)
         stop++;
-    while (late < count && !(here[late].max_timestamp >= in->second &&
+    while (late < count && !(here[late].record_count > 0 && here[late].max_timestamp >= in->second &&
                              here[late].base_offset + here[late].last_offset_delta >= in->first))
         late++;
     why = isr_batch_walk_file(fd, 0, (int64_t)in->len, in->first, &position, &offset);
