@@ -17,7 +17,8 @@ from .kafka import HERE, Java
 pytestmark = pytest.mark.interop
 
 FAULT = re.compile(
-    r"mismatch|out of order|isvalid: false|valid: false|corrupt|exception|not a |could not|error|fail|indexed offset",
+    r"mismatch|out of order|isvalid: false|valid: false|corrupt|exception|not a |could not|error|fail"
+    r"|indexed offset",
     re.IGNORECASE,
 )
 SETTINGS = LogSettings(
