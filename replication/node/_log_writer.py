@@ -10,12 +10,16 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 
 import attrs
 import trio
 
 from ...storage import Chunk, Log, StorageError
+
+TOGETHER = 8
+"""How many logs wait for the device at a time."""
 
 Completion = Callable[[], None]
 
@@ -36,12 +40,18 @@ class AppendWork:
 
 @attrs.frozen(slots=True)
 class CallWork:
-    """Run `function` in the thread; then call `done(result)` on the event loop."""
+    """Run `function` in the thread; then call `done(result)` on the event loop.
+
+    `waits`: it mostly waits for the device, and touches nothing but its own log's files. Such work of several logs
+    waits together: after a failover each partition that is led anew stores its epoch, and the device brings many
+    small files home in hardly more time than one.
+    """
 
     lane: Lane
     function: Callable[[], object]
     done: Callable[[object], None]
     dropped: Completion = _nothing
+    waits: bool = False
 
 
 Work = AppendWork | CallWork
@@ -144,15 +154,61 @@ class LogWriter:
         """Appends that follow one another in one log go to disk in one gathered write."""
         told: list[Told] = []
         runs: dict[Lane, list[AppendWork]] = {}
+        waiting: dict[Lane, CallWork] = {}
         for work in batch:
             if isinstance(work, AppendWork):
                 runs.setdefault(work.lane, []).append(work)
+                continue
+            if not work.waits or work.lane in waiting:
+                self._wait_together(waiting, told)
+            self._append_run(work.lane, runs.pop(work.lane, []), told)
+            if work.waits:
+                waiting[work.lane] = work
             else:
-                self._append_run(work.lane, runs.pop(work.lane, []), told)
                 self._call(work, told)
+        self._wait_together(waiting, told)
         for lane, run in runs.items():
             self._append_run(lane, run, told)
         return told
+
+    def _wait_together(self, waiting: dict[Lane, CallWork], told: list[Told]) -> None:
+        """Do one piece of work for each of these logs, several at a time; nothing else is done meanwhile."""
+        works = list(waiting.values())
+        waiting.clear()
+        if len(works) < 2:
+            for work in works:
+                self._call(work, told)
+            return
+        left = deque(works)
+        notes: dict[Lane, list[Told]] = {work.lane: [] for work in works}
+        unexpected: list[Exception] = []
+
+        def work_off() -> None:
+            with suppress(IndexError):
+                while True:
+                    work = left.popleft()
+                    try:
+                        self._do(work, notes[work.lane])
+                    except Exception as error:  # noqa: BLE001 - told to the writer's own thread, below
+                        unexpected.append(error)
+
+        helpers = [
+            threading.Thread(target=work_off, name=f"{self._thread.name}-{number}", daemon=True)
+            for number in range(min(TOGETHER, len(works)) - 1)
+        ]
+        self._begin()
+        try:
+            for helper in helpers:
+                helper.start()
+            work_off()
+            for helper in helpers:
+                helper.join()
+        finally:
+            self.under_way = 0
+        if unexpected:
+            raise unexpected[0]
+        for note in notes.values():
+            told += note
 
     def _append_run(self, lane: Lane, run: list[AppendWork], told: list[Told]) -> None:
         if not run:
@@ -173,10 +229,16 @@ class LogWriter:
             self.under_way = 0
 
     def _call(self, work: CallWork, told: list[Told]) -> None:
+        self._begin()
+        try:
+            self._do(work, told)
+        finally:
+            self.under_way = 0
+
+    def _do(self, work: CallWork, told: list[Told]) -> None:
         if work.lane.broken:
             told.append(Told(work.lane, work.dropped, work.dropped))
             return
-        self._begin()
         try:
             result = work.function()
         except StorageError as error:
@@ -184,8 +246,6 @@ class LogWriter:
             self._fail(work.lane, error, told)
         else:
             told.append(Told(work.lane, partial(work.done, result), work.dropped))
-        finally:
-            self.under_way = 0
 
     def _begin(self) -> None:
         self._count += 1

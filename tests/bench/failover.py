@@ -103,7 +103,9 @@ def run(*, smoke: bool) -> Sequence[Result]:
     return [
         at_most("last partition writable again, median", statistics.median(last), "s", 1.0),
         at_most("last partition writable again, worst", max(last), "s", 3.0),
-        Result(name="half of the partitions again, median", value=round(statistics.median(middle), 3), unit="s"),
+        Result(
+            name="half of the partitions again, median", value=round(statistics.median(middle), 3), unit="s"
+        ),
         Result(name="all partitions without a failure", value=round(statistics.median(quiet), 3), unit="s"),
         Result(name="leaderships lost at once", value=statistics.median(lost), unit="partitions"),
     ]

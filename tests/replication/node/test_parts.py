@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from insync.replication.node._found import Found
 from insync.replication.node._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node._replicas import Replicas
 from insync.replication.node._timers import Timers
-from insync.storage import LogDirectory
+from insync.storage import LogDirectory, StorageFullError
 from insync.transport import ConnectRefusedError, Response
 
 PARTITION = PartitionId("t", 0)
@@ -261,3 +262,61 @@ async def test_an_error_nobody_thought_of_ends_the_flusher_and_is_told(
             await node.failed.wait()
             await home.flusher.stop()
     assert "KeyError('flush')" in str(node.failure)
+
+
+async def test_work_that_waits_for_the_device_waits_together_and_in_order_within_a_log() -> None:
+    done: list[tuple[int, int]] = []
+    failed: list[object] = []
+    together = threading.Barrier(3)
+    hold = threading.Event()
+    finished = trio.Event()
+    writer = LogWriter("test", lambda: None, failed.append)
+    writer.start()
+    lanes = [Lane(failed=failed.append) for _ in range(3)]
+
+    def work(lane: int, number: int, *, waits: bool) -> CallWork:
+        def function() -> None:
+            if waits:
+                together.wait(5)
+            if lane == 1 and number == 2:
+                raise StorageFullError("no space")
+
+        return CallWork(
+            lanes[lane], function, lambda _: done.append((lane, number)), waits=waits, dropped=lambda: None
+        )
+
+    writer.submit(CallWork(Lane(failed=failed.append), lambda: hold.wait(5), lambda _: None))
+    for number, waits in ((0, True), (1, False), (2, True), (3, False)):
+        for lane in range(3):
+            writer.submit(work(lane, number, waits=waits))
+    writer.submit(CallWork(Lane(failed=failed.append), lambda: None, lambda _: finished.set()))
+    hold.set()
+    with trio.fail_after(10):
+        await finished.wait()
+        await writer.stop()
+    assert [str(error) for error in failed] == ["no space"]
+    assert [number for lane, number in done if lane == 0] == [0, 1, 2, 3]
+    assert [number for lane, number in done if lane == 1] == [0, 1]
+    assert writer.under_way == 0
+
+
+async def test_an_error_nobody_thought_of_among_those_that_wait_ends_the_writer() -> None:
+    died: list[Exception] = []
+    hold, reported = threading.Event(), trio.Event()
+
+    def died_of(error: Exception) -> None:
+        died.append(error)
+        reported.set()
+
+    writer = LogWriter("test", lambda: None, died_of)
+    writer.start()
+    writer.submit(CallWork(Lane(failed=lambda _: None), lambda: hold.wait(5), lambda _: None))
+    for number in range(4):
+        writer.submit(
+            CallWork(Lane(failed=lambda _: None), partial(pow, 1, -1, number), lambda _: None, waits=True)
+        )
+    hold.set()
+    with trio.fail_after(10):
+        await reported.wait()
+        await writer.stop()
+    assert isinstance(died[0], ValueError)
