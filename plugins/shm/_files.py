@@ -7,6 +7,7 @@ import os
 import resource
 import stat
 from collections import OrderedDict
+from collections.abc import Sequence, Set
 from typing import ClassVar
 
 import attrs
@@ -105,22 +106,27 @@ class HandedFiles:
         """The peer did not get it."""
         self._by_inode = OrderedDict((k, one) for k, one in self._by_inode.items() if one is not handed)
 
-    def outdated(self, needed: set[int]) -> list[int]:
-        """Forget the files that were deleted, and the oldest ones that are too many to add another; their numbers.
+    def drop_deleted(self, needed: Set[int] = frozenset()) -> list[int]:
+        """Forget the files that were deleted, but for the numbers in `needed`; gives the numbers that are gone."""
+        return self._drop(
+            [
+                key
+                for key, one in self._by_inode.items()
+                if one.number not in needed and os.fstat(one.file.fileno()).st_nlink == 0
+            ]
+        )
 
-        Files of the numbers in `needed` stay.
-        """
-        gone = [
-            key
-            for key, one in self._by_inode.items()
-            if one.number not in needed and os.fstat(one.file.fileno()).st_nlink == 0
-        ]
-        excess = len(self._by_inode) - len(gone) - (self._capacity - 1)
-        for key, one in self._by_inode.items():
-            if excess > 0 and one.number not in needed and key not in gone:
-                gone.append(key)
-                excess -= 1
-        return [self._by_inode.pop(key).number for key in gone]
+    def make_room(self, needed: Set[int]) -> list[int]:
+        """Forget the least recently used files that are too many to add another, but for those that are needed."""
+        excess = len(self._by_inode) - self._capacity + 1
+        idle = [key for key, one in self._by_inode.items() if one.number not in needed]
+        return self._drop(idle[: max(0, excess)])
+
+    def _drop(self, keys: Sequence[tuple[int, int]]) -> list[int]:
+        return [self._by_inode.pop(key).number for key in keys]
+
+    def __len__(self) -> int:
+        return len(self._by_inode)
 
     @property
     def is_full(self) -> bool:

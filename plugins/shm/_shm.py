@@ -49,6 +49,7 @@ _MOST_PENDING = 64
 """Descriptors that have come before the chunks that name them."""
 _DESCRIPTOR_SIZE = array.array("i").itemsize
 _SPACE = socket.CMSG_SPACE(8 * _DESCRIPTOR_SIZE)
+_SWEEP_PAUSE = 10.0
 _NO_DESCRIPTORS_FOR = 60.0
 """Seconds for which new links of a process that has run out of descriptors ask to be sent bytes instead."""
 
@@ -83,6 +84,8 @@ class ShmStream(UnixStream):
     def __init__(self, sock: socket.socket, local: Endpoint, remote: Endpoint) -> None:
         super().__init__(sock, CAPS, local, remote)
         self._has_greeted = False
+        self._has_complained = False
+        self._next_sweep = 0.0
         self._handed = HandedFiles(0)
         self._taken = TakenFiles(0)
         self._unsent = b""
@@ -110,6 +113,7 @@ class ShmStream(UnixStream):
                 f"{self.remote} is no peer of shm:// version {VERSION}", peer=str(self.remote)
             )
         self._handed, self._taken = HandedFiles(min(capacity, most_files())), TakenFiles(holds)
+        self._next_sweep = trio.current_time() + _SWEEP_PAUSE
 
     # Sending.
 
@@ -121,6 +125,9 @@ class ShmStream(UnixStream):
             unsent, parts = self._unsent, after(parts, self._covered)
             self._unsent, self._covered = b"", 0
             await super().send([unsent])
+        if self._sweeps():
+            self._next_sweep = trio.current_time() + _SWEEP_PAUSE
+            await self._drop(self._handed.drop_deleted())
         ranges = [part for part in parts if is_range(part) and part.length]
         numbers: list[int | None] = []
         if ranges and sum(part.length for part in ranges) >= HAND_OVER_FROM:
@@ -129,7 +136,7 @@ class ShmStream(UnixStream):
         await super().send(list(self._chunks(parts, numbers)))
 
     def send_now(self, parts: Sequence[Part]) -> int:
-        if not self._has_greeted:
+        if not self._has_greeted or self._sweeps():
             return 0
         numbers = self._known_files(parts)
         if numbers is None:
@@ -143,6 +150,10 @@ class ShmStream(UnixStream):
             # Chunks once begun go out as they are, when the parts that are in them come again by `send`.
             self._unsent, self._covered = wire[count:], total
         return 0
+
+    def _sweeps(self) -> bool:
+        """Whether it is time to let go of deleted files, which take space as long as somebody has them open."""
+        return len(self._handed) > 0 and trio.current_time() >= self._next_sweep
 
     def _known_files(self, parts: Sequence[Part]) -> list[int | None] | None:
         """The numbers of all ranges' files, if the peer has them all; None if this needs more than a look."""
@@ -182,19 +193,24 @@ class ShmStream(UnixStream):
         return numbers
 
     async def _introduce(self, key: tuple[int, int], part: FileRange, needed: set[int]) -> Handed | None:
-        for number in self._handed.outdated(needed):
-            await super().send([PREFIX.pack(Chunk.DROP, number, 0)])
+        await self._drop([*self._handed.drop_deleted(needed), *self._handed.make_room(needed)])
         if self._handed.is_full:
             return None
         try:
             handed = self._handed.add(key, part)
         except OSError as error:
-            log.warning("%s: files are sent, not handed over: %s", self.remote, error.strerror)
+            if not self._has_complained:
+                log.warning("%s: files are sent, not handed over: %s", self.remote, error.strerror)
+            self._has_complained = True
             return None
         if await self._send_file(handed):
             return handed
         self._handed.forget(handed)
         return None
+
+    async def _drop(self, numbers: Sequence[int]) -> None:
+        if numbers:
+            await super().send([b"".join(PREFIX.pack(Chunk.DROP, number, 0) for number in numbers)])
 
     async def _send_file(self, handed: Handed) -> bool:
         """Send a descriptor; False if the system has too many on their way already."""

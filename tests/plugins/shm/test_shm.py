@@ -218,6 +218,22 @@ async def test_a_few_files_are_open_at_a_time(tmp_path, monkeypatch):
     assert descriptors() <= before - 2
 
 
+async def test_deleted_files_are_let_go_of_after_a_while(log_file, tmp_path, autojump_clock):
+    """Also when no other file is handed over: an idle follower must not keep a deleted segment's space."""
+    async with two_links() as (one, other):
+        before = descriptors()
+        (await pass_on(one, other, FileSlice(log_file.fileno(), 0, 1 << 20))).release()
+        os.unlink(tmp_path / "log")
+        await other_side_has_read(one, other)
+        assert descriptors() - before == 2
+        await trio.sleep(_shm._SWEEP_PAUSE)
+        assert one.send_now([message(b"left to the writer")]) and one.has_rest
+        await other_side_has_read(one, other)
+        assert descriptors() == before
+        head, _ = await other.recv()
+        assert head[48:] == b"over"
+
+
 async def other_side_has_read(one, other):
     await one.send(message(b"over"), ())
     await other.recv()
