@@ -24,7 +24,10 @@ class Holder(Protocol):
     """Holds a file open, and may be asked to let it go."""
 
     def let_go(self) -> bool:
-        """Close the file unless it was used since the last time, or must stay open; whether it is closed now."""
+        """Close the file unless it was used since the last time, or must stay open for now.
+
+        Whether it need not be asked again.
+        """
 
 
 def default_limit() -> int:

@@ -137,7 +137,7 @@ class Segment:
         self.path = segment_path(folder, base_offset, LOG_SUFFIX)
         self._settings = settings
         self._file: RangeFile | None = RangeFile.open(self.path, create=True)
-        self._used = self._unsynced = False
+        self._used = self._unsynced = self._pinned = False
         self._closed = False
         OPEN_FILES.add(self)
         self.index = OffsetIndex(segment_path(folder, base_offset, INDEX_SUFFIX), base_offset)
@@ -187,6 +187,8 @@ class Segment:
 
     def let_go(self) -> bool:
         """Close the file if it is idle; see `OpenFiles`."""
+        if self._pinned:
+            return True
         if self._used or self._unsynced:
             self._used = False
             return False
@@ -195,8 +197,10 @@ class Segment:
 
     def _keep_open(self) -> None:
         """The file is about to lose its name; who reads it may read on."""
-        self._file = self.file
+        self._pinned = True
+        # Only now, when nobody is letting it go any more.
         OPEN_FILES.discard(self)
+        self._file = self.file
 
     @property
     def file_size(self) -> int:
