@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import attrs
 from cyclopts import Parameter
 
-from ..simulation import FAULTS, Replay, Result, minimise, read, replay_of, run
+from ..simulation import FAULTS, Replay, Result, minimise, read, replay_of, run, run_watched
 from .errors import UsageError
 
 SEEDS_PER_JOB = 10
@@ -155,7 +155,7 @@ def run_seeds(first: int, end: int) -> Sums:
     """The sums of the seeds from `first` to before `end`; the seconds are those of the processor."""
     sums, started = Sums(), time.process_time()
     for seed in range(first, end):
-        sums.add(run(seed))
+        sums.add(run_watched(seed))
     sums.seconds = time.process_time() - started
     return sums
 

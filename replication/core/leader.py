@@ -179,9 +179,7 @@ class LeaderRole:
         end = self._epoch_end(event)
         if isinstance(end, ErrorCode):
             self._answer(event, end)
-        elif end is not None and (
-            diverges(end, event.last_fetched_epoch, event.fetch_offset) or self._deleted(event)
-        ):
+        elif end is not None and diverges(end, event.last_fetched_epoch, event.fetch_offset):
             # The follower's state stays as it is: what it has past the divergence counts for nothing (KAFKA-13141).
             self._answer(event, ErrorCode.NONE, diverging=end)
         else:
@@ -213,6 +211,8 @@ class LeaderRole:
         if event.last_fetched_epoch == NO_EPOCH:
             return None
         log = self._replica.log
+        if self._deleted(event):
+            return EpochEnd(NO_EPOCH, log.log_start_offset)
         end = log.epochs.end_offset_for(event.last_fetched_epoch, log.log_end_offset)
         return ErrorCode.OFFSET_OUT_OF_RANGE if end is None else end
 

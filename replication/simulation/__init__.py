@@ -10,7 +10,7 @@ from ..core.types import PartitionId
 from .errors import ReplayError, SimulationError, Violated, require
 from .minimise import minimise, replay_of
 from .replay import Replay, read
-from .run import Result, Run, Script, run
+from .run import Result, Run, Script, run, run_watched
 from .schedule import Fault
 from .service import (
     Client,
@@ -35,6 +35,7 @@ __all__ = [
     "Result",
     "Run",
     "run",
+    "run_watched",
     "minimise",
     "Replay",
     "replay_of",

@@ -154,6 +154,24 @@ class Consumer:
             )
 
 
+class Cleaner:
+    """Compacts one replica of a partition or another, as the maintenance of its node does."""
+
+    def __init__(self, cluster: Cluster, partition: PartitionId) -> None:
+        self._cluster = cluster
+        self._partition = partition
+
+    def turn(self) -> None:
+        cluster = self._cluster
+        if cluster.calm:
+            return
+        hosts = cluster.hosts_of(self._partition)
+        host = hosts[int(cluster.random.random() * len(hosts))]
+        if host.node.up and not host.node.paused and host.busy_since is None:
+            cluster.compact(host)
+        cluster.later((0.2 + cluster.random.random()) / cluster.settings.compactions, self.turn)
+
+
 class Deleter:
     """Has the oldest records deleted: by a request to a leader, or by the retention of one node."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -9,11 +10,27 @@ from ..core import events as ev
 from ..core.types import BatchMeta, EpochEntry, ProducerEntry, SequencedBatch
 
 
+WHOLE, EMPTY, LEFT_OUT = range(3)
+BATCHES_KEPT = 5
+"""Of each producer; they stay for its retries, though compaction may empty them."""
+KEYS = 5
+
+
 class Stored(NamedTuple):
-    """A batch with its payload."""
+    """A batch with its payload.
+
+    Compaction leaves it `EMPTY` (its records are gone, the batch stays) or leaves it out altogether: then no
+    replica ever sees it, and it stands here for the oracle alone.
+    """
 
     meta: BatchMeta
     payload: str
+    state: int = WHOLE
+
+
+def key_of(payload: str) -> int:
+    """What records are about: later ones of the same key take their place."""
+    return sum(payload.encode()) % KEYS
 
 
 GONE = (-1, "")
@@ -33,6 +50,8 @@ class Disk:
         """The base offset of a batch that a power failure left half written."""
         self.flat: list[tuple[int, str]] = []
         """(epoch, payload) of each offset from 0 on; those of deleted batches are `GONE`."""
+        self.cleaned = False
+        """Whether compaction has taken anything out of it."""
         self.before: BatchMeta | None = None
         """The batch that stood just before the first one, if it is known."""
         self.forgot = False
@@ -47,15 +66,20 @@ class Disk:
         return len(self.flat)
 
     def append(self, batches: Iterable[Stored]) -> None:
+        end = self.end
         for batch in batches:
             meta = batch.meta
             if meta.base_offset < self.end:
                 # The log start lies inside the first batch that there is.
                 assert not self.batches and self.start == self.end < meta.next_offset
                 del self.flat[meta.base_offset :]
-            self.assign(meta.leader_epoch, max(meta.base_offset, self.start))
+            if batch.state != LEFT_OUT:
+                # What compaction took away before it counts to its epoch.
+                self.assign(meta.leader_epoch, max(min(meta.base_offset, end), self.start))
+                end = meta.next_offset
             self.batches.append(batch)
             self.flat += [(meta.leader_epoch, batch.payload)] * meta.offset_count
+            self.cleaned |= batch.state != WHOLE
 
     def assign(self, epoch: int, start: int) -> None:
         start = max(start, self.start)  # retention may have gone past it since it was asked for
@@ -65,6 +89,9 @@ class Disk:
         self.epochs = [*kept, EpochEntry(epoch, start)]
 
     def truncate(self, offset: int) -> None:
+        if offset < self.start and not any(batch.meta.base_offset < offset for batch in self.batches[:1]):
+            self.restart(offset)
+            return
         end = min(offset, self.end)
         while self.batches and self.batches[-1].meta.next_offset > offset:
             end = self.batches.pop().meta.base_offset
@@ -81,6 +108,7 @@ class Disk:
         self.start = self.high_watermark = self.flushed = self.agreed = offset
         self.torn, self.before, self._gone = None, None, []
         self.forgot = offset > 0
+        self.cleaned = False
 
     def advance_start(self, offset: int) -> None:
         """Give up what lies below `offset`; whole batches below it are deleted."""
@@ -136,11 +164,58 @@ class Disk:
         first = len(batches)
         while first and batches[first - 1].meta.next_offset > start:
             first -= 1
-        return tuple(b for b in batches[first : first + count] if b.meta.next_offset <= limit)
+        found = [b for b in batches[first : first + count] if b.meta.next_offset <= limit]
+        if self.cleaned:
+            while found and found[-1].state == LEFT_OUT:
+                found.pop()
+            if not found:
+                return self._past_a_gap(first, limit)
+        return tuple(found)
+
+    def _past_a_gap(self, first: int, limit: int) -> tuple[Stored, ...]:
+        """The first batch that there is, behind all those that are left out."""
+        found: list[Stored] = []
+        for batch in self.batches[first:]:
+            if batch.meta.next_offset > limit:
+                return ()
+            found.append(batch)
+            if batch.state != LEFT_OUT:
+                return tuple(found)
+        return ()
+
+    def clean(self, bound: int) -> list[Stored]:
+        """Compact what lies below `bound`: of each key the last stays. Those that were emptied."""
+        below = [index for index, batch in enumerate(self.batches) if batch.meta.next_offset <= bound]
+        last = {key_of(self.batches[index].payload): index for index in below}
+        kept = self._last_of_producers(len(below))
+        emptied: list[Stored] = []
+        for index in below:
+            batch = self.batches[index]
+            if batch.state == LEFT_OUT or last[key_of(batch.payload)] == index:
+                continue
+            if batch.state == WHOLE:
+                emptied.append(batch)
+            state = EMPTY if index in kept else LEFT_OUT
+            self.batches[index] = batch._replace(state=state)
+            self.cleaned = True
+        return emptied
+
+    def _last_of_producers(self, count: int) -> set[int]:
+        """Among the first `count` batches: later ones may yet be cut."""
+        counts: Counter[tuple[int, int]] = Counter()
+        kept: set[int] = set()
+        for index in range(count - 1, -1, -1):
+            meta = self.batches[index].meta
+            if meta.producer_id >= 0:
+                producer = meta.producer_id, meta.producer_epoch
+                counts[producer] += 1
+                if counts[producer] <= BATCHES_KEPT:
+                    kept.add(index)
+        return kept
 
     def producers(self) -> tuple[ProducerEntry, ...]:
         kept: dict[int, ProducerEntry] = {}
-        for meta in (*self._gone, *(batch.meta for batch in self.batches)):
+        for meta in (*self._gone, *(batch.meta for batch in self.batches if batch.state != LEFT_OUT)):
             if meta.producer_id >= 0:
                 entry = kept.get(meta.producer_id)
                 earlier = entry.batches if entry and entry.producer_epoch == meta.producer_epoch else ()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from ..core.types import BatchMeta
-from .disk import Disk, Stored
+from .disk import Disk, Stored, key_of
 from .errors import require
 from .node import Host
 
@@ -30,8 +29,10 @@ class PartitionFacts:
     written: set[str] = attrs.Factory(set)
     sequences: dict[tuple[int, int], int] = attrs.Factory(dict)
     latest: int = 0
-    begins: int = 0
-    """The greatest log start: a replica may still hold what others deleted, and other than it was there."""
+    acknowledged: int = 0
+    """The greatest end of what was promised to anybody."""
+    last_of_key: dict[int, int] = attrs.Factory(dict)
+    """Base offset of the last committed batch of each key."""
     deleted: int = 0
     """Up to here somebody has been told that the records are gone."""
     forgot: bool = False
@@ -55,13 +56,12 @@ class PartitionFacts:
         Of what came before a log's first batch nobody knows anything once it is deleted there.
         """
         meta, disk = batch.meta, host.disk
-        before = disk.batches[-1].meta if disk.batches else disk.before
+        kept = None if self.unclean else disk.before
+        before = disk.batches[-1].meta if disk.batches else kept
         if before is not None and before.next_offset == meta.base_offset:
             earlier = self.lines[before.base_offset, before.leader_epoch]
         else:
             earlier = 0 if meta.base_offset == 0 else UNKNOWN_HISTORY
-        if 0 < meta.base_offset <= self.begins:
-            earlier = UNKNOWN_HISTORY
         content = earlier, meta.offset_count, batch.payload
         number = self._numbers.setdefault(content, len(self._numbers) + 1)
         key = meta.base_offset, meta.leader_epoch
@@ -83,7 +83,8 @@ class PartitionFacts:
         )
         self.committed += host.disk.flat[known:high_watermark]
         host.disk.agreed = high_watermark
-        for meta in _between(host.disk, known, high_watermark):
+        for meta, payload, _ in _between(host.disk, known, high_watermark):
+            self.last_of_key[key_of(payload)] = meta.base_offset
             if meta.producer_id >= 0:
                 producer = meta.producer_id, meta.producer_epoch
                 expected = self.sequences.get(producer, 0)
@@ -97,11 +98,11 @@ class PartitionFacts:
                 self.sequences[producer] = expected + meta.offset_count
 
 
-def _between(disk: Disk, start: int, end: int) -> list[BatchMeta]:
-    found: list[BatchMeta] = []
+def _between(disk: Disk, start: int, end: int) -> list[Stored]:
+    found: list[Stored] = []
     for batch in reversed(disk.batches):
         if batch.meta.base_offset < start:
             break
         if batch.meta.next_offset <= end:
-            found.append(batch.meta)
+            found.append(batch)
     return found[::-1]

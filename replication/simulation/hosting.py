@@ -13,7 +13,7 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core.errors import ErrorCode
 from ..core.types import CONSUMER, PartitionId
-from .disk import Stored
+from .disk import LEFT_OUT, WHOLE, Stored
 from .errors import require
 from .node import Host, LogJob, Node, ParkedFetch
 from .traps import JOIN, Traps
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 FETCH_WAIT = 0.5
 FETCH_TIMEOUT = 1.5
+ACTIVE = 3
+"""How many of the last batches stand in the active segment, which is never compacted."""
 
 
 class Hosting(World, ABC):
@@ -161,6 +163,21 @@ class Hosting(World, ABC):
 
         self.on(host.node, 0.02 * self.random.random(), told)
 
+    def compact(self, host: Host) -> None:
+        """Compact a log up to the bound that a node gives: its high watermark, and never the last batches."""
+        disk, replica = host.disk, host.replica
+        if replica is None or len(disk.batches) <= ACTIVE:
+            return
+        bound = min(self.cleaning_bound(host), disk.flushed, disk.batches[-ACTIVE].meta.base_offset)
+        emptied = disk.clean(bound)
+        self.oracle.cleaned(host, emptied)
+
+    @staticmethod
+    def cleaning_bound(host: Host) -> int:
+        """What is not committed may yet be cut, and then what it replaced would be missing."""
+        assert host.replica is not None
+        return host.replica.log.high_watermark
+
     def _fail_log(self, host: Host, seconds: float) -> None:
         """The disk refuses a write; the log is closed, and opened again after a while."""
         host.jobs.clear()
@@ -260,7 +277,7 @@ class Hosting(World, ABC):
                 event.fetch_offset, effect.limit_offset, 1 + int(self.random.random() * 4)
             )
         if event.replica_id == CONSUMER:
-            self.oracle.read(host, event.fetch_offset, batches)
+            self.oracle.read(host, event.fetch_offset, [b for b in batches if b.state == WHOLE])
         parked.reply(
             ev.Fetched(
                 fetch_offset=event.fetch_offset,
@@ -271,8 +288,9 @@ class Hosting(World, ABC):
                 log_start_offset=effect.log_start_offset,
                 log_end_offset=effect.log_end_offset,
                 diverging=effect.diverging,
-                batches=tuple([batch.meta for batch in batches]),
+                batches=tuple([batch.meta for batch in batches if batch.state != LEFT_OUT]),
                 handle=batches,
+                may_skip=self.settings.compactions > 0,
             )
         )
 

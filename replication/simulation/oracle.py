@@ -6,7 +6,7 @@ and of nothing else; `recheck` makes all of them anew from scratch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ..core import effects as fx
@@ -15,7 +15,7 @@ from ..core.elections import LogInfo
 from ..core.records import PartitionRecord
 from ..core.types import NO_LEADER, PartitionId
 from . import chain
-from .disk import Stored
+from .disk import Stored, key_of
 from .errors import require
 from .facts import PartitionFacts
 from .node import Host
@@ -196,7 +196,9 @@ class Oracle:
         for epoch, start in disk.epochs[-2:]:
             if start < disk.end:
                 first = start <= disk.start or disk.flat[start - 1][0] < epoch
-                require(first and disk.flat[start][0] == epoch, "S14", f"{host.name}: {disk.epochs}")
+                held = disk.flat[start][0]
+                right = held == epoch or (disk.cleaned and held < epoch)
+                require(first and right, "S14", f"{host.name}: {disk.epochs}")
         if disk.end > disk.start and not any(entry.epoch == disk.flat[-1][0] for entry in disk.epochs[-2:]):
             require(False, "S14", f"{host.name}: {disk.epochs} without epoch {disk.flat[-1][0]}")
         self.quorum(host.partition)
@@ -206,7 +208,6 @@ class Oracle:
         replica, facts = host.replica, self.partitions[host.partition]
         assert replica is not None
         seen = replica.log.high_watermark
-        facts.begins = max(facts.begins, offset)
         require(offset <= seen, "S16", f"{host.name} deletes up to {offset}, its high watermark is {seen}")
         if not facts.unclean:
             held = facts.agreed(host.disk)
@@ -226,6 +227,19 @@ class Oracle:
         for member in (*versioned.record.isr, *versioned.record.elr):
             start = cluster.nodes[member].hosts[partition].disk.start
             require(start >= facts.deleted, "S16", f"node {member} begins at {start}, not {facts.deleted}")
+
+    def cleaned(self, host: Host, emptied: Sequence[Stored]) -> None:
+        """S19: nothing is compacted away but for a later batch of its key that is committed, too."""
+        facts = self.partitions[host.partition]
+        if facts.unclean:
+            return
+        for batch in emptied:
+            last = facts.last_of_key.get(key_of(batch.payload), -1)
+            require(
+                batch.meta.base_offset < last,
+                "S19",
+                f"{host.name} compacts {batch}, the last committed of its key is at {last}",
+            )
 
     def truncating(self, host: Host) -> None:
         """L6: within one leader epoch each cut drops an epoch, so there are no more cuts than epochs."""
@@ -353,6 +367,7 @@ class Oracle:
         here = facts.committed[base : base + count]
         held = len(here) == count and all(payload == sent.payload for _, payload in here)
         require(held, "S2", f"{facts.name}: {sent.payload} promised at {base}: {here}")
+        facts.acknowledged = max(facts.acknowledged, base + count)
         known = facts.promised.setdefault(sent.payload, base)
         again = known == base or facts.forgot
         require(again, "S12", f"{facts.name}: {sent.payload} promised at {known} and at {base}")
@@ -368,14 +383,14 @@ class Oracle:
         require(sent.payload not in facts.written, "S18", f"{sent.payload} is written and was refused")
         facts.refused.add(sent.payload)
 
-    def read(self, host: Host, offset: int, batches: tuple[Stored, ...]) -> None:
+    def read(self, host: Host, offset: int, batches: Sequence[Stored]) -> None:
         """S10, S11, S16: a consumer gets committed records only, always the same, and from who leads by the
         store's record none that it was told are deleted.
         """
         facts = self.partitions[host.partition]
         gone = not facts.unclean and batches and offset < facts.deleted and self._is_current(host)
         require(not gone, "S16", f"{facts.name}: read from {offset}, deleted up to {facts.deleted}")
-        for meta, payload in batches:
+        for meta, payload, _ in batches:
             right = [(meta.leader_epoch, payload)] * meta.offset_count
             there = facts.committed[meta.base_offset : meta.next_offset]
             require(
@@ -383,10 +398,14 @@ class Oracle:
             )
 
     def latest(self, host: Host, offset: int) -> None:
-        """S11: who leads by the store's record never tells of an earlier end than was told before."""
+        """S11, S20: who leads by the store's record never tells of an earlier end than was told before, nor of
+        one before what has been acknowledged to anybody.
+        """
         facts = self.partitions[host.partition]
         if self._is_current(host) and not facts.unclean:
             require(offset >= facts.latest, "S11", f"{host.name}: latest is {offset}, and was {facts.latest}")
+            done = facts.acknowledged
+            require(offset >= done, "S20", f"{host.name}: latest is {offset}, acknowledged up to {done}")
         facts.latest = max(facts.latest, offset)
 
     def _is_current(self, host: Host) -> bool:

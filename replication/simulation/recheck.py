@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..core.types import PartitionId
 from . import chain
+from .disk import LEFT_OUT, WHOLE, key_of
 from .errors import require
 from .facts import PartitionFacts
 from .node import Host
@@ -22,6 +23,8 @@ def recheck(cluster: Cluster) -> None:
         for host in hosts:
             _log_in_order(host)
             _epochs_agree(host)
+            if host.disk.cleaned and not facts.unclean:
+                _compacted_for_later(host, facts)
             _shows_committed(host, facts)
         for one, other in combinations(hosts, 2):
             _logs_match(one, other)
@@ -48,12 +51,24 @@ def _log_in_order(host: Host) -> None:
 
 
 def _epochs_agree(host: Host) -> None:
-    entries, flat = host.disk.epochs, host.disk.flat
-    for number, (epoch, start) in enumerate(entries):
-        end = entries[number + 1].start_offset if number + 1 < len(entries) else len(flat)
-        require(all(held == epoch for held, _ in flat[start:end]), "S14", f"{host.name}: {entries}")
-    known = {entry.epoch for entry in entries}
-    require({epoch for epoch, _ in flat[host.disk.start :]} <= known, "S14", f"{host.name}: {entries}")
+    """Every batch lies in its epoch, and no epoch begins within another's batch."""
+    disk = host.disk
+    entries = disk.epochs
+    for meta, _, state in disk.batches:
+        if state == LEFT_OUT:
+            continue
+        begun = [epoch for epoch, start in entries if start <= max(meta.base_offset, disk.start)]
+        right = begun and begun[-1] == meta.leader_epoch
+        later = [start for epoch, start in entries if meta.base_offset < start < meta.next_offset]
+        require(right and all(start <= disk.start for start in later), "S14", f"{host.name}: {entries}")
+
+
+def _compacted_for_later(host: Host, facts: PartitionFacts) -> None:
+    """S19: the last committed batch of a key has its records, wherever it stands."""
+    for batch in host.disk.batches:
+        last = facts.last_of_key.get(key_of(batch.payload), -1)
+        whole = batch.state == WHOLE or batch.meta.base_offset < last
+        require(whole, "S19", f"{host.name} has compacted {batch} away, the last of its key is at {last}")
 
 
 def _shows_committed(host: Host, facts: PartitionFacts) -> None:
@@ -107,7 +122,8 @@ def _promises_stand(facts: PartitionFacts) -> None:
     for offset, (_, payload) in enumerate(facts.committed):
         first.setdefault(payload, offset)
     for payload, base in facts.promised.items():
-        require(first.get(payload) == base, "S1", f"{payload} promised at {base}, is at {first.get(payload)}")
+        right = first.get(payload) == base or (facts.forgot and payload in first)
+        require(right, "S1", f"{payload} promised at {base}, is at {first.get(payload)}")
 
 
 def _sequences_stand(hosts: list[Host], facts: PartitionFacts) -> None:
@@ -118,7 +134,7 @@ def _sequences_stand(hosts: list[Host], facts: PartitionFacts) -> None:
         if host.disk.flat[start : len(facts.committed)] != facts.committed[start:]:
             continue
         found: dict[tuple[int, int], list[int]] = {}
-        for meta, _ in host.disk.batches:
+        for meta, _, _ in host.disk.batches:
             if meta.producer_id >= 0 and meta.next_offset <= len(facts.committed):
                 numbers = found.setdefault((meta.producer_id, meta.producer_epoch), [])
                 numbers += range(meta.base_sequence, meta.base_sequence + meta.offset_count)

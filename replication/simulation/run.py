@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ..core.types import NO_LEADER, PartitionId
-from .clients import Consumer, Deleter, PlainProducer, Producer
+from .clients import Cleaner, Consumer, Deleter, PlainProducer, Producer
 from .cluster import DEPARTURE, Cluster
 from .errors import Violated, require
 from .faults import Injector
@@ -20,6 +20,8 @@ from .weather import Mishap
 
 RECHECK_EVERY = 1000
 """Steps between two full rechecks of the state."""
+REPEAT_EVERY = 50
+"""Seeds of which one is run twice, to see that it is one run."""
 CLIENTS_AT = 2.0
 
 
@@ -125,6 +127,8 @@ class Run:
         cluster.later(cluster.random.random(), Consumer(cluster, partition).turn)
         if self.settings.deletes:
             cluster.later(cluster.random.random(), Deleter(cluster, partition).turn)
+        if self.settings.compactions:
+            cluster.later(cluster.random.random(), Cleaner(cluster, partition).turn)
 
     # Calm
 
@@ -270,6 +274,17 @@ def run(
     their name is that of the exception.
     """
     return outcome_of(Run(seed, settings, script, keep_trace=keep_trace, recheck_every=recheck_every))
+
+
+def run_watched(seed: int) -> Result:
+    """As `run`; every so many seeds the run is made again, and must be the same (S22)."""
+    result = run(seed)
+    if seed % REPEAT_EVERY == 0 and result.violation is None:
+        again = run(seed)
+        if again.digest != result.digest:
+            differ = Violated("S22", f"seed {seed} is {result.digest} once, and {again.digest} again")
+            return attrs.evolve(result, violation=differ)
+    return result
 
 
 def outcome_of(one: Run) -> Result:

@@ -49,7 +49,7 @@ class Settings:
     `moves`: how often leadership is moved by hand, as a planned election does; `deletes`: how often the oldest
     records of a partition are deleted; `reassignments`: how often an operator moves replicas or asks for preferred
     leaders; 0 for never. `rebalance`: after how many seconds the controller looks whether preferred replicas lead;
-    0 for never.
+    0 for never. `compactions`: how often a replica is compacted.
     """
 
     nodes: int = 3
@@ -64,6 +64,7 @@ class Settings:
     producers: int = 2
     in_flight: int = 1
     deletes: float = 0.0
+    compactions: float = 0.0
     drop: float = 0.05
     double: float = 0.05
     late: float = 0.1
@@ -113,6 +114,7 @@ class Settings:
             log_failure=dice.choice((0.0, 0.002, 0.01)),
             slow_disk=dice.choice((0.0, 0.05, 0.2)),
             deletes=dice.choice((0.0, 0.0, 0.5, 2.0)) if topics is None else 0.0,
+            compactions=dice.choice((0.0, 0.0, 0.5, 2.0)) if topics is None else 0.0,
         )
 
 

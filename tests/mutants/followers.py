@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import attrs
@@ -95,6 +96,45 @@ def _(patch: Patch) -> None:
     patch.setattr(ProducerTable, "record", lambda self, batch: None)
     patch.setattr(ProducerTable, "get", lambda self, producer: None)
     patch.setattr(ProducerTable, "__init__", lambda self, entries=(): setattr(self, "_entries", {}))
+
+
+@mutant("K18", "take no batch behind a gap that compaction has left")
+def _(patch: Patch) -> None:
+    right = FollowerRole._take
+
+    def take(self: FollowerRole, event: ev.Fetched) -> None:
+        if event.batches[0].base_offset > self._replica.log.log_end_offset:
+            self._ask(delayed=True)
+        else:
+            right(self, event)
+
+    patch.setattr(FollowerRole, "_take", take)
+
+
+@mutant("K19", "count what compaction took away to the earlier epoch")
+def _(patch: Patch) -> None:
+    right = LogState.expect
+
+    def expect(self: LogState, batches: Any, leader_epoch: int | None = None) -> None:
+        for batch in batches:
+            epoch = batch.leader_epoch if leader_epoch is None else leader_epoch
+            self.epochs.assign(epoch, max(batch.base_offset, self.log_start_offset))
+        right(self, batches, leader_epoch)
+
+    patch.setattr(LogState, "expect", expect)
+
+
+@mutant("K20", "let chance say what a follower tells of its high watermark")
+def _(patch: Patch) -> None:
+    right = FollowerRole._ask
+
+    def ask(self: FollowerRole, *, delayed: bool = False) -> None:
+        right(self, delayed=delayed)
+        sent = self._replica._effects[-1] if self._replica._effects else None
+        if isinstance(sent, fx.FetchNext) and random.random() < 0.2:  # noqa: S311
+            self._replica._effects[-1] = attrs.evolve(sent, high_watermark=-1)
+
+    patch.setattr(FollowerRole, "_ask", ask)
 
 
 @mutant("Z50", "apply any answer that begins at one's own end (KAFKA-9087)")

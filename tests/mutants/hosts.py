@@ -84,6 +84,11 @@ def _(patch: Patch) -> None:
     patch.setitem(hosting._ACTIONS, fx.ReplyFetch, reply)
 
 
+@mutant("Z47", "compact what is not committed (KAFKA-13194)")
+def _(patch: Patch) -> None:
+    patch.setattr(Cluster, "cleaning_bound", lambda self, host: host.disk.end)
+
+
 @mutant("Z54", "keep the session while the disk hangs (LavinMQ #2151)")
 def _(patch: Patch) -> None:
     patch.setattr(Cluster, "healthy", lambda self, node: True)

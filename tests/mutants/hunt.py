@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from insync.replication.cli.simulate import end_with_parent
-from insync.replication.simulation import run
+from insync.replication.simulation import run, run_watched
 
 from .catalogue import load
 
@@ -87,7 +87,7 @@ def hunt(name: str, limits: Limits) -> Found:
             break
         with pytest.MonkeyPatch.context() as patch:
             mutant.plant(patch)
-            result = run(seed)
+            result = run_watched(seed)
         events += result.events
         tried += 1
         if result.violation is None:

@@ -8,6 +8,5 @@ IMPOSSIBLE = {
     "Z24": "a proposal is made in the step that decides it, and carries the version that it was made from",
     "Z44": "an answer names its question: one of another epoch is nobody's",
     "Z46": "the core is handed one reading of one clock, and the host reads the monotonic one",
-    "Z47": "no compaction yet",
     "Z49": "a leader notes its epoch anew whenever it enters it, whatever its log has lost: what is left is Z13",
 }

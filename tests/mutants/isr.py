@@ -81,6 +81,24 @@ def _(patch: Patch) -> None:
     patch.setattr(Replica, "new_proposal_id", number)
 
 
+@mutant("Z23b", "keep what is proposed over a leader epoch")
+def _(patch: Patch) -> None:
+    kept: dict[Replica, Any] = {}
+    right = LeaderRole.enter
+
+    def enter(self: LeaderRole) -> None:
+        self.change.pending = kept.get(self.replica)
+        right(self)
+
+    def leave(self: LeaderRole, error: Any) -> None:
+        kept[self.replica] = self.change.pending
+        left(self, error)
+
+    left = LeaderRole.leave
+    patch.setattr(LeaderRole, "enter", enter)
+    patch.setattr(LeaderRole, "leave", leave)
+
+
 @mutant("K5", "drop an ISR proposal whose fate is not known")
 def _(patch: Patch) -> None:
     right = IsrChange.on_outcome

@@ -1,0 +1,1 @@
+"""Errors that a machine plants: each a single change of the core's syntax tree."""

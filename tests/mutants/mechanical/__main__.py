@@ -1,0 +1,90 @@
+"""`python -m tests.mutants.mechanical`: change the core in many small ways; does somebody notice each?"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from .explained import explained
+from .operators import Site, sites
+from .trial import CORE, Tried, attempt
+
+
+def main() -> int:
+    chosen = _arguments()
+    everything = sites(CORE)
+    if chosen.list:
+        print("\n".join(site.id for site in everything))
+        return 0
+    known = explained()
+    tried: list[Tried] = []
+    picked = _pick(everything, chosen)
+    for number, site in enumerate(picked, 1):
+        one = attempt(site, chosen.seconds)
+        tried.append(one)
+        if chosen.results:
+            with chosen.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(attrs.asdict(one)) + "\n")
+        if one.verdict == "survived" or number % 25 == 0:
+            verdict = "explained" if one.verdict == "survived" and one.id in known else one.verdict
+            print(f"{number:4}/{len(picked)} {verdict:10} {one.id}", file=sys.stderr, flush=True)
+    figures = _figures(len(everything), tried, known)
+    print(json.dumps(figures) if chosen.json else _text(figures))
+    return 1 if figures["survivors"] else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.mutants.mechanical", description=__doc__)
+    parser.add_argument("--sample", type=int, default=500, help="how many changes to try (default 500)")
+    parser.add_argument("--seed", type=int, default=1, help="which sample (default 1)")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="processor time for each change (default 20)"
+    )
+    parser.add_argument("--only", default="", metavar="REGEX", help="all changes whose id matches, no sample")
+    parser.add_argument("--list", action="store_true", help="print the id of every change and stop")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of a summary")
+    parser.add_argument("--results", type=Path, help="append each result to this file when it is there")
+    return parser.parse_args()
+
+
+def _pick(everything: list[Site], chosen: argparse.Namespace) -> list[Site]:
+    if chosen.only:
+        return [site for site in everything if re.search(chosen.only, site.id)]
+    dice = random.Random(f"mechanical {chosen.seed}")
+    return dice.sample(everything, min(chosen.sample, len(everything)))
+
+
+def _figures(possible: int, tried: list[Tried], known: dict[str, str]) -> dict[str, Any]:
+    verdicts = Counter(one.verdict for one in tried)
+    survived = [one.id for one in tried if one.verdict == "survived"]
+    return {
+        "possible": possible,
+        "sample": len(tried),
+        "killed": len(tried) - len(survived),
+        "killed_by": {verdict: count for verdict, count in sorted(verdicts.items()) if verdict != "survived"},
+        "explained": sum(one in known for one in survived),
+        "survivors": [one for one in survived if one not in known],
+        "killed_and_explained": [one.id for one in tried if one.verdict != "survived" and one.id in known],
+    }
+
+
+def _text(figures: dict[str, Any]) -> str:
+    by = ", ".join(f"{count} by {verdict}" for verdict, count in figures["killed_by"].items())
+    lines = [f"survived: {one}" for one in figures["survivors"]]
+    lines.append(
+        f"{figures['sample']} of {figures['possible']} possible changes: {figures['killed']} noticed ({by}), "
+        f"{figures['explained']} explained, {len(figures['survivors'])} unexplained"
+    )
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

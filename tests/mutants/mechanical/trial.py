@@ -1,0 +1,129 @@
+"""Tries one change in a process of its own: the core's unit tests first, then seeds of the simulator."""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import CodeType, ModuleType
+
+import attrs
+import hypothesis
+import pytest
+
+from .operators import Site, changed
+
+ROOT = Path(__file__).parents[3]
+CORE = ROOT / "replication" / "core"
+PACKAGE = "insync.replication.core"
+TESTS = ("tests/replication/core",)
+EXAMPLES = 40
+GRACE = 4
+"""How many times its share of processor time a trial may take before it counts as hung."""
+
+SURVIVED, BY_TESTS, BY_SIMULATION, AT_IMPORT = 10, 11, 12, 13
+VERDICTS = {
+    SURVIVED: "survived",
+    BY_TESTS: "tests",
+    BY_SIMULATION: "simulation",
+    AT_IMPORT: "import",
+}
+HUNG = "hung"
+
+
+@attrs.frozen(kw_only=True)
+class Tried:
+    """`verdict`: what noticed the change, or `survived`."""
+
+    id: str
+    line: int
+    verdict: str
+    seconds: float
+
+
+def attempt(site: Site, seconds: float) -> Tried:
+    """Try one change for so many seconds of processor time; one that never ends is noticed by that."""
+    started = time.monotonic()
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        code = AT_IMPORT
+        try:
+            code = _in_child(site, seconds)
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    verdict = VERDICTS.get(os.waitstatus_to_exitcode(status), HUNG)
+    return Tried(id=site.id, line=site.line, verdict=verdict, seconds=round(time.monotonic() - started, 1))
+
+
+def _in_child(site: Site, seconds: float) -> int:
+    limit = int(GRACE * seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    signal.alarm(10 * limit)  # one that sleeps takes no processor time
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(nowhere, stream)
+    started = time.process_time()
+    plant(site)
+    if not _tests_pass():
+        return BY_TESTS
+    from insync.replication.simulation import run
+
+    seed = 0
+    while time.process_time() - started < seconds:
+        if run(seed).violation is not None:
+            return BY_SIMULATION
+        seed += 1
+    return SURVIVED
+
+
+def plant(site: Site) -> None:
+    """From now on the module of `site` is imported with its change made."""
+    loaded = [name for name in sys.modules if name.startswith("insync.replication")]
+    assert not loaded, f"{loaded[0]} has been imported already, without the change"
+    sys.meta_path.insert(0, _Planter(site))
+
+
+def _tests_pass() -> bool:
+    hypothesis.settings.register_profile(
+        "mechanical",
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=EXAMPLES,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    hypothesis.settings.load_profile("mechanical")
+    os.chdir(ROOT)
+    return pytest.main(["-x", "-q", "-p", "no:cacheprovider", *TESTS]) == pytest.ExitCode.OK
+
+
+class _Planter(importlib.abc.MetaPathFinder):
+    def __init__(self, site: Site) -> None:
+        self._name = f"{PACKAGE}.{site.file.removesuffix('.py')}"
+        self._site = site
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        file = str(CORE / self._site.file)
+        return importlib.machinery.ModuleSpec(fullname, _Changed(fullname, file, self._site), origin=file)
+
+
+class _Changed(importlib.machinery.SourceFileLoader):
+    def __init__(self, fullname: str, path: str, site: Site) -> None:
+        super().__init__(fullname, path)
+        self._site = site
+
+    def get_code(self, fullname: str) -> CodeType:
+        source = Path(self.path).read_text(encoding="utf-8")
+        return compile(changed(source, self._site.number), self.path, "exec")
