@@ -325,8 +325,18 @@ class LeaderRole:
 
     def on_record(self, unchanged: bool) -> None:
         self._meet_new_replicas()
+        self._meet_new_members()
         self.change.on_record(unchanged)
         self._reconsider()
+
+    def _meet_new_members(self) -> None:
+        """One may join by a proposal of an earlier role of ours, whose log was opened again in between: it has as
+        long to catch up as a member at the start of an epoch.
+        """
+        for node in self.record.isr:
+            follower = self.followers.get(node)
+            if follower is not None and follower.last_caught_up == float("-inf"):
+                follower.last_caught_up = self._replica.now
 
     def _meet_new_replicas(self) -> None:
         """A reassignment adds replicas within an epoch; none is removed without a new one."""

@@ -9,7 +9,6 @@ from typing import NamedTuple
 from ..core import events as ev
 from ..core.types import BatchMeta, EpochEntry, ProducerEntry, SequencedBatch
 
-
 WHOLE, EMPTY, LEFT_OUT = range(3)
 BATCHES_KEPT = 5
 """Of each producer; they stay for its retries, though compaction may empty them."""
@@ -66,7 +65,6 @@ class Disk:
         return len(self.flat)
 
     def append(self, batches: Iterable[Stored]) -> None:
-        end = self.end
         for batch in batches:
             meta = batch.meta
             if meta.base_offset < self.end:
@@ -75,11 +73,19 @@ class Disk:
                 del self.flat[meta.base_offset :]
             if batch.state != LEFT_OUT:
                 # What compaction took away before it counts to its epoch.
-                self.assign(meta.leader_epoch, max(min(meta.base_offset, end), self.start))
-                end = meta.next_offset
+                self.assign(meta.leader_epoch, max(min(meta.base_offset, self._reached()), self.start))
             self.batches.append(batch)
             self.flat += [(meta.leader_epoch, batch.payload)] * meta.offset_count
             self.cleaned |= batch.state != WHOLE
+
+    def _reached(self) -> int:
+        """Where the last batch that there is ends."""
+        end = self.end
+        for held in reversed(self.batches):
+            if held.state != LEFT_OUT:
+                break
+            end = held.meta.base_offset
+        return end
 
     def assign(self, epoch: int, start: int) -> None:
         start = max(start, self.start)  # retention may have gone past it since it was asked for
@@ -94,6 +100,8 @@ class Disk:
             return
         end = min(offset, self.end)
         while self.batches and self.batches[-1].meta.next_offset > offset:
+            end = self.batches.pop().meta.base_offset
+        while self.batches and self.batches[-1].state == LEFT_OUT:
             end = self.batches.pop().meta.base_offset
         del self.flat[end:]
         self.start = min(self.start, end)
@@ -187,7 +195,8 @@ class Disk:
         """Compact what lies below `bound`: of each key the last stays. Those that were emptied."""
         below = [index for index, batch in enumerate(self.batches) if batch.meta.next_offset <= bound]
         last = {key_of(self.batches[index].payload): index for index in below}
-        kept = self._last_of_producers(len(below))
+        # The last of a compacted segment stays, so that it reaches up to the next.
+        kept = self._last_of_producers(len(below)) | set(below[-1:])
         emptied: list[Stored] = []
         for index in below:
             batch = self.batches[index]

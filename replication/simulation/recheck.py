@@ -58,7 +58,7 @@ def _epochs_agree(host: Host) -> None:
         if state == LEFT_OUT:
             continue
         begun = [epoch for epoch, start in entries if start <= max(meta.base_offset, disk.start)]
-        right = begun and begun[-1] == meta.leader_epoch
+        right = bool(begun) and begun[-1] == meta.leader_epoch
         later = [start for epoch, start in entries if meta.base_offset < start < meta.next_offset]
         require(right and all(start <= disk.start for start in later), "S14", f"{host.name}: {entries}")
 

@@ -131,7 +131,7 @@ def _(patch: Patch) -> None:
     def ask(self: FollowerRole, *, delayed: bool = False) -> None:
         right(self, delayed=delayed)
         sent = self._replica._effects[-1] if self._replica._effects else None
-        if isinstance(sent, fx.FetchNext) and random.random() < 0.2:  # noqa: S311
+        if isinstance(sent, fx.FetchNext) and random.random() < 0.2:
             self._replica._effects[-1] = attrs.evolve(sent, high_watermark=-1)
 
     patch.setattr(FollowerRole, "_ask", ask)

@@ -187,6 +187,11 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "enter", enter)
 
 
+@mutant("K40", "put out at once who joins by a proposal that was made before the log was opened again")
+def _(patch: Patch) -> None:
+    patch.setattr(LeaderRole, "_meet_new_members", lambda self: None)
+
+
 @mutant("Z27", "measure lag in records (KAFKA-1546)")
 def _(patch: Patch) -> None:
     patch.setattr(

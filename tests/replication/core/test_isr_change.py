@@ -301,3 +301,18 @@ def test_nobody_joins_who_would_be_put_out_at_the_next_tick() -> None:
     assert not proposals(lead.fetch(C, 0)), "at the high watermark, and behind a burst that it has never read"
     lead.append(1)
     assert proposals(lead.fetch(C, 4)), "it has all that there was when it last asked"
+
+
+def test_a_member_that_joined_by_a_proposal_of_an_earlier_role_has_time_to_catch_up() -> None:
+    lead = Lead()
+    proposal = joining(lead, C)
+    lead.step(ev.LogFailed(reason="a disk refused"))
+    lead.now = 3.0
+    lead.step(ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=()))
+    lead.step(ev.EpochAssigned())
+    lead.append(1)
+    lead.step(ev.RecordChanged(versioned=Versioned(proposal.record, 2)))
+    lead.now = 12.9
+    assert not [p for p in proposals(lead.step(ev.Tick())) if C not in p.record.isr]
+    lead.now = 13.1
+    assert [p for p in proposals(lead.step(ev.Tick())) if C not in p.record.isr]
