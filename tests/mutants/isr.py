@@ -187,7 +187,7 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "enter", enter)
 
 
-@mutant("K40", "put out at once who joins by a proposal that was made before the log was opened again")
+@mutant("K16b", "put out at once who joins by a proposal that was made before the log was opened again")
 def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "_meet_new_members", lambda self: None)
 
