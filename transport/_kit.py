@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import sys
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -32,6 +34,8 @@ class Needs(Enum):
 
     STREAM = "a byte stream"
     HALF_CLOSE = "half close"
+    PROCESSES = "reach beyond one process, and a class that another process can import"
+    DETERMINISM = "nothing but the trio clock and a seed to drive it"
 
 
 class Env(ABC):
@@ -57,9 +61,12 @@ class Env(ABC):
 
     def has(self, need: Needs) -> bool:
         """Whether the transport can do what a case needs."""
+        caps = self.transport.caps
         if need is Needs.STREAM:
             return isinstance(self.transport, StreamTransport)
-        return self.transport.caps.half_close
+        if need is Needs.PROCESSES:
+            return not caps.one_process and _is_importable(type(self.transport))
+        return caps.half_close if need is Needs.HALF_CLOSE else caps.deterministic
 
 
 @attrs.frozen
@@ -87,9 +94,23 @@ def case(group: str, *needs: Needs) -> Callable[[Callable[[Any], Awaitable[None]
 
 def cases_for(env: Env) -> list[Case]:
     """The cases that apply to a transport."""
-    from . import _kit_flow, _kit_hostile, _kit_identity, _kit_links, _kit_ranges, _kit_requests  # noqa: F401
+    return [one for one in _all_cases() if all(map(env.has, one.needs))]
 
-    return [one for one in _CASES if all(map(env.has, one.needs))]
+
+def skipped_for(env: Env) -> list[Case]:
+    """The cases that do not, by what the transport says of itself. Whoever tests it writes down which these are."""
+    return [one for one in _all_cases() if not all(map(env.has, one.needs))]
+
+
+def _all_cases() -> list[Case]:
+    for name in ("links", "ranges", "requests", "processes", "hostile", "flow", "identity", "determinism"):
+        importlib.import_module(f"._kit_{name}", __package__)
+    return _CASES
+
+
+def _is_importable(cls: type) -> bool:
+    module = sys.modules.get(cls.__module__)
+    return cls.__module__ != "__main__" and getattr(module, cls.__qualname__, None) is cls
 
 
 async def run_case(one: Case, env: Env) -> None:
@@ -146,6 +167,23 @@ async def pair(env: Env, limits: Limits | None = None) -> AsyncIterator[tuple[Li
         finally:
             dialer.abort()
             acceptor.abort()
+
+
+@asynccontextmanager
+async def served_stream(env: Env) -> AsyncIterator[tuple[Link, ByteStream]]:
+    """The acceptor's link of a byte stream, and the dialer's stream under none."""
+    async with listening(env) as listener:
+        assert isinstance(env.transport, StreamTransport)
+        stream = await env.transport.open_stream(env.transport.parse(listener.endpoints[0]))
+        link = await listener.accept()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stream.prepare)
+            nursery.start_soon(link.prepare)
+        try:
+            yield link, stream
+        finally:
+            stream.abort()
+            link.abort()
 
 
 async def prepare(*links: Link) -> None:

@@ -10,7 +10,7 @@ from ._kit import Env, Needs, case, connected, dial, echo, pair, raw_dial, serve
 from .abc import Link
 from .connection import Connection
 from .errors import EndOfLink, FrameTooLargeError, LinkBroken, ProtocolError
-from .frames import HEADER_SIZE, FrameType, Limits, encode_header
+from .frames import HEADER_SIZE, Flag, FrameType, Limits, crc32c, encode_header
 from .stream import ByteStream
 
 QUICK = Limits(handshake_timeout=0.3, max_half_open=16)
@@ -41,10 +41,10 @@ async def garbage_is_hung_up_on(env: Env) -> None:
 async def half_open_links_do_not_keep_others_out(env: Env) -> None:
     """More silent links than are kept: the oldest are hung up on, the next good peer gets in at once."""
     async with served(env, echo, limits=Limits(handshake_timeout=60, max_half_open=16)) as (nursery, url):
-        silent = [await raw_dial(env, url) for _ in range(40)]
-        with trio.fail_after(1):
+        silent = [await raw_dial(env, url) for _ in range(100)]
+        with trio.fail_after(2):
             await _expect_service(env, url, nursery)
-            for stream in silent[:20]:
+            for stream in silent[:80]:
                 await _until_hung_up(stream)
         for stream in silent:
             stream.abort()
@@ -54,7 +54,7 @@ async def half_open_links_do_not_keep_others_out(env: Env) -> None:
 async def every_flipped_bit_of_a_header_is_found(env: Env) -> None:
     """ProtocolError, or FrameTooLargeError never: the CRC is checked before lengths are believed."""
     good = encode_header(FrameType.REQUEST, 1, kind=7, body=b"body")
-    for bit in range(0, HEADER_SIZE * 8, 5):
+    for bit in range(HEADER_SIZE * 8):
         damaged = bytearray(good)
         damaged[bit // 8] ^= 1 << bit % 8
         async with pair(env) as (one, other):
@@ -65,6 +65,27 @@ async def every_flipped_bit_of_a_header_is_found(env: Env) -> None:
             except ProtocolError:
                 continue
             raise AssertionError(f"bit {bit} of a header was flipped, unnoticed")
+
+
+@case("F")
+async def every_damaged_byte_behind_a_header_is_found(env: Env) -> None:
+    """ProtocolError: body and payload have CRCs, unless the payload is a file range."""
+    body, payload = b"some body", b"and a payload"
+    crc = crc32c(payload)
+    good = encode_header(
+        FrameType.NOTIFY, 0, flags=Flag.PAYLOAD_CRC, body=body, payload_length=len(payload), payload_crc=crc
+    )
+    for at in range(len(body) + len(payload)):
+        async with pair(env) as (one, other):
+            damaged = bytearray(good + payload)
+            damaged[HEADER_SIZE + at] ^= 1 << at % 8
+            await one.send(damaged[: len(good)], [damaged[len(good) :]])
+            try:
+                with trio.fail_after(1):
+                    await other.recv_many()
+            except ProtocolError:
+                continue
+            raise AssertionError(f"byte {at} behind a header was changed, unnoticed")
 
 
 @case("F")

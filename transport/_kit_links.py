@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+
 import trio
 import trio.testing
 
-from ._kit import Env, Needs, case, listening, message, pair, prepare, receive
+from ._kit import Env, FileSlice, Needs, case, file_of, listening, message, pair, prepare, receive
 from .abc import Link, Part
 from .errors import AddressInUseError, ConnectError, EndOfLink, LinkBroken, LinkClosed
 from .urls import URL
@@ -217,7 +220,7 @@ async def more_does_not_hold_back(env: Env) -> None:
 
 @case("B")
 async def a_second_user_is_refused(env: Env) -> None:
-    """trio.BusyResourceError for a second task that receives."""
+    """trio.BusyResourceError for a second task that receives, or sends."""
     async with pair(env) as (one, _), trio.open_nursery() as nursery:
         nursery.start_soon(_ignore_end, one)
         await trio.testing.wait_all_tasks_blocked()
@@ -227,6 +230,31 @@ async def a_second_user_is_refused(env: Env) -> None:
             nursery.cancel_scope.cancel()
         else:
             raise AssertionError("two tasks receive on one link")
+    payload = bytes(32 << 20)
+    async with pair(env) as (one, _), trio.open_nursery() as nursery:
+        nursery.start_soon(_send_repeatedly, one, payload, 4)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        try:
+            await one.send(message(), ())
+        except trio.BusyResourceError:
+            nursery.cancel_scope.cancel()
+        else:
+            raise AssertionError("two tasks send on one link")
+
+
+@case("B")
+async def the_largest_payload_arrives(env: Env) -> None:
+    """64 MiB in one frame, and a small one behind it."""
+    payload = _pattern(64 << 20)
+    async with pair(env) as (one, other), trio.open_nursery() as nursery:
+
+        async def send() -> None:
+            await one.send(message(b"large", [payload]), [payload])
+            await one.send(message(b"small"), ())
+
+        nursery.start_soon(send)
+        assert (await receive(other))[1] == payload
+        assert (await receive(other))[0].body == b"small"
 
 
 @case("B")
@@ -330,6 +358,33 @@ async def an_aborting_peer_invents_nothing(env: Env) -> None:
                     await other.send(message(b"x"), ())
         except LinkBroken:
             return
+
+
+@case("E")
+async def signals_interrupt_nothing(env: Env) -> None:
+    """A thousand signals a second, handled in Python, while bytes and a range are sent: all arrives."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    count = 0
+
+    def handle(*_: object) -> None:
+        nonlocal count
+        count += 1
+
+    payload = _pattern(2 << 20)
+    previous = signal.signal(signal.SIGALRM, handle)
+    try:
+        with file_of(payload) as fd:
+            parts: list[Part] = [payload, FileSlice(fd, 0, len(payload)), b"end"]
+            async with pair(env) as (one, other), trio.open_nursery() as nursery:
+                signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+                for _ in range(8):
+                    nursery.start_soon(one.send, message(b"", parts), parts)
+                    assert (await receive(other))[1] == payload + payload + b"end"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert count, "no signal came"
 
 
 def _pattern(size: int) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import tempfile
@@ -9,7 +10,7 @@ import tempfile
 import trio
 import trio.testing
 
-from ._kit import Env, FileSlice, case, file_of, message, pair, receive
+from ._kit import Env, FileSlice, Needs, case, file_of, message, pair, receive, served_stream
 from .abc import Link, Part
 from .errors import EndOfLink, LinkBroken, RangeTruncated
 
@@ -152,6 +153,31 @@ async def a_payload_is_released_once(env: Env) -> None:
         for _ in range(4):
             assert await _sent(one, other, [second]) == second
         assert kept == first[1:]
+
+
+@case("C", Needs.STREAM)
+async def a_large_range_needs_little_memory(env: Env) -> None:
+    """64 MiB of a file to a reader that takes small pieces: there are never 24 MiB of it in memory."""
+    size = 64 << 20
+    with tempfile.TemporaryFile() as file:
+        file.truncate(size)
+        part = FileSlice(file.fileno(), 0, size)
+        async with served_stream(env) as (link, stream), trio.open_nursery() as nursery:
+            gc.collect()
+            before = most = _resident()
+            nursery.start_soon(link.send, message(b"", [part]), [part])
+            buffer, left = memoryview(bytearray(128 << 10)), size
+            while left > 0:
+                left -= await stream.receive_into(buffer)
+                most = max(most, _resident())
+    assert most - before < 24 << 20, f"{(most - before) >> 20} MiB of memory for a range"
+
+
+def _resident() -> int:
+    """Bytes of memory that this process has, shared ones apart."""
+    with open("/proc/self/statm") as file:
+        _, resident, shared, *_ = map(int, file.read().split())
+    return (resident - shared) * os.sysconf("SC_PAGESIZE")
 
 
 @case("C")

@@ -18,7 +18,7 @@ from .urls import URL, Endpoint, check_options
 
 _WINDOW_BYTES = 1 << 20
 _BACKLOG = 128
-_CAPS = Capabilities(same_host_only=True, half_close=True, deterministic=True)
+_CAPS = Capabilities(same_host_only=True, one_process=True, half_close=True, deterministic=True)
 
 _listeners: dict[Endpoint, MemoryListener] = {}
 _numbers = itertools.count(1)

@@ -77,6 +77,8 @@ class Capabilities:
 
     ranges: Literal["copy", "sendfile", "handover"] = "copy"
     same_host_only: bool = False
+    one_process: bool = False
+    """Both ends are in one process."""
     encrypted: bool = False
     authenticated: bool = False
     """Links show who is at the other end, in `Link.peer_name`, and do so in secret."""

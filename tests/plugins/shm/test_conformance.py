@@ -4,7 +4,7 @@ import tempfile
 import pytest
 
 from insync.plugins.shm import ShmTransport, UnixTransport
-from insync.transport.testing import Env, cases_for, run_case
+from insync.transport.testing import Env, cases_for, run_case, skipped_for
 
 
 class UnixEnv(Env):
@@ -54,6 +54,14 @@ class AbstractShmEnv(AbstractEnv):
     scheme = "shm"
 
 
+KILLING = {"E_a_killed_peer_is_noticed", "E_children_that_keep_descriptors_hide_no_death"}
+"""Who is killed leaves its socket to the next who listens there."""
+NOT_DETERMINISTIC = {
+    "I_the_same_seed_gives_the_same_trace",
+    "I_what_is_cut_off_stays_cut_off_and_a_new_link_is_whole",
+}
+
+
 def all_cases():
     for env in (UnixEnv, ShmEnv):
         for case in cases_for(env()):
@@ -69,4 +77,9 @@ async def test_kit(env, case):
     # Not pytest's folder: a socket's path has 107 bytes at most.
     with tempfile.TemporaryDirectory() as folder:
         await run_case(case, env(folder))
-        assert os.listdir(folder) == []
+        assert os.listdir(folder) == [] or case.name in KILLING
+
+
+def test_what_is_left_out():
+    for env in (UnixEnv, ShmEnv):
+        assert {case.name for case in skipped_for(env())} == NOT_DETERMINISTIC
