@@ -124,7 +124,7 @@ def reassign(record: PartitionRecord, target: Sequence[int]) -> PartitionRecord 
     removing = tuple([node for node in record.replicas if node not in target])
     replicas = (*target, *removing)
     adding = tuple([node for node in replicas if node not in origin])
-    if (replicas, adding) == (record.replicas, record.adding):
+    if (replicas, adding, removing) == (record.replicas, record.adding, record.removing):
         return None
     moving = attrs.evolve(record, replicas=replicas, adding=adding, removing=removing)
     return _next(record, isr=record.isr, to=moving)

@@ -6,24 +6,33 @@ import attrs
 import pytest
 
 from insync.replication.core.controller import (
+    AskReplicas,
     Commit,
     CommitDone,
     Controller,
     ControllerEffect,
+    LogsTold,
     ReadView,
     Reply,
     SessionLost,
     ViewChanged,
     Wish,
 )
+from insync.replication.core.elections import LogInfo
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.messages import CreateTopicRequest
+from insync.replication.core.messages import (
+    CreateTopicRequest,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionName,
+)
 from insync.replication.core.records import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
     ControllerRecord,
     NodeRecord,
     PartitionRecord,
+    TopicConfig,
     TopicRecord,
     Versioned,
     topic_key,
@@ -252,3 +261,125 @@ def test_a_session_that_came_back_with_the_same_incarnation_runs_again(controlle
     assert not controller.active
     commit = only_commit(controller.step(ViewChanged(view=view(7, controller=None))))
     assert CONTROLLER_KEY in commit.checks
+
+
+# Elections without anybody complete
+
+
+def dark(*, version: int = 9, epoch: int = 9, known: tuple[int, ...] = ()) -> Versioned:
+    record = led_by(-1, isr=(), version=version).record
+    return Versioned(attrs.evolve(record, leader_epoch=epoch, last_known_elr=known), version)
+
+
+def told(controller: Controller, *logs: tuple[int, int, int], epoch: int = 9) -> list[ControllerEffect]:
+    infos = {
+        node: LogInfo(incarnation=10 + node, leader_epoch=epoch, last_epoch=last, log_end_offset=end)
+        for node, last, end in logs
+    }
+    return controller.step(LogsTold(logs={dark().record.id: infos}))
+
+
+def test_the_last_known_are_asked_and_the_most_complete_is_elected(controller: Controller) -> None:
+    partition = dark(known=(ME, OTHER))
+    (asked,) = controller.step(ViewChanged(view=with_partition(view(5), partition)))
+    assert isinstance(asked, AskReplicas)
+    assert asked.partitions == {partition.record.id: (ME, OTHER)}
+    assert asked.leader_epochs == {partition.record.id: 9}
+    assert controller.step(ViewChanged(view=with_partition(view(6), partition))) == []
+    commit = only_commit(told(controller, (ME, 4, 10), (OTHER, 5, 3)))
+    (put,) = commit.puts
+    assert isinstance(put.record, PartitionRecord)
+    assert (put.record.leader, put.record.isr, put.record.recovering) == (OTHER, (OTHER,), True)
+
+
+def test_what_was_told_in_another_epoch_or_of_another_process_counts_for_nothing(
+    controller: Controller,
+) -> None:
+    controller.step(ViewChanged(view=with_partition(view(5), dark(known=(ME, OTHER)))))
+    (again,) = told(controller, (ME, 4, 10), (OTHER, 5, 3), epoch=8)
+    assert isinstance(again, AskReplicas)
+    restarted = with_partition(view(6), dark(known=(ME, OTHER)))
+    nodes = {**restarted.nodes, OTHER: attrs.evolve(restarted.nodes[OTHER], incarnation=99)}
+    controller.step(ViewChanged(view=attrs.evolve(restarted, nodes=nodes)))
+    (once_more,) = told(controller, (ME, 4, 10), (OTHER, 5, 3))
+    assert isinstance(once_more, AskReplicas)
+
+
+def test_a_leader_that_died_is_first_taken_out_and_only_then_its_replicas_are_asked(
+    controller: Controller,
+) -> None:
+    policies = with_partition(view(5), led_by(3, isr=(3,), version=9))
+    topic = TopicRecord(
+        name="t",
+        topic_id="x",
+        partitions=1,
+        replication_factor=3,
+        config=TopicConfig(unclean_leader_election="most_complete"),
+    )
+    commit = only_commit(controller.step(ViewChanged(view=attrs.evolve(policies, topics={"t": topic}))))
+    (put,) = commit.puts
+    assert isinstance(put.record, PartitionRecord)
+    assert (put.record.leader, put.record.leader_epoch) == (-1, 10)
+
+
+def unclean_wish() -> Wish:
+    named = [PartitionName(topic="t", partition=0)]
+    return Wish(request_id=8, request=ElectLeadersRequest(unclean=True, partitions=named))
+
+
+def outcomes(effects: list[ControllerEffect]) -> list[int]:
+    (reply,) = [effect for effect in effects if isinstance(effect, Reply)]
+    assert isinstance(reply.response, ElectLeadersResponse)
+    return [each.error for each in reply.response.partitions]
+
+
+def test_who_asks_for_an_unclean_election_gets_the_most_complete_one(controller: Controller) -> None:
+    controller.step(ViewChanged(view=with_partition(view(5), dark())))
+    (asked,) = controller.step(unclean_wish())
+    assert isinstance(asked, AskReplicas)
+    commit = only_commit(told(controller, (OTHER, 5, 3)))
+    assert isinstance(commit.puts[0].record, PartitionRecord)
+    assert commit.puts[0].record.leader == OTHER
+    assert outcomes(controller.step(CommitDone(outcome="committed", revision=6))) == [ErrorCode.NONE]
+
+
+def test_an_unclean_election_nobody_answers_for_is_refused_after_one_round(controller: Controller) -> None:
+    controller.step(ViewChanged(view=with_partition(view(5), dark())))
+    controller.step(unclean_wish())
+    assert outcomes(told(controller)) == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
+    (asked,) = controller.step(unclean_wish())
+    assert isinstance(asked, AskReplicas), "another wish asks anew"
+
+
+def test_a_partition_that_is_led_is_left_alone_by_an_unclean_election(controller: Controller) -> None:
+    controller.step(ViewChanged(view=with_partition(view(5), led_by(ME, isr=(ME, OTHER), version=9))))
+    assert outcomes(controller.step(unclean_wish())) == [ErrorCode.ELECTION_NOT_NEEDED]
+
+
+def test_a_record_that_cannot_be_read_is_neither_changed_nor_written_over(controller: Controller) -> None:
+    spoilt = with_partition(view(5), led_by(3, isr=(3, OTHER), version=9))
+    spoilt = attrs.evolve(spoilt, unreadable=frozenset({"/partitions/t/0", topic_key("news")}))
+    assert controller.step(ViewChanged(view=spoilt)) == []
+    (reply,) = controller.step(wish())
+    assert isinstance(reply, Reply)
+    assert reply.response.error == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert topic_key("news") in reply.response.message
+
+
+def test_five_hundred_partitions_of_a_dead_node_are_elected_in_one_transaction(
+    controller: Controller,
+) -> None:
+    base = led_by(3, isr=(3, OTHER), version=9)
+    partitions = {}
+    for number in range(700):
+        record = attrs.evolve(base.record, partition=number)
+        partitions[record.id] = Versioned(record, 9)
+    shown = attrs.evolve(view(5), partitions=partitions)
+    first = only_commit(controller.step(ViewChanged(view=shown)))
+    assert len(first.puts) == 500
+    for put in first.puts:
+        assert isinstance(put.record, PartitionRecord)
+        partitions[put.record.id] = Versioned(put.record, 10)
+    controller.step(CommitDone(outcome="committed", revision=6))
+    rest = only_commit(controller.step(ViewChanged(view=attrs.evolve(view(6), partitions=dict(partitions)))))
+    assert len(rest.puts) == 200
