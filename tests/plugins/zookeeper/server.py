@@ -36,29 +36,30 @@ class ZookeeperServer:
     """One server with a folder of its own; it keeps its port and its data over a restart."""
 
     folder: Path
+    address: str
     port: int
     process: subprocess.Popen[bytes] | None = None
 
     @classmethod
-    def make(cls, folder: Path) -> ZookeeperServer:
+    def make(cls, folder: Path, address: str = "127.0.0.1") -> ZookeeperServer:
         folder.mkdir(parents=True, exist_ok=True)
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
+            probe.bind((address, 0))
             port = probe.getsockname()[1]
         (folder / "zoo.cfg").write_text(
             f"tickTime={TICK_MS}\nmaxSessionTimeout=20000\ndataDir={folder}/data\nclientPort={port}\n"
-            "clientPortAddress=127.0.0.1\nadmin.enableServer=false\nmaxClientCnxns=0\n"
+            f"clientPortAddress={address}\nadmin.enableServer=false\nmaxClientCnxns=0\n"
         )
         (folder / "log4j.properties").write_text(
             "log4j.rootLogger=INFO, A\nlog4j.appender.A=org.apache.log4j.ConsoleAppender\n"
             "log4j.appender.A.layout=org.apache.log4j.PatternLayout\n"
             "log4j.appender.A.layout.ConversionPattern=%d %p %m%n\n"
         )
-        return cls(folder, port)
+        return cls(folder, address, port)
 
     @property
     def hosts(self) -> str:
-        return f"127.0.0.1:{self.port}"
+        return f"{self.address}:{self.port}"
 
     def start(self) -> None:
         """Start it and wait until it answers on its port."""
@@ -87,7 +88,7 @@ class ZookeeperServer:
     def _answers(self) -> bool:
         """Whether it answers `srvr`, the one question that is allowed without configuration."""
         try:
-            with socket.create_connection(("127.0.0.1", self.port), timeout=1) as link:
+            with socket.create_connection((self.address, self.port), timeout=1) as link:
                 link.sendall(b"srvr")
                 return b"Mode:" in link.recv(4096)
         except OSError:

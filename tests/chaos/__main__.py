@@ -1,0 +1,88 @@
+"""`python -m tests.chaos --seconds S --seed N --transport tcp|tls|shm --store sqlite|zookeeper|remote --json`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from .run import Plan, Report, say, timed
+
+
+def summary(report: Report, seconds: float) -> dict[str, Any]:
+    """The report as one object."""
+    by_name: dict[str, list[float | None]] = defaultdict(list)
+    for one in report.injected:
+        by_name[one.name].append(one.recovery_s)
+    history, verdict = report.history, report.verdict
+    return {
+        "seed": report.plan.seed,
+        "transport": report.plan.transport,
+        "store": report.plan.store,
+        "nodes": report.plan.nodes,
+        "seconds": round(seconds, 1),
+        "passed": report.passed,
+        "sent": history.sent,
+        "acked": history.acknowledged["all"],
+        "acknowledged": history.acknowledged,
+        "lost": verdict.lost,
+        "duplicated": verdict.duplicated,
+        "violations": [str(each) for each in verdict.violations],
+        "problems": report.problems,
+        "faults": {
+            name: {
+                "times": len(times),
+                "recovery_s_max": max((t for t in times if t is not None), default=None),
+            }
+            for name, times in sorted(by_name.items())
+        },
+        "errors_of_clients": dict(history.failed),
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60, help="how long faults are injected")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--transport", choices=["tcp", "tls", "shm"], default="tcp")
+    parser.add_argument("--store", choices=["sqlite", "zookeeper", "remote"], default="sqlite")
+    parser.add_argument("--nodes", type=int, choices=[3, 4, 5], default=3)
+    parser.add_argument(
+        "--only", action="append", default=[], help="a fault by its name; several for several"
+    )
+    parser.add_argument("--folder", type=Path, help="keep everything here, in place of a temporary folder")
+    parser.add_argument("--json", action="store_true", help="end with one line of JSON")
+    given = parser.parse_args()
+    logging.getLogger("insync").addHandler(logging.NullHandler())
+    plan = Plan(
+        seconds=given.seconds,
+        seed=given.seed,
+        transport=given.transport,
+        store=given.store,
+        nodes=given.nodes,
+        only=tuple(given.only),
+    )
+    with tempfile.TemporaryDirectory(prefix="insync-chaos-") as temporary:
+        folder = given.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
+        report, seconds = timed(plan, folder.absolute())
+    told = summary(report, seconds)
+    for line in (*told["violations"], *told["problems"]):
+        say(f"BROKEN: {line}")
+    if given.json:
+        print(json.dumps(told))
+    else:
+        print(
+            f"{'passed' if report.passed else 'FAILED'}: {told['acked']} acknowledged, {told['lost']} lost, "
+            f"{told['duplicated']} duplicated, {len(report.injected)} faults in {seconds:.0f} s"
+        )
+    return 0 if report.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""The nodes of a run: started, killed, stopped and continued by their process ids."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import attrs
+import trio
+
+from .network import Network
+
+PORT = 9100
+_READY_SECONDS = 60
+_STOP_SECONDS = 60
+
+
+@attrs.define(eq=False)
+class Member:
+    """One node: its folders, its address, and its process while it has one."""
+
+    number: int
+    folder: Path
+    listen: str
+    options: tuple[str, ...]
+    environment: Mapping[str, str]
+    network: Network | None
+    process: subprocess.Popen[bytes] | None = None
+    endpoint: str = ""
+    wipes: int = 0
+
+    @property
+    def log_dirs(self) -> list[Path]:
+        return [self.folder / "disk", self.folder / "device"]
+
+    @property
+    def errors(self) -> Path:
+        """What the node says on standard error, over all its lives."""
+        return self.folder / "stderr"
+
+    @property
+    def disk_control(self) -> Path:
+        return self.folder / "disk.ms"
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    async def start(self) -> bool:
+        """Start it and wait until it serves; False if it ended instead."""
+        directories = [part for each in self.log_dirs for part in ("--data-dir", str(each))]
+        where = self.network.command(self.number) if self.network is not None else []
+        reader, writer = os.pipe()
+        with self.errors.open("ab") as errors:
+            self.process = subprocess.Popen(
+                [
+                    *where,
+                    *(sys.executable, "-m", "tests.chaos.faulty_node", "node", "--json", "--stop-with-stdin"),
+                    *("--node-id", str(self.number), "--listen", self.listen, *directories, *self.options),
+                ],
+                stdin=subprocess.PIPE,
+                stdout=writer,
+                stderr=errors,
+                env={**os.environ, **self.environment, "INSYNC_CHAOS_DISK": str(self.disk_control)},
+            )
+        os.close(writer)
+        with open(reader, "rb") as output:
+            with trio.move_on_after(_READY_SECONDS):
+                line = await trio.to_thread.run_sync(output.readline, abandon_on_cancel=True)
+                if line:
+                    # The port of the first start is kept, so that clients find the node again.
+                    self.endpoint = self.listen = json.loads(line)["endpoints"][0].partition("?")[0]
+                    return True
+        await self.end(signal.SIGKILL)
+        return False
+
+    def send(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    async def end(self, number: signal.Signals) -> int:
+        """Send a signal and wait for the end; the exit status. Who does not end is killed, which counts as -9."""
+        assert self.process is not None
+        self.process.send_signal(number)
+        with trio.move_on_after(_STOP_SECONDS):
+            await trio.to_thread.run_sync(self.process.wait, abandon_on_cancel=True)
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+        return self.process.returncode
+
+    def is_stopped(self) -> bool:
+        """Whether its process stands still (SIGSTOP)."""
+        assert self.process is not None
+        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+
+    def said(self, text: str, since: int) -> bool:
+        """Whether it said this on standard error after position `since` of the file."""
+        return text in self.errors.read_bytes()[since:].decode(errors="replace")
+
+    def position(self) -> int:
+        return self.errors.stat().st_size if self.errors.exists() else 0
+
+    def wipe(self) -> None:
+        """An empty disk in place of the old one."""
+        for folder in self.log_dirs:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+        self.wipes += 1
+
+    def segments(self) -> list[Path]:
+        """Its log segments with anything in them, the largest first."""
+        found = [path for folder in self.log_dirs for path in folder.glob("*/*.log") if path.stat().st_size]
+        return sorted(found, key=lambda path: -path.stat().st_size)

@@ -1,0 +1,294 @@
+"""One run: a cluster, its load, a nemesis drawn from a seed, and the verdict."""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Literal
+
+import attrs
+import trio
+
+from insync.replication import Admin, ReplicationError
+from tests.plugins.tcp.certificates import Authority
+
+from .faults import FAULTS, Fault, Scene
+from .history import History, Place, Replica, Verdict, judge, slowest
+from .load import PARTITIONS, TOPICS, Load
+from .members import PORT, Member
+from .network import OURS, CannotIsolateError, Network, network
+from .replica_files import read_node
+from .stores import RemoteRunStore, RunStore, SqliteRunStore, ZookeeperRunStore
+
+Transport = Literal["tcp", "tls", "shm"]
+StoreKind = Literal["sqlite", "zookeeper", "remote"]
+LAG_MS = 3_000
+_HEAL_SECONDS = 90
+_DEVICE_BYTES = 64 << 20
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """What a run is asked to be."""
+
+    seconds: float
+    seed: int
+    transport: Transport = "tcp"
+    store: StoreKind = "sqlite"
+    nodes: int = 3
+    only: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class Injected:
+    """A fault as it went. recovery_s: from its beginning until every partition had acknowledged something again."""
+
+    name: str
+    target: str
+    evidence: str
+    at_s: float
+    lasted_s: float
+    recovery_s: float | None
+
+
+@attrs.frozen
+class Report:
+    """What is to be told of a run."""
+
+    plan: Plan
+    history: History
+    verdict: Verdict
+    injected: list[Injected]
+    problems: list[str]
+
+    @property
+    def passed(self) -> bool:
+        return not (self.verdict.violations or self.verdict.lost or self.verdict.duplicated or self.problems)
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def usable(plan: Plan, isolated: bool, store: RunStore) -> list[Fault]:
+    """The faults that this run can have."""
+    names = [fault.name for fault in FAULTS]
+    for name in plan.only:
+        if name not in names:
+            raise ValueError(f"no fault is called {name!r}; there are {', '.join(names)}")
+    return [
+        fault
+        for fault in FAULTS
+        if (not plan.only or fault.name in plan.only)
+        and (isolated or not fault.needs_network)
+        and (store.port or not fault.needs_store_port)
+    ]
+
+
+@contextmanager
+def small_device(folder: Path) -> Iterator[None]:
+    """A file system of its own, small enough to be filled; where none can be mounted, a plain folder."""
+    folder.mkdir(parents=True)
+    mounted = (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={_DEVICE_BYTES}", "tmpfs", str(folder)], capture_output=True
+        ).returncode
+        == 0
+    )
+    try:
+        yield
+    finally:
+        if mounted:
+            subprocess.run(["umount", "-l", str(folder)], capture_output=True)
+
+
+class Run:
+    """Use `carry_out`."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.plan = plan
+        self.folder = folder
+        self.random = random.Random(plan.seed)
+        self.history = History()
+        self.members: list[Member] = []
+        self.injected: list[Injected] = []
+        self.problems: list[str] = []
+        self.places: list[Place] = [(TOPICS["all"], number) for number in range(PARTITIONS)]
+
+    async def carry_out(self) -> Report:
+        """Everything, from the first namespace to the verdict."""
+        numbers = tuple(range(1, self.plan.nodes + 1))
+        with ExitStack() as stack:
+            net = None
+            if self.plan.transport != "shm":
+                try:
+                    net = stack.enter_context(network(numbers))
+                except CannotIsolateError as error:
+                    say(f"no cuts: {error}")
+            environment = self._environment(net)
+            os.environ.update(environment)
+            store = self._store(net, environment)
+            stack.callback(store.stop)
+            for number in numbers:
+                stack.enter_context(small_device(self.folder / f"node-{number}" / "device"))
+                self.members.append(self._member(number, net, store, environment))
+            try:
+                await self._with_nodes(net, store)
+            finally:
+                for member in self.members:
+                    if member.alive:
+                        member.send(signal.SIGKILL)
+                        assert member.process is not None
+                        member.process.wait()
+            verdict = judge(self.history, self._replicas())
+        return Report(self.plan, self.history, verdict, self.injected, self.problems)
+
+    # the parts
+
+    def _environment(self, net: Network | None) -> dict[str, str]:
+        environment = {"INSYNC_SECRET": secrets.token_hex(16)}
+        if self.plan.transport == "tls":
+            (self.folder / "tls").mkdir()
+            self.authority = Authority(self.folder / "tls")
+            environment |= self._certificate("client")
+        return environment
+
+    def _certificate(self, who: str) -> dict[str, str]:
+        files = self.authority.files(f"isr://chaos/{who}")
+        names = ("INSYNC_TLS_CERTIFICATE", "INSYNC_TLS_KEY", "INSYNC_TLS_AUTHORITIES")
+        return dict(zip(names, (files.certificate, files.key, files.authorities), strict=True))
+
+    def _store(self, net: Network | None, environment: dict[str, str]) -> RunStore:
+        address = net.address(OURS) if net is not None else "127.0.0.1"
+        if self.plan.store == "zookeeper":
+            return ZookeeperRunStore(self.folder, address)
+        if self.plan.store == "remote":
+            return RemoteRunStore(self.folder, address, {**os.environ, **environment})
+        return SqliteRunStore(self.folder)
+
+    def _member(
+        self, number: int, net: Network | None, store: RunStore, environment: dict[str, str]
+    ) -> Member:
+        folder = self.folder / f"node-{number}"
+        (folder / "disk").mkdir()
+        if self.plan.transport == "shm":
+            listen = f"shm://{folder}/node.sock"
+        else:
+            at = f"{net.address(number)}:{PORT}" if net is not None else "127.0.0.1:0"
+            listen = f"{self.plan.transport}://{at}"
+        own = self._certificate(str(number)) if self.plan.transport == "tls" else {}
+        options = (
+            *("--store", store.url, "--cluster-id", "chaos", "--session-timeout-ms", str(store.session_ms)),
+            *("--set", f"replica_lag_time_max_ms={LAG_MS}"),
+        )
+        return Member(number, folder, listen, options, {**environment, **own}, net)
+
+    async def _with_nodes(self, net: Network | None, store: RunStore) -> None:
+        async with trio.open_nursery() as nursery:
+            for member in self.members:
+                nursery.start_soon(self._must_start, member)
+        servers = [member.endpoint for member in self.members]
+        load = Load(servers, self.history)
+        async with Admin(servers, request_timeout_ms=20_000) as admin:
+            for topic in TOPICS.values():
+                await admin.create_topic(topic, PARTITIONS, 3, config={"min_insync_replicas": 2})
+            scene = Scene(self.members, net, store, admin, self.random)
+            async with self._loaded(load):
+                await self._torment(scene, usable(self.plan, net is not None, store))
+                await self._healed(admin)
+            await self._healed(admin)
+        for member in self.members:
+            status = await member.end(signal.SIGTERM)
+            if status != 0:
+                self.problems.append(f"node {member.number} ended with status {status} when asked to stop")
+
+    async def _must_start(self, member: Member) -> None:
+        if not await member.start():
+            raise RuntimeError(f"node {member.number} did not start: {member.errors.read_text()[-2000:]}")
+
+    @asynccontextmanager
+    async def _loaded(self, load: Load) -> AsyncIterator[None]:
+        async with trio.open_nursery() as nursery:
+            for name, acks in (("a", "all"), ("b", "all"), ("c", "1"), ("d", "0")):
+                await nursery.start(load.write, name, acks)
+            for topic in (TOPICS["all"], TOPICS["all"], TOPICS["1"]):
+                await nursery.start(load.read, topic)
+            yield
+            load.stopping = True
+
+    async def _torment(self, scene: Scene, faults: list[Fault]) -> None:
+        """One fault after the other, each kind once before any comes again, until the time is over."""
+        end = trio.current_time() + self.plan.seconds
+        queue: list[Fault] = []
+        while trio.current_time() < end:
+            if not queue:
+                queue = self.random.sample(faults, len(faults))
+            fault = queue.pop()
+            if fault.lossy:
+                await self._healed(scene.admin)
+            await self._inject(scene, fault)
+
+    async def _inject(self, scene: Scene, fault: Fault) -> None:
+        began = trio.current_time()
+        bite = await fault.inject(scene)
+        lasted = trio.current_time() - began
+        if not bite.evidence:
+            self.problems.append(f"{fault.name} of {bite.target} was not seen to bite")
+        recovery = await self._recovery(trio.current_time())
+        if recovery is None:
+            self.problems.append(
+                f"after {fault.name} of {bite.target} no acknowledgement for {_HEAL_SECONDS} s"
+            )
+        start = began - self.started if self.injected else 0.0
+        if not self.injected:
+            self.started = began
+        one = Injected(fault.name, bite.target, bite.evidence, round(start, 1), round(lasted, 2), recovery)
+        self.injected.append(one)
+        say(
+            f"{one.at_s:7.1f} s  {one.name}: {one.target}: {one.evidence or 'NO EFFECT'}; writable {recovery} s after"
+        )
+
+    async def _recovery(self, since: float) -> float | None:
+        """Seconds after `since` until every partition has acknowledged something written after it."""
+        with trio.move_on_after(_HEAL_SECONDS):
+            while (took := slowest(self.history.last_ack, self.places, since)) is None:
+                await trio.sleep(0.01)
+            return round(took, 3)
+        return None
+
+    async def _healed(self, admin: Admin) -> None:
+        """Every partition of every topic has all its replicas in the ISR."""
+        with trio.move_on_after(_HEAL_SECONDS):
+            while not await self._in_sync(admin):
+                await trio.sleep(0.05)
+            return
+        self.problems.append(f"not every replica was in sync again within {_HEAL_SECONDS} s")
+
+    async def _in_sync(self, admin: Admin) -> bool:
+        try:
+            topics = await admin.describe_topics(list(TOPICS.values()))
+        except ReplicationError:
+            return False
+        return all(set(part.isr) == set(part.replicas) for topic in topics for part in topic.partitions)
+
+    def _replicas(self) -> dict[Place, dict[int, Replica]]:
+        found: dict[Place, dict[int, Replica]] = {}
+        for member in self.members:
+            for place, replica in read_node(member.log_dirs).items():
+                found.setdefault(place, {})[member.number] = replica
+        return found
+
+
+def timed(plan: Plan, folder: Path) -> tuple[Report, float]:
+    """Carry a plan out; the report, and the seconds that it took."""
+    began = time.monotonic()
+    report = trio.run(Run(plan, folder).carry_out)
+    return report, time.monotonic() - began
