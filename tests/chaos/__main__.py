@@ -11,6 +11,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+from .defects import DEFECTS
 from .run import Plan, Report, say, timed
 
 
@@ -55,6 +56,7 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", default=[], help="a fault by its name; several for several"
     )
+    parser.add_argument("--defect", choices=sorted(DEFECTS), default="", help="plant an error, which must be found")
     parser.add_argument("--folder", type=Path, help="keep everything here, in place of a temporary folder")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     given = parser.parse_args()
@@ -66,6 +68,7 @@ def main() -> int:
         store=given.store,
         nodes=given.nodes,
         only=tuple(given.only),
+        defect=given.defect,
     )
     with tempfile.TemporaryDirectory(prefix="insync-chaos-") as temporary:
         folder = given.folder or Path(temporary)

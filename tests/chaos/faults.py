@@ -245,12 +245,12 @@ async def bit_flip(scene: Scene) -> Bite:
     path.write_bytes(raw)
     since = member.position()
     started = await member.start()
-    evidence = "" if started or not member.said(path.name, since) else f"refused, naming {path.parent.name}"
+    if started:
+        return Bite(f"node {member.number}, {path.parent.name} of {len(raw)} bytes", "")
+    evidence = f"refused, naming {path.parent.name}" if member.said(path.name, since) else ""
     aside = member.folder / f"aside-{path.parent.name}-{scene.random.randrange(1 << 30)}"
     subprocess.run(["mv", str(path.parent), str(aside)], check=True)
-    if not started and not await member.start():
-        evidence = ""
-    return Bite(f"node {member.number}", evidence)
+    return Bite(f"node {member.number}", evidence if await member.start() else "")
 
 
 FAULTS: tuple[Fault, ...] = (

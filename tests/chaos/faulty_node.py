@@ -38,6 +38,10 @@ def _slow(call: Callable[..., Any]) -> Callable[..., Any]:
 if __name__ == "__main__":
     os.pwritev = _slow(os.pwritev)
     os.fsync = _slow(os.fsync)
+    if defect := os.environ.get("INSYNC_CHAOS_DEFECT"):
+        from tests.chaos.defects import DEFECTS
+
+        DEFECTS[defect]()
     from insync.replication.cli import main
 
     sys.exit(main(sys.argv[1:]))

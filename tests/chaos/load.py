@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import attrs
@@ -34,12 +35,11 @@ class Load:
         wanted: Literal["all", 0, 1] = "all" if acks == "all" else 1 if acks == "1" else 0
         under_way = 0
 
-        def done(delivery: Delivery) -> None:
+        def done(value: bytes, delivery: Delivery) -> None:
             nonlocal under_way
             under_way -= 1
-            self._outcome(acks, delivery, values.pop(id(delivery)))
+            self._outcome(acks, delivery, value)
 
-        values: dict[int, bytes] = {}
         async with Producer(
             self.servers, acks=wanted, delivery_timeout_ms=30_000, request_timeout_ms=5_000, linger_ms=2
         ) as producer:
@@ -50,13 +50,12 @@ class Load:
                     value = b"%s:%d" % (name.encode(), sequence)
                     partition, sequence = sequence % PARTITIONS, sequence + 1
                     try:
-                        delivery = await producer.send(
-                            TOPICS[acks], value, partition=partition, on_delivery=done
+                        await producer.send(
+                            TOPICS[acks], value, partition=partition, on_delivery=partial(done, value)
                         )
                     except ReplicationError as error:
                         self.history.failed[type(error).__name__] += 1
                     else:
-                        values[id(delivery)] = value
                         under_way += 1
                         self.history.sent[acks] += 1
                 await trio.sleep(_PAUSE)

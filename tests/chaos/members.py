@@ -37,7 +37,7 @@ class Member:
 
     @property
     def log_dirs(self) -> list[Path]:
-        return [self.folder / "disk", self.folder / "device"]
+        return [self.folder / "disk", self.folder / "device" / "logs"]
 
     @property
     def errors(self) -> Path:
@@ -112,8 +112,7 @@ class Member:
     def wipe(self) -> None:
         """An empty disk in place of the old one."""
         for folder in self.log_dirs:
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
+            shutil.rmtree(folder)
         self.wipes += 1
 
     def segments(self) -> list[Path]:

@@ -22,7 +22,7 @@ from tests.plugins.tcp.certificates import Authority
 
 from .faults import FAULTS, Fault, Scene
 from .history import History, Place, Replica, Verdict, judge, slowest
-from .load import PARTITIONS, TOPICS, Load
+from .load import PARTITIONS, TOPICS, Load, until
 from .members import PORT, Member
 from .network import OURS, CannotIsolateError, Network, network
 from .replica_files import read_node
@@ -32,6 +32,7 @@ Transport = Literal["tcp", "tls", "shm"]
 StoreKind = Literal["sqlite", "zookeeper", "remote"]
 LAG_MS = 3_000
 _HEAL_SECONDS = 90
+_WARM = 2_000
 _DEVICE_BYTES = 64 << 20
 
 
@@ -45,6 +46,7 @@ class Plan:
     store: StoreKind = "sqlite"
     nodes: int = 3
     only: tuple[str, ...] = ()
+    defect: str = ""
 
 
 @attrs.frozen
@@ -154,7 +156,7 @@ class Run:
     # the parts
 
     def _environment(self, net: Network | None) -> dict[str, str]:
-        environment = {"INSYNC_SECRET": secrets.token_hex(16)}
+        environment = {"INSYNC_SECRET": secrets.token_hex(16), "INSYNC_CHAOS_DEFECT": self.plan.defect}
         if self.plan.transport == "tls":
             (self.folder / "tls").mkdir()
             self.authority = Authority(self.folder / "tls")
@@ -202,6 +204,8 @@ class Run:
                 await admin.create_topic(topic, PARTITIONS, 3, config={"min_insync_replicas": 2})
             scene = Scene(self.members, net, store, admin, self.random)
             async with self._loaded(load):
+                if not await until(lambda: self.history.acknowledged["all"] >= _WARM, _HEAL_SECONDS):
+                    self.problems.append(f"fewer than {_WARM} records were acknowledged before any fault")
                 await self._torment(scene, usable(self.plan, net is not None, store))
                 await self._healed(admin)
             await self._healed(admin)

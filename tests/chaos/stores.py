@@ -55,7 +55,7 @@ class SqliteRunStore(RunStore):
         self._holder: sqlite3.Connection | None = None
 
     async def _take_away(self) -> bool:
-        self._holder = sqlite3.connect(self.path, isolation_level=None, timeout=10)
+        self._holder = sqlite3.connect(self.path, isolation_level=None, timeout=10, check_same_thread=False)
         await trio.to_thread.run_sync(self._holder.execute, "BEGIN IMMEDIATE")
         with sqlite3.connect(self.path, isolation_level=None, timeout=0) as other:
             try:
