@@ -7,6 +7,7 @@ the order in which it was read: a watch that fired is known before any answer th
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from kazoo.exceptions import (
     AuthFailedError,
     ConnectionClosedError,
     ConnectionLoss,
+    KazooException,
     NoAuthError,
     OperationTimeoutError,
     SessionExpiredError,
@@ -46,12 +48,12 @@ class Pulse:
     """Whether the event loop runs: ZooKeeper's pings are sent by a thread, which must not outlive the loop's mind.
 
     A connection whose loop has not beaten for `patience` seconds stands still, so that its session ends as the
-    session of a stopped process would.
+    session of a stopped process would. Until the first beat nobody holds the session yet, and nothing stands still.
     """
 
     def __init__(self, patience: float) -> None:
         self._patience = patience
-        self._last = time.monotonic()
+        self._last = math.inf
         self._stopped = False
         self._over = threading.Event()
 
@@ -169,7 +171,7 @@ class Connection:
         with trio.CancelScope(shield=True):
             try:
                 await trio.to_thread.run_sync(client.start, connect_seconds)
-            except KazooTimeoutError as error:
+            except (KazooTimeoutError, KazooException) as error:
                 raise StoreUnavailableError(
                     f"no ZooKeeper server answers at {address.hosts} within {connect_seconds:g} s; "
                     "is one running, and can it be reached from here?"

@@ -111,8 +111,8 @@ class ZookeeperSession(Session):
         seconds = self.timeout_ms / 1000
         with self._scope:
             while True:
-                await trio.sleep(seconds / _BEATS_PER_TIMEOUT)
                 self._pulse.beat()
+                await trio.sleep(seconds / _BEATS_PER_TIMEOUT)
                 if time.monotonic() - self.connection.handler.last_contact > seconds:
                     _log.warning(
                         "ZooKeeper was not heard of for the %d ms of session %d", self.timeout_ms, self.id

@@ -56,7 +56,9 @@ def main() -> int:
     parser.add_argument(
         "--only", action="append", default=[], help="a fault by its name; several for several"
     )
-    parser.add_argument("--defect", choices=sorted(DEFECTS), default="", help="plant an error, which must be found")
+    parser.add_argument(
+        "--defect", choices=sorted(DEFECTS), default="", help="plant an error, which must be found"
+    )
     parser.add_argument("--folder", type=Path, help="keep everything here, in place of a temporary folder")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     given = parser.parse_args()

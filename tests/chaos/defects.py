@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from insync.replication.core import elections, isr
-from insync.replication.core.controller import Controller
+from insync.replication.core import isr
+from insync.storage import LogDirectory
 from insync.storage.disk_log import DiskLog
+
+_FORGOTTEN = 300
 
 
 def early_ack() -> None:
@@ -33,8 +35,16 @@ def short_truncation() -> None:
 
 
 def reused_offset() -> None:
-    """Elect whoever lives, in sync or not: a leader that lacks records gives their offsets to others."""
-    Controller._unclean_policy = lambda self, partition: elections.ANY  # type: ignore[method-assign]
+    """Forget the last records when a process ends, and say nothing: their offsets are given to others."""
+    right = LogDirectory._open
+
+    def open_short(self: LogDirectory, *arguments: Any) -> DiskLog:
+        log = right(self, *arguments)
+        if log.log_end_offset > _FORGOTTEN:
+            log.truncate(log.log_end_offset - _FORGOTTEN)
+        return log
+
+    LogDirectory._open = open_short  # type: ignore[method-assign]
 
 
 def _batch_at(log: DiskLog, offset: int) -> int:

@@ -1,4 +1,4 @@
-"""The faults. Each is injected, is seen to bite, and is taken back; how long the cluster takes after that is measured."""
+"""The faults. Each is injected, is seen to bite, and is taken back."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import errno
 import os
 import random
 import re
+import shutil
 import signal
-import subprocess
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -16,9 +16,10 @@ import trio
 
 from insync.replication import Admin, ReplicationError
 
-from .load import TOPICS, until
+from .load import PARTITIONS, TOPICS, until
 from .members import PORT, Member
 from .network import OURS, Network
+from .replica_files import flushed_bytes
 from .stores import RunStore
 
 Inject = Callable[["Scene"], Awaitable["Bite"]]
@@ -210,13 +211,16 @@ async def torn_tail(scene: Scene) -> Bite:
     member = scene.any_member()
     await member.end(signal.SIGKILL)
     cut = 0
-    for path in member.segments()[:3]:
-        lose = min(path.stat().st_size, scene.random.randint(1, 5_000))
-        os.truncate(path, path.stat().st_size - lose)
-        if scene.random.random() < 0.5:
-            with path.open("ab") as file:
-                file.write(scene.random.randbytes(scene.random.randint(1, lose)))
-        cut += lose
+    for path in member.segments():
+        # What had been brought to the device cannot be lost like this.
+        loose = path.stat().st_size - flushed_bytes(path)
+        if loose > 0:
+            lose = scene.random.randint(1, min(loose, 5_000))
+            os.truncate(path, path.stat().st_size - lose)
+            if scene.random.random() < 0.5:
+                with path.open("ab") as file:
+                    file.write(scene.random.randbytes(scene.random.randint(1, lose)))
+            cut += lose
     _forget_proof(member)
     started = await member.start()
     return Bite(f"node {member.number}", f"{cut} bytes lost" if cut and started else "")
@@ -235,8 +239,23 @@ def _forget_proof(member: Member) -> None:
         path.write_text(other)
 
 
+async def reassign(scene: Scene) -> Bite:
+    """Move a partition to other nodes, or to the same ones in another order, while it is written."""
+    place = TOPICS["all"], scene.random.randrange(PARTITIONS)
+    wanted = scene.random.sample([member.number for member in scene.members], 3)
+    outcome = await scene.admin.reassign_partitions({place: wanted})
+    if outcome[place] is not None:
+        return Bite(f"{place[0]}-{place[1]} to {wanted}", "")
+    with trio.move_on_after(60):
+        await scene.admin.wait_for_reassignments([place[0]])
+        (topic,) = await scene.admin.describe_topics([place[0]])
+        moved = next(part.replicas for part in topic.partitions if part.partition == place[1]) == wanted
+        return Bite(f"{place[0]}-{place[1]} to {wanted}", "it is there" if moved else "")
+    return Bite(f"{place[0]}-{place[1]} to {wanted}", "")
+
+
 async def bit_flip(scene: Scene) -> Bite:
-    """A flipped bit in the middle of a log: the node refuses to start, and names the place; people move it aside."""
+    """A flipped bit inside a log: the node refuses to start, and names the place; people move it aside."""
     member = scene.any_member()
     await member.end(signal.SIGKILL)
     path = member.segments()[0]
@@ -249,7 +268,7 @@ async def bit_flip(scene: Scene) -> Bite:
         return Bite(f"node {member.number}, {path.parent.name} of {len(raw)} bytes", "")
     evidence = f"refused, naming {path.parent.name}" if member.said(path.name, since) else ""
     aside = member.folder / f"aside-{path.parent.name}-{scene.random.randrange(1 << 30)}"
-    subprocess.run(["mv", str(path.parent), str(aside)], check=True)
+    shutil.move(path.parent, aside)
     return Bite(f"node {member.number}", evidence if await member.start() else "")
 
 
@@ -266,6 +285,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("store_away", store_away),
     Fault("slow_disk", slow_disk),
     Fault("full_disk", full_disk),
+    Fault("reassign", reassign),
     Fault("empty_disk", empty_disk, lossy=True),
     Fault("torn_tail", torn_tail, lossy=True),
     Fault("bit_flip", bit_flip, lossy=True),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import attrs
@@ -105,7 +106,7 @@ def _report(violations: list[Violation], place: Place, promise: str, text: str) 
 
 
 def _check_offsets(violations: list[Violation], place: Place, node: int, records: Replica) -> None:
-    for (before, _), (after, _) in zip(records, records[1:], strict=False):
+    for (before, _), (after, _) in pairwise(records):
         if after != before + 1:
             _report(violations, place, "offsets are contiguous", f"node {node}: {after} after {before}")
             return

@@ -1,4 +1,4 @@
-"""Hosts of their own for the nodes: network namespaces on one bridge, between which packets can be dropped one way."""
+"""Hosts of their own for the nodes: network namespaces on one bridge, with packets dropped one way at will."""
 
 from __future__ import annotations
 

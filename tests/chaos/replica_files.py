@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 
 from kafka.record import MemoryRecords
 
 from .history import Place, Replica
+
+_HEAD = struct.Struct(">qi")
+"""Base offset and length, with which every batch begins."""
 
 
 def read_replica(folder: Path) -> Replica:
@@ -19,6 +23,23 @@ def read_replica(folder: Path) -> Replica:
                 raise ValueError(f"{path}: the batch at offset {batch.base_offset} fails its CRC")
             found += [(record.offset, bytes(record.value or b"")) for record in batch]
     return found
+
+
+def flushed_bytes(segment: Path) -> int:
+    """How much of a segment the folder's recovery point says is on the device, up to a whole batch."""
+    topic, _, partition = segment.parent.name.rpartition("-")
+    point = 0
+    checkpoint = segment.parent.parent / "recovery-point-offset-checkpoint"
+    for line in checkpoint.read_text().splitlines()[2:] if checkpoint.exists() else ():
+        if line.split()[:2] == [topic, partition]:
+            point = int(line.split()[2])
+    raw, position = segment.read_bytes(), 0
+    while position + _HEAD.size <= len(raw):
+        base_offset, length = _HEAD.unpack_from(raw, position)
+        if base_offset >= point:
+            break
+        position += _HEAD.size + length
+    return min(position, len(raw))
 
 
 def read_node(folders: list[Path]) -> dict[Place, Replica]:

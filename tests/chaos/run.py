@@ -256,9 +256,8 @@ class Run:
             self.started = began
         one = Injected(fault.name, bite.target, bite.evidence, round(start, 1), round(lasted, 2), recovery)
         self.injected.append(one)
-        say(
-            f"{one.at_s:7.1f} s  {one.name}: {one.target}: {one.evidence or 'NO EFFECT'}; writable {recovery} s after"
-        )
+        effect = one.evidence or "NO EFFECT"
+        say(f"{one.at_s:7.1f} s  {one.name}: {one.target}: {effect}; writable {recovery} s after")
 
     async def _recovery(self, since: float) -> float | None:
         """Seconds after `since` until every partition has acknowledged something written after it."""

@@ -42,6 +42,7 @@ class RunStore(ABC):
     @abstractmethod
     async def _bring_back(self) -> None: ...
 
+    @abstractmethod
     def stop(self) -> None:
         """The run is over."""
 
@@ -68,6 +69,9 @@ class SqliteRunStore(RunStore):
         assert self._holder is not None
         self._holder.rollback()
         self._holder.close()
+
+    def stop(self) -> None:
+        """Nothing runs for it."""
 
 
 class ZookeeperRunStore(RunStore):
@@ -99,8 +103,10 @@ class RemoteRunStore(RunStore):
     def __init__(self, folder: Path, address: str, environment: dict[str, str]) -> None:
         listen = f"tcp://{address}:{STORE_PORT}"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "insync.replication.cli", "store", "--path", str(folder / "meta.db")]
-            + ["--listen", listen],
+            [
+                *(sys.executable, "-m", "insync.replication.cli", "store"),
+                *("--path", str(folder / "meta.db"), "--listen", listen),
+            ],
             stdout=subprocess.PIPE,
             env=environment,
         )

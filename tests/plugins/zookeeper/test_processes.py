@@ -19,6 +19,7 @@ from insync.replication.metadata import (
     Missing,
     Put,
     Resync,
+    Session,
     SessionExpiredError,
     StoreUnavailableError,
     Watch,
@@ -187,6 +188,27 @@ async def test_silent_server_ends_the_session_here_too(own_server: ZookeeperServ
             await session.expired.wait()
         assert trio.current_time() - began < 2 * TIMEOUT_MS / 1000
         own_server.signal(signal.SIGCONT)
+
+
+async def test_session_that_takes_long_to_open_is_a_good_one(own_server: ZookeeperServer) -> None:
+    """The server is away for longer than a timeout while a session is being opened."""
+    async with store_of(own_server) as store, trio.open_nursery() as nursery:
+        opened: list[Session] = []
+
+        async def open_session() -> None:
+            opened.append(await store.open_session(TIMEOUT_MS))
+
+        own_server.signal(signal.SIGSTOP)
+        nursery.start_soon(open_session)
+        await trio.sleep(1.5 * TIMEOUT_MS / 1000)
+        own_server.signal(signal.SIGCONT)
+        with trio.fail_after(20):
+            while not opened:
+                await trio.sleep(0.01)
+        await eventually(store, session_put=("e", b"1"), session=opened[0])
+        with trio.move_on_after(1.5 * TIMEOUT_MS / 1000):
+            await opened[0].expired.wait()
+        assert not opened[0].expired.is_set()
 
 
 async def test_unreachable_server_is_named() -> None:
