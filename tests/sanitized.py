@@ -65,7 +65,9 @@ def main() -> int:
             if not said.stdout.startswith(str(folder)):
                 print(f"{module} is not the sanitized one: {said.stdout}{said.stderr}", file=sys.stderr)
                 return 2
-        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args.pytest]
+        # Hypothesis' own profile "ci" sets no deadlines: all of this is slow.
+        options = ["-q", "-p", "no:cacheprovider", "--hypothesis-profile=ci"]
+        command = [sys.executable, "-m", "pytest", *options, *args.pytest]
         status = subprocess.run(command, cwd=ROOT, env=there).returncode
         reports = sorted(folder.glob(f"{_REPORT}.*"))
         for path in reports:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import attrs
 from cyclopts import App, Parameter
@@ -50,9 +52,11 @@ def dump(
         raise CommandError(f"{path} does not exist: name a file of a partition, or its folder")
     show = print_json if json else _print_line
     good = True
-    for line in _lines(path, records):
-        good = good and not line.get("damaged")
-        show(line)
+    # Lines that go to a terminal, or to a pager on it, are progress enough.
+    with _progress(_log_bytes(path), "dumping", quiet=not _goes_to_a_file(sys.stdout)) as advance:
+        for line in _lines(path, records, advance):
+            good = good and not line.get("damaged")
+            show(line)
     return 0 if good else EXIT_FAILURE
 
 
@@ -81,7 +85,7 @@ def verify(
     from ...storage.verification import verify as check
 
     _must_be_folder(folder)
-    with _progress(folder, "verifying", quiet=json) as advance:
+    with _progress(_all_log_bytes(folder), "verifying", quiet=json) as advance:
         found = check(folder, compacted=compacted, on_bytes=advance)
     if json:
         print_json(attrs.asdict(found))
@@ -127,7 +131,7 @@ def recover(
     directory = LogDirectory(folder, cluster_id=cluster_id, node_id=node_id)
     as_left = False
     try:
-        with _progress(folder, "recovering", quiet=json) as advance:
+        with _progress(_all_log_bytes(folder), "recovering", quiet=json) as advance:
             reports = list(_recovered(directory, indexes, advance))
         as_left = directory.was_clean and not any(each["error"] or each["bytes_cut"] for each in reports)
     finally:
@@ -189,7 +193,7 @@ def _print_recovered(report: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _progress(folder: Path, doing: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+def _progress(total: int, doing: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     """A bar on standard error if that is a terminal; gives what is told of every piece that is done."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -197,8 +201,15 @@ def _progress(folder: Path, doing: str, *, quiet: bool) -> Iterator[Callable[[in
     console = Console(stderr=True)
     columns = (TextColumn(doing), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     shown = console.is_terminal and not quiet
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        yield _advancing(progress, sum(_log_bytes(each) for each in (folder, *folder.iterdir())))
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        disable=not shown,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as progress:
+        yield _advancing(progress, total)
 
 
 def _advancing(progress: Progress, total: int) -> Callable[[int], None]:
@@ -210,8 +221,22 @@ def _advancing(progress: Progress, total: int) -> Callable[[int], None]:
     return advance
 
 
-def _log_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.log"))
+def _goes_to_a_file(stream: TextIO) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def _log_bytes(path: Path) -> int:
+    """Of a file, or of the logs of a partition's folder."""
+    files = path.glob("*.log") if path.is_dir() else [path]
+    return sum(each.stat().st_size for each in files)
+
+
+def _all_log_bytes(folder: Path) -> int:
+    """Of a data folder, or of a partition's."""
+    return sum(_log_bytes(each) for each in (folder, *folder.iterdir()) if each.is_dir())
 
 
 def _must_be_folder(folder: Path) -> None:
@@ -222,7 +247,7 @@ def _must_be_folder(folder: Path) -> None:
 # What files hold
 
 
-def _lines(path: Path, records: bool) -> Iterator[dict[str, Any]]:
+def _lines(path: Path, records: bool, advance: Callable[[int], None]) -> Iterator[dict[str, Any]]:
     from ...storage.inspection import offset_index_entries, time_index_entries
 
     if path.is_dir():
@@ -230,9 +255,9 @@ def _lines(path: Path, records: bool) -> Iterator[dict[str, Any]]:
         if not logs:
             raise CommandError(f"{path} holds no .log file: name a partition's folder, such as data/orders-0")
         for log in logs:
-            yield from _log_lines(log, records)
+            yield from _log_lines(log, records, advance)
     elif path.suffix == ".log":
-        yield from _log_lines(path, records)
+        yield from _log_lines(path, records, advance)
     elif path.suffix == ".index":
         yield from ({"file": path.name, **entry._asdict()} for entry in offset_index_entries(path))
     elif path.suffix == ".timeindex":
@@ -247,13 +272,14 @@ def _lines(path: Path, records: bool) -> Iterator[dict[str, Any]]:
         )
 
 
-def _log_lines(path: Path, records: bool) -> Iterator[dict[str, Any]]:
+def _log_lines(path: Path, records: bool, advance: Callable[[int], None]) -> Iterator[dict[str, Any]]:
     from ...storage.inspection import batches_in
 
     for found, data in batches_in(path):
         yield _batch_line(path, found)
         if records and not found.reason and found.info is not None:
             yield from _record_lines(found.info, data)
+        advance(found.size_bytes)
 
 
 def _batch_line(path: Path, found: Found) -> dict[str, Any]:

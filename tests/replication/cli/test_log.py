@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -246,3 +249,41 @@ def test_recover_keeps_away_from_a_folder_in_use(tmp_path: Path, capsys: Output)
 def test_each_explains_itself_by_an_example(command: str, capsys: Output) -> None:
     assert main(["log", command, "--help"]) == 0
     assert f"Example: insync log {command}" in " ".join(capsys.readouterr().out.split())
+
+
+def on_terminal(*arguments: str, out: int) -> bytes:
+    """Run a command whose standard error is a terminal; what it wrote there."""
+    ours, theirs = os.openpty()
+    try:
+        subprocess.run(
+            [sys.executable, "-m", "insync.replication.cli", *arguments], stdout=out, stderr=theirs, check=True
+        )
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 4096):
+                shown += part
+        except OSError:
+            pass  # a terminal that nobody writes to any more ends in an error
+        return shown
+    finally:
+        os.close(ours)
+
+
+@pytest.mark.parametrize(("what", "said"), [("dump", b"dumping"), ("verify", b"verifying"), ("recover", b"recover")])
+def test_long_work_shows_its_progress_on_a_terminal(tmp_path: Path, what: str, said: bytes) -> None:
+    data = build(tmp_path)
+    target = data / "t-0" if what == "dump" else data
+    with (tmp_path / "out").open("wb") as out:
+        assert said in on_terminal("log", what, str(target), out=out.fileno())
+    assert (tmp_path / "out").read_text().count("\n") == (3 if what == "dump" else 1)
+
+
+def test_a_dump_for_a_pager_leaves_the_terminal_alone(tmp_path: Path) -> None:
+    data = build(tmp_path)
+    read, write = os.pipe()
+    try:
+        assert on_terminal("log", "dump", str(data / "t-0"), out=write) == b""
+    finally:
+        os.close(write)
+        os.close(read)

@@ -49,6 +49,8 @@ class Writer:
         self.keyed = "compact" in policy
         self.serial = seed * 100_000
         self.epoch = self.log.epochs[-1].epoch if self.log.epochs else 0
+        self.committed = self.log.log_end_offset if self.keyed else 0
+        """Nothing below is truncated, as nobody does that: it may have been compacted."""
 
     def run(self) -> None:
         """Until the end of the process."""
@@ -112,7 +114,7 @@ class Writer:
         self.log.assign_epoch(self.epoch, self.log.log_end_offset)
 
     def truncate(self) -> None:
-        offset = max(0, self.log.log_end_offset - self.noise.choice((1, 7, 40, 400)))
+        offset = max(self.committed, self.log.log_end_offset - self.noise.choice((1, 7, 40, 400)))
         self.notes.will("truncate", offset)
         self.log.truncate(offset)
         self.notes.did("truncate")
@@ -124,6 +126,7 @@ class Writer:
         self.notes.did("start")
 
     def maintain(self) -> None:
+        self.committed = self.log.log_end_offset if self.keyed else 0
         self.notes.will("maintain", self.log.log_end_offset)
         self.log.maintain(NOW_MS, high_watermark=self.log.log_end_offset)
         self.notes.did("maintain", self.log.log_start_offset)
