@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
 import sys
 import tempfile
 from collections import defaultdict
@@ -63,6 +64,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     given = parser.parse_args()
     logging.getLogger("insync").addHandler(logging.NullHandler())
+    # Hosts, mounts and processes are taken down however the run ends.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     plan = Plan(
         seconds=given.seconds,
         seed=given.seed,

@@ -194,17 +194,18 @@ async def test_session_that_takes_long_to_open_is_a_good_one(own_server: Zookeep
     """The server is away for longer than a timeout while a session is being opened."""
     async with store_of(own_server) as store, trio.open_nursery() as nursery:
         opened: list[Session] = []
+        done = trio.Event()
 
         async def open_session() -> None:
             opened.append(await store.open_session(TIMEOUT_MS))
+            done.set()
 
         own_server.signal(signal.SIGSTOP)
         nursery.start_soon(open_session)
         await trio.sleep(1.5 * TIMEOUT_MS / 1000)
         own_server.signal(signal.SIGCONT)
         with trio.fail_after(20):
-            while not opened:
-                await trio.sleep(0.01)
+            await done.wait()
         await eventually(store, session_put=("e", b"1"), session=opened[0])
         with trio.move_on_after(1.5 * TIMEOUT_MS / 1000):
             await opened[0].expired.wait()
