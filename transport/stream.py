@@ -25,8 +25,8 @@ from .ranges import after
 from .urls import Endpoint
 
 RECEIVE_BUFFER = 256 << 10
-LARGE_PAYLOAD = 64 << 10
-"""From here on a payload is received straight into memory of its own."""
+LARGE_PAYLOAD = 128 << 10
+"""From here on a payload is received straight into memory of its own; below it several come by one system call."""
 
 
 _FRAMES_AT_ONCE = 256

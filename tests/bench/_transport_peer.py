@@ -21,7 +21,9 @@ from insync.transport import Identity, Request, serve
 
 FILE_BYTES = 64 << 20
 BLOCK = 1 << 20
-ECHO, RANGE, BYTES, CPU = 1, 2, 3, 4
+ECHO, RANGE, BYTES, CPU, SIZED = 1, 2, 3, 4, 5
+"""SIZED: so many bytes as the body says, at most BLOCK."""
+SIZE = struct.Struct("<I")
 ORDER = struct.Struct("<cQ")
 """To a raw peer: b"r" (file ranges) or b"b" (bytes), and how many bytes; it sends them, then its CPU seconds."""
 SECONDS = struct.Struct("<d")
@@ -60,6 +62,8 @@ class Ours:
             request.reply(b"", [Slice(self.fd, self.at, BLOCK)])
         elif request.kind == BYTES:
             request.reply(b"", [self.block])
+        elif request.kind == SIZED:
+            request.reply(b"", [memoryview(self.block)[: SIZE.unpack(request.body)[0]]])
         else:
             request.reply(SECONDS.pack(time.process_time()))
 

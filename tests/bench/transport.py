@@ -1,4 +1,4 @@
-"""The transport over tcp:// beside raw sockets and a bare trio echo; each end is a process of its own."""
+"""The transport over tcp:// beside raw sockets, a bare trio echo, pyzmq and gRPC; each end is its own process."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ import trio
 
 from insync.transport import Connection, Identity, Response, TransportError, connect
 
-from ._transport_peer import BLOCK, BYTES, CPU, ECHO, ORDER, RANGE, SECONDS
-from .report import Result, against, at_least, at_most
+from ._others import OTHERS, Cost
+from ._transport_peer import BLOCK, BYTES, CPU, ECHO, ORDER, RANGE, SECONDS, SIZE, SIZED
+from .report import Result, against, at_least, at_most, interleaved
 
 GIB = 1 << 30
 WINDOW = 4
 """Blocks asked for ahead of those that have arrived."""
 SMALL_WINDOW = 64
+BLOCK_SIZES = (64 << 10, 256 << 10, 1 << 20)
 HEARTBEAT_PAUSE = 0.005
 
 
@@ -35,9 +37,9 @@ class Load:
 
 
 @contextmanager
-def peer(role: str) -> Iterator[str]:
+def peer(role: str, module: str = "_transport_peer") -> Iterator[str]:
     """A far end; gives its address."""
-    command = [sys.executable, "-m", "tests.bench._transport_peer", role]
+    command = [sys.executable, "-m", f"tests.bench.{module}", role]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None and process.stdin is not None
@@ -157,6 +159,48 @@ async def heartbeats(url: str, count: int) -> list[float]:
     return sorted(taken)
 
 
+async def our_blocks(url: str, size: int, total: int) -> Cost:
+    """Payloads of one size, as many asked for ahead as make up `WINDOW` blocks."""
+    async with trio.open_nursery() as nursery:
+        connection = await connect(url, identity=Identity(), nursery=nursery)
+        before, cpu = await _cpu(connection), time.process_time()
+        start = time.perf_counter()
+        await _pipeline(
+            connection, SIZED, SIZE.pack(size), total // size, max(WINDOW, WINDOW * BLOCK // size // 4)
+        )
+        elapsed, cpu = time.perf_counter() - start, time.process_time() - cpu
+        cpu += await _cpu(connection) - before
+        await connection.aclose()
+    return Cost(total / elapsed, cpu / total * GIB)
+
+
+def beside_others(url: str, total: int, requests: int, rounds: int) -> Iterator[Result]:
+    """What pyzmq and gRPC do with the same bytes and requests, in turn with us."""
+    for other in OTHERS:
+        if not other.is_there:
+            print(f"not run: {other.name}: pip install {other.package}", file=sys.stderr)
+            continue
+        with peer(other.role, "_other_peer") as address:
+            for size in BLOCK_SIZES:
+                ours, theirs = [], []
+                for _ in range(rounds):
+                    ours.append(trio.run(our_blocks, url, size, total))
+                    theirs.append(other.blocks(address, size, total))
+                name = f"bytes of {size >> 10} KiB, beside {other.name}"
+                rate, beside = (statistics.median(one.rate for one in each) / 1e6 for each in (ours, theirs))
+                yield against(name, rate, "MB/s", beside, 1.0)
+                cpu, beside = (statistics.median(one.cpu for one in each) for each in (ours, theirs))
+                yield _no_more("the CPU of both ends", cpu, "s/GiB", beside, 1.0)
+            small, beside = interleaved(
+                rounds,
+                lambda: trio.run(small_requests, url, requests),
+                lambda address=address, other=other: other.small(address, requests, SMALL_WINDOW),  # type: ignore[misc]
+            )
+            # What moves small messages without an answer's promises is allowed to be faster.
+            bar = 1.0 if other.module == "grpc" else None
+            yield against(f"small requests, beside {other.name}", small, "1/s", beside, bar)
+
+
 def _median(rounds: int, *measures: Callable[[], Load]) -> list[Load]:
     """The median of each, taken in turn so that all see the same machine."""
     samples: list[list[Load]] = [[] for _ in measures]
@@ -185,6 +229,7 @@ def run(*, smoke: bool) -> Sequence[Result]:
             bare.append(trio.run(bare_round_trip, echo_port, requests))
         small = statistics.median(trio.run(small_requests, url, 5 * requests) for _ in range(rounds))
         beats = trio.run(heartbeats, url, requests // 10)
+        others = list(beside_others(url, total // 2, 2 * requests, rounds))
     return [
         against(
             "file ranges of 1 MiB, beside sendfile", ranges.rate / 1e6, "MB/s", sendfile.rate / 1e6, 0.85
@@ -201,6 +246,7 @@ def run(*, smoke: bool) -> Sequence[Result]:
         ),
         at_least(f"small requests, {SMALL_WINDOW} under way", small, "1/s", 20_000),
         at_most("heartbeat p99 beside a full data lane", beats[int(len(beats) * 0.99)] * 1000, "ms", 50),
+        *others,
     ]
 
 

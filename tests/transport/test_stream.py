@@ -112,7 +112,7 @@ async def test_a_full_buffer_is_moved_to_its_front():
     assert await frames_of(StreamLink(Script(b"".join(frame(*one) for one in expected)))) == expected
 
 
-@pytest.mark.parametrize("payload", [b"tail", NOISE[:100_000]], ids=["small", "large"])
+@pytest.mark.parametrize("payload", [b"tail", NOISE[:150_000]], ids=["small", "large"])
 async def test_damage_is_found(payload):
     good = frame(b"body", payload)
     for position in (50, len(good) - 1):
@@ -123,7 +123,7 @@ async def test_damage_is_found(payload):
 
 
 async def test_the_end_inside_a_large_payload_is_a_break():
-    link = StreamLink(Script(frame(b"", NOISE[:100_000])[:-1]))
+    link = StreamLink(Script(frame(b"", NOISE[:150_000])[:-1]))
     with pytest.raises(LinkBroken):
         await link.recv_many()
 
