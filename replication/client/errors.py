@@ -258,6 +258,18 @@ class NodeStorageError(ServerError):
     outcome = "unknown"
 
 
+class FetchSessionNotFoundError(ServerError):
+    """The node does not know the fetch session (any more)."""
+
+    code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+class InvalidFetchSessionEpochError(ServerError):
+    """Both ends of a fetch session disagree about what was asked."""
+
+    code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
+
+
 class FencedLeaderEpochError(ServerError):
     """The client's leader epoch is older than the node's."""
 
@@ -323,6 +335,8 @@ _REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "compare with the source: acknowledged records were lost",
     ErrorCode.INVALID_PRODUCER_EPOCH: "open a new producer",
     ErrorCode.KAFKA_STORAGE_ERROR: "see that node's log and disk",
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND: "ask everything anew",
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH: "ask everything anew",
     ErrorCode.FENCED_LEADER_EPOCH: "try again; leadership has moved",
     ErrorCode.UNKNOWN_LEADER_EPOCH: "try again; the node is behind",
     ErrorCode.OFFSET_NOT_AVAILABLE: "try again; the new leader is catching up",

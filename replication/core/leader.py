@@ -113,6 +113,10 @@ class LeaderRole:
 
     def _append(self, event: ev.Produce) -> None:
         log = self._replica.log
+        for follower in self.followers.values():
+            if follower.log_end_offset == log.log_end_offset:
+                # It had everything until now, though it may not have had to say so for long (KIP-227).
+                follower.last_caught_up = max(follower.last_caught_up, self._replica.now)
         base_offset = log.next_offset
         batch = _placed(event.batch, base_offset, self.epoch)
         log.expect((batch,), self.epoch)

@@ -96,7 +96,11 @@ class FetchPartition:
 
 @attrs.frozen(kw_only=True)
 class FetchRequest:
-    """`replica_id` -1 for consumers; `incarnation` tells a restarted follower from its former self (KIP-903)."""
+    """`replica_id` -1 for consumers; `incarnation` tells a restarted follower from its former self (KIP-903).
+
+    `session_epoch` (KIP-227): -1 without a session; 0 asks for one; else how many answers have arrived in
+    `session_id`, and `partitions` are only those whose question is new, `forgotten` those that are withdrawn.
+    """
 
     replica_id: int
     incarnation: int
@@ -104,6 +108,9 @@ class FetchRequest:
     min_bytes: int
     max_bytes: int
     partitions: list[FetchPartition]
+    session_id: int = 0
+    session_epoch: int = -1
+    forgotten: list[PartitionName] = attrs.Factory(list)
 
 
 @attrs.frozen(kw_only=True)
@@ -125,9 +132,14 @@ class FetchResult:
 
 @attrs.frozen(kw_only=True)
 class FetchResponse:
-    """Partitions that have nothing to say are left out of an answer to a consumer or a follower."""
+    """Partitions that have nothing to say are left out of an answer to a consumer or a follower.
+
+    `session_id`: the session that this belongs to, 0 for none. `error`: the session is over, ask everything anew.
+    """
 
     partitions: list[FetchResult]
+    session_id: int = 0
+    error: int = 0
 
 
 @attrs.frozen(kw_only=True)

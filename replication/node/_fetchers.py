@@ -1,8 +1,8 @@
 """The follower's side of a node: one task for each leader's node, one fetch outstanding on each.
 
-A fetch names every partition that wants one from that leader. If another comes to want one while a fetch is
-parked at the leader, the parked one is cancelled and asked again with both: nothing waits behind an idle
-partition.
+A fetch is about every partition that wants one from that leader; in a session it names only those whose question is
+new. If another comes to want one while a fetch is parked at the leader, the parked one is given up and the next one
+tells of it: nothing waits behind an idle partition.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
 from ..core.errors import ErrorCode
+from ..core.fetch_session import FollowerSession
 from ..core.records import NodeRecord
 from ..core.types import PartitionId
 from ._payloads import SharedPayload
@@ -115,8 +116,7 @@ class LeaderFetcher:
         self.resting: dict[PartitionId, Timer] = {}
         self._owner = owner
         self._node = owner.node
-        self._wants: dict[PartitionId, fx.FetchNext] = {}
-        self._asked: dict[PartitionId, fx.FetchNext] = {}
+        self._session: FollowerSession[PartitionId, fx.FetchNext] = FollowerSession()
         self._appending: set[PartitionId] = set()
         self._news = trio.Event()
         self._parked = trio.CancelScope()
@@ -126,7 +126,7 @@ class LeaderFetcher:
 
     def want(self, partition: PartitionId, effect: fx.FetchNext) -> None:
         self.rest(partition)
-        self._wants[partition] = effect
+        self._session.ask(partition, effect)
         self._news.set()
         self._parked.cancel()
 
@@ -139,8 +139,8 @@ class LeaderFetcher:
 
     def drop(self, partition: PartitionId) -> None:
         self.rest(partition)
-        self._wants.pop(partition, None)
-        if self._asked.pop(partition, None) is not None and not self._asked:
+        self._session.withdraw(partition)
+        if not self._session.open:
             self._parked.cancel()
         self._news.set()
 
@@ -166,7 +166,7 @@ class LeaderFetcher:
 
     async def _settled(self) -> None:
         """Wait for something to ask, and a moment for those partitions that are still appending."""
-        while not self._wants:
+        while not self._session.open:
             self._news = trio.Event()
             await self._news.wait()
         with trio.move_on_after(SETTLE_TIMEOUT):
@@ -175,8 +175,7 @@ class LeaderFetcher:
                 await self._news.wait()
 
     async def _fetch(self, connection: Connection) -> None:
-        self._asked, self._wants = self._wants, {}
-        if not self._asked:
+        if not self._session.open:
             return
         with trio.CancelScope() as self._parked:
             response = await connection.request(
@@ -185,9 +184,7 @@ class LeaderFetcher:
                 timeout=self._owner.settings.replica_socket_timeout_ms / 1000,
             )
         if self._parked.cancelled_caught:
-            # Withdrawn, to be asked together with whatever has come to want one meanwhile.
-            self._wants = self._asked | self._wants
-            self._asked = {}
+            # Given up, for the next one to tell of whatever has come to want one meanwhile.
             return
         self._failing = False
         payload = SharedPayload(response.payload)
@@ -200,8 +197,7 @@ class LeaderFetcher:
         if not self._failing:
             log.warning("node %d %s", self.leader, reason)
         self._failing = True
-        failed = self._asked | self._wants
-        self._asked, self._wants = {}, {}
+        failed, self._session = self._session.open, FollowerSession()
         for partition, effect in failed.items():
             self._node.hosts[partition].step(
                 ev.FetchFailed(fetch_offset=effect.fetch_offset, leader_epoch=effect.leader_epoch)
@@ -213,6 +209,7 @@ class LeaderFetcher:
         address = self._address = self._node.view.nodes.get(self.leader)
         if address is None:
             raise ConnectionError(f"node {self.leader} is not registered")
+        self._session.end()
         self._connection = await self._connect(address)
         return self._connection
 
@@ -236,7 +233,7 @@ class LeaderFetcher:
         )
 
     def _request(self) -> m.FetchRequest:
-        settings = self._owner.settings
+        settings, told = self._owner.settings, self._session.request()
         return m.FetchRequest(
             replica_id=settings.node_id,
             incarnation=self._owner.identity.incarnation,
@@ -255,25 +252,31 @@ class LeaderFetcher:
                     log_start_offset=want.log_start_offset,
                     topic_id=want.topic_id,
                 )
-                for partition, want in self._asked.items()
+                for partition, want in told.questions.items()
+            ],
+            session_id=told.session_id,
+            session_epoch=told.session_epoch,
+            forgotten=[
+                m.PartitionName(topic=each.topic, partition=each.partition) for each in told.withdrawn
             ],
         )
 
     def _take(self, body: bytes, payload: SharedPayload) -> None:
-        """Tell every core that asked; a partition that the answer leaves out has no news.
+        """Tell every core that is answered; the questions of the others stay open at the leader.
 
         The payload is kept until the last append of its batches is done.
         """
         answer: m.FetchResponse = wire.decode_response(m.Kind.FETCH, body)
+        if answer.error != ErrorCode.NONE:
+            self._session.end()
+            return
         contents = self._split(answer, payload)
-        asked, self._asked = self._asked, {}
-        for partition, want in asked.items():
-            host = self._node.hosts[partition]
-            found = contents.get(partition)
-            if found is None:
-                host.step(_no_news(want))
+        asked = self._session.answered(answer.session_id, contents)
+        for partition, (result, infos, start) in contents.items():
+            want = asked.get(partition)
+            if want is None:
                 continue
-            result, infos, data = found
+            host, data = self._node.hosts[partition], payload.slice(start, result.size)
             if self._owner.is_throttled(partition):
                 self._owner.throttle.took(result.size)
             batches = Batches(data, infos, payload.release)
@@ -286,34 +289,22 @@ class LeaderFetcher:
 
     def _split(
         self, answer: m.FetchResponse, payload: SharedPayload
-    ) -> dict[PartitionId, tuple[m.FetchResult, list[BatchInfo], memoryview]]:
-        """Check the whole answer before any core hears of it."""
+    ) -> dict[PartitionId, tuple[m.FetchResult, list[BatchInfo], int]]:
+        """Check the whole answer before any core hears of it: what it says, its batches, and where they stand."""
         position = 0
-        slices = []
+        found = {}
         for result in answer.partitions:
             if result.size < 0 or position + result.size > len(payload.view):
                 raise wire.WireError("a fetch answer's payload is shorter than its sizes say")
-            slices.append((result, scan(payload.view[position : position + result.size]), position))
+            infos = scan(payload.view[position : position + result.size])
+            found[PartitionId(result.topic, result.partition)] = result, infos, position
             position += result.size
-        return {
-            PartitionId(result.topic, result.partition): (result, infos, payload.slice(start, result.size))
-            for result, infos, start in slices
-            if PartitionId(result.topic, result.partition) in self._asked
-        }
+        return found
 
 
 def _process(record: NodeRecord | None) -> tuple[int, tuple[str, ...]] | None:
     """Which process listens where; all else that a registration says is no reason to end a connection."""
     return None if record is None else (record.incarnation, record.endpoints)
-
-
-def _no_news(want: fx.FetchNext) -> ev.Fetched:
-    return ev.Fetched(
-        fetch_offset=want.fetch_offset,
-        leader_epoch=want.leader_epoch,
-        last_fetched_epoch=want.last_fetched_epoch,
-        error=ErrorCode.NONE,
-    )
 
 
 def _fetched(

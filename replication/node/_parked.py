@@ -1,11 +1,13 @@
 """Fetch requests on the node that serves them: answered at once if there is news, else parked until there is.
 
-A request names many partitions. The core answers for each of them; what it says is `ReplyFetch`. This module only
-collects, waits and sends.
+A request is about many partitions: those that it names, and those that its session has open. The core answers for
+each of them; what it says is `ReplyFetch`. This module only collects, waits and sends; of a session it looks only
+at partitions whose question is new, or which have had news since they were looked at last.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -18,51 +20,152 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
 from ..core.errors import ErrorCode
+from ..core.fetch_session import NEW_SESSION, NO_SESSION, LeaderSession, SessionCache, SessionRequest
 from ..core.types import PartitionId
 from ._timers import Timer
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
+    from .settings import NodeSettings
+
+Session = LeaderSession[PartitionId, m.FetchPartition]
 
 
 @attrs.define(eq=False, slots=True)
-class ParkedFetch:
-    """A fetch that has not been answered."""
+class Inquiry:
+    """The open questions of one request, or of one session and its requests; `request` is the one that waits."""
 
-    request: Request
-    message: m.FetchRequest
-    request_id: int
+    session: Session | None
+    open: dict[PartitionId, m.FetchPartition]
+    connection: Connection
+    news: dict[PartitionId, None] = attrs.Factory(dict)
+    """Partitions that have to be looked at, in order."""
+    request: Request | None = None
+    message: m.FetchRequest | None = None
+    request_id: int = 0
     timer: Timer | None = None
-    done: bool = False
 
 
 class Fetches:
     """All fetches that this node serves."""
 
-    def __init__(self, node: Replicas, max_bytes: int) -> None:
+    def __init__(self, node: Replicas, settings: NodeSettings) -> None:
         self._node = node
-        self._max_bytes = max_bytes
+        self._max_bytes = settings.fetch_max_bytes
         self._ids = count(1)
-        self._waiting: dict[PartitionId, set[ParkedFetch]] = {}
+        self._waiting: dict[PartitionId, set[Inquiry]] = {}
         self._answer: fx.ReplyFetch | None = None
         self._served: dict[PartitionId, dict[Connection, int]] = {}
+        self._cache: SessionCache[PartitionId, m.FetchPartition] = SessionCache(
+            settings.max_incremental_fetch_session_cache_slots, first_id=(node.incarnation << 31) + 1
+        )
+        self._sessions: dict[int, Inquiry] = {}
 
     def serve(self, request: Request) -> None:
         """Take a request from the transport."""
-        message = wire.decode_request(m.Kind.FETCH, request.body)
+        message: m.FetchRequest = wire.decode_request(m.Kind.FETCH, request.body)
         if message.replica_id >= 0 and message.replica_id != request.peer.node_id:
             request.refuse(
                 f"{request.peer.principal} is not node {message.replica_id} and may not replicate as it"
             )
             return
-        parked = ParkedFetch(request, message, next(self._ids))
-        if self._try_answer(parked, final=message.max_wait_ms <= 0):
+        inquiry = self._inquiry(request, message)
+        if isinstance(inquiry, ErrorCode):
+            request.reply(wire.encode(m.FetchResponse(partitions=[], error=inquiry)))
             return
-        parked.timer = self._node.timers.call_after(message.max_wait_ms / 1000, lambda: self._expire(parked))
-        request.on_cancel(lambda: self._forget(parked))
-        for partition in message.partitions:
-            key = PartitionId(partition.topic, partition.partition)
-            self._waiting.setdefault(key, set()).add(parked)
+        inquiry.request, inquiry.message, inquiry.request_id = request, message, next(self._ids)
+        if self._try_answer(inquiry, final=message.max_wait_ms <= 0):
+            return
+        inquiry.timer = self._node.timers.call_after(
+            message.max_wait_ms / 1000, lambda: self._expire(inquiry)
+        )
+        request.on_cancel(lambda: self._given_up(inquiry, request))
+
+    def _expire(self, inquiry: Inquiry) -> None:
+        self._try_answer(inquiry, final=True)
+
+    def _inquiry(self, request: Request, message: m.FetchRequest) -> Inquiry | ErrorCode:
+        """What a request asks, with what its session has asked before."""
+        questions = {PartitionId(each.topic, each.partition): each for each in message.partitions}
+        if message.session_epoch < NEW_SESSION:
+            inquiry = Inquiry(None, questions, request.connection)
+            self._look_at(inquiry, questions)
+            return inquiry
+        if message.session_epoch == NEW_SESSION:
+            return self._begin(request, questions)
+        session = self._cache.find(message.session_id)
+        if isinstance(session, ErrorCode):
+            return session
+        inquiry = self._sessions[session.id]
+        withdrawn = tuple([PartitionId(each.topic, each.partition) for each in message.forgotten])
+        changed = session.accept(
+            SessionRequest(message.session_id, message.session_epoch, questions, withdrawn)
+        )
+        if changed is None or inquiry.connection is not request.connection:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if inquiry.request is not None:
+            inquiry.request.fail(ErrorCode.INVALID_REQUEST, "the session has gone on with another request")
+        self._let_go(inquiry)
+        for partition in withdrawn:
+            self._overlook(inquiry, partition)
+        self._look_at(inquiry, changed)
+        return inquiry
+
+    def _begin(self, request: Request, questions: dict[PartitionId, m.FetchPartition]) -> Inquiry:
+        """A new session; it replaces that of the same connection."""
+        self._end_sessions(request.connection)
+        session, evicted = self._cache.begin(questions)
+        if evicted is not None:
+            former = self._sessions[evicted.id]
+            waits = former.request
+            self._end(former)
+            if waits is not None:
+                waits.reply(
+                    wire.encode(m.FetchResponse(partitions=[], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
+                )
+        inquiry = self._sessions[session.id] = Inquiry(session, session.open, request.connection)
+        self._look_at(inquiry, session.open)
+        return inquiry
+
+    def _look_at(self, inquiry: Inquiry, partitions: Iterable[PartitionId]) -> None:
+        for partition in partitions:
+            inquiry.news[partition] = None
+            self._waiting.setdefault(partition, set()).add(inquiry)
+
+    def _overlook(self, inquiry: Inquiry, partition: PartitionId) -> None:
+        inquiry.news.pop(partition, None)
+        waiting = self._waiting.get(partition)
+        if waiting is not None:
+            waiting.discard(inquiry)
+            if not waiting:
+                del self._waiting[partition]
+
+    def _let_go(self, inquiry: Inquiry) -> None:
+        """No request of it waits any more."""
+        inquiry.request = None
+        if inquiry.timer is not None:
+            inquiry.timer.cancel()
+            inquiry.timer = None
+
+    def _end(self, inquiry: Inquiry) -> None:
+        self._let_go(inquiry)
+        for partition in list(inquiry.open):
+            self._overlook(inquiry, partition)
+        if inquiry.session is not None:
+            self._sessions.pop(inquiry.session.id, None)
+            self._cache.end(inquiry.session.id)
+
+    def _end_sessions(self, connection: Connection) -> None:
+        for inquiry in [each for each in self._sessions.values() if each.connection is connection]:
+            self._end(inquiry)
+
+    def _given_up(self, inquiry: Inquiry, request: Request) -> None:
+        """A session goes on with the next request; what was asked without one is over."""
+        if inquiry.request is request:
+            if inquiry.session is None:
+                self._end(inquiry)
+            else:
+                self._let_go(inquiry)
 
     def replied(self, effect: fx.ReplyFetch) -> None:
         """What the core says, synchronously, to the `Fetch` that `_ask` has just told it."""
@@ -70,13 +173,10 @@ class Fetches:
 
     def look_again(self, partition: PartitionId) -> None:
         """The partition has news for somebody, perhaps."""
-        for parked in list(self._waiting.get(partition, ())):
-            if parked.done:
-                continue
-            for wanted in parked.message.partitions:
-                if (wanted.topic, wanted.partition) == partition and self._ask(parked, wanted).news:
-                    self._try_answer(parked, final=False)
-                    break
+        for inquiry in list(self._waiting.get(partition, ())):
+            inquiry.news[partition] = None
+            if inquiry.request is not None:
+                self._try_answer(inquiry, final=False)
 
     def abort_ranges(self, partition: PartitionId, offset: int) -> None:
         """Before a cut at `offset`: end the connections whose queued file ranges would change under them."""
@@ -88,24 +188,10 @@ class Fetches:
         """The connection has ended: nothing of it is in flight any more."""
         for served in self._served.values():
             served.pop(connection, None)
+        self._end_sessions(connection)
 
-    def _expire(self, parked: ParkedFetch) -> None:
-        if not parked.done:
-            self._try_answer(parked, final=True)
-
-    def _forget(self, parked: ParkedFetch) -> None:
-        parked.done = True
-        if parked.timer is not None:
-            parked.timer.cancel()
-        for wanted in parked.message.partitions:
-            key = PartitionId(wanted.topic, wanted.partition)
-            waiting = self._waiting.get(key)
-            if waiting is not None:
-                waiting.discard(parked)
-                if not waiting:
-                    del self._waiting[key]
-
-    def _ask(self, parked: ParkedFetch, wanted: m.FetchPartition) -> fx.ReplyFetch:
+    def _ask(self, parked: Inquiry, wanted: m.FetchPartition) -> fx.ReplyFetch:
+        assert parked.message is not None
         host = self._node.hosts.get(PartitionId(wanted.topic, wanted.partition))
         if host is None:
             error = self._node.missing_error(wanted.topic, wanted.partition)
@@ -127,31 +213,48 @@ class Fetches:
         answer, self._answer = self._answer, None
         return answer
 
-    def _try_answer(self, parked: ParkedFetch, *, final: bool) -> bool:
-        """Answer if there is enough to say, or if `final`; whether it was answered."""
-        results: list[m.FetchResult] = []
+    def _try_answer(self, inquiry: Inquiry, *, final: bool) -> bool:
+        """Answer if there is enough to say; `final`: also if there is nothing."""
+        request, message = inquiry.request, inquiry.message
+        if request is None or message is None:
+            return False
+        results: dict[PartitionId, m.FetchResult] = {}
         parts: list[FileRange] = []
-        budget = min(parked.message.max_bytes, self._max_bytes)
+        budget = min(message.max_bytes, self._max_bytes)
         size = 0
         urgent = False
-        for wanted in parked.message.partitions:
-            answer = self._ask(parked, wanted)
+        for partition in list(inquiry.news):
+            if size >= budget and inquiry.session is not None:
+                break  # looked at by the next request
+            wanted = inquiry.open[partition]
+            answer = self._ask(inquiry, wanted)
             if not answer.news:
+                del inquiry.news[partition]
                 continue
-            result, ranges = self._read(parked, wanted, answer, budget - size, must_read=size == 0)
-            results.append(result)
+            result, ranges = self._read(request, wanted, answer, budget - size, must_read=size == 0)
+            results[partition] = result
             parts += ranges
             size += result.size
             urgent = urgent or result.size == 0
-        if not final and not urgent and size < max(1, parked.message.min_bytes):
+        if not final and not urgent and size < max(1, message.min_bytes):
             return False
-        self._forget(parked)
-        parked.request.reply(wire.encode(m.FetchResponse(partitions=results)), parts)
+        session = inquiry.session
+        if session is None:
+            self._end(inquiry)
+        else:
+            self._let_go(inquiry)
+            for partition in results:
+                self._overlook(inquiry, partition)
+            session.answer(results)
+        response = m.FetchResponse(
+            partitions=list(results.values()), session_id=session.id if session is not None else NO_SESSION
+        )
+        request.reply(wire.encode(response), parts)
         return True
 
     def _read(
         self,
-        parked: ParkedFetch,
+        request: Request,
         wanted: m.FetchPartition,
         answer: fx.ReplyFetch,
         budget: int,
@@ -169,7 +272,7 @@ class Fetches:
             except StorageError as failure:
                 error, message = ErrorCode.KAFKA_STORAGE_ERROR, str(failure)
         if ranges:
-            self._served.setdefault(partition, {})[parked.request.connection] = answer.limit_offset
+            self._served.setdefault(partition, {})[request.connection] = answer.limit_offset
         return (
             m.FetchResult(
                 topic=wanted.topic,

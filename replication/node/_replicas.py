@@ -71,7 +71,7 @@ class Replicas:
         self.offline = Offline(found.offline)
         self.directories = LogDirectories(settings, found, self.offline, self)
         self.produces = Produces(self)
-        self.fetches = Fetches(self, settings.fetch_max_bytes)
+        self.fetches = Fetches(self, settings)
         self.fetchers = Fetchers(self, settings, nursery)
         self.deletions = RecordDeletions(self)
         self.replies = Replies(self.produces, self.fetches, self.deletions)

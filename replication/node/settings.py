@@ -54,6 +54,8 @@ class NodeSettings:
     replica_lag_time_max_ms: how long a follower may lag before it leaves the ISR.
     replica_fetch_backoff_ms: pause of a follower after a failed fetch. Shorter than Kafka's 1,000: it bounds how
       soon a new leader has its followers, and with them its first commit.
+    max_incremental_fetch_session_cache_slots: how many followers' fetch sessions are remembered; one for each
+      follower is used.
     controlled_shutdown_timeout_ms: a node that is asked to stop waits so long for others to lead what it leads and
       to do without it in the ISRs; 0 stops at once.
     flush_interval_messages, flush_interval_ms: bring a log to the device after so many records, or so long after
@@ -104,6 +106,7 @@ class NodeSettings:
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: int = attrs.field(default=300_000, validator=_positive)
     leader_imbalance_per_broker_percentage: int = attrs.field(default=10, validator=_not_negative)
+    max_incremental_fetch_session_cache_slots: int = attrs.field(default=1000, validator=_positive)
     controlled_shutdown_timeout_ms: int = attrs.field(default=10000, validator=_not_negative)
     fetch_max_bytes: int = attrs.field(default=55 << 20, validator=_positive)
     flush_interval_messages: int = attrs.field(default=NEVER, validator=_positive)

@@ -316,3 +316,17 @@ def test_a_member_that_joined_by_a_proposal_of_an_earlier_role_has_time_to_catch
     assert not [p for p in proposals(lead.step(ev.Tick())) if C not in p.record.isr]
     lead.now = 13.1
     assert [p for p in proposals(lead.step(ev.Tick())) if C not in p.record.isr]
+
+
+def test_who_had_everything_when_the_next_batch_came_has_all_the_time_to_catch_up() -> None:
+    """In a fetch session an idle follower says nothing for long; it must not be put out for that."""
+    lead = Lead(isr=(A, B))
+    lead.append(3)
+    lead.fetch(B, 3)
+    lead.now = 500.0
+    lead.append(1)
+    lead.now = 509.0
+    assert proposals(lead.step(ev.Tick())) == []
+    lead.now = 511.0
+    (proposal,) = proposals(lead.step(ev.Tick()))
+    assert proposal.record.isr == (A,)

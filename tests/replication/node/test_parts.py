@@ -113,7 +113,7 @@ async def test_a_payload_is_kept_until_its_last_user_is_done(monkeypatch: pytest
     monkeypatch.setattr(LeaderFetcher, "_take", take)
     monkeypatch.setattr(LeaderFetcher, "_request", lambda self: m.FetchResponse(partitions=[]))
     fetcher = LeaderFetcher(Owner(), 2)  # type: ignore[arg-type]
-    fetcher._wants[PARTITION] = None  # type: ignore[assignment]
+    fetcher._session.ask(PARTITION, None)  # type: ignore[arg-type]
     await fetcher._fetch(Connection())  # type: ignore[arg-type]
     assert not payload.released
     users[0].release()
@@ -146,8 +146,8 @@ async def test_only_the_process_that_refused_is_suspected(
 
         restarted = trio.Event()
         monkeypatch.setattr(_fetchers, "connect_nearest", connect)
-        fetcher._wants[PARTITION] = None  # type: ignore[assignment]
-        monkeypatch.setattr(fetcher, "_failed", lambda reason: fetcher._wants.clear())
+        fetcher._session.ask(PARTITION, None)  # type: ignore[arg-type]
+        monkeypatch.setattr(fetcher, "_failed", lambda reason: fetcher._session.open.clear())
         nursery.start_soon(fetcher.run)
         await asked.wait()
         node.view = rec_view(successor)

@@ -1,0 +1,160 @@
+"""Fetch sessions: a follower tells each question once, and its leader remembers those that are open (KIP-227).
+
+A question is open from when it is asked until an answer to it is sent. A request says which questions are new and
+which are withdrawn; an answer has those that there is something to say about. So a request is worth exactly as much
+as one that repeats every open question, and an idle partition costs nothing.
+
+Both ends count answers. A request names how many have arrived: if the last one was lost, its questions are open
+again; any other difference, or a session that the leader does not know, ends the session, and the follower begins
+another by asking everything. Unlike Kafka's, a session survives a request that was given up before its answer came:
+what was not confirmed by an answer is told again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import Generic, TypeVar
+
+import attrs
+
+from .errors import ErrorCode
+
+K = TypeVar("K", bound=Hashable)
+Q = TypeVar("Q")
+
+NO_SESSION = 0
+WITHOUT_SESSION = -1
+"""`session_epoch` of a request that is complete in itself and begins no session."""
+NEW_SESSION = 0
+"""`session_epoch` of a request that has every open question and asks for a session."""
+
+
+@attrs.frozen(slots=True)
+class SessionRequest(Generic[K, Q]):
+    """`session_epoch`: how many answers have arrived in this session."""
+
+    session_id: int
+    session_epoch: int
+    questions: Mapping[K, Q]
+    withdrawn: tuple[K, ...]
+
+
+class FollowerSession(Generic[K, Q]):
+    """The asking end, for one leader. `ask` and `withdraw` at any time; one request is under way at most."""
+
+    def __init__(self) -> None:
+        self.open: dict[K, Q] = {}
+        """Every question to which no answer has come."""
+        self._id = NO_SESSION
+        self._answers = 0
+        self._untold: dict[K, Q | None] = {}
+        """Changes that no answer has confirmed; None: withdrawn."""
+        self._sent: dict[K, Q | None] = {}
+
+    def ask(self, key: K, question: Q) -> None:
+        """Ask this of `key`, and nothing that was asked of it before."""
+        self.open[key] = self._untold[key] = question
+
+    def withdraw(self, key: K) -> None:
+        if self.open.pop(key, None) is not None:
+            self._untold[key] = None
+
+    def request(self) -> SessionRequest[K, Q]:
+        """What to send now; the one before counts as given up if it was not answered."""
+        if self._id == NO_SESSION:
+            self._sent = dict(self._untold)
+            return SessionRequest(NO_SESSION, NEW_SESSION, dict(self.open), ())
+        self._sent = dict(self._untold)
+        questions = {key: asked for key, asked in self._sent.items() if asked is not None}
+        withdrawn = tuple(key for key, asked in self._sent.items() if asked is None)
+        return SessionRequest(self._id, self._answers, questions, withdrawn)
+
+    def answered(self, session_id: int, keys: Iterable[K]) -> dict[K, Q]:
+        """The answer to the last request came, about `keys`; the questions that it answers.
+
+        What was asked anew or withdrawn since that request was sent is not among them.
+        """
+        if session_id != self._id:
+            self._id, self._answers = session_id, 0
+        self._answers += 1
+        for key, asked in self._sent.items():
+            if key in self._untold and self._untold[key] is asked:
+                del self._untold[key]
+        self._sent = {}
+        return {key: self.open.pop(key) for key in keys if key in self.open and key not in self._untold}
+
+    def end(self) -> None:
+        """The session is over (refused, or its connection is gone): the next request asks everything open."""
+        self._id, self._answers = NO_SESSION, 0
+        self._untold, self._sent = {}, {}
+
+
+class LeaderSession(Generic[K, Q]):
+    """The answering end of one session."""
+
+    def __init__(self, session_id: int) -> None:
+        self.id = session_id
+        self.open: dict[K, Q] = {}
+        self._answers = 0
+        self._last: dict[K, Q] = {}
+        """What the last answer, which may have been lost, was about."""
+
+    def begin(self, questions: Mapping[K, Q]) -> None:
+        self.open = dict(questions)
+
+    def accept(self, request: SessionRequest[K, Q]) -> Collection[K] | None:
+        """Take a request: the keys whose question is new or open again; None if it is of no use here."""
+        changed: dict[K, Q] = {}
+        if request.session_epoch == self._answers - 1:
+            changed = self._last
+            self._answers -= 1
+        elif request.session_epoch != self._answers:
+            return None
+        changed = {**changed, **request.questions}
+        self._last = {}
+        self.open.update(changed)
+        for key in request.withdrawn:
+            self.open.pop(key, None)
+        return [key for key in changed if key in self.open]
+
+    def answer(self, keys: Iterable[K]) -> None:
+        """An answer about `keys` is sent: their questions are open no more, unless it gets lost."""
+        self._last = {key: self.open.pop(key) for key in keys}
+        self._answers += 1
+
+
+class SessionCache(Generic[K, Q]):
+    """A leader's sessions, `slots` of them at most; the one that was used least recently gives way.
+
+    first_id: above every id that an earlier process of this node may have given out.
+    """
+
+    def __init__(self, slots: int, first_id: int = 1) -> None:
+        self._slots = slots
+        self._next_id = first_id
+        self._sessions: dict[int, LeaderSession[K, Q]] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, questions: Mapping[K, Q]) -> tuple[LeaderSession[K, Q], LeaderSession[K, Q] | None]:
+        """A new session, and the one that has given way to it, if any."""
+        evicted = None
+        if len(self._sessions) >= self._slots:
+            evicted = self._sessions.pop(next(iter(self._sessions)))
+        session: LeaderSession[K, Q] = LeaderSession(self._next_id)
+        self._next_id += 1
+        session.begin(questions)
+        self._sessions[session.id] = session
+        return session, evicted
+
+    def find(self, session_id: int) -> LeaderSession[K, Q] | ErrorCode:
+        """A session, which counts as used now; an error if there is none."""
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        self._sessions[session_id] = session
+        return session
+
+    def end(self, session_id: int) -> None:
+        self._sessions.pop(session_id, None)

@@ -1,0 +1,176 @@
+"""A session's requests are worth as much as requests that repeat every open question."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.fetch_session import (
+    NEW_SESSION,
+    FollowerSession,
+    LeaderSession,
+    SessionCache,
+    SessionRequest,
+)
+
+KEYS = st.integers(0, 4)
+Pair = tuple[FollowerSession[int, object], LeaderSession[int, object]]
+
+
+def begun(*keys: int) -> Pair:
+    """A session that has begun, nothing answered yet but the request that began it."""
+    follower: FollowerSession[int, object] = FollowerSession()
+    for key in keys:
+        follower.ask(key, f"first {key}")
+    leader: LeaderSession[int, object] = LeaderSession(7)
+    leader.begin(follower.request().questions)
+    leader.answer([])
+    assert follower.answered(7, []) == {}
+    return follower, leader
+
+
+def test_what_was_told_once_is_not_told_again() -> None:
+    follower, leader = begun(1, 2)
+    assert follower.request() == SessionRequest(7, 1, {}, ())
+    follower.ask(3, "third")
+    follower.withdraw(1)
+    request = follower.request()
+    assert (request.questions, request.withdrawn) == ({3: "third"}, (1,))
+    assert leader.accept(request) == [3]
+    assert leader.open == follower.open
+    leader.answer([2])
+    assert follower.answered(7, [2]) == {2: "first 2"}
+    assert follower.request() == SessionRequest(7, 2, {}, ())
+
+
+def test_a_request_that_was_given_up_is_told_again_with_the_next() -> None:
+    follower, leader = begun(1)
+    follower.ask(2, "second")
+    follower.request()
+    follower.ask(3, "third")
+    assert leader.accept(follower.request()) == [2, 3]
+    assert leader.open == follower.open
+
+
+def test_the_questions_of_a_lost_answer_are_open_again() -> None:
+    follower, leader = begun(1, 2)
+    leader.accept(follower.request())
+    leader.answer([1])
+    assert 1 not in leader.open
+    assert leader.accept(follower.request()) == [1]
+    assert leader.open == follower.open
+
+
+def test_an_answer_to_what_was_asked_anew_meanwhile_is_none() -> None:
+    follower, leader = begun(1)
+    leader.accept(follower.request())
+    follower.ask(1, "anew")
+    leader.answer([1])
+    assert follower.answered(7, [1]) == {}
+    assert leader.accept(follower.request()) == [1]
+    assert leader.open == follower.open == {1: "anew"}
+
+
+@pytest.mark.parametrize("epoch", [0, 3])
+def test_two_answers_that_one_side_does_not_know_of_end_the_session(epoch: int) -> None:
+    follower, leader = begun(1)
+    leader.accept(follower.request())
+    leader.answer([])
+    assert leader.accept(SessionRequest(7, epoch, {}, ())) is None
+    follower.end()
+    assert follower.request() == SessionRequest(0, NEW_SESSION, {1: "first 1"}, ())
+
+
+def test_the_session_that_was_used_least_recently_gives_way() -> None:
+    cache: SessionCache[int, object] = SessionCache(2, first_id=100)
+    first, _ = cache.begin({})
+    second, _ = cache.begin({})
+    assert cache.find(first.id) is first
+    third, evicted = cache.begin({})
+    assert evicted is second
+    assert cache.find(second.id) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (third.id, len(cache)) == (102, 2)
+    cache.end(third.id)
+    assert cache.find(third.id) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+class Wire:
+    """Both ends, and between them messages that are lost and doubled; a model knows what is open."""
+
+    def __init__(self) -> None:
+        self.follower: FollowerSession[int, object] = FollowerSession()
+        self.cache: SessionCache[int, object] = SessionCache(1)
+        self.model: dict[int, object] = {}
+        self.earlier: list[SessionRequest[int, object]] = []
+        self.count = 0
+
+    def ask(self, key: int) -> None:
+        self.count += 1
+        question = f"{key} for the {self.count}th time"
+        self.follower.ask(key, question)
+        self.model[key] = question
+
+    def withdraw(self, key: int) -> None:
+        self.follower.withdraw(key)
+        self.model.pop(key, None)
+
+    def exchange(self, arrives: bool, comes_back: bool, keys: set[int], anew: set[int]) -> None:
+        """One request; `keys` are answered if they are open. `anew` is asked while the answer is on its way."""
+        request = self.follower.request()
+        self.earlier.append(request)
+        if not arrives:
+            return
+        session = self.receive(request)
+        if session is None:
+            if comes_back:
+                self.follower.end()
+            return
+        assert session.open == self.model, "the leader knows exactly what is open"
+        answered = [key for key in keys if key in session.open]
+        told = {key: session.open[key] for key in answered}
+        session.answer(answered)
+        for key in anew:
+            self.ask(key)
+        if comes_back:
+            found = self.follower.answered(session.id, answered)
+            assert found == {key: told[key] for key in answered if key not in anew}
+            for key in found:
+                del self.model[key]
+
+    def receive(self, request: SessionRequest[int, object]) -> LeaderSession[int, object] | None:
+        if request.session_epoch == NEW_SESSION and request.session_id == 0:
+            return self.cache.begin(request.questions)[0]
+        session = self.cache.find(request.session_id)
+        if isinstance(session, ErrorCode) or session.accept(request) is None:
+            return None
+        return session
+
+    def repeat(self, which: int) -> None:
+        """A request that was answered, or given up, arrives again: at worst it ends the session."""
+        if self.earlier:
+            session = self.receive(self.earlier[which % len(self.earlier)])
+            if session is not None:
+                session.answer([])
+            self.follower.end()
+
+
+STEPS: st.SearchStrategy[tuple[Any, ...]] = st.one_of(
+    st.tuples(st.just("ask"), KEYS),
+    st.tuples(st.just("withdraw"), KEYS),
+    st.tuples(st.just("exchange"), st.booleans(), st.booleans(), st.sets(KEYS), st.sets(KEYS, max_size=2)),
+    st.tuples(st.just("exchange"), st.just(True), st.just(True), st.sets(KEYS), st.just(set())),
+    st.tuples(st.just("repeat"), st.integers(0, 9)),
+)
+
+
+@hypothesis.settings(deadline=None, max_examples=400)
+@hypothesis.given(st.lists(STEPS, max_size=30))
+def test_the_leader_knows_what_is_open_whatever_is_lost(steps: list[tuple[Any, ...]]) -> None:
+    wire = Wire()
+    for name, *arguments in steps:
+        getattr(wire, name)(*arguments)
+        assert wire.follower.open == wire.model

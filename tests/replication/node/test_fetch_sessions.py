@@ -1,0 +1,119 @@
+"""Fetch sessions on the wire: a follower's request names only what is new, and a lost session is begun anew."""
+
+from __future__ import annotations
+
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import Admin, Node, Producer, wire
+from insync.replication.core import messages as m
+from insync.replication.core.errors import ErrorCode
+from insync.replication.node import _fetchers, _parked
+
+from .test_cluster import full_isr, replicas_agree, settings, until
+
+PARTITIONS = 20
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[m.FetchRequest]:
+    """Every request that a follower's node sends from now on."""
+    sent: list[m.FetchRequest] = []
+    right = _fetchers.LeaderFetcher._request
+
+    def request(self: _fetchers.LeaderFetcher) -> m.FetchRequest:
+        sent.append(right(self))
+        return sent[-1]
+
+    monkeypatch.setattr(_fetchers.LeaderFetcher, "_request", request)
+    return sent
+
+
+async def has_sent(told: list[m.FetchRequest], count: int) -> bool:
+    await trio.sleep(0.01)
+    return len(told) >= count
+
+
+async def test_idle_partitions_are_not_named_again(tmp_path: Path, told: list[m.FetchRequest]) -> None:
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(Node(settings(tmp_path, n, replica_fetch_wait_max_ms=50)))
+            for n in (1, 2)
+        ]
+        servers = [node.endpoints[0] for node in nodes]
+        async with Admin(servers) as admin, Producer(servers) as producer:
+            await admin.create_topic("t", partitions=PARTITIONS, replication_factor=2)
+            await until(lambda: full_isr(admin, "t", 2))
+            await until(lambda: has_sent(told, 12))
+            del told[:]
+            await until(lambda: has_sent(told, 10))
+            idle = told[:]
+            assert all(each.session_epoch > 0 for each in idle)
+            assert sum(len(each.partitions) for each in idle) == 0
+            await (await producer.send("t", b"x", partition=3)).wait()
+            await until(lambda: replicas_agree(admin, "t", 2))
+            await until(lambda: has_sent(told, 20))
+            named = {each.partition for request in told for each in request.partitions}
+            assert named == {3}
+
+
+@pytest.mark.parametrize(
+    "code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
+)
+async def test_a_refused_session_is_begun_anew_with_every_question(
+    tmp_path: Path, told: list[m.FetchRequest], monkeypatch: pytest.MonkeyPatch, code: ErrorCode
+) -> None:
+    refuse = trio.Event()
+    right: Any = _parked.Fetches._inquiry
+
+    def inquiry(self: _parked.Fetches, request: Any, message: m.FetchRequest) -> object:
+        if refuse.is_set() and message.session_epoch > 0:
+            return code
+        return right(self, request, message)
+
+    monkeypatch.setattr(_parked.Fetches, "_inquiry", inquiry)
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(Node(settings(tmp_path, n, replica_fetch_wait_max_ms=50)))
+            for n in (1, 2)
+        ]
+        servers = [node.endpoints[0] for node in nodes]
+        async with Admin(servers) as admin, Producer(servers) as producer:
+            await admin.create_topic("t", partitions=2, replication_factor=2)
+            await until(lambda: replicas_agree(admin, "t", 2))
+            refuse.set()
+            del told[:]
+            for number in range(4):
+                await (await producer.send("t", b"x", partition=number % 2)).wait()
+            await until(lambda: replicas_agree(admin, "t", 2))
+            await until(lambda: has_sent(told, 6))
+    assert {each.session_epoch for each in told} >= {0, 1}
+
+
+async def test_more_followers_than_sessions_are_served_all_the_same(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(
+                Node(settings(tmp_path, n, max_incremental_fetch_session_cache_slots=1))
+            )
+            for n in (1, 2, 3)
+        ]
+        servers = [node.endpoints[0] for node in nodes]
+        async with Admin(servers) as admin, Producer(servers) as producer:
+            await admin.create_topic("t", partitions=3, replication_factor=3)
+            for number in range(9):
+                await (await producer.send("t", b"x", partition=number % 3)).wait()
+            await until(lambda: replicas_agree(admin, "t", 3))
+
+
+def test_a_request_without_a_session_is_as_it_was() -> None:
+    """Consumers ask so, and nodes that know of no sessions."""
+    request = m.FetchRequest(
+        replica_id=-1, incarnation=-1, max_wait_ms=0, min_bytes=1, max_bytes=1, partitions=[]
+    )
+    decoded: m.FetchRequest = wire.decode_request(m.Kind.FETCH, wire.encode(request))
+    assert (decoded.session_id, decoded.session_epoch, decoded.forgotten) == (0, -1, [])
