@@ -28,6 +28,7 @@ from ._batch_scan import (
 from ._columns import Buffer
 from ._native import ffi, lib
 from ._segment import Spot
+from ._transactions import Transactions
 from .errors import CorruptBatchError
 from .file_range import ReadableFile, read_at
 
@@ -66,29 +67,19 @@ class KeyMap:
         return lib.isr_keymap_count(self.map)
 
 
-@attrs.frozen
-class IsAborted:
-    """Which transactions were aborted: for each (producer id, first offset, last offset)."""
-
-    ranges: frozenset[tuple[int, int, int]] = frozenset()
-
-    def __call__(self, info: BatchInfo) -> bool:
-        return any(
-            producer_id == info.producer_id and first <= info.base_offset <= last
-            for producer_id, first, last in self.ranges
-        )
-
-
 def enter_keys(
     keys: KeyMap,
     source: Source,
     from_offset: int,
-    aborted: Callable[[BatchInfo], bool],
+    transactions: Callable[[], Transactions],
     pace: Callable[[int], None],
 ) -> tuple[int, bool]:
     """Enter the keys of a segment's records from an offset on.
 
-    Returns up to which offset they are entered, and whether that is because the map is full.
+    Returns up to which offset they are entered, and whether that is because the map is full. It stops before a
+    transaction that has not ended.
+
+    transactions: of the log as far as it is compacted; asked only if there are any.
 
     pace: told of every number of bytes read; may wait, or raise to stop.
 
@@ -106,7 +97,9 @@ def enter_keys(
             if reason in _SPECIAL:
                 batch = _one(data, progress.consumed)
                 info = _checked(batch, position + progress.consumed)
-                if not (info.is_control or (info.is_transactional and aborted(info))):
+                if info.is_transactional and transactions().is_open(info):
+                    return info.base_offset, False
+                if not (info.is_control or (info.is_transactional and transactions().is_aborted(info))):
                     reason = _enter_one(keys, batch, info, from_offset, progress)
                 if reason != lib.ISR_MAP_FULL:
                     progress.consumed += info.size_bytes
@@ -122,7 +115,7 @@ def enter_keys(
 
 def _enter_one(keys: KeyMap, batch: bytes, info: BatchInfo, from_offset: int, progress: object) -> int:
     """A compressed or transactional batch."""
-    plain = inflate_batch(batch, 0, len(batch), MAX_INFLATED_BYTES)
+    plain = _plain(batch, info)
     inner = ffi.new("isr_keymap_progress *")
     inner.next_offset = info.base_offset
     view = ffi.from_buffer(plain)
@@ -159,9 +152,9 @@ class Cleaned:
 class Copier:
     """Copies segments, the oldest first, without what is to go."""
 
-    def __init__(self, keys: KeyMap, rules: Rules, aborted: Callable[[BatchInfo], bool]) -> None:
+    def __init__(self, keys: KeyMap, rules: Rules, transactions: Callable[[], Transactions]) -> None:
         self._keys = keys
-        self._aborted = aborted
+        self._transactions = transactions
         self._now = rules.now_ms
         kept = sorted(rules.kept_last_offsets)
         self._kept = ffi.new("int64_t[]", kept)
@@ -219,7 +212,7 @@ class Copier:
     def _copy_one(self, batch: bytes, position: int) -> Buffer:
         """A compressed or transactional batch; empty if none of it stays."""
         info = _checked(batch, position)
-        plain = inflate_batch(batch, 0, len(batch), MAX_INFLATED_BYTES)
+        plain = _plain(batch, info)
         room = len(plain) + 20 * info.record_count
         out = bytearray(room)
         progress = ffi.new("isr_clean_progress *")
@@ -240,7 +233,8 @@ class Copier:
     def _flags(self, info: BatchInfo) -> int:
         """The marker of a transaction stays as long as one of its batches does, and then as long as tombstones."""
         if not info.is_control:
-            return lib.ISR_CLEAN_DROP if info.is_transactional and self._aborted(info) else 0
+            aborted = info.is_transactional and self._transactions().is_aborted(info)
+            return lib.ISR_CLEAN_DROP if aborted else 0
         if info.producer_id in self._open or not info.is_transactional:
             self._open.discard(info.producer_id)
             return 0
@@ -277,6 +271,12 @@ def _size(data: Buffer, at: int) -> int:
 def _one(data: bytes, at: int) -> bytes:
     """The whole batch at a position."""
     return data[at : at + _size(data, at)]
+
+
+def _plain(batch: bytes, info: BatchInfo) -> bytes:
+    if not info.attributes & CODEC_MASK:
+        return batch
+    return inflate_batch(batch, 0, len(batch), MAX_INFLATED_BYTES)
 
 
 def _checked(batch: bytes, position: int) -> BatchInfo:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 
-from ._cleaner import Copier, IsAborted, KeyMap, Rules, Source, enter_keys
+from ._cleaner import Cleaned, Copier, KeyMap, Rules, Source, enter_keys
 from ._columns import Buffer
 from ._index import MAX_RELATIVE
 from ._segment import Spot
+from ._transactions import Transactions
 from .errors import StorageError
 from .file_range import ReadableFile
 from .log import CompactionResult, ProducerSnapshot
@@ -208,20 +210,29 @@ class Pass(Generic[S]):
         pace: Pace,
         *,
         index_bytes: Callable[[S], int],
-        aborted: IsAborted,
         key_map_bytes: int,
     ) -> None:
         self._pace = pace
+
+        @cache
+        def transactions() -> Transactions:
+            return Transactions.of((segment.file, segment.end.position) for segment in found.segments)
+
         keys = KeyMap(key_map_bytes, sum(segment.end.position for segment in found.dirty))
         self.covered_offset = found.first_dirty_offset
         """Up to where keys are in the map: so far the log is compacted after this pass."""
         self.is_last = True
         for segment in found.dirty:
             source = source_of(segment)
-            self.covered_offset, full = enter_keys(keys, source, found.first_dirty_offset, aborted, pace)
-            if full:
-                self.is_last = False
+            self.covered_offset, full = enter_keys(keys, source, found.first_dirty_offset, transactions, pace)
+            self.is_last = not full
+            if self.covered_offset < segment.end.offset:
                 break
+        if self.covered_offset == found.first_dirty_offset:
+            # All that is new waits for a transaction to end.
+            self.groups: list[list[S]] = []
+            self.done = Cleaned()
+            return
         known = [each for each in found.segments if each.base_offset < self.covered_offset]
         self.groups = list(groups(known, settings, index_bytes))
         """The segments whose copies make one."""
@@ -230,7 +241,7 @@ class Pass(Generic[S]):
         if known:
             kept += producers_last(producers, known[-1].end.offset, now_ms, settings)
         rules = Rules(kept, self.covered_offset, now_ms, settings.delete_retention_ms)
-        self._copier = Copier(keys, rules, aborted)
+        self._copier = Copier(keys, rules, transactions)
         self.done = self._copier.done
 
     def copy(self, group: Sequence[S]) -> Iterator[Buffer]:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ._cleaner import IsAborted
 from ._compaction import Pace, Pass, Plan, StoppedError, Totals, is_due, is_outdated, plan
 from ._epochs import EpochCache
 from ._files import fsync_folder, storage_error
@@ -17,6 +16,7 @@ from ._producers import SNAPSHOT_SUFFIX, ProducerTable, snapshots_in
 from ._retention import SetAside, expired
 from ._segment import Segment, segment_path
 from ._swap import CleanedSegment
+from ._transactions import read_index
 from .errors import CorruptBatchError, LogClosedError, StorageBrokenError, StorageError
 from .log import KEY_MAP_BYTES, CompactionResult, Log, MaintenanceResult
 from .settings import UNLIMITED, LogSettings
@@ -200,7 +200,6 @@ class MaintainedLog(Log):
                 self._producers.snapshots(),
                 pace,
                 index_bytes=lambda segment: len(segment.index) * segment.index.ENTRY.size,
-                aborted=IsAborted(),
                 key_map_bytes=key_map_bytes,
             )
             for group in step.groups:
@@ -236,8 +235,13 @@ class MaintainedLog(Log):
         made = CleanedSegment(self._folder, group[0].base_offset)
         try:
             with self._device(f"cannot compact {self.name}"):
+                aborted = [each for segment in group for each in read_index(segment.transaction_index)]
                 made.write(
-                    step.copy(group), group[-1].end.offset, modified, self.settings.index_interval_bytes
+                    step.copy(group),
+                    group[-1].end.offset,
+                    modified,
+                    self.settings.index_interval_bytes,
+                    aborted,
                 )
                 if len(group) > 1 or step.done.changed > changed:
                     self._swap(group, made, now_ms, totals)

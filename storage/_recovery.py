@@ -20,12 +20,13 @@ from ._native import ffi, lib
 from ._producers import Tail
 from ._segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
 from ._swap import finish_swaps
+from ._transactions import TRANSACTION_INDEX_SUFFIX
 from .errors import CorruptBatchError, CorruptLogError
 from .log import EpochEntry, RecoveryReport
 from .settings import LogSettings
 
 _LEFTOVERS = {DELETED_SUFFIX, ".tmp"}
-_INDEXES = {INDEX_SUFFIX, TIME_INDEX_SUFFIX}
+_INDEXES = {INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX}
 
 
 @attrs.define(eq=False, slots=True)

@@ -13,11 +13,12 @@ from typing import NamedTuple
 from ._batch_records import records
 from ._batch_scan import scan
 from ._columns import Buffer
-from ._files import write_all
+from ._files import replace_file, write_all
 from ._index import MAX_RELATIVE, OffsetIndex, TimeIndex
 from ._log_scan import LogScan
 from ._native import ffi, lib
 from ._open_files import OPEN_FILES
+from ._transactions import TRANSACTION_INDEX_SUFFIX, encode_index, read_index
 from .errors import CorruptBatchError, StorageBrokenError
 from .file_range import RangeFile, read_at
 from .log import TimestampedOffset
@@ -39,7 +40,7 @@ def segment_path(folder: Path, base_offset: int, suffix: str) -> Path:
 
 def delete_segment(folder: Path, base_offset: int) -> None:
     """Delete the files of a segment that is not open."""
-    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+    for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX):
         segment_path(folder, base_offset, suffix).unlink(missing_ok=True)
 
 
@@ -176,6 +177,11 @@ class Segment:
         return timestamp - first
 
     @property
+    def transaction_index(self) -> Path:
+        """Kafka's list of aborted transactions; there if the segment came from Kafka with any."""
+        return self.path.with_suffix(TRANSACTION_INDEX_SUFFIX)
+
+    @property
     def file(self) -> RangeFile:
         """The file, opened again if need be; whoever holds it keeps it open."""
         self._used = True
@@ -282,6 +288,7 @@ class Segment:
         """End the segment at a batch boundary, in the file as well."""
         self.index.truncate(spot.position)
         self.time_index.truncate(spot.offset)
+        self._cut_transactions(spot.offset)
         self._end_at(spot)
         self._find_largest()
 
@@ -338,6 +345,7 @@ class Segment:
         self.path.unlink(missing_ok=True)
         self.index.delete()
         self.time_index.delete()
+        self.transaction_index.unlink(missing_ok=True)
         self._closed = True
 
     def set_aside(self) -> list[Path]:
@@ -345,7 +353,17 @@ class Segment:
         self._keep_open()
         aside = self.path.rename(self.path.with_name(self.path.name + DELETED_SUFFIX))
         self._closed = True
-        return [aside, self.index.rename(DELETED_SUFFIX), self.time_index.rename(DELETED_SUFFIX)]
+        files = [aside, self.index.rename(DELETED_SUFFIX), self.time_index.rename(DELETED_SUFFIX)]
+        if self.transaction_index.exists():
+            aborted = self.transaction_index
+            files.append(aborted.rename(aborted.with_name(aborted.name + DELETED_SUFFIX)))
+        return files
+
+    def _cut_transactions(self, end_offset: int) -> None:
+        aborted = read_index(self.transaction_index)
+        kept = [entry for entry in aborted if entry.last_offset < end_offset]
+        if kept != aborted:
+            replace_file(self.transaction_index, encode_index(kept))
 
     def slice(self, offset: int, limit_offset: int, max_bytes: int, min_one: bool) -> tuple[Spot, Spot]:
         """First batch and end of the whole batches from the one holding `offset` to below the limits."""

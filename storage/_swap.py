@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ._columns import Buffer
@@ -22,12 +22,13 @@ from ._segment import (
     delete_segment,
     segment_path,
 )
+from ._transactions import TRANSACTION_INDEX_SUFFIX, AbortedTransaction, encode_index
 from .errors import CorruptLogError, StorageBrokenError
 
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 
-_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, LOG_SUFFIX)
+_SUFFIXES = (INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX, LOG_SUFFIX)
 _TIME_ENTRY = struct.Struct(">qi")
 
 
@@ -42,12 +43,20 @@ class CleanedSegment:
     def _path(self, suffix: str, state: str) -> Path:
         return segment_path(self._folder, self._base, suffix + state)
 
-    def write(self, pieces: Iterable[Buffer], end_offset: int, modified_ns: int, interval: int) -> None:
+    def write(
+        self,
+        pieces: Iterable[Buffer],
+        end_offset: int,
+        modified_ns: int,
+        interval: int,
+        aborted: Sequence[AbortedTransaction],
+    ) -> None:
         """Write the batches, check what was written, and make its indexes; on the device before this returns.
 
         end_offset: where the last batch must end.
         modified_ns: the time that the file is to have: batches without timestamps are aged by it.
         interval: bytes between index entries.
+        aborted: what the transaction indexes say.
 
         Raises OSError, StorageBrokenError.
         """
@@ -64,6 +73,8 @@ class CleanedSegment:
             os.close(fd)
         self._write_index(INDEX_SUFFIX, bytes(found.index))
         self._write_index(TIME_INDEX_SUFFIX, bytes(found.time_index) + self._last_time(found))
+        if aborted:
+            self._write_index(TRANSACTION_INDEX_SUFFIX, encode_index(aborted))
         fsync_folder(self._folder)
 
     def _check(self, fd: int, end_offset: int, interval: int) -> LogScan:
@@ -95,6 +106,9 @@ class CleanedSegment:
         finally:
             os.close(fd)
 
+    def _there(self, state: str) -> list[str]:
+        return [suffix for suffix in _SUFFIXES if self._path(suffix, state).exists()]
+
     def remove(self) -> None:
         """Leave nothing behind of one that was not offered."""
         for suffix in _SUFFIXES:
@@ -102,13 +116,13 @@ class CleanedSegment:
 
     def offer(self) -> None:
         """From now on a crash leaves this in the place of the others."""
-        for suffix in _SUFFIXES:
+        for suffix in self._there(CLEANED_SUFFIX):
             os.rename(self._path(suffix, CLEANED_SUFFIX), self._path(suffix, SWAP_SUFFIX))
         fsync_folder(self._folder)
 
     def take_place(self) -> None:
         """Once the others are out of the way."""
-        for suffix in _SUFFIXES:
+        for suffix in self._there(SWAP_SUFFIX):
             os.rename(self._path(suffix, SWAP_SUFFIX), self._path(suffix, ""))
         fsync_folder(self._folder)
 

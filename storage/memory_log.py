@@ -10,7 +10,6 @@ from contextlib import suppress
 
 import attrs
 
-from ._cleaner import IsAborted
 from ._columns import Buffer
 from ._compaction import Pace, Pass, StoppedError, Totals, is_due, is_outdated, plan
 from ._epochs import EpochCache
@@ -396,7 +395,6 @@ class MemoryLog(Log):
                 self._producers.snapshots(),
                 pace,
                 index_bytes=lambda _: 0,
-                aborted=IsAborted(),
                 key_map_bytes=key_map_bytes,
             )
             for group in step.groups:

@@ -87,17 +87,24 @@ def verify(
             result.defects += _table_defects(path / name, ("topic", "partition", "offset"))
     for folder in folders:
         known = _key(folder) in read_checkpoint(folder.parent / CLEANED)
-        _Partition(folder, result, compacted or known, on_bytes).verify()
+        _Partition(folder, result, compacted or known, compacted, on_bytes).verify()
     return result
 
 
 class _Partition:
     def __init__(
-        self, folder: Path, result: Verification, compacted: bool, on_bytes: Callable[[int], None]
+        self,
+        folder: Path,
+        result: Verification,
+        compacted: bool,
+        by_others: bool,
+        on_bytes: Callable[[int], None],
     ) -> None:
         self.folder = folder
         self._result = result
         self._compacted = compacted
+        self._by_others = by_others
+        """Segments may end before the next begins, as Kafka's cleaner leaves them; ours never do."""
         self._on_bytes = on_bytes
         self._expected = -1
         self._gap_is_known = False
@@ -121,7 +128,7 @@ class _Partition:
 
     def _verify_segment(self, path: Path) -> None:
         base = int(path.stem)
-        if self._expected >= 0 and (base < self._expected or (base > self._expected and not self._compacted)):
+        if self._expected >= 0 and (base < self._expected or (base > self._expected and not self._by_others)):
             self._add(path, 0, base, f"the segment before it ends at offset {self._expected}")
         self._expected = base
         self._result.segments += 1

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from insync.storage import Chunk, DiskLog, LogSettings
+from insync.storage._transactions import AbortedTransaction, encode_index
 from insync.storage.batch import build_batch, records, scan
 
 from . import samples
@@ -113,3 +114,17 @@ def test_kafka_clients_read_what_stayed(java: Java, tmp_path: Path) -> None:
 
 def _hex(value: bytes | None) -> str:
     return "null" if value is None else value.hex()
+
+
+def test_kafka_reads_a_transaction_index_that_went_through_compaction(java: Java, tmp_path: Path) -> None:
+    log, _ = fill(tmp_path / "t-0")
+    entry = AbortedTransaction(6, 21, 21, 22)
+    (log.folder / f"{0:020d}.txnindex").write_bytes(encode_index([entry]))
+    log.maintain(samples.START + 3000, high_watermark=log.log_end_offset)
+    log.close()
+    (path,) = files(log.folder, ".txnindex")
+    told = java.dump(path)
+    assert not FAULT.search(told), FAULT.search(told)
+    assert re.search(r"version: 0 producerId: 6 firstOffset: 21 lastOffset: 21 lastStableOffset: 22", told), (
+        told
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from insync.storage import Chunk, DiskLog, Log, LogSettings
-from insync.storage.batch import build_batch, records, scan
+from insync.storage.batch import build_batch, crc32c, records, scan
 
 SMALL = LogSettings(segment_bytes=1024, segment_index_bytes=64, index_interval_bytes=100)
 """A few batches fill a segment."""
@@ -74,3 +74,21 @@ class BytesSource:
     def copy_to(self, fd: int, offset: int) -> None:
         for at in range(0, len(self.data), 100):
             os.pwrite(fd, self.data[at : at + 100], offset + at)
+
+
+def marker(*, commit: bool, producer_id: int, timestamp_ms: int = 1000) -> bytes:
+    """The control batch that ends a transaction (KIP-98)."""
+    key = (0).to_bytes(2) + int(commit).to_bytes(2)
+    data = bytearray(
+        build_batch(
+            [key],
+            [bytes(6)],
+            timestamps_ms=timestamp_ms,
+            producer_id=producer_id,
+            producer_epoch=0,
+            transactional=True,
+        )
+    )
+    data[22] |= 0x20
+    data[17:21] = crc32c(memoryview(data)[21:]).to_bytes(4)
+    return bytes(data)
