@@ -201,6 +201,10 @@ class Segment:
         self._file = None
         return True
 
+    def is_at_hand(self, offset: int) -> bool:
+        """Whether the batch that holds `offset` is here, and found without a look at the files."""
+        return self._file is not None and self._recent.holding(offset) is not None
+
     def _keep_open(self) -> None:
         """The file is about to lose its name; who reads it may read on."""
         self._pinned = True

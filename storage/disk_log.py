@@ -183,6 +183,9 @@ class DiskLog(MaintainedLog):
             return ReadResult(None, offset, offset, 0)
         return ReadResult(FileRange(segment.file, start.position, size), start.offset, stop.offset, size)
 
+    def is_at_hand(self, offset: int) -> bool:
+        return offset >= self._log_end_offset or self._segments[-1].is_at_hand(offset)
+
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         start, end = self._log_start_offset, self._log_end_offset
         for segment in self._segments:

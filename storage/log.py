@@ -304,6 +304,10 @@ class Log(abc.ABC):
           OffsetOutOfRangeError: Below the log start or above the log end.
         """
 
+    def is_at_hand(self, offset: int) -> bool:
+        """Whether `read` from there on finds its batches without waiting for the device, as far as is known."""
+        return True
+
     @abc.abstractmethod
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
         """The first record, in order of offsets, with at least that timestamp; None if there is none.

@@ -82,6 +82,20 @@ class Handlers:
 
     def _list_offsets(self, request: Request) -> None:
         message: m.ListOffsetsRequest = wire.decode_request(m.Kind.LIST_OFFSETS, request.body)
+        if any(wanted.timestamp >= 0 for wanted in message.partitions):
+            self._nursery.start_soon(self._list_offsets_by_time, request, message)
+        else:
+            self._tell_offsets(request, message)
+
+    async def _list_offsets_by_time(self, request: Request, message: m.ListOffsetsRequest) -> None:
+        """The device may have to be waited for."""
+        for wanted in message.partitions:
+            if wanted.timestamp >= 0:
+                partition = PartitionId(wanted.topic, wanted.partition)
+                await self._replicas.cold_reads.look_up(partition, wanted.timestamp)
+        self._tell_offsets(request, message)
+
+    def _tell_offsets(self, request: Request, message: m.ListOffsetsRequest) -> None:
         results = [self._list_offset(wanted) for wanted in message.partitions]
         request.reply(wire.encode(m.ListOffsetsResponse(partitions=results)))
 

@@ -231,6 +231,8 @@ class Fetches:
             if not answer.news:
                 del inquiry.news[partition]
                 continue
+            if not self._is_at_hand(wanted, answer):
+                continue
             result, ranges = self._read(request, wanted, answer, budget - size, must_read=size == 0)
             results[partition] = result
             parts += ranges
@@ -251,6 +253,17 @@ class Fetches:
         )
         request.reply(wire.encode(response), parts)
         return True
+
+    def _is_at_hand(self, wanted: m.FetchPartition, answer: fx.ReplyFetch) -> bool:
+        """Whether it can be read now; else it will be news when it can."""
+        if answer.error != ErrorCode.NONE or answer.diverging is not None:
+            return True
+        return wanted.fetch_offset >= answer.limit_offset or self._node.cold_reads.is_at_hand(
+            PartitionId(wanted.topic, wanted.partition),
+            wanted.fetch_offset,
+            answer.limit_offset,
+            wanted.max_bytes,
+        )
 
     def _read(
         self,

@@ -18,6 +18,7 @@ from ..core.records import NodeRecord, TopicConfig, topic_key
 from ..core.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ..core.view import ClusterView
+from ._cold_reads import ColdReads
 from ._deletions import RecordDeletions
 from ._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
 from ._fetchers import Fetchers
@@ -72,6 +73,7 @@ class Replicas:
         self.directories = LogDirectories(settings, found, self.offline, self)
         self.produces = Produces(self)
         self.fetches = Fetches(self, settings)
+        self.cold_reads = ColdReads(self, nursery)
         self.fetchers = Fetchers(self, settings, nursery)
         self.deletions = RecordDeletions(self)
         self.replies = Replies(self.produces, self.fetches, self.deletions)

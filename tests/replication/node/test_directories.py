@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 import trio
 
-from insync.replication import Admin, Node, NodeSettings, Producer
+from insync.replication import Admin, Consumer, Node, NodeSettings, Producer
 from insync.replication.core import records as rec
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import open_store
 from insync.replication.node import InvalidSettingError, LogDirectoryFailedError, NodeStartError
 from insync.replication.wire import decode_record
 from insync.storage import read_identity
+from insync.storage._segment import Segment
 
 from .test_cluster import consume, full_isr, produce, replicas_agree, until
 
@@ -285,3 +286,55 @@ async def test_replaced_directories_start_empty_and_are_filled_by_the_others(tmp
             await until(lambda: replicas_agree(admin, "t", 2))
             assert [len(folders(tmp_path / f"1-{each}")) for each in "ab"] == [2, 2]
             assert {int(value) for value in await consume(node.endpoints, "t", 4, 100)} == set(range(100))
+
+
+async def test_a_read_that_hangs_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 2, 1)
+        async with Producer(node.endpoints) as producer:
+            for partition in (0, 1):
+                await (await producer.send("t", b"old", partition=partition, timestamp_ms=5)).wait()
+    (bad,) = [tmp_path / f"1-{each}" for each in "ab" if (tmp_path / f"1-{each}" / "t-0").exists()]
+    go_on = threading.Event()
+    loop = threading.get_ident()
+    hung: list[str] = []
+
+    def hang(name: str) -> None:
+        real = getattr(Segment, name)
+
+        def look(self: Segment, *arguments: Any) -> Any:
+            if self.path.is_relative_to(bad) and not go_on.is_set():
+                hung.append(name)
+                assert threading.get_ident() != loop, "the event loop would wait for the device"
+                assert go_on.wait(20)
+            return real(self, *arguments)
+
+        monkeypatch.setattr(Segment, name, look)
+
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+        await until(lambda: all_led_by(admin, "t", 1))
+        hang("_find")
+        hang("find_timestamp")
+        found: list[int] = []
+
+        async def read_old() -> None:
+            async with Consumer(node.endpoints) as consumer:
+                consumer.assign([("t", 0)])
+                (start,) = (await consumer.offsets_for_times({("t", 0): 5})).values()
+                consumer.seek(("t", 0), start)
+                while not found:
+                    found.extend(record.offset for record in await consumer.poll(timeout_ms=100))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read_old)
+            with trio.fail_after(10):
+                while "find_timestamp" not in hung:
+                    await trio.lowlevel.checkpoint()
+            await produce(node.endpoints, "t", [b"new"] * 20)
+            assert not found
+            go_on.set()
+        assert found[0] == 0
+        assert node._replicas is not None
+        assert not node._replicas.offline.partitions
