@@ -228,6 +228,8 @@ class DiskLog(MaintainedLog):
 
     def _write(self, pieces: Sequence[Piece]) -> None:
         """One gathered write for each segment that the pieces go to."""
+        if len(pieces) == 1 and self._write_one(pieces[0]):
+            return
         group: list[Piece] = []
         size = 0
         for piece in pieces:
@@ -239,6 +241,15 @@ class DiskLog(MaintainedLog):
             group.append(piece)
             size += piece.size
         self._write_group(group)
+
+    def _write_one(self, piece: Piece) -> bool:
+        """The common case without lists of lists; False, and nothing is written, if the segment is full."""
+        segment = self._segments[-1]
+        if not segment.has_room(0, piece.size, piece.batches[-1].last_offset, piece.max_timestamp):
+            return False
+        segment.write(piece.buffers, segment.end.position)
+        segment.added(piece.batches)
+        return True
 
     def _write_group(self, group: Sequence[Piece]) -> None:
         if group:

@@ -270,7 +270,9 @@ def on_terminal(*arguments: str, out: int) -> bytes:
         os.close(ours)
 
 
-@pytest.mark.parametrize(("what", "said"), [("dump", b"dumping"), ("verify", b"verifying"), ("recover", b"recover")])
+@pytest.mark.parametrize(
+    ("what", "said"), [("dump", b"dumping"), ("verify", b"verifying"), ("recover", b"recovering")]
+)
 def test_long_work_shows_its_progress_on_a_terminal(tmp_path: Path, what: str, said: bytes) -> None:
     data = build(tmp_path)
     target = data / "t-0" if what == "dump" else data
