@@ -63,19 +63,22 @@ class EpochCache:
                     result.append(entry)
             self.replace(tuple(result))
 
-    def missing(self, entries: Iterable[EpochEntry], log_start_offset: int) -> list[EpochEntry]:
-        """Those of a log with missing offsets that contradict what is known.
+    def merge(self, entries: Iterable[EpochEntry], log_start_offset: int) -> None:
+        """Enter the epochs of the batches of a log with missing offsets, where they contradict what is known.
 
         The first batch of an epoch that is still there may stand far behind where the epoch began; and before it,
-        where the log start lies inside of it.
+        where the log start lies inside of it. Of offsets that are missing at the log start, nobody but the file
+        knows the epoch.
         """
-        known = self.entries
-        found = []
-        for entry in _from(log_start_offset, entries):
-            at = bisect_right(known, entry.start_offset, key=lambda each: each.start_offset) - 1
-            if at < 0 or known[at].epoch != entry.epoch:
-                found.append(entry)
-        return found
+        with self._lock:
+            result = list(self.entries)
+            for entry in _from(log_start_offset, entries):
+                at = bisect_right(result, entry.start_offset, key=lambda each: each.start_offset) - 1
+                at_start = entry.start_offset <= log_start_offset
+                if at < 0 or (result[at].epoch != entry.epoch and not at_start):
+                    kept = [each for each in result if _rise(each, entry) or _rise(entry, each)]
+                    result = sorted((*kept, entry))
+            self.replace(tuple(result))
 
     def trim_end(self, log_end_offset: int) -> None:
         """Drop the entries that start at or above the log end."""
@@ -107,3 +110,7 @@ def _from(log_start_offset: int, entries: Iterable[EpochEntry]) -> list[EpochEnt
     if covering:
         kept.insert(0, EpochEntry(covering[-1].epoch, log_start_offset))
     return kept
+
+
+def _rise(first: EpochEntry, second: EpochEntry) -> bool:
+    return first.epoch < second.epoch and first.start_offset < second.start_offset

@@ -115,7 +115,7 @@ class DiskLog(MaintainedLog):
         if self.cleaned_offset is None:
             self._epochs.add(found.epochs)
         else:
-            self._epochs.add(self._epochs.missing(found.epochs, self._log_start_offset))
+            self._epochs.merge(found.epochs, self._log_start_offset)
         self._recovery_point = recovery_point
         self._rolled = recovery_point < self._segments[-1].base_offset or not all(
             segment.indexes_synced for segment in self._segments[:-1]

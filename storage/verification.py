@@ -109,6 +109,7 @@ class _Partition:
         self._expected = -1
         self._gap_is_known = False
         self._epochs: list[EpochEntry] = []
+        self._epoch_ends: list[int] = []
         self._records = RecordCheck()
 
     def verify(self) -> None:
@@ -177,6 +178,9 @@ class _Partition:
         """What the batches to come are measured by."""
         if info.leader_epoch > (self._epochs[-1].epoch if self._epochs else -1):
             self._epochs.append(EpochEntry(info.leader_epoch, info.base_offset))
+            self._epoch_ends.append(info.next_offset)
+        elif self._epoch_ends:
+            self._epoch_ends[-1] = info.next_offset
         self._expected = info.next_offset
         self._gap_is_known = False
 
@@ -203,8 +207,7 @@ class _Partition:
             return
         listed = dict(_numbers(path))
         log_start = read_checkpoint(self.folder.parent / LOG_STARTS).get(_key(self.folder), 0)
-        ends = [entry.start_offset for entry in self._epochs[1:]] + [self._expected]
-        for entry, end in zip(self._epochs, ends, strict=True):
+        for entry, end in zip(self._epochs, self._epoch_ends, strict=True):
             start = max(entry.start_offset, log_start)
             told = listed.get(entry.epoch)
             # The first batches of an epoch may have gone by compaction.

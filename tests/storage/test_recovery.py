@@ -16,11 +16,14 @@ from insync.storage import (
     CorruptLogError,
     DiskLog,
     EpochEntry,
+    LogDirectory,
     LogSettings,
     StorageBrokenError,
     StorageFullError,
+    verify,
 )
 from insync.storage import _files as files
+from insync.storage._epochs import EpochCache
 from insync.storage.batch import build_batch, records, scan
 
 from .building import SMALL, all_bytes, append, batch, fill, offsets, open_disk
@@ -329,6 +332,44 @@ def test_epochs_of_a_compacted_log_stay_when_it_starts_inside_a_batch(tmp_path: 
     log = open_disk(folder, cleaned_offset=0, log_start_offset=31)
     assert log.epochs == expected
     log.close()
+
+
+IN_THE_LOG = [EpochEntry(3, 314), EpochEntry(4, 340), EpochEntry(5, 377)]
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ([(4, 336), (5, 377)], [(4, 336), (5, 377)]),
+        ([(4, 336), (5, 350)], [(4, 336), (5, 350)]),
+        ([(5, 377)], [(3, 336), (4, 340), (5, 377)]),
+        ([], [(3, 336), (4, 340), (5, 377)]),
+        ([(4, 336)], [(4, 336), (5, 377)]),
+        ([(2, 336), (5, 377)], [(2, 336), (4, 340), (5, 377)]),
+        ([(4, 336), (6, 370)], [(4, 336), (5, 377)]),
+    ],
+)
+def test_epochs_of_a_compacted_log_are_merged(known: list, expected: list) -> None:
+    """Offsets are missing from 316 to 340, and the log starts among them."""
+    cache = EpochCache(None, [EpochEntry(*each) for each in known])
+    cache.merge(IN_THE_LOG, 336)
+    assert list(cache.entries) == expected
+
+
+def test_a_log_start_among_missing_offsets_is_no_defect(tmp_path: Path) -> None:
+    directory = LogDirectory(tmp_path, cluster_id="c", node_id=1)
+    log = directory.open_log("t", 0, create=True)
+    fill(log, [3], leader_epoch=1)
+    later = bytearray(batch(2))
+    later[:8], later[12:16] = (40).to_bytes(8), (2).to_bytes(4)
+    log.assign_epoch(2, 3)
+    log.append([Chunk(bytes(later), scan(later), 40, None, may_skip=True)])
+    log.advance_log_start_offset(20)
+    directory.close()
+    assert verify(tmp_path).defects == []
+    directory = LogDirectory(tmp_path, cluster_id="c", node_id=1)
+    assert directory.open_log("t", 0, create=False).epochs == (EpochEntry(2, 20),)
+    directory.close(clean=False)
 
 
 def test_a_log_that_ends_below_its_start_begins_there_anew(tmp_path: Path) -> None:

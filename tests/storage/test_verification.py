@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insync.storage import Defect, DiskLog, LogDirectory, LogNotFoundError, LogSettings, verify
@@ -84,6 +84,7 @@ def test_every_damaged_batch_is_named(folder: Path) -> None:
     assert all("CRC-32C" in each.reason for each in verify(folder).defects)
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_no_flip_of_a_log_byte_goes_unseen(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

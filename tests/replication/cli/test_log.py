@@ -256,7 +256,10 @@ def on_terminal(*arguments: str, out: int) -> bytes:
     ours, theirs = os.openpty()
     try:
         subprocess.run(
-            [sys.executable, "-m", "insync.replication.cli", *arguments], stdout=out, stderr=theirs, check=True
+            [sys.executable, "-m", "insync.replication.cli", *arguments],
+            stdout=out,
+            stderr=theirs,
+            check=True,
         )
         os.close(theirs)
         shown = b""
