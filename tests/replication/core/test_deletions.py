@@ -231,3 +231,9 @@ def test_the_epochs_of_what_is_kept_are_kept(epochs: list[int], start: int) -> N
         assert dict(cache.entries) == kept
     else:
         assert [epoch for epoch, _ in cache.entries] == epochs[-1:]
+
+
+def test_deleting_up_to_the_beginning_is_done_at_once() -> None:
+    lead = Deleting()
+    lead.fetch_from(C, 0, 0)
+    assert told(lead.delete(0)) == {1: (ErrorCode.NONE, 0)}

@@ -8,6 +8,7 @@ import pytest
 from insync.replication.core import effects as fx
 from insync.replication.core import events as ev
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.log_state import LogState
 from insync.replication.core.records import PartitionRecord, Versioned
 from insync.replication.core.replica import Replica
 from insync.replication.core.types import BatchMeta, EpochEnd, EpochEntry, PartitionId
@@ -196,3 +197,34 @@ def test_offsets_that_compaction_took_are_counted_to_the_later_epoch() -> None:
     assert [type(effect) for effect in effects if isinstance(effect, fx.Append)] == [fx.Append]
     assert replica.log.epochs.entries == (EpochEntry(0, 0), EpochEntry(1, 10))
     assert replica.log.next_offset == 30
+
+
+def test_a_high_watermark_that_moves_wakes_readers_and_one_that_stands_does_not() -> None:
+    replica = follower()
+    assert only(replica.step(fetched(10, high_watermark=7), 0.0), fx.Wake)
+    assert not only(replica.step(fetched(10, high_watermark=7), 0.0), fx.Wake)
+
+
+def test_a_log_that_comes_back_shorter_than_a_truncation_may_have_left_it_stays_closed() -> None:
+    replica = follower(end=10)
+    (cut,) = only(replica.step(fetched(10, diverging=EpochEnd(0, 6)), 0.0), fx.Truncate)
+    assert isinstance(cut, fx.Truncate)
+    replica.step(ev.LogFailed(reason="a disk refused"), 0.0)
+    epochs = (EpochEntry(0, 0),)
+
+    def opened(end: int) -> ev.Opened:
+        return ev.Opened(
+            log_start_offset=0, log_end_offset=end, high_watermark=0, epochs=epochs, producers=()
+        )
+
+    replica.step(opened(cut.offset - 1), 0.0)
+    assert replica.role == "closed"
+    replica.step(opened(cut.offset), 0.0)
+    assert replica.role == "follower"
+
+
+def test_the_last_epoch_is_that_of_the_last_record() -> None:
+    epochs = (EpochEntry(2, 0), EpochEntry(5, 10))
+    assert LogState.opened(0, 10, 0, epochs, ()).last_epoch == 2
+    assert LogState.opened(0, 11, 0, epochs, ()).last_epoch == 5
+    assert LogState.opened(0, 0, 0, (), ()).last_epoch == -1

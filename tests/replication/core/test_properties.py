@@ -315,3 +315,10 @@ def test_topic_settings_come_as_numbers_or_text() -> None:
 def test_impossible_topic_settings(given_config: dict[str, int | str]) -> None:
     with pytest.raises(TopicError, match=next(iter(given_config))):
         parse_config(given_config)
+
+
+@pytest.mark.parametrize(
+    ("policy", "compacts"), [("delete", False), ("compact", True), ("delete,compact", True)]
+)
+def test_what_a_cleanup_policy_says(policy: str, compacts: bool) -> None:
+    assert parse_config({"cleanup_policy": policy}).compacts is compacts

@@ -131,3 +131,21 @@ def test_a_node_that_has_no_replica_takes_no_role() -> None:
     )
     replica.step(newer(), 0.0)
     assert (replica.role, replica.leader_epoch) == ("closed", 2)
+
+
+def test_an_epoch_that_the_leader_does_not_know_is_out_of_its_range() -> None:
+    ask = ev.Fetch(
+        request_id=9, replica_id=B, incarnation=12, leader_epoch=1, fetch_offset=0, last_fetched_epoch=7
+    )
+    (answer,) = [e for e in Lead().step(ask) if isinstance(e, fx.ReplyFetch)]
+    assert (answer.request_id, answer.error) == (9, ErrorCode.OFFSET_OUT_OF_RANGE)
+    assert answer.diverging is None
+
+
+def test_why_a_caught_up_replica_is_out_while_another_change_is_stored() -> None:
+    lead = Lead()
+    assert lead.replica.leader is not None
+    lead.fetch(C, 0)
+    assert "being stored" in lead.replica.leader.why_out(C)
+    lead.step(ev.IsrRefused(proposal_id=1))
+    assert "catching up" in lead.replica.leader.why_out(C)
