@@ -35,6 +35,8 @@ def check_step(before: PartitionRecord, record: PartitionRecord, writer: str) ->
     require(record.partition_epoch == before.partition_epoch + 1, "S5", record)
     require(record.leader_epoch == before.leader_epoch + (moved or left), "S5", record)
     kind, _, who = writer.partition(" ")
+    set_anew = record.min_insync_replicas != before.min_insync_replicas
+    require(kind == "controller" or not set_anew, "S6", f"{writer} sets {record}, after {before}")
     where = before.replicas, before.adding, before.removing
     if (record.replicas, record.adding, record.removing) != where:
         require(kind == "controller", "S6", f"{writer} moves {record}, after {before}")

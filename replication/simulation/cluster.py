@@ -50,6 +50,8 @@ class Cluster(Hosting):
         self.elections = self.isr_changes = self.truncations = self.moves_done = 0
         self.requests = Requests(self)
         self.wishes: dict[int, int] = {}
+        self.partition_made: Callable[[PartitionId], None] = lambda partition: None
+        """Told of each partition that comes to be, for it to have clients."""
         self.traps = Traps()
 
     def hosts_of(self, partition: PartitionId) -> list[Host]:
@@ -75,6 +77,7 @@ class Cluster(Hosting):
         if before is None:
             self.oracle.record_stored(None, record, writer, joining)
             self._place(record)
+            self.partition_made(record.id)
             return version
         if record.leader != before.leader:
             self.elections += 1
@@ -206,7 +209,7 @@ class Cluster(Hosting):
                 case rec.PartitionRecord():
                     self.put_record(put.record, f"controller {node.id}")
                 case rec.TopicRecord():
-                    store.topics[put.record.name] = put.record
+                    store.put_topic(put.record)
                 case rec.ControllerRecord():
                     store.controller = put.record
                 case rec.EpochRecord() as epoch:

@@ -18,6 +18,9 @@ from .node import Node
 from .schedule import Fault
 from .traps import ELECTION, JOIN
 
+MOST_PARTITIONS = 3
+"""A topic does not grow beyond this."""
+
 
 class Injector:
     """`applied` counts, by label, what was done; `cuts` the cut networks, `crashes` the ended processes."""
@@ -239,6 +242,25 @@ class Injector:
         count = min(len(everyone), len(record.target) + dice.choice((0, 0, 0, 1, -1)))
         return dice.sample(everyone, max(count, record.min_insync_replicas))
 
+    def _change(self, fault: Fault, nodes: list[Node]) -> bool:
+        """Have the controller set a topic otherwise, or give it a partition."""
+        cluster = self._cluster
+        place = fault.amount * len(cluster.settings.topics)
+        settings, chance = cluster.settings.topics[int(place)], place % 1
+        topic = cluster.store.topics.get(settings.name)
+        if topic is None or (topic.partitions >= MOST_PARTITIONS and fault.kind == "add a partition"):
+            return False
+        if fault.kind == "add a partition":
+            request: Request = m.CreatePartitionsRequest(name=topic.name, partitions=topic.partitions + 1)
+        else:
+            # Never under what the run was drawn with: so many machines may lose what they hold.
+            least = settings.min_insync_replicas
+            most = min(least + 1, settings.replication_factor)
+            request = m.AlterConfigRequest(
+                name=topic.name, config={"min_insync_replicas": most if chance < 0.5 else least}
+            )
+        return cluster.wish(request) is not None
+
     def _move(self, fault: Fault, nodes: list[Node]) -> bool:
         """Move a leadership to another living member, as a planned election does."""
         store = self._cluster.store
@@ -284,6 +306,8 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "hang the disk of": Injector._hang,
     "fill a log directory of": Injector._fill,
     "move leadership from": Injector._move,
+    "set the minimum ISR": Injector._change,
+    "add a partition": Injector._change,
     "reassign": Injector._wish,
     "cancel a reassignment": Injector._wish,
     "elect the preferred": Injector._wish,

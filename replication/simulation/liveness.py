@@ -32,6 +32,11 @@ def _check_wishes(cluster: Cluster) -> None:
         require(not record.reassigning, "L8", f"never finished: {record}")
         holding = {node.id for node in cluster.nodes.values() if record.id in node.hosts}
         require(holding == set(record.replicas), "L8", f"nodes {sorted(holding)} have a log of {record}")
+    for topic in cluster.store.topics.values():
+        parts = [record for record in records if record.topic == topic.name]
+        require(len(parts) == topic.partitions, "L8", f"{topic} has {len(parts)} partitions")
+        right = all(each.min_insync_replicas == topic.config.min_insync_replicas for each in parts)
+        require(right, "L8", f"the minimum ISR is {topic.config.min_insync_replicas}: {parts}")
     for preferred in {record.replicas[0] for record in records} if cluster.settings.rebalance else ():
         led = [record.leader == preferred for record in records if record.replicas[0] == preferred]
         require(led.count(False) * 10 <= len(led), "L8", f"node {preferred} does not get its partitions back")

@@ -297,6 +297,8 @@ class Oracle:
             self.partitions[record.id] = PartitionFacts(str(record.id), record.min_isr)
             return
         chain.check_step(before, record, writer)
+        facts = self.partitions[record.id]
+        facts.min_isr = min(facts.min_isr, record.min_isr)
         incarnations = dict(joining)
         for member in set(record.isr) - set(before.isr) if writer.startswith("leader") else ():
             named = incarnations.get(member)

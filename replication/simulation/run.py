@@ -75,7 +75,7 @@ class Run:
         self.injector = Injector(self.cluster, schedule)
         self.producers: list[Producer] = []
         self._recheck_every = recheck_every
-        self._rechecked = 0
+        self._rechecked = self._served = 0
 
     def play(self) -> None:
         """The whole run.
@@ -114,11 +114,13 @@ class Run:
         if len(cluster.store.topics) < len(self.settings.topics):
             cluster.later(0.5, self._clients_begin)
             return
-        for number, partition in enumerate(cluster.store.partitions):
-            self._serve(number, partition)
+        for partition in cluster.store.partitions:
+            self._serve(partition)
+        cluster.partition_made = self._serve
 
-    def _serve(self, number: int, partition: PartitionId) -> None:
-        cluster = self.cluster
+    def _serve(self, partition: PartitionId) -> None:
+        cluster, number = self.cluster, self._served
+        self._served += 1
         for index in range(self.settings.producers):
             producer = Producer(cluster, partition, 10 * number + index)
             self.producers.append(producer)

@@ -65,6 +65,22 @@ def _draw_wishes(seed: int, settings: Settings) -> list[Fault]:
             ("reassign", "reassign", "reassign", "cancel a reassignment", "elect the preferred")
         )
         found.append(Fault(at=round(at, 3), label="RA", kind=kind, nodes=(), amount=round(dice.random(), 6)))
+    return found + _draw_changes(seed, settings)
+
+
+def _draw_changes(seed: int, settings: Settings) -> list[Fault]:
+    """Topics that are set otherwise, or given more partitions."""
+    dice = random.Random(f"changes {seed}")
+    found: list[Fault] = []
+    at = 4.0
+    while settings.changes > 0:
+        at += dice.choice((0.2, 1 / settings.changes, 6.0))
+        if at >= settings.storm:
+            break
+        kind = dice.choice(
+            ("set the minimum ISR", "set the minimum ISR", "set the minimum ISR", "add a partition")
+        )
+        found.append(Fault(at=round(at, 3), label="TC", kind=kind, nodes=(), amount=round(dice.random(), 6)))
     return found
 
 

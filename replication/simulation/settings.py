@@ -47,9 +47,9 @@ class Settings:
 
     `faults` are labels of `FAULTS`; a probability that belongs to a label counts only if that is among them.
     `moves`: how often leadership is moved by hand, as a planned election does; `deletes`: how often the oldest
-    records of a partition are deleted; `reassignments`: how often an operator moves replicas or asks for preferred
-    leaders; 0 for never. `rebalance`: after how many seconds the controller looks whether preferred replicas lead;
-    0 for never. `compactions`: how often a replica is compacted.
+    records of a partition are deleted; `changes`: how often topics are set otherwise or grow; `reassignments`: how
+    often an operator moves replicas or asks for preferred leaders; 0 for never. `rebalance`: after how many seconds
+    the controller looks whether preferred replicas lead; 0 for never.
     """
 
     nodes: int = 3
@@ -60,6 +60,7 @@ class Settings:
     fault_rate: float = 0.5
     moves: float = 0.3
     reassignments: float = 0.1
+    changes: float = 0.1
     rebalance: float = 5.0
     producers: int = 2
     in_flight: int = 1
@@ -114,6 +115,7 @@ class Settings:
             log_failure=dice.choice((0.0, 0.002, 0.01)),
             slow_disk=dice.choice((0.0, 0.05, 0.2)),
             deletes=dice.choice((0.0, 0.0, 0.5, 2.0)) if topics is None else 0.0,
+            changes=dice.choice((0.0, 0.0, 0.1, 0.5)) if topics is None else 0.0,
             compactions=dice.choice((0.0, 0.0, 0.5, 2.0)) if topics is None else 0.0,
         )
 

@@ -41,6 +41,7 @@ class Store:
         self.revision = 0
         self.reachable = True
         self.topics: dict[str, TopicRecord] = {}
+        self.topic_versions: dict[str, int] = {}
         self.partitions: dict[PartitionId, Versioned] = {}
         self.live: dict[int, int] = {}
         self.leaving: set[int] = set()
@@ -67,6 +68,7 @@ class Store:
                     for node, incarnation in self.live.items()
                 },
                 topics=dict(self.topics),
+                topic_versions=dict(self.topic_versions),
                 partitions=dict(self.partitions),
                 controller=self.controller,
                 controller_epoch=self.controller_epoch,
@@ -84,7 +86,11 @@ class Store:
         for partition, versioned in self.partitions.items():
             if partition_key(partition) == key:
                 return versioned.version
-        return int(any(topic_key(name) == key for name in self.topics))
+        return next((v for name, v in self.topic_versions.items() if topic_key(name) == key), 0)
+
+    def put_topic(self, record: TopicRecord) -> None:
+        self.topics[record.name] = record
+        self.topic_versions[record.name] = self.topic_versions.get(record.name, 0) + 1
 
     def put_partition(self, record: PartitionRecord) -> int:
         known = self.partitions.get(record.id)

@@ -18,6 +18,7 @@ _FILES = (
     "hosts",
     "deletions",
     "departures",
+    "topics",
     "directories",
     "reassignments",
 )
