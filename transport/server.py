@@ -109,6 +109,8 @@ class _Server:
     authorise: Authorise | None
     group: ServingGroup
     half_open: dict[Link, trio.CancelScope] = attrs.Factory(dict)
+    gone: set[Link] = attrs.Factory(set)
+    """Made room for others, and do not know it yet."""
 
     async def accept(self, listener: Listener, nursery: trio.Nursery) -> None:
         while True:
@@ -121,7 +123,8 @@ class _Server:
                 await trio.sleep(_EXHAUSTED_PAUSE)
                 continue
             self._make_room()
-            nursery.start_soon(self._welcome, link, name=f"link from {link.remote}")
+            scope = self.half_open[link] = trio.CancelScope()
+            nursery.start_soon(self._welcome, link, scope, name=f"link from {link.remote}")
 
     def _make_room(self) -> None:
         """Those who connect and say nothing must not keep others out: the oldest goes."""
@@ -129,20 +132,22 @@ class _Server:
             link, scope = next(iter(self.half_open.items()))
             log.warning("%s has not finished its handshake and makes room for others", link.remote)
             del self.half_open[link]
+            self.gone.add(link)
             scope.cancel()
 
-    async def _welcome(self, link: Link) -> None:
+    async def _welcome(self, link: Link, scope: trio.CancelScope) -> None:
         try:
-            introduced = await self._introduce(link)
+            introduced = await self._introduce(link, scope)
             if introduced is not None:
                 await self._run(link, introduced)
         finally:
+            self.gone.discard(link)
             link.abort()
 
-    async def _introduce(self, link: Link) -> Introduced | None:
+    async def _introduce(self, link: Link, scope: trio.CancelScope) -> Introduced | None:
         mine = make_hello(self.identity, "", self.limits, proves=self.secret is not None)
-        with trio.move_on_after(self.limits.handshake_timeout) as scope:
-            self.half_open[link] = scope
+        scope.deadline = trio.current_time() + self.limits.handshake_timeout
+        with scope:
             try:
                 return await introduce(link, mine, self._judge, dialer=False, secret=self.secret)
             except TransportError as error:
@@ -150,7 +155,8 @@ class _Server:
                 return None
             finally:
                 self.half_open.pop(link, None)
-        log.warning("%s did not finish its handshake in time", link.remote)
+        if link not in self.gone:
+            log.warning("%s did not finish its handshake in time", link.remote)
         return None
 
     def _judge(self, mine: Hello, theirs: Hello) -> Refusal | None:

@@ -25,6 +25,8 @@ from .ranges import after
 from .urls import Endpoint
 
 RECEIVE_BUFFER = 256 << 10
+HANDOVER_FROM = 64 << 10
+"""From here on a range may be handed over instead of received."""
 LARGE_PAYLOAD = 128 << 10
 """From here on a payload is received straight into memory of its own; below it several come by one system call."""
 
@@ -164,6 +166,7 @@ class StreamLink(Link):
         self._rest: list[Part] = []
         self._sending = self._receiving = False
         self._is_behind = self._is_held_back = False
+        self._large = HANDOVER_FROM if self.caps.ranges == "handover" else LARGE_PAYLOAD
         self._received = 0
 
     @property
@@ -280,7 +283,7 @@ class StreamLink(Link):
                 break
             start = self._start
             header = decode_header(bytes(self._buffer[start : start + HEADER_SIZE]), self.limits)
-            if header.payload_length >= LARGE_PAYLOAD or header.total > RECEIVE_BUFFER:
+            if header.payload_length >= self._large or header.total > RECEIVE_BUFFER:
                 if self._end - start < header.size:
                     break
                 self._is_held_back = not self._is_admitted(header)
@@ -314,7 +317,7 @@ class StreamLink(Link):
         self._start += header.size
         body = bytearray(header.body_length)
         is_last = self._end - self._start == header.body_length
-        if is_last and self.caps.ranges == "handover" and header.payload_length >= LARGE_PAYLOAD:
+        if is_last and self.caps.ranges == "handover" and header.payload_length >= HANDOVER_FROM:
             body[:] = self._buffer[self._start : self._end]
             self._start = self._end
             return _Partial(header, body, _NO_PAYLOAD, [], may_be_handed_over=True)

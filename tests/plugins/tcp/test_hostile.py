@@ -1,0 +1,206 @@
+"""Strangers at the door of tcp:// and tls://: one clear line in the log, bounded memory, the next is served."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import random
+import re
+import socket
+
+import attrs
+import pytest
+import trio
+import trio.testing
+
+from insync.transport import Identity, Limits, ReceiveBudget, Security, connect, serve
+from insync.transport._handshake import introduce, judge_acceptor, make_hello
+from insync.transport._kit import until
+from insync.transport.frames import FrameType, encode_header, encode_hello
+from insync.transport.registry import resolve
+
+from .certificates import Authority
+
+NODE = Identity("kit", 1, 1)
+SECRET = Security(secret=b"s" * 32)
+MIB = 1 << 20
+HELLO = encode_hello(make_hello(Identity("kit", 9, 9), "", Limits(), proves=True))
+REQUEST = encode_header(FrameType.REQUEST, 1, kind=1, body=b"let me in")
+GARBAGE = {
+    "random bytes": (random.Random(5).randbytes(4096), "no peer of this protocol"),
+    "http": (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + bytes(24), r"no peer of this protocol.*GET"),
+    "a tls hello": (bytes.fromhex("16030100c8010000c40303") + bytes(200), "no peer of this protocol"),
+    "half a preface": (HELLO[:13], "inside a frame"),
+    "half a hello": (HELLO[:40], "inside a frame"),
+    "a hello of 4 GiB": (HELLO[:12] + b"\xff" * 4 + HELLO[16:], "announced, above"),
+    "a request instead of a proof": (HELLO + REQUEST, "before the handshake was over"),
+    "a wrong proof": (HELLO + encode_header(FrameType.REPLY, 0, body=bytes(32)), "secrets differ"),
+    "lengths of 2^64-1": (
+        HELLO + encode_header(FrameType.REPLY, 0, payload_length=(1 << 64) - 1),
+        "the limits are",
+    ),
+    "another secret's silence": (encode_hello(make_hello(Identity(), "", Limits())), "knows a secret"),
+    "nothing": (b"", "closed the connection"),
+}
+
+
+def answer(request):
+    request.payload.release()
+    request.reply(b"reached")
+
+
+async def listen(nursery, security, url="tcp://127.0.0.1:0", handler=answer, **settings):
+    start = functools.partial(serve, url, handler, identity=NODE, security=security, **settings)
+    return (await nursery.start(start)).endpoints[0]
+
+
+async def knock(url, data):
+    """Say this and leave; returns when the other side has hung up, too."""
+
+    def talk():
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2])), timeout=5) as stranger:
+            stranger.sendall(data)
+            stranger.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionError):
+                while stranger.recv(4096):
+                    pass
+
+    await trio.to_thread.run_sync(talk)
+
+
+def complaints(caplog):
+    return [record.getMessage() for record in caplog.records if record.name == "insync.transport"]
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+async def test_one_line_tells_what_was_wrong_and_with_whom(kind, caplog):
+    data, words = GARBAGE[kind]
+    async with trio.open_nursery() as nursery:
+        accepted = []
+        url = await listen(nursery, SECRET, on_connect=accepted.append)
+        await knock(url, data)
+        await until(lambda: complaints(caplog), "it is logged")
+        connection = await connect(url, identity=Identity("kit", 2, 1), nursery=nursery, security=SECRET)
+        (await connection.request(1, timeout=5)).release()
+        assert len(accepted) == 1, "only the good peer came in"
+        nursery.cancel_scope.cancel()
+    (line,) = complaints(caplog)
+    assert re.search(words, line) and "tcp://127.0.0.1:" in line, line
+    assert "s" * 32 not in line
+
+
+@pytest.mark.parametrize("cut", [*range(0, len(HELLO) + 49, 5), len(HELLO) - 1, len(HELLO), len(HELLO) + 47])
+async def test_a_handshake_cut_anywhere_harms_nobody(cut):
+    async with trio.open_nursery() as nursery:
+        accepted = []
+        url = await listen(nursery, SECRET, on_connect=accepted.append)
+        await knock(url, (HELLO + encode_header(FrameType.REPLY, 0, body=bytes(32)))[:cut])
+        connection = await connect(url, identity=Identity(), nursery=nursery, security=SECRET)
+        (await connection.request(1, timeout=5)).release()
+        assert len(accepted) == 1
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_hundred_half_open_links_make_room_the_oldest_first(caplog):
+    limits = Limits(max_half_open=64, handshake_timeout=60)
+    async with trio.open_nursery() as nursery:
+        url = await listen(nursery, SECRET, limits=limits)
+        address = ("127.0.0.1", int(url.rpartition(":")[2]))
+        silent = [socket.create_connection(address) for _ in range(100)]
+        try:
+            with trio.fail_after(5):
+                connection = await connect(url, identity=Identity(), nursery=nursery, security=SECRET)
+                (await connection.request(1, timeout=5)).release()
+            await until(lambda: sum("makes room" in line for line in complaints(caplog)) == 37, "all is told")
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert [is_hung_up(one) for one in silent] == [True] * 37 + [False] * 63
+        finally:
+            for one in silent:
+                one.close()
+        nursery.cancel_scope.cancel()
+    assert len(complaints(caplog)) == 37, "one line each"
+
+
+def is_hung_up(sock):
+    sock.setblocking(False)
+    try:
+        while sock.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return True
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+
+async def test_announced_payloads_get_no_memory_beyond_the_budget():
+    """Forty peers announce 32 MiB each and send one: the budget lets in two, the others wait unread."""
+    budget, kept = ReceiveBudget(64 * MIB), []
+    async with trio.open_nursery() as nursery:
+        url = await listen(nursery, SECRET, handler=kept.append, budget=budget)
+        transport, endpoint = resolve(url)
+        before, links = resident(), []
+        head = encode_header(FrameType.REQUEST, 1, payload_length=32 * MIB)
+        for _ in range(40):
+            link = await transport.connect(endpoint)
+            mine = make_hello(Identity(), "", Limits(), proves=True)
+            await introduce(link, mine, judge_acceptor, dialer=True, secret=SECRET.secret)
+            nursery.start_soon(_try, link.send, head, [bytes(MIB)])
+            links.append(link)
+        await until(lambda: budget.used == 64 * MIB, "the budget is used up")
+        connection = await connect(url, identity=Identity(), nursery=nursery, security=SECRET)
+        connection.notify(7, b"served all the same")
+        await until(lambda: any(request.kind == 7 for request in kept), "others are served")
+        assert budget.used == 64 * MIB
+        assert resident() - before < 200 * MIB, "1280 MiB were announced"
+        for link in links:
+            link.abort()
+        await until(lambda: budget.used == 0, "who has gone gives the room back", timeout=30)
+        nursery.cancel_scope.cancel()
+
+
+async def _try(send, *arguments):
+    with contextlib.suppress(Exception):
+        await send(*arguments)
+
+
+async def test_answers_that_nobody_asked_for_get_no_memory(caplog):
+    async with trio.open_nursery() as nursery:
+        accepted = []
+        url = await listen(nursery, SECRET, on_connect=accepted.append)
+        transport, endpoint = resolve(url)
+        link = await transport.connect(endpoint)
+        mine = make_hello(Identity(), "", Limits(), proves=True)
+        await introduce(link, mine, judge_acceptor, dialer=True, secret=SECRET.secret)
+        await link.send(encode_header(FrameType.REPLY, 2, payload_length=64 * MIB), [b"x"])
+        with trio.fail_after(2):
+            await accepted[0].closed.wait()
+        assert "which is not open" in str(accepted[0].close_reason)
+        link.abort()
+        nursery.cancel_scope.cancel()
+    assert "which is not open" in complaints(caplog)[-1]
+
+
+async def test_tls_strangers_are_one_line_each(tmp_path, caplog):
+    authority = Authority(tmp_path)
+    security = Security(tls=authority.files("isr://kit/1"))
+    async with trio.open_nursery() as nursery:
+        accepted = []
+        url = await listen(nursery, security, "tls://127.0.0.1:0", on_connect=accepted.append)
+        for count, data in enumerate(
+            (b"GET / HTTP/1.1\r\n\r\n", HELLO, random.Random(1).randbytes(999), b""), 1
+        ):
+            await knock(url, data)
+            await until(lambda count=count: len(complaints(caplog)) == count, "it is logged")
+        good = attrs.evolve(security, tls=authority.files("isr://kit/2"))
+        connection = await connect(url, identity=Identity("kit", 2, 1), nursery=nursery, security=good)
+        (await connection.request(1, timeout=5)).release()
+        assert len(accepted) == 1
+        nursery.cancel_scope.cancel()
+    assert all("tls://127.0.0.1:" in line for line in complaints(caplog))
