@@ -201,10 +201,10 @@ async def test_a_few_files_are_open_at_a_time(tmp_path, monkeypatch):
     async with two_links() as (one, other):
         before = descriptors()
         for number in range(200):
-            (tmp_path / f"{number}").write_bytes(b"%9d" % number * 10_000)
+            (tmp_path / f"{number}").write_bytes(b"%9d" % number * 20_000)
             with opened(tmp_path / f"{number}", "rb") as file:
-                payload = await pass_on(one, other, FileSlice(file.fileno(), 0, 90_000))
-            assert payload.source == "range" and payload.view() == b"%9d" % number * 10_000
+                payload = await pass_on(one, other, FileSlice(file.fileno(), 0, 180_000))
+            assert payload.source == "range" and payload.view() == b"%9d" % number * 20_000
             payload.release()
         assert descriptors() - before == 2 * 64
         for number in range(200):
