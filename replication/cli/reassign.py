@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import attrs
@@ -57,6 +57,8 @@ def reassign(
         raise UsageError("choose one of --replicas, --to-nodes and --cancel")
     if chosen and not topic:
         raise UsageError("name the topic: insync reassign TOPIC --replicas 0=1,2,3")
+    placements = dict(map(_placement, replicas))
+    over = _nodes(to_nodes, f"--to-nodes {to_nodes}") if to_nodes else []
     failed = False
 
     async def reassign_them() -> None:
@@ -67,7 +69,7 @@ def reassign(
             if not chosen:
                 _print_list(await admin.list_partition_reassignments([topic] if topic else None), json)
             else:
-                targets = await _targets(admin, topic, replicas, to_nodes)
+                targets = await _targets(admin, topic, placements, over)
                 outcomes = await admin.reassign_partitions(targets)
                 failed = any(outcomes.values())
                 print_outcomes(outcomes, "goes back" if cancel else "is to move", json)
@@ -78,11 +80,13 @@ def reassign(
     return EXIT_FAILURE if failed else status
 
 
-async def _targets(admin: Admin, topic: str, replicas: Sequence[str], to_nodes: str) -> Targets:
-    if replicas:
-        return {(topic, partition): nodes for partition, nodes in map(_placement, replicas)}
-    if to_nodes:
-        return dict(await admin.plan_reassignment(topic, _nodes(to_nodes, f"--to-nodes {to_nodes}")))
+async def _targets(
+    admin: Admin, topic: str, placements: Mapping[int, list[int]], over: Sequence[int]
+) -> Targets:
+    if placements:
+        return {(topic, partition): nodes for partition, nodes in placements.items()}
+    if over:
+        return dict(await admin.plan_reassignment(topic, over))
     return dict.fromkeys(await admin.list_partition_reassignments([topic]))
 
 

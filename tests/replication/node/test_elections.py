@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from contextlib import AsyncExitStack
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ import trio
 
 from insync.replication import Admin, Node, wire
 from insync.replication.client import (
+    InvalidConfigError,
     InvalidReplicaAssignmentError,
     NoReassignmentInProgressError,
     PreferredLeaderNotAvailableError,
@@ -18,7 +20,10 @@ from insync.replication.client import (
 )
 from insync.replication.core import records as rec
 from insync.replication.core import transitions
+from insync.replication.core.elections import Elect, Situation, Verdict, Wait, wait
 from insync.replication.metadata import Put, open_store
+from insync.replication.node import _policies
+from insync.replication.node._policies import election_policies
 
 from .test_cluster import consume, full_isr, produce, replicas_agree, until
 from .test_faults import Cluster, proofs
@@ -278,3 +283,41 @@ async def test_an_even_placement_is_planned(cluster: Cluster) -> None:
             with trio.fail_after(20):
                 await admin.wait_for_reassignments()
             await until(lambda: full_isr(admin, "t", 2))
+
+
+# Policies of plugins
+
+
+def last_in_order(situation: Situation) -> Verdict:
+    living = situation.living
+    return Elect(living[-1]) if living else Wait()
+
+
+def entry(name: str, target: str) -> EntryPoint:
+    return EntryPoint(name=name, value=f"{__name__}:{target}", group=_policies.GROUP)
+
+
+async def test_a_plugins_policy_is_one_of_a_topics_settings(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    installed = [
+        entry("last", "last_in_order"),
+        entry("broken", "no_such_thing"),
+        entry("wait", "last_in_order"),
+    ]
+    monkeypatch.setattr(_policies, "entry_points", lambda group: installed)
+    async with AsyncExitStack() as stack:
+        servers = await start(stack, cluster, 2, 3)
+        async with Admin(servers) as admin:
+            assert "election policy broken" in caplog.text
+            with pytest.raises(InvalidConfigError, match="any, last, most_complete, wait"):
+                await admin.create_topic("u", 1, 2, {"unclean_leader_election": "broken"})
+            async with Node(cluster.settings(1)):
+                config = {"unclean_leader_election": "last", "min_insync_replicas": 1}
+                await admin.create_topic("t", 1, 1, config)
+                assert (await admin.describe_config("t"))["unclean_leader_election"] == "last"
+                await admin.reassign_partitions({("t", 0): [1]})
+                with trio.fail_after(20):
+                    await admin.wait_for_reassignments()
+            await until(lambda: led_by(admin, -1))
+            assert election_policies()["wait"] is wait
