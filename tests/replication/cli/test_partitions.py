@@ -37,9 +37,12 @@ def test_partitions_are_moved_listed_and_given_back_to_preferred_leaders(
         status, out, _ = run("reassign", "t", "--replicas", "0=1,9")
         assert status == 1
         assert "node 9 is not alive" in out
-        assert run("reassign", "t", "--to-nodes", "1", "--wait")[0] == 0
+        assert run("reassign", "t", "--to-nodes", "1", "--wait")[0] == 1, "two replicas on one node"
+        assert run("reassign", "t", "--to-nodes", "2,1", "--wait")[0] == 0
         _, out, _ = run("topic", "describe", "t")
-        assert "AR [1], ISR [1], OSR [], ELR []" in out
+        assert "AR [1, 2]" in out
+        assert "AR [2, 1]" in out
+        assert "OSR [], ELR []" in out
         assert run("elect", "t", "--unclean")[0] == 0
         assert run("reassign", "t", "--cancel") == (0, "", "")
 
