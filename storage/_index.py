@@ -12,7 +12,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from ._files import fsync_file
+from ._files import fsync_file, replace_file
 from ._native import ffi, lib
 
 MAX_RELATIVE = (1 << 31) - 1
@@ -38,6 +38,8 @@ class IndexFile:
         self._count = self._room = self._limit = size // self.ENTRY.size
         self._map: Any = b""
         self._view: Any = None
+        self._was_cut = False
+        """There were more entries, which a search that has begun may still look at."""
         self._resize(self._room)
 
     def __len__(self) -> int:
@@ -50,7 +52,12 @@ class IndexFile:
     def trim(self) -> None:
         """Give up the room that is not used."""
         self._limit = self._count
-        if self._room != self._count:
+        if self._was_cut:
+            # Memory that is mapped must not lose its file. So the old one keeps its size, without a name.
+            replace_file(self._path, self._map[: self._count * self.ENTRY.size], sync=False)
+            self._was_cut = False
+            self._resize(self._count)
+        elif self._room != self._count:
             self._resize(self._count)
 
     def sync(self) -> None:
@@ -100,6 +107,10 @@ class IndexFile:
         self._map[: len(entries)] = bytes(entries)
         self._count = len(entries) // size
         self.existed = self._is_whole = True
+
+    def _cut_to(self, count: int) -> None:
+        self._was_cut = self._was_cut or count < self._count
+        self._count = count
 
     def _count_up_to(self, field: int, value: int) -> int:
         """How many entries have at most that value in a field; written out, as every read does this twice."""
@@ -180,7 +191,7 @@ class OffsetIndex(IndexFile):
 
     def truncate(self, position: int) -> None:
         """Drop the entries of batches at or behind `position`."""
-        self._count = self._count_up_to(1, position - 1)
+        self._cut_to(self._count_up_to(1, position - 1))
 
 
 class TimeIndex(IndexFile):
@@ -229,4 +240,4 @@ class TimeIndex(IndexFile):
     def truncate(self, log_end_offset: int) -> None:
         """Drop the entries of offsets at or above the end."""
         relative = log_end_offset - self._base - 1
-        self._count = self._count_up_to(1, relative)
+        self._cut_to(self._count_up_to(1, relative))

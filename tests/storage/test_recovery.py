@@ -649,3 +649,28 @@ def test_a_killed_writer_loses_nothing_it_was_told_of(tmp_path: Path) -> None:
         assert record.value.startswith(f"{info.base_offset}:0-".encode())
     assert len(log.epochs) >= 7
     log.close()
+
+
+def test_a_search_that_has_begun_may_end_when_the_index_was_cut_and_trimmed(tmp_path: Path) -> None:
+    """Another process finds out, as it would be killed: what a search has mapped must keep its file."""
+    program = """
+import sys
+from pathlib import Path
+from insync.storage._index import OffsetIndex
+from insync.storage._native import ffi
+index = OffsetIndex(Path(sys.argv[1]), 0)
+index.grow(1 << 20)
+for at in range(1, 20_000):
+    index.add(at, at)
+view, count = index.in_c()
+index.truncate(100)
+index.trim()
+assert index.in_c()[1] == len(index) == 99
+assert ffi.buffer(view)[8 * count - 8 : 8 * count] == b"\\0\\0N\\x1f" * 2
+"""
+    path = tmp_path / f"{0:020d}.index"
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(path)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert path.stat().st_size == 99 * 8
