@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -14,7 +16,7 @@ from ._columns import Buffer
 from ._index import MAX_RELATIVE
 from ._segment import Spot
 from ._transactions import Transactions
-from .errors import StorageError
+from .errors import CorruptBatchError, StorageError
 from .file_range import ReadableFile
 from .log import CompactionResult, ProducerSnapshot
 from .settings import NEVER, UNLIMITED, LogSettings
@@ -30,6 +32,9 @@ class Segment(Protocol):
 
     @property
     def file(self) -> ReadableFile: ...
+
+    @property
+    def place(self) -> str: ...
 
     @property
     def first_timestamp(self) -> int: ...
@@ -194,10 +199,6 @@ class Totals:
         )
 
 
-def source_of(segment: Segment) -> Source:
-    return Source(segment.file, segment.base_offset, segment.end)
-
-
 class Pass(Generic[S]):
     """One pass over a log: the keys of as many dirty segments as fit, then copies of all up to there."""
 
@@ -213,18 +214,23 @@ class Pass(Generic[S]):
         key_map_bytes: int,
     ) -> None:
         self._pace = pace
+        self._ends = {segment.base_offset: segment.end for segment in found.segments}
 
         @cache
         def transactions() -> Transactions:
-            return Transactions.of((segment.file, segment.end.position) for segment in found.segments)
+            return Transactions.of(
+                (segment.file, self._ends[segment.base_offset].position) for segment in found.segments
+            )
 
         keys = KeyMap(key_map_bytes, sum(segment.end.position for segment in found.dirty))
         self.covered_offset = found.first_dirty_offset
         """Up to where keys are in the map: so far the log is compacted after this pass."""
         self.is_last = True
         for segment in found.dirty:
-            source = source_of(segment)
-            self.covered_offset, full = enter_keys(keys, source, found.first_dirty_offset, transactions, pace)
+            with _named(segment):
+                self.covered_offset, full = enter_keys(
+                    keys, self._source(segment), found.first_dirty_offset, transactions, pace
+                )
             self.is_last = not full
             if self.covered_offset < segment.end.offset:
                 break
@@ -247,6 +253,27 @@ class Pass(Generic[S]):
     def copy(self, group: Sequence[S]) -> Iterator[Buffer]:
         """The pieces of a group's copy, each valid until the next. Groups are copied in order."""
         for segment in group:
-            for piece, read in self._copier.copy(source_of(segment)):
-                self._pace(read + len(piece))
-                yield piece
+            with _named(segment):
+                for piece, read in self._copier.copy(self._source(segment)):
+                    self._pace(read + len(piece))
+                    yield piece
+
+    def _source(self, segment: S) -> Source:
+        return Source(segment.file, segment.base_offset, self._ends[segment.base_offset])
+
+    def place_of(self, group: Sequence[S], segments: Sequence[S]) -> int | None:
+        """Where the group stands among a log's segments; None if it is not as it was."""
+        at = bisect_left(segments, group[0].base_offset, key=lambda each: each.base_offset)
+        there = segments[at : at + len(group)]
+        as_they_were = all(segment.end == self._ends[segment.base_offset] for segment in group)
+        closed = at + len(group) < len(segments)
+        return at if [*there] == [*group] and as_they_were and closed else None
+
+
+@contextmanager
+def _named(segment: Segment) -> Iterator[None]:
+    """Have an error say where the damage is."""
+    try:
+        yield
+    except CorruptBatchError as error:
+        raise CorruptBatchError(error.position, error.reason, path=segment.place) from error

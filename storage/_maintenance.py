@@ -96,8 +96,14 @@ class MaintainedLog(Log):
             self._check_writable()
             last, end = self._segments[-1], self._log_end_offset
             whole = last.end.position and self._staged is None and last.end.offset == end <= high_watermark
-            if whole and is_outdated(last, self.settings, now_ms):
-                self._roll(end)
+            if not whole or not is_outdated(last, self.settings, now_ms):
+                return
+            self._roll(end)
+        self._tell_flusher()
+
+    @abc.abstractmethod
+    def _tell_flusher(self) -> None:
+        """There may be something to flush."""
 
     @abc.abstractmethod
     def flush(self, up_to: int | None = None) -> None:
@@ -244,18 +250,24 @@ class MaintainedLog(Log):
                     aborted,
                 )
                 if len(group) > 1 or step.done.changed > changed:
-                    self._swap(group, made, now_ms, totals)
-        except CorruptBatchError as error:
-            raise CorruptBatchError(
-                error.position, error.reason, path=str(group[0].path), offset=error.offset
-            ) from error
+                    self._swap(group, made, step, now_ms, totals)
+        except CorruptBatchError:
+            self._place_of(group, step)
+            raise
         finally:
             made.remove()
 
-    def _swap(self, group: Sequence[Segment], made: CleanedSegment, now_ms: int, totals: Totals) -> None:
+    def _swap(
+        self,
+        group: Sequence[Segment],
+        made: CleanedSegment,
+        step: Pass[Segment],
+        now_ms: int,
+        totals: Totals,
+    ) -> None:
         with self._flushing:
             self._check_writable()
-            at = self._place_of(group)
+            at = self._place_of(group, step)
             doing = f"cannot put a compacted segment of {self.name} in its place"
             with self._device(doing, half_done=True):
                 made.offer()
@@ -275,13 +287,10 @@ class MaintainedLog(Log):
                 self._keep_snapshots({*snapshots_in(self._folder)} - gone)
             totals.replaced(group, fresh.end.position)
 
-    def _place_of(self, group: Sequence[Segment]) -> int:
-        """Where the group stands among the segments. Raises StoppedError if it has changed meanwhile."""
-        segments = self._segments
-        bases = [segment.base_offset for segment in segments]
-        at = bases.index(group[0].base_offset) if group[0].base_offset in bases else -1
-        same = at >= 0 and [*segments[at : at + len(group)]] == [*group] and at + len(group) < len(segments)
-        if not same or segments[at + len(group)].base_offset != group[-1].end.offset:
+    def _place_of(self, group: Sequence[Segment], step: Pass[Segment]) -> int:
+        """Where the group stands among the segments. Raises StoppedError if it was truncated meanwhile."""
+        at = step.place_of(group, self._segments)
+        if at is None:
             raise StoppedError(f"{self.name} was truncated while it was compacted")
         return at
 

@@ -160,6 +160,11 @@ class Segment:
         self._settings = settings
 
     @property
+    def place(self) -> str:
+        """What it is called when it is damaged."""
+        return str(self.path)
+
+    @property
     def first_timestamp(self) -> int:
         """The greatest timestamp of the first batch, in ms; -1 if it has none or there is no batch."""
         if self._first_timestamp is None:

@@ -56,10 +56,16 @@ class _MemorySegment:
     """Batches in an anonymous file, so that ranges of it go the way of any other."""
 
     def __init__(self, name: str, base_offset: int) -> None:
+        self._name = name
         self.base_offset = base_offset
         self.file = RangeFile(os.memfd_create(f"insync-{name}-{base_offset}"))
         self.held: list[_Held] = []
         self.end = Spot(0, base_offset)
+
+    @property
+    def place(self) -> str:
+        """What it is called when it is damaged."""
+        return f"segment {self.base_offset} of {self._name} in memory"
 
     @property
     def first_timestamp(self) -> int:
@@ -412,8 +418,8 @@ class MemoryLog(Log):
         os.utime(fresh.file.fileno(), ns=(modified, modified))
         with self._writing:
             segments = self._segments
-            at = segments.index(group[0]) if group[0] in segments else -1
-            if at < 0 or segments[at : at + len(group)] != tuple(group) or at + len(group) >= len(segments):
+            at = step.place_of(group, segments)
+            if at is None:
                 raise StoppedError(f"{self.name} was truncated while it was compacted")
             self._segments = (*segments[:at], fresh, *segments[at + len(group) :])
         totals.replaced(group, fresh.end.position)

@@ -451,6 +451,31 @@ def test_truncating_into_a_compacted_part(log: Log) -> None:
         log.close()
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_truncation_meanwhile_stops_it(log: Log, again: bool) -> None:
+    """Only an unclean election cuts below the high watermark; what was cut must not come back."""
+    for at in range(12):
+        put(log, [(b"a", b"%d" % at), (b"b", bytes(600))])
+    asked: list[None] = []
+
+    def stop() -> bool:
+        asked.append(None)
+        if len(asked) == 4:
+            log.truncate(5)
+            if again:
+                put(log, [(b"n", b"new")] * 3)
+        return False
+
+    assert compact(log, stop=stop) is None
+    assert len(asked) >= 4
+    assert log.log_end_offset == (7 if again else 4)
+    assert {key for _, key, _ in held(log)} == ({b"a", b"b", b"n"} if again else {b"a", b"b"})
+    if isinstance(log, DiskLog):
+        log = reopen(log)
+        assert log.log_end_offset == (7 if again else 4)
+        log.close()
+
+
 def test_a_damaged_batch_stops_it_and_changes_nothing(tmp_path: Path) -> None:
     log = open_disk(tmp_path / "t-0", SETTINGS)
     for at in range(9):
@@ -460,8 +485,9 @@ def test_a_damaged_batch_stops_it_and_changes_nothing(tmp_path: Path) -> None:
     data[100] ^= 1
     path.write_bytes(data)
     before = all_bytes(log)
-    with pytest.raises(CorruptBatchError, match="CRC-32C"):
+    with pytest.raises(CorruptBatchError, match="CRC-32C") as caught:
         compact(log)
+    assert (caught.value.path, caught.value.position) == (str(path), 0)
     assert all_bytes(log) == before
     log.close(clean=False)
 
