@@ -10,15 +10,15 @@ from pathlib import Path
 from ._epochs import EpochCache
 from ._files import fsync_folder, storage_error
 from ._flushing import bring_to_device
-from ._maintenance import MaintainedLog
 from ._open_files import OPEN_FILES
-from ._prepare import Piece, prepare, prepare_staged
+from ._prepare import Piece, prepare
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
 from ._retention import remove_below
 from ._segment import Segment, Spot, segment_path
+from ._staging import StagingLog
 from .errors import AppendError, OffsetOutOfRangeError, StorageBrokenError, StorageError
-from .file_range import FileRange, read_at
+from .file_range import FileRange
 from .log import (
     Chunk,
     EpochEntry,
@@ -26,13 +26,12 @@ from .log import (
     ReadResult,
     RecoveryReport,
     Staged,
-    StageSource,
     TimestampedOffset,
 )
 from .settings import LogSettings
 
 
-class DiskLog(MaintainedLog):
+class DiskLog(StagingLog):
     """Open one through `LogDirectory.open_log`, which also keeps its recovery point and log start."""
 
     def __init__(
@@ -256,76 +255,6 @@ class DiskLog(MaintainedLog):
             segment = self._segments[-1]
             segment.write([buffer for piece in group for buffer in piece.buffers], segment.end.position)
             segment.added([batch for piece in group for batch in piece.batches])
-
-    # Staging
-
-    def stage(self, source: StageSource, *, may_skip: bool = False) -> Staged:
-        self._check_writable()
-        self._check_unstaged()
-        end = self._log_end_offset
-        try:
-            with self._writing:
-                return self._stage(source, may_skip)
-        except OSError as error:
-            raise self._undo(end, error) from error
-        except StorageError:
-            with self._device(f"cannot remove bad batches from {self.name}", half_done=True):
-                self._segments[-1].drop_unseen()
-            raise
-
-    def _stage(self, source: StageSource, may_skip: bool) -> Staged:
-        end = self._log_end_offset
-        if not self._segments[-1].has_room(0, source.size, end, -1):
-            self._roll(end)
-        segment = self._segments[-1]
-        position = segment.end.position
-        source.copy_to(segment.fileno(), position)
-        data = read_at(segment.fileno(), source.size, position)
-        piece, epochs = prepare_staged(self.name, data, end, self._epochs.latest, may_skip=may_skip)
-        if not segment.has_room(0, source.size, piece.batches[-1].last_offset, piece.max_timestamp):
-            segment.drop_unseen()
-            self._roll(end)
-            segment, position = self._segments[-1], 0
-            segment.write([data], 0)
-        if piece.skips:
-            self._mark_gaps()
-        place = FileRange(segment.file, position, source.size)
-        staged = Staged(piece.infos, place, end)
-        self._staged = (staged, piece, epochs)
-        return staged
-
-    def publish(self, staged: Staged) -> None:
-        self._check_writable()
-        piece, epochs = self._take_staged(staged)
-        try:
-            with self._writing:
-                self._segments[-1].added(piece.batches)
-                self._enter([piece], epochs)
-        except OSError as error:
-            raise self._undo(staged.base_offset, error) from error
-        self._tell_flusher()
-
-    def discard(self, staged: Staged) -> None:
-        self._check_writable()
-        self._take_staged(staged)
-        with self._device(f"cannot remove what was staged in {self.name}", half_done=True):
-            self._segments[-1].drop_unseen()
-
-    def _take_staged(self, staged: Staged) -> tuple[Piece, list[EpochEntry]]:
-        if self._staged is None or self._staged[0] is not staged:
-            raise AppendError(f"these batches are not what is staged in {self.name}: stage them again")
-        _, piece, epochs = self._staged
-        self._staged = None
-        return piece, epochs
-
-    def _drop_staged(self) -> None:
-        if self._staged is not None:
-            self._staged = None
-            self._segments[-1].drop_unseen()
-
-    def _check_unstaged(self) -> None:
-        if self._staged is not None:
-            raise AppendError(f"batches are staged in {self.name}: publish or discard them first")
 
     def _roll(self, base_offset: int) -> None:
         """Begin the next segment."""
