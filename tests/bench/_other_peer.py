@@ -1,11 +1,14 @@
 """Far ends of other libraries, each a process of its own: pyzmq (tcp, ipc) and a gRPC stream.
 
 `python -m tests.bench._other_peer ROLE` prints an address and ends with its standard input. An order to send is
-`SEND` followed by ORDER; after that many blocks comes what CPU they took. Anything else is sent back.
+SEND followed by ORDER; after that many blocks comes what CPU they took. With FILE for SEND each block is first read
+from a file, which is where a log has them. Anything else is sent back.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import os
 import struct
 import sys
@@ -17,7 +20,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-SEND = b"send"
+from ._transport_peer import FILE_BYTES, open_file
+
+SEND, FILE = b"send", b"file"
 ORDER = struct.Struct("<QQ")
 """Bytes of a block, and of all of them."""
 SECONDS = struct.Struct("<d")
@@ -36,11 +41,12 @@ def zeromq(scheme: str) -> None:
         for socket, name in ((router, "orders"), (push, "blocks")):
             socket.linger = 0
             socket.bind("tcp://127.0.0.1:*" if scheme == "tcp" else f"ipc://{folder}/{name}")
+        _file()
         print(router.last_endpoint.decode(), push.last_endpoint.decode(), flush=True)
         threading.Thread(target=_end_with_stdin, args=(folder,), daemon=True).start()
         while True:
             who, body = router.recv_multipart()
-            router.send_multipart([who, _push(push, body) if body.startswith(SEND) else body])
+            router.send_multipart([who, _push(push, body) if body[:4] in (SEND, FILE) else body])
 
 
 def _end_with_stdin(folder: str) -> None:
@@ -52,21 +58,30 @@ def _end_with_stdin(folder: str) -> None:
 
 
 def _push(push: Any, order: bytes) -> bytes:
-    size, total = ORDER.unpack(order[len(SEND) :])
-    block, start = os.urandom(size), time.process_time()
-    for _ in range(total // size):
+    blocks, start = _blocks(order), time.process_time()
+    for block in blocks:
         push.send(block, copy=False)
     return SECONDS.pack(time.process_time() - start)
+
+
+def _blocks(order: bytes) -> Iterator[bytes]:
+    size, total = ORDER.unpack(order[len(SEND) :])
+    if order.startswith(SEND):
+        return itertools.repeat(os.urandom(size), total // size)
+    return (os.pread(_file(), size, at * size % FILE_BYTES) for at in range(total // size))
+
+
+@functools.cache
+def _file() -> int:
+    return open_file()
 
 
 def grpc_server() -> None:
     import grpc
 
     def stream(order: bytes, _: object) -> Iterator[bytes]:
-        size, total = ORDER.unpack(order[len(SEND) :])
-        block, start = os.urandom(size), time.process_time()
-        for _ in range(total // size):
-            yield block
+        blocks, start = _blocks(order), time.process_time()
+        yield from blocks
         yield SECONDS.pack(time.process_time() - start)
 
     def echo(bodies: Iterator[bytes], _: object) -> Iterator[bytes]:
@@ -78,6 +93,7 @@ def grpc_server() -> None:
     }
     server = grpc.server(ThreadPoolExecutor(4), options=UNLIMITED)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("bench", handlers),))
+    _file()
     print(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", flush=True)
     server.start()
     sys.stdin.read()

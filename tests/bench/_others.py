@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from ._other_peer import ECHO, HIGH_WATER, ORDER, SECONDS, SEND, STREAM, UNLIMITED
+from ._other_peer import ECHO, HIGH_WATER, ORDER, SECONDS, STREAM, UNLIMITED
 
 GIB = 1 << 30
 
@@ -31,8 +31,8 @@ class Other:
     role: str
     module: str
     package: str
-    blocks: Callable[[str, int, int], Cost]
-    """(address, bytes of a block, of all)"""
+    blocks: Callable[[str, bytes, int, int], Cost]
+    """(address, SEND or FILE, bytes of a block, of all)"""
     small: Callable[[str, int, int], float]
     """(address, requests, under way at a time) to requests per second"""
 
@@ -41,7 +41,7 @@ class Other:
         return importlib.util.find_spec(self.module) is not None
 
 
-def zmq_blocks(addresses: str, size: int, total: int) -> Cost:
+def zmq_blocks(addresses: str, how: bytes, size: int, total: int) -> Cost:
     import zmq
 
     orders, blocks = addresses.split()
@@ -50,7 +50,7 @@ def zmq_blocks(addresses: str, size: int, total: int) -> Cost:
         dealer.connect(orders)
         pull.connect(blocks)
         start, cpu = time.perf_counter(), time.process_time()
-        dealer.send(SEND + ORDER.pack(size, total))
+        dealer.send(how + ORDER.pack(size, total))
         for _ in range(total // size):
             pull.recv(copy=False)
         elapsed, cpu = time.perf_counter() - start, time.process_time() - cpu
@@ -73,14 +73,14 @@ def zmq_small(addresses: str, count: int, window: int) -> float:
         return count / (time.perf_counter() - start)
 
 
-def grpc_blocks(address: str, size: int, total: int) -> Cost:
+def grpc_blocks(address: str, how: bytes, size: int, total: int) -> Cost:
     import grpc
 
     with grpc.insecure_channel(address, options=UNLIMITED) as channel:
         grpc.channel_ready_future(channel).result(10)
         start, cpu = time.perf_counter(), time.process_time()
         last, received = b"", 0
-        for last in channel.unary_stream(STREAM)(SEND + ORDER.pack(size, total)):
+        for last in channel.unary_stream(STREAM)(how + ORDER.pack(size, total)):
             received += len(last)
         elapsed, cpu = time.perf_counter() - start, time.process_time() - cpu
         assert received == total + SECONDS.size

@@ -21,8 +21,8 @@ from insync.transport import Identity, Request, serve
 
 FILE_BYTES = 64 << 20
 BLOCK = 1 << 20
-ECHO, RANGE, BYTES, CPU, SIZED = 1, 2, 3, 4, 5
-"""SIZED: so many bytes as the body says, at most BLOCK."""
+ECHO, RANGE, BYTES, CPU, SIZED, SIZED_RANGE = 1, 2, 3, 4, 5, 6
+"""SIZED: so many bytes as the body says, at most BLOCK; or of the file."""
 SIZE = struct.Struct("<I")
 ORDER = struct.Struct("<cQ")
 """To a raw peer: b"r" (file ranges) or b"b" (bytes), and how many bytes; it sends them, then its CPU seconds."""
@@ -62,6 +62,10 @@ class Ours:
             request.reply(b"", [Slice(self.fd, self.at, BLOCK)])
         elif request.kind == BYTES:
             request.reply(b"", [self.block])
+        elif request.kind == SIZED_RANGE:
+            (size,) = SIZE.unpack(request.body)
+            self.at = (self.at + size) % FILE_BYTES // size * size
+            request.reply(b"", [Slice(self.fd, self.at, size)])
         elif request.kind == SIZED:
             request.reply(b"", [memoryview(self.block)[: SIZE.unpack(request.body)[0]]])
         else:

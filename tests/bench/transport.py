@@ -16,8 +16,9 @@ import trio
 
 from insync.transport import Connection, Identity, Response, TransportError, connect
 
-from ._others import OTHERS, Cost
-from ._transport_peer import BLOCK, BYTES, CPU, ECHO, ORDER, RANGE, SECONDS, SIZE, SIZED
+from ._other_peer import FILE, SEND
+from ._others import OTHERS, Cost, Other
+from ._transport_peer import BLOCK, BYTES, CPU, ECHO, ORDER, RANGE, SECONDS, SIZE, SIZED, SIZED_RANGE
 from .report import Result, against, at_least, at_most, interleaved
 
 GIB = 1 << 30
@@ -159,15 +160,14 @@ async def heartbeats(url: str, count: int) -> list[float]:
     return sorted(taken)
 
 
-async def our_blocks(url: str, size: int, total: int) -> Cost:
-    """Payloads of one size, as many asked for ahead as make up `WINDOW` blocks."""
+async def our_blocks(url: str, kind: int, size: int, total: int) -> Cost:
+    """Payloads of one size, about as many bytes asked for ahead as the others have under way."""
     async with trio.open_nursery() as nursery:
         connection = await connect(url, identity=Identity(), nursery=nursery)
         before, cpu = await _cpu(connection), time.process_time()
         start = time.perf_counter()
-        await _pipeline(
-            connection, SIZED, SIZE.pack(size), total // size, max(WINDOW, WINDOW * BLOCK // size // 4)
-        )
+        window = max(WINDOW, WINDOW * BLOCK // size // 4)
+        await _pipeline(connection, kind, SIZE.pack(size), total // size, window)
         elapsed, cpu = time.perf_counter() - start, time.process_time() - cpu
         cpu += await _cpu(connection) - before
         await connection.aclose()
@@ -181,16 +181,9 @@ def beside_others(url: str, total: int, requests: int, rounds: int) -> Iterator[
             print(f"not run: {other.name}: pip install {other.package}", file=sys.stderr)
             continue
         with peer(other.role, "_other_peer") as address:
-            for size in BLOCK_SIZES:
-                ours, theirs = [], []
-                for _ in range(rounds):
-                    ours.append(trio.run(our_blocks, url, size, total))
-                    theirs.append(other.blocks(address, size, total))
-                name = f"bytes of {size >> 10} KiB, beside {other.name}"
-                rate, beside = (statistics.median(one.rate for one in each) / 1e6 for each in (ours, theirs))
-                yield against(name, rate, "MB/s", beside, 1.0)
-                cpu, beside = (statistics.median(one.cpu for one in each) for each in (ours, theirs))
-                yield _no_more("the CPU of both ends", cpu, "s/GiB", beside, 1.0)
+            for what, kind, how in (("ranges", SIZED_RANGE, FILE), ("bytes", SIZED, SEND)):
+                for size in BLOCK_SIZES:
+                    yield from _blocks_beside(url, kind, other, address, how, size, total, rounds, what)
             small, beside = interleaved(
                 rounds,
                 lambda: trio.run(small_requests, url, requests),
@@ -199,6 +192,19 @@ def beside_others(url: str, total: int, requests: int, rounds: int) -> Iterator[
             # What moves small messages without an answer's promises is allowed to be faster.
             bar = 1.0 if other.module == "grpc" else None
             yield against(f"small requests, beside {other.name}", small, "1/s", beside, bar)
+
+
+def _blocks_beside(
+    url: str, kind: int, other: Other, address: str, how: bytes, size: int, total: int, rounds: int, what: str
+) -> Iterator[Result]:
+    ours, theirs = [], []
+    for _ in range(rounds):
+        ours.append(trio.run(our_blocks, url, kind, size, total))
+        theirs.append(other.blocks(address, how, size, total))
+    rate, beside = (statistics.median(one.rate for one in each) / 1e6 for each in (ours, theirs))
+    yield against(f"{what} of {size >> 10} KiB, beside {other.name}", rate, "MB/s", beside, 1.0)
+    cpu, beside = (statistics.median(one.cpu for one in each) for each in (ours, theirs))
+    yield _no_more("the CPU of both ends", cpu, "s/GiB", beside, 1.0)
 
 
 def _median(rounds: int, *measures: Callable[[], Load]) -> list[Load]:
