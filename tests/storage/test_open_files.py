@@ -52,7 +52,7 @@ def test_a_thousand_partitions_hold_few_files_open_and_no_threads(tmp_path: Path
     append(logs[7], batch(1))
     assert offsets(logs[7])[-1] == 5
     assert descriptors() - before <= limit + 5
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads
     held.close()
     del logs, log, held
     gc.collect()
