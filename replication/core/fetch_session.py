@@ -85,8 +85,7 @@ class FollowerSession(Generic[K, Q]):
 
     def end(self) -> None:
         """The session is over (refused, or its connection is gone): the next request asks everything open."""
-        self._id, self._answers = NO_SESSION, 0
-        self._untold, self._sent = {}, {}
+        self._id = NO_SESSION
 
 
 class LeaderSession(Generic[K, Q]):

@@ -274,13 +274,17 @@ class Replicas:
         """A replica that has just been assigned: its log is made by the writer thread."""
         home = self.directories.home_for(partition)
         host = self._new_host(partition, home, self.view.partitions[partition].record.topic_id)
-        host.submit(
-            CallWork(
-                host.lane,
-                partial(open_log, home.directory, partition, self.view, create=True),
-                lambda opened: host.adopt(opened_log(opened), 0),
-            )
-        )
+        view = self.view
+
+        def opened(log: object) -> None:
+            host.adopt(opened_log(log), 0)
+            before, now = view.topics.get(partition.topic), self.view.topics.get(partition.topic)
+            if now is not None and now is not before:
+                # Set otherwise while the log was being made, which nobody could be told then.
+                host.configure(now.config)
+
+        make = partial(open_log, home.directory, partition, view, create=True)
+        host.submit(CallWork(host.lane, make, opened))
         return host
 
     def describe(self, topics: list[str] | None) -> list[m.ReplicaInfo]:

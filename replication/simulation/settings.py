@@ -50,6 +50,7 @@ class Settings:
     records of a partition are deleted; `changes`: how often topics are set otherwise or grow; `reassignments`: how
     often an operator moves replicas or asks for preferred leaders; 0 for never. `rebalance`: after how many seconds
     the controller looks whether preferred replicas lead; 0 for never.
+    `compactions`: how often a replica is compacted.
     """
 
     nodes: int = 3
