@@ -15,7 +15,7 @@ from ..core.types import BatchMeta, PartitionId
 from .cluster import Cluster
 from .errors import SimulationError, require
 from .minimise import minimise
-from .node import Host
+from .node import Host, Node
 from .requests import Sent
 from .run import Result, Run, Script, outcome_of
 from .settings import Settings, Topic
@@ -141,6 +141,8 @@ class ServiceRun(Run):
             self.history.logs[partition] = values
             states = self.history.states[partition] = {}
             for host in cluster.hosts_of(partition):
+                if host.replica is None:
+                    continue
                 self._feed(host)
                 states[host.node.id] = self._machine_of(host).machine.snapshot()
             one, *others = states.values()
@@ -153,8 +155,8 @@ class ServiceRun(Run):
             cluster.later(0.5, self._clients_begin)
             return
         for node in cluster.nodes.values():
-            for host in node.hosts.values():
-                cluster.later(cluster.random.random(), partial(self._keep_feeding, host))
+            for partition in cluster.store.partitions:
+                cluster.later(cluster.random.random(), partial(self._keep_feeding, node, partition))
         for number in range(self._service.clients):
             dice = random.Random(f"client {number} {cluster.seed}")
             _ClientRun(cluster, number, self._service.client(number, dice), self.history).go_on(None)
@@ -173,13 +175,15 @@ class ServiceRun(Run):
             self._fed[key] = fed
         return fed
 
-    def _keep_feeding(self, host: Host) -> None:
-        if host.node.up and not host.node.paused and host.replica is not None:
+    def _keep_feeding(self, node: Node, partition: PartitionId) -> None:
+        """A node may be given a replica, lose it and be given it again."""
+        host = node.hosts.get(partition)
+        if host is not None and node.up and not node.paused and host.replica is not None:
             self._feed(host)
             fed = self._machine_of(host)
             if self.cluster.chance(SNAPSHOT_CHANCE):
                 fed.stored = fed.position, fed.machine.snapshot()
-        self.cluster.later(FEED_EVERY, partial(self._keep_feeding, host))
+        self.cluster.later(FEED_EVERY, partial(self._keep_feeding, node, partition))
 
     def _feed(self, host: Host) -> None:
         if host.replica is None:

@@ -27,7 +27,7 @@ from insync.replication.simulation.minimise import shrink
 from insync.replication.simulation.recheck import recheck
 
 SEEDS = 24
-QUIET = Settings(faults=(), moves=0.0, reassignments=0.0)
+QUIET = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0)
 
 
 def test_no_promise_is_broken_in_any_of_some_seeds() -> None:
