@@ -35,7 +35,12 @@ async def test_bytes_are_paid_for_with_time(autojump_clock: trio.testing.MockClo
 
 @pytest.mark.parametrize(
     ("change", "throttled"),
-    [({"adding": (1,)}, True), ({}, False), ({"adding": (1,), "isr": (2, 1)}, False), ({"adding": (2,)}, False)],
+    [
+        ({"adding": (1,)}, True),
+        ({}, False),
+        ({"adding": (1,), "isr": (2, 1)}, False),
+        ({"adding": (2,)}, False),
+    ],
 )
 async def test_only_replicas_that_are_being_added_are_held_up(
     tmp_path: Path, change: dict[str, tuple[int, ...]], throttled: bool

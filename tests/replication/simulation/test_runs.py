@@ -50,6 +50,7 @@ def test_every_copy_is_needed_or_one_is_enough() -> None:
 
 def test_without_faults_the_records_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Run, "_probe_outages", lambda self: None)
+    monkeypatch.setattr(Run, "_probe_departure", lambda self: None)
     one = Run(4, QUIET)
     one.play()
     (versioned,) = one.cluster.store.partitions.values()
