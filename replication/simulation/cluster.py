@@ -47,7 +47,7 @@ class Cluster(Hosting):
         self.store = Store()
         self.oracle = Oracle(self)
         self.events = 0
-        self.elections = self.isr_changes = self.truncations = self.moves_done = 0
+        self.elections = self.isr_changes = self.truncations = 0
         self.requests = Requests(self)
         self.wishes: dict[int, int] = {}
         self.partition_made: Callable[[PartitionId], None] = lambda partition: None
@@ -84,8 +84,6 @@ class Cluster(Hosting):
             self.traps.spring(ELECTION, (*record.isr, *record.elr))
         elif record.isr != before.isr:
             self.isr_changes += 1
-        if before.reassigning and not record.reassigning:
-            self.moves_done += 1
         if self.trace.keep:
             self.note(
                 f"{writer}: {record.id} v{version} leader {record.leader} epoch {record.leader_epoch} "
