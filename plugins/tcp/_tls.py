@@ -6,6 +6,7 @@ compares it with what the peer calls itself. Host names are not looked at: nodes
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import socket
@@ -138,6 +139,34 @@ class _TlsListener(TcpListener):
         return TlsStream(sock, self._contexts, "acceptor", local, remote)
 
 
+class _QuietStream(trio.abc.Stream):
+    """trio.SocketStream, but sending to who has gone raises no SIGPIPE: that ends programs that do not ignore it."""
+
+    def __init__(self, sock: trio.socket.SocketType) -> None:
+        self._socket, self._stream = sock, trio.SocketStream(sock)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        rest = memoryview(data)
+        if not rest:
+            await trio.lowlevel.checkpoint()
+        while rest:
+            try:
+                rest = rest[await self._socket.send(rest, socket.MSG_NOSIGNAL) :]
+            except OSError as error:
+                if error.errno in (errno.EBADF, errno.ENOTSOCK):
+                    raise trio.ClosedResourceError("this stream was closed") from error
+                raise trio.BrokenResourceError(f"the connection broke: {error}") from error
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._stream.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
 class TlsStream(ByteStream):
     """A TLS stream that owns its socket; it shakes hands by `prepare`, or when first used."""
 
@@ -150,7 +179,7 @@ class TlsStream(ByteStream):
         self._socket = trio.socket.from_stdlib_socket(sock)
         self._closed = False
         self._tls = trio.SSLStream(
-            trio.SocketStream(self._socket), contexts.get(side), server_side=side == "acceptor"
+            _QuietStream(self._socket), contexts.get(side), server_side=side == "acceptor"
         )
 
     @property
