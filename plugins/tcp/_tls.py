@@ -140,7 +140,7 @@ class _TlsListener(TcpListener):
 
 
 class _QuietStream(trio.abc.Stream):
-    """trio.SocketStream, but sending to who has gone raises no SIGPIPE: that ends programs that do not ignore it."""
+    """trio.SocketStream, but sending to who has gone raises no SIGPIPE: that ends who does not ignore it."""
 
     def __init__(self, sock: trio.socket.SocketType) -> None:
         self._socket, self._stream = sock, trio.SocketStream(sock)
