@@ -17,6 +17,7 @@ from .recheck import recheck
 from .schedule import Fault, draw
 from .settings import LAG_MAX, SESSION, Settings
 from .weather import Mishap
+from .wishes import Visitor
 
 RECHECK_EVERY = 1000
 """Steps between two full rechecks of the state."""
@@ -117,6 +118,8 @@ class Run:
         for partition in cluster.store.partitions:
             self._serve(partition)
         cluster.partition_made = self._serve
+        if self.settings.wishes:
+            cluster.later(cluster.random.random(), Visitor(cluster).turn)
 
     def _serve(self, partition: PartitionId) -> None:
         cluster, number = self.cluster, self._served

@@ -49,8 +49,8 @@ class Settings:
     `moves`: how often leadership is moved by hand, as a planned election does; `deletes`: how often the oldest
     records of a partition are deleted; `changes`: how often topics are set otherwise or grow; `reassignments`: how
     often an operator moves replicas or asks for preferred leaders; 0 for never. `rebalance`: after how many seconds
-    the controller looks whether preferred replicas lead; 0 for never.
-    `compactions`: how often a replica is compacted.
+    the controller looks whether preferred replicas lead; 0 for never. `compactions`:
+    how often a replica is compacted; `wishes`: how often the controller is asked for something else.
     """
 
     nodes: int = 3
@@ -67,6 +67,7 @@ class Settings:
     in_flight: int = 1
     deletes: float = 0.0
     compactions: float = 0.0
+    wishes: float = 0.0
     drop: float = 0.05
     double: float = 0.05
     late: float = 0.1
@@ -118,6 +119,7 @@ class Settings:
             deletes=dice.choice((0.0, 0.0, 0.5, 2.0)) if topics is None else 0.0,
             changes=dice.choice((0.0, 0.0, 0.1, 0.5)) if topics is None else 0.0,
             compactions=dice.choice((0.0, 0.0, 0.5, 2.0)) if topics is None else 0.0,
+            wishes=dice.choice((0.0, 0.0, 1.0)) if topics is None else 0.0,
         )
 
 

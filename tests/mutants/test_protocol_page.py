@@ -1,0 +1,59 @@
+"""docs/protocol.md says of each rule where it lives and which planted error shows that it is checked: so it is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from .catalogue import load
+from .hunt import CHECKED
+from .impossible import IMPOSSIBLE
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+
+def rows(first: str) -> list[list[str]]:
+    """The cells of the table whose heading begins with `first`."""
+    table = PAGE.split(f"| {first} |", 1)[1].split("\n\n", 1)[0]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def test_every_rule_names_a_place_that_exists() -> None:
+    assert len(rows("rule")) > 25
+    for rule, where, *_ in rows("rule"):
+        places = re.findall(r"`([\w.]+)`", where)
+        assert places, rule
+        for place in places:
+            module, _, name = place.partition(".")
+            source = (ROOT / "replication" / "core" / f"{module}.py").read_text(encoding="utf-8")
+            assert not name or re.search(rf"(def|class) {name}\b", source), f"{place} ({rule})"
+
+
+def test_every_rule_names_invariants_that_are_checked_and_proofs_that_exist() -> None:
+    tests = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    for rule, _, _, needed, proofs in rows("rule"):
+        invariants = re.findall(r"\b[SL]\d+b?\b", needed)
+        assert invariants, rule
+        assert set(invariants) <= set(CHECKED), rule
+        planted = re.findall(r"\b[ZK]\d+[a-z]?\b", proofs)
+        files = re.findall(r"`(test_\w+\.py)`", proofs)
+        assert planted or files, rule
+        assert set(planted) <= load().keys(), rule
+        assert set(files) <= tests, rule
+
+
+def test_every_invariant_is_explained() -> None:
+    explained: set[str] = set()
+    for names, _ in rows("invariant"):
+        ends = re.fullmatch(r"([SL])(\d+) to [SL](\d+)", names)
+        if ends:
+            explained |= {f"{ends[1]}{number}" for number in range(int(ends[2]), int(ends[3]) + 1)}
+        else:
+            explained |= set(re.findall(r"[SL]\d+b?", names))
+    assert explained == set(CHECKED)
+
+
+def test_no_known_error_is_left_out_of_the_page_and_the_catalogue() -> None:
+    known = {re.sub(r"[a-z]$", "", name) for name in load()} | IMPOSSIBLE.keys()
+    assert {f"Z{number}" for number in range(1, 57)} <= known
