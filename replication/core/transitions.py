@@ -133,20 +133,20 @@ def reassign(record: PartitionRecord, target: Sequence[int]) -> PartitionRecord 
 def finish_reassignment(record: PartitionRecord) -> PartitionRecord | None:
     """The end of a reassignment, once the ISR holds the target; None while it does not.
 
-    Where nobody is added it is enough that the ISR stays large enough: to wait for a dead one that is to stay
-    would keep a cancelled reassignment for ever. Who leaves takes its leader epoch along, so that nothing that it
-    acknowledged counts should it come back empty.
+    Where nobody is added it is enough that the ISR is as large as it has to be afterwards: to wait for a dead one
+    that is to stay would keep a cancelled reassignment for ever. Who leaves takes its leader epoch along, so that
+    nothing that it acknowledged counts should it come back empty.
     """
     if not record.reassigning:
         return None
     target = record.target
     in_sync = [node for node in target if node in record.isr]
     waits_for_new = any(node not in record.isr and node in record.adding for node in target)
-    if len(in_sync) < len(target) and (waits_for_new or len(in_sync) < record.min_isr or not in_sync):
+    moved = attrs.evolve(record, replicas=target, adding=(), removing=())
+    if len(in_sync) < len(target) and (waits_for_new or len(in_sync) < moved.min_isr or not in_sync):
         return None
     if record.leader == NO_LEADER:
         return None
-    moved = attrs.evolve(record, replicas=target, adding=(), removing=())
     leader = record.leader if record.leader in target else in_sync[0]
     return _next(record, isr=in_sync, leader=leader, to=moved, new_epoch=bool(record.removing))
 

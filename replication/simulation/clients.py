@@ -135,7 +135,7 @@ class Consumer:
                 fetch_offset=int(cluster.random.random() * (end + 1)),
                 last_fetched_epoch=-1,
             )
-            cluster.serve(host, event, _ignore)
+            cluster.serve(host, event)
             if host.replica.leader is not None:
                 error, offset = host.replica.leader.latest_offset()
                 if error == ErrorCode.NONE:
@@ -205,7 +205,3 @@ class Deleter:
         if draw < 0.4:
             return high_watermark + int(draw * 10)
         return start + int((draw - 0.4) / 0.6 * (high_watermark - start + 1))
-
-
-def _ignore(answer: ev.Fetched) -> None:
-    """What a consumer was given, the oracle has seen."""

@@ -15,6 +15,7 @@ from ..core.replica import Replica, ReplicaSettings
 from ..core.types import PartitionId, Value
 from ..core.wishes import Request
 from .errors import require
+from .fetches import Fetches
 from .hosting import Hosting
 from .node import Host, Node
 from .oracle import Oracle
@@ -49,6 +50,7 @@ class Cluster(Hosting):
         self.events = 0
         self.elections = self.isr_changes = self.truncations = 0
         self.requests = Requests(self)
+        self.fetches = Fetches(self)
         self.wishes: dict[int, int] = {}
         self.partition_made: Callable[[PartitionId], None] = lambda partition: None
         """Told of each partition that comes to be, for it to have clients."""
@@ -106,6 +108,7 @@ class Cluster(Hosting):
     def retire(self, host: Host) -> None:
         """The node deletes a log that it is not to have any more."""
         self.note(f"{host.name} is deleted")
+        self.fetches.stop(host)
         host.forget(self.new_id())
         del host.node.hosts[host.partition]
         self.oracle.retired(host)
@@ -316,6 +319,7 @@ class Cluster(Hosting):
         node.incarnation = incarnation
         node.seen, node.renewed, node.checkpoint_since = -1, self.now, None
         node.controller = ctl.Controller(node.id, incarnation)
+        self.fetches.process_began(node)
         for host in node.hosts.values():
             self._open(host)
         self._every_second(node)
@@ -448,6 +452,7 @@ class Cluster(Hosting):
         """The process is gone; what it wrote stays."""
         node.up = node.departing = False
         node.controller = None
+        self.fetches.process_ended(node)
         for host in node.hosts.values():
             host.forget(self.new_id())
 

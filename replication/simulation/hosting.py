@@ -12,9 +12,9 @@ import attrs
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.errors import ErrorCode
-from ..core.types import CONSUMER, PartitionId
-from .disk import LEFT_OUT, WHOLE, Stored
+from .disk import WHOLE, Stored
 from .errors import require
+from .fetches import FETCH_WAIT, Fetches
 from .node import Host, LogJob, Node, ParkedFetch
 from .traps import JOIN, Traps
 from .world import World
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from .oracle import Oracle
     from .requests import Requests
 
-FETCH_WAIT = 0.5
-FETCH_TIMEOUT = 1.5
 ACTIVE = 3
 """How many of the last batches stand in the active segment, which is never compacted."""
 
@@ -35,6 +33,7 @@ class Hosting(World, ABC):
     nodes: dict[int, Node]
     oracle: Oracle
     requests: Requests
+    fetches: Fetches
     events: int
     truncations: int
     traps: Traps
@@ -196,53 +195,17 @@ class Hosting(World, ABC):
     # Fetch
 
     def _fetch_next(self, host: Host, effect: fx.FetchNext) -> None:
-        host.question = self.new_id()
-        self.on(host.node, 0.3 if effect.delayed else 0.0, partial(self._fetch, host, effect, host.question))
+        self.fetches.want(host, effect)
 
     def _stop_fetch(self, host: Host, effect: fx.StopFetch) -> None:
-        host.question = self.new_id()
+        self.fetches.stop(host)
 
-    def _fetch(self, host: Host, effect: fx.FetchNext, question: int) -> None:
-        if host.question != question:
-            return
-        node, target = host.node, self.nodes[effect.leader]
-        event = ev.Fetch(
-            request_id=0,
-            replica_id=node.id,
-            incarnation=node.incarnation,
-            leader_epoch=effect.leader_epoch,
-            fetch_offset=effect.fetch_offset,
-            last_fetched_epoch=effect.last_fetched_epoch,
-            high_watermark=effect.high_watermark,
-            log_start_offset=effect.log_start_offset,
-        )
-
-        def reply(answer: ev.Fetched) -> None:
-            self.send(target.id, node, partial(self.step, host, answer))
-
-        def late() -> None:
-            if host.question == question:
-                self.step(
-                    host,
-                    ev.FetchFailed(fetch_offset=effect.fetch_offset, leader_epoch=effect.leader_epoch),
-                )
-
-        self.send(node.id, target, partial(self._serve_at, target, host.partition, event, reply))
-        self.on(node, FETCH_TIMEOUT, late)
-
-    def _serve_at(
-        self, node: Node, partition: PartitionId, event: ev.Fetch, reply: Callable[[ev.Fetched], None]
-    ) -> None:
-        host = node.hosts.get(partition)
-        if host is not None:
-            self.serve(host, event, reply)
-
-    def serve(self, host: Host, event: ev.Fetch, reply: Callable[[ev.Fetched], None]) -> None:
-        """A fetch arrives; it is answered, or parked until there is news or it has waited enough."""
+    def serve(self, host: Host, event: ev.Fetch) -> None:
+        """A consumer's fetch arrives; it is answered, or parked until there is news or it has waited enough."""
         if host.replica is None:
             return
         event = attrs.evolve(event, request_id=self.new_id())
-        host.parked[event.request_id] = ParkedFetch(event, reply)
+        host.parked[event.request_id] = ParkedFetch(event)
         self.step(host, event)
         if event.request_id in host.parked:
             self.on(host.node, FETCH_WAIT, partial(self._give_up_waiting, host, event.request_id))
@@ -254,7 +217,7 @@ class Hosting(World, ABC):
             self.step(host, parked.event)
 
     def _wake(self, host: Host, effect: fx.Wake) -> None:
-        if host.parked and not host.waking:
+        if not host.waking and (host.parked or self.fetches.woken(host)):
             host.waking = True
             self.on(host.node, 0.0, partial(self._ask_again, host, host.worker))
 
@@ -264,10 +227,14 @@ class Hosting(World, ABC):
             parked = host.parked.get(request_id)
             if parked is not None:
                 self.step(host, parked.event)
+        self.fetches.look_again(host)
 
     def _reply_fetch(self, host: Host, effect: fx.ReplyFetch) -> None:
         parked = host.parked.get(effect.request_id)
-        if parked is None or (not effect.news and not parked.waited):
+        if parked is None:
+            self.fetches.replied(effect)
+            return
+        if not effect.news and not parked.waited:
             return
         del host.parked[effect.request_id]
         event = parked.event
@@ -276,23 +243,7 @@ class Hosting(World, ABC):
             batches = host.disk.read(
                 event.fetch_offset, effect.limit_offset, 1 + int(self.random.random() * 4)
             )
-        if event.replica_id == CONSUMER:
-            self.oracle.read(host, event.fetch_offset, [b for b in batches if b.state == WHOLE])
-        parked.reply(
-            ev.Fetched(
-                fetch_offset=event.fetch_offset,
-                leader_epoch=event.leader_epoch,
-                last_fetched_epoch=event.last_fetched_epoch,
-                error=effect.error,
-                high_watermark=effect.high_watermark,
-                log_start_offset=effect.log_start_offset,
-                log_end_offset=effect.log_end_offset,
-                diverging=effect.diverging,
-                batches=tuple([batch.meta for batch in batches if batch.state != LEFT_OUT]),
-                handle=batches,
-                may_skip=self.settings.compactions > 0,
-            )
-        )
+        self.oracle.read(host, event.fetch_offset, [batch for batch in batches if batch.state == WHOLE])
 
     # ISR and produce
 

@@ -19,10 +19,9 @@ LogJob = fx.Append | fx.AssignEpoch | fx.Truncate | fx.AdvanceLogStart
 
 @attrs.define(eq=False)
 class ParkedFetch:
-    """A fetch that waits for news; `waited`: it has waited long enough and takes any answer."""
+    """A consumer's fetch that waits for news; `waited`: it has waited long enough and takes any answer."""
 
     event: ev.Fetch
-    reply: Callable[[ev.Fetched], None]
     waited: bool = False
 
 

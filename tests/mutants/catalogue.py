@@ -21,6 +21,7 @@ _FILES = (
     "topics",
     "directories",
     "reassignments",
+    "sessions",
 )
 
 

@@ -103,6 +103,14 @@ def _(patch: Patch) -> None:
     _finish(patch, may_finish)
 
 
+@mutant("K65b", "end a move with an ISR that is enough only for the replicas that there were")
+def _(patch: Patch) -> None:
+    def may_finish(record: PartitionRecord, in_sync: Sequence[int]) -> bool:
+        return set(record.adding) & set(record.target) <= set(in_sync) and len(in_sync) >= record.min_isr
+
+    _finish(patch, may_finish)
+
+
 @mutant("K66", "take replicas away when a reassignment begins")
 def _(patch: Patch) -> None:
     right = transitions.reassign

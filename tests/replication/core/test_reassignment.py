@@ -66,6 +66,15 @@ def test_a_cancelled_move_ends_as_soon_as_enough_of_the_old_ones_are_in_sync() -
     assert (done.replicas, done.isr, done.leader) == ((1, 2, 3), (1, 2), 1)
 
 
+def test_a_move_to_more_replicas_ends_when_the_isr_is_large_enough_for_all_of_them() -> None:
+    two = attrs.evolve(RECORD, replicas=(1, 2), isr=(1, 2), min_insync_replicas=3)
+    growing = after(transitions.reassign(two, (1, 2, 3)))
+    assert growing.min_isr == 2
+    assert transitions.finish_reassignment(transitions.change_isr(growing, (1, 3))) is None
+    done = after(transitions.finish_reassignment(transitions.change_isr(growing, (1, 2, 3))))
+    assert (done.isr, done.min_isr) == ((1, 2, 3), 3)
+
+
 def test_a_target_that_is_given_up_for_another_leaves_nobody_behind() -> None:
     first = after(transitions.reassign(RECORD, (4, 5, 6)))
     second = after(transitions.reassign(first, (1, 2, 7)))

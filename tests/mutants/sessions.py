@@ -1,0 +1,71 @@
+"""Errors of fetch sessions, at either end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import attrs
+
+from insync.replication.core.fetch_session import FollowerSession, LeaderSession, SessionRequest
+from insync.replication.simulation import fetches
+
+from .catalogue import Patch, mutant
+
+
+@mutant("K90", "do not open again what a lost answer was about")
+def _(patch: Patch) -> None:
+    right = LeaderSession.accept
+
+    def accept(self: LeaderSession[Any, Any], request: SessionRequest[Any, Any]) -> Collection[Any] | None:
+        self._last = {}
+        return right(self, request)
+
+    patch.setattr(LeaderSession, "accept", accept)
+
+
+@mutant("K91", "hold for told what was only sent")
+def _(patch: Patch) -> None:
+    right = FollowerSession.request
+
+    def request(self: FollowerSession[Any, Any]) -> SessionRequest[Any, Any]:
+        told = right(self)
+        self._untold = {}
+        return told
+
+    patch.setattr(FollowerSession, "request", request)
+
+
+@mutant("K94", "take a late answer for that to the request which is under way")
+def _(patch: Patch) -> None:
+    right = fetches.Fetches._take
+
+    def take(self: fetches.Fetches, request: fetches.Request, *rest: Any) -> None:
+        request.link.number = request.number
+        right(self, request, *rest)
+
+    patch.setattr(fetches.Fetches, "_take", take)
+
+
+@mutant("K95", "go on with a session at whatever answer it is")
+def _(patch: Patch) -> None:
+    right = LeaderSession.accept
+
+    def accept(self: LeaderSession[Any, Any], request: SessionRequest[Any, Any]) -> Collection[Any] | None:
+        return right(self, attrs.evolve(request, session_epoch=self._answers))
+
+    patch.setattr(LeaderSession, "accept", accept)
+
+
+@mutant("K96", "answer a new question with what was asked before it")
+def _(patch: Patch) -> None:
+    right = LeaderSession.accept
+
+    def accept(self: LeaderSession[Any, Any], request: SessionRequest[Any, Any]) -> Collection[Any] | None:
+        before = {key: asked for key, asked in self.open.items() if key in request.questions}
+        changed = right(self, request)
+        if changed is not None:
+            self.open.update(before)
+        return changed
+
+    patch.setattr(LeaderSession, "accept", accept)
