@@ -265,6 +265,8 @@ class Replicas(RuleBasedStateMachine):
             if replica.leader is not None and high_watermark > len(self.committed):
                 assert log[: len(self.committed)] == self.committed, f"node {node} leads another history"
                 self.committed = log[:high_watermark]
+        for node, replica in self.replicas.items():
+            log, high_watermark = self.logs[node], replica.log.high_watermark
             shown = min(high_watermark, len(log))
             assert log[:shown] == self.committed[:shown], f"node {node} shows what is not committed"
         for member in (*self.record.isr, *self.record.elr):
