@@ -164,8 +164,10 @@ def test_send_waits_for_space_and_then_says_so(threaded):
 
 
 INTERRUPTED = """
-import sys, time
+import signal, sys, time
 from insync.replication.client import BlockingProducer
+# Where the tests themselves run in the background, Ctrl-C is ignored, and so it would be here.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     with BlockingProducer(sys.argv[1]) as producer:
         producer.send("t", b"x").result(5)
