@@ -200,4 +200,5 @@ TARGETS = (
     Target("storage_file", _FILE, _seeds, compare_files, max_len=_OPTIONS.size + _FILE_BYTES),
     Target("storage_build", _BATCH),
     Target("storage_crc", ("isr_crc32c.c",)),
+    Target("storage_clean", (*_BATCH, "isr_clean.c"), _seeds),
 )
