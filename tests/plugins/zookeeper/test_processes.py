@@ -15,7 +15,6 @@ from insync.replication.metadata import (
     Committed,
     Conflict,
     Exists,
-    MetadataStore,
     Missing,
     Put,
     Resync,
@@ -24,7 +23,7 @@ from insync.replication.metadata import (
     StoreUnavailableError,
     Watch,
 )
-from tests.replication.metadata.children import Family
+from tests.replication.metadata.children import Family, gone_after
 
 from .server import TICK_MS, ZookeeperServer, zookeeper
 
@@ -55,14 +54,6 @@ def store_at(family: Family) -> ZookeeperStore:
     return ZookeeperStore(ZookeeperAddress.parse(family.url))
 
 
-async def gone_after(store: MetadataStore, watch: Watch, began: float) -> float:
-    """Seconds from `began` until a watch event showed that no node is left."""
-    with trio.fail_after(10):
-        while (await store.list("node/")).entries:
-            await watch.__anext__()
-    return time.monotonic() - began
-
-
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 async def test_session_of_a_dead_process_expires(family: Family, how: signal.Signals) -> None:
     child = await family.child()
@@ -70,7 +61,7 @@ async def test_session_of_a_dead_process_expires(family: Family, how: signal.Sig
         await child.ask(f"hold {TIMEOUT_MS} node/1")
         assert (await store.get("node/1")).entry is not None
         child.process.send_signal(how)
-        took = await gone_after(store, watch, time.monotonic())
+        took = await gone_after(store, watch, time.monotonic(), within=10)
         assert TIMEOUT_MS / 1000 * 0.5 < took < TIMEOUT_MS / 1000 + GRACE_SECONDS
         assert await store.commit([Exists("node/1")], []) == Conflict("node/1")
 
@@ -80,7 +71,7 @@ async def test_continued_process_learns_that_its_session_expired(family: Family)
     async with store_at(family) as store, store.watch("node/") as watch:
         await child.ask(f"hold {TIMEOUT_MS} node/1")
         child.process.send_signal(signal.SIGSTOP)
-        await gone_after(store, watch, time.monotonic())
+        await gone_after(store, watch, time.monotonic(), within=10)
         child.process.send_signal(signal.SIGCONT)
         assert await child.ask("fence zombie") == "expired"
         assert await child.ask("learn") == "learned"

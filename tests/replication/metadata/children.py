@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import trio
+
+from insync.replication.metadata import MetadataStore, Watch
 
 HOLDER = Path(__file__).with_name("holder.py")
 
@@ -54,3 +57,11 @@ class Family:
     def end(self) -> None:
         for child in self.children:
             child.end()
+
+
+async def gone_after(store: MetadataStore, watch: Watch, began: float, *, within: float = 5) -> float:
+    """Seconds from `began` until a watch event showed that no node is left."""
+    with trio.fail_after(within):
+        while (await store.list("node/")).entries:
+            await watch.__anext__()
+    return time.monotonic() - began

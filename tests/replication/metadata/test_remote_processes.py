@@ -29,7 +29,7 @@ from insync.replication.metadata import (
 )
 from tests.processes import NodeProcess
 
-from .children import Family
+from .children import Family, gone_after
 
 TIMEOUT_MS = 500
 GRACE_SECONDS = 0.3
@@ -85,14 +85,6 @@ async def watching(family: Family) -> AsyncIterator[tuple[MetadataStore, Watch]]
     async with open_store(family.url) as store, store.watch("node/") as watch:
         await watch.__anext__()
         yield store, watch
-
-
-async def gone_after(store: MetadataStore, watch: Watch, began: float) -> float:
-    """Seconds from `began` until a watch event showed that no node is left."""
-    with trio.fail_after(5):
-        while (await store.list("node/")).entries:
-            await watch.__anext__()
-    return time.monotonic() - began
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
