@@ -91,7 +91,7 @@ class PartitionAdmin(Client):
     async def list_partition_reassignments(
         self, topics: Iterable[str] | None = None
     ) -> dict[tuple[str, int], Reassignment]:
-        """Every move that is under way, as the answering node knows it.
+        """Every move that is under way; what this client has asked for before is taken into account.
 
         Raises:
           UnknownTopicError: One of the topics that were named does not exist.

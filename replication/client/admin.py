@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -38,6 +40,7 @@ _KINDS: dict[type, m.Kind] = {
     m.AlterConfigRequest: m.Kind.ALTER_CONFIG,
 }
 _RETRIED = (ErrorCode.NOT_CONTROLLER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
+_NEXT_NODE = 2.0
 
 
 @attrs.frozen(kw_only=True)
@@ -69,6 +72,9 @@ class Admin(PartitionAdmin):
     """Creates and describes; used as `async with Admin("tcp://127.0.0.1:9092") as admin`.
 
     Options are the fields of `ClientSettings`; every call gives up after `request_timeout_ms`.
+
+    Any node answers, from what it has read of the metadata store; but what one `Admin` is told never goes back in
+    time, and shows all that it has changed: a node that is behind is not believed, another one is asked.
     """
 
     def __init__(
@@ -80,6 +86,8 @@ class Admin(PartitionAdmin):
     ) -> None:
         self._settings = settings or make_settings(ClientSettings, options)
         super().__init__(bootstrap_servers, self._settings)
+        self._revision = 0
+        """The newest revision of the store that we were told of."""
 
     def _start(self) -> None:
         """Nothing runs beside the cluster's own task."""
@@ -271,8 +279,29 @@ class Admin(PartitionAdmin):
 
     async def _metadata(self, topics: list[str] | None) -> m.MetadataResponse:
         self._check_open()
-        return await self._cluster.ask(
-            m.Kind.METADATA, m.MetadataRequest(topics=topics), timeout=self._timeout
+        request = m.MetadataRequest(topics=topics)
+        answer = await self._cluster.ask(m.Kind.METADATA, request, timeout=self._timeout)
+        if answer.revision < self._revision:
+            answer = await self._ask_who_has_read_enough(request)
+        self._revision = max(self._revision, answer.revision)
+        return answer
+
+    async def _ask_who_has_read_enough(self, request: m.MetadataRequest) -> m.MetadataResponse:
+        """One node after the other: whoever answered has not read what we were told of."""
+        wanted = self._revision
+        with trio.move_on_after(self._timeout):
+            for attempt in itertools.count():
+                nodes = [*sorted(self._cluster.nodes), None]
+                with suppress(TransportError, ClientError):
+                    answer: m.MetadataResponse = await self._cluster.ask(
+                        m.Kind.METADATA, request, timeout=_NEXT_NODE, node_id=nodes[attempt % len(nodes)]
+                    )
+                    if answer.revision >= wanted:
+                        return answer
+                await trio.sleep(self._cluster.quick_backoff(attempt))
+        raise RequestTimeoutError(
+            f"metadata: within request_timeout_ms={self._settings.request_timeout_ms} no node was found that has "
+            f"read revision {wanted} of the metadata store, which this client was told of; do the nodes reach the store?"
         )
 
     async def _change(self, request: object, thing: str) -> Any:
@@ -291,6 +320,7 @@ class Admin(PartitionAdmin):
                 except ClientError as error:
                     last = error
                 else:
+                    self._revision = max(self._revision, answer.revision)
                     if answer.error == ErrorCode.NONE:
                         return answer
                     last = error_for(answer.error, thing, answer.message)
@@ -357,6 +387,7 @@ class _Creation:
             self._unclear = True
             self.error = error
             return None
+        self._admin._revision = max(self._admin._revision, answer.revision)
         if answer.error == ErrorCode.NONE:
             return answer.topic_id
         if answer.error == ErrorCode.TOPIC_ALREADY_EXISTS and self._unclear:

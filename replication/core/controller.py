@@ -187,7 +187,7 @@ class Controller:
             self._needed_revision = event.revision
             if granting is not None:
                 wish, response = granting
-                self._reply(wish, response)
+                self._reply(wish, response, event.revision)
             return
         # What we believed is not so, or may not be: look again before anything else is written.
         self._must_look = True
@@ -341,16 +341,18 @@ class Controller:
                 self._granting = wish, planned.response
                 self._commit(*planned.puts, reason=planned.reason)
             else:
-                self._reply(wish, planned)
+                self._reply(wish, planned, self._view.revision)
 
     def _refuse_wishes(self) -> None:
         text = "this node is not the controller: ask again"
         while self._wishes:
             wish = self._wishes.popleft()
-            self._reply(wish, refusal(wish.request, ErrorCode.NOT_CONTROLLER, text))
+            self._reply(wish, refusal(wish.request, ErrorCode.NOT_CONTROLLER, text), 0)
 
-    def _reply(self, wish: Wish, response: Response) -> None:
-        self._effects.append(Reply(request_id=wish.request_id, response=response))
+    def _reply(self, wish: Wish, response: Response, revision: int) -> None:
+        """`revision` goes along, so that the client believes no node that has not read as far as that."""
+        told = attrs.evolve(response, revision=revision)
+        self._effects.append(Reply(request_id=wish.request_id, response=told))
 
     def _commit(self, *puts: Put, reason: str) -> None:
         """Every write checks that nobody has been elected controller since."""

@@ -239,9 +239,12 @@ class CreateTopicRequest:
 
 @attrs.frozen(kw_only=True)
 class CreateTopicResponse:
+    """`revision`, of every answer to a wish: the store's, of what the answer speaks of; 0 if nobody looked."""
+
     error: int
     message: str = ""
     topic_id: str = ""
+    revision: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -339,6 +342,7 @@ class ElectLeadersResponse:
     error: int
     message: str = ""
     partitions: list[PartitionOutcome] = attrs.Factory(list)
+    revision: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -363,6 +367,7 @@ class AlterReassignmentsResponse:
     error: int
     message: str = ""
     partitions: list[PartitionOutcome] = attrs.Factory(list)
+    revision: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -462,3 +467,4 @@ class TopicChanged:
     error: int
     message: str = ""
     config: dict[str, Value] = attrs.Factory(dict)
+    revision: int = 0

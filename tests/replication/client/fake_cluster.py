@@ -105,6 +105,8 @@ class FakeNode:
     before: dict[int, deque[Fault]] = attrs.Factory(dict)
     connections: list[Any] = attrs.Factory(list)
     incarnation: int = 1
+    revision: int = 1
+    """How far it has read the metadata store."""
     _scope: trio.CancelScope | None = None
 
     @property
@@ -251,7 +253,7 @@ class FakeNode:
             wire.encode(
                 m.MetadataResponse(
                     cluster_id=CLUSTER_ID,
-                    revision=1,
+                    revision=self.revision,
                     controller_id=0,
                     nodes=[
                         m.NodeInfo(node_id=n.node_id, incarnation=1, endpoints=[n.url])

@@ -74,6 +74,37 @@ async def test_creation_that_nobody_answers_ends():
         assert caught.value.outcome == "unknown"
 
 
+def noted_at_revision_7(node: FakeNode, request: Any) -> bool:
+    request.reply(wire.encode(m.AlterReassignmentsResponse(error=ErrorCode.NONE, revision=7)))
+    return True
+
+
+async def test_a_node_that_is_behind_is_not_believed():
+    """Whoever was told that a move is noted must not be told by the next node that there is none."""
+    async with fake_cluster(t=1) as cluster, Admin(cluster.urls) as admin:
+        for node in cluster.nodes:
+            node.script(Kind.ALTER_PARTITION_REASSIGNMENTS, noted_at_revision_7)
+        await admin.reassign_partitions({})
+        cluster.nodes[1].revision = 7
+        with trio.fail_after(5):
+            assert [(await admin.describe_cluster()).revision for _ in range(6)] == [7] * 6
+        for node in cluster.nodes:
+            node.revision = 9
+        assert (await admin.describe_cluster()).revision == 9
+        cluster.nodes[0].revision = cluster.nodes[1].revision = 8
+        with trio.fail_after(5):
+            assert [(await admin.describe_cluster()).revision for _ in range(6)] == [9] * 6
+
+
+async def test_that_all_nodes_are_behind_is_told():
+    async with fake_cluster(t=1) as cluster, Admin(cluster.urls, request_timeout_ms=300) as admin:
+        for node in cluster.nodes:
+            node.script(Kind.ALTER_PARTITION_REASSIGNMENTS, noted_at_revision_7)
+        await admin.reassign_partitions({})
+        with trio.fail_after(5), pytest.raises(RequestTimeoutError, match="revision 7"):
+            await admin.wait_for_reassignments()
+
+
 async def test_replicas_of_every_node_also_of_dead_ones():
     async with fake_cluster(t=2) as cluster, Admin(cluster.urls) as admin:
         await cluster.nodes[1].stop()

@@ -222,6 +222,21 @@ def test_wishes_wait_for_each_other_and_none_is_lost(controller: Controller) -> 
     assert replies(controller.step(CommitDone(outcome="committed", revision=7))) == [(2, ErrorCode.NONE)]
 
 
+def test_an_answer_tells_the_revision_that_it_speaks_of(controller: Controller) -> None:
+    """By it the client knows which nodes have not heard of the change yet."""
+    controller.step(ViewChanged(view=view(5)))
+    commit = only_commit(controller.step(wish()))
+    (noted,) = controller.step(CommitDone(outcome="committed", revision=6))
+    assert isinstance(noted, Reply) and noted.response.revision == 6
+    controller.step(ViewChanged(view=created(view(8), commit)))
+    (there,) = controller.step(wish(request_id=8))
+    assert isinstance(there, Reply) and there.response.revision == 8
+    assert there.response.error == ErrorCode.TOPIC_ALREADY_EXISTS
+    controller.step(SessionLost())
+    (nobody,) = controller.step(wish(request_id=9))
+    assert isinstance(nobody, Reply) and nobody.response.revision == 0
+
+
 def test_an_impossible_wish_is_refused_with_the_reason(controller: Controller) -> None:
     controller.step(ViewChanged(view=view(5, nodes=(ME,))))
     (reply,) = controller.step(wish())
