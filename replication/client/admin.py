@@ -301,7 +301,8 @@ class Admin(PartitionAdmin):
                 await trio.sleep(self._cluster.quick_backoff(attempt))
         raise RequestTimeoutError(
             f"metadata: within request_timeout_ms={self._settings.request_timeout_ms} no node was found that has "
-            f"read revision {wanted} of the metadata store, which this client was told of; do the nodes reach the store?"
+            f"read revision {wanted} of the metadata store, which this client was told of; "
+            "do the nodes reach the store?"
         )
 
     async def _change(self, request: object, thing: str) -> Any:
