@@ -1,0 +1,54 @@
+"""Apache Spark reads and writes the logs: `spark.read.format("insync")`, `df.write.format("insync")`, and streams.
+
+Importing this needs neither PySpark nor Java; what does is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ._java import LEAST_JAVA, check_java
+from ._session import FORMAT, check_pyspark, register, session
+from ._shipping import archive_settings, make_archive
+from .errors import (
+    DataLossError,
+    JavaError,
+    OffsetError,
+    OptionError,
+    SchemaError,
+    SparkError,
+    SparkMissingError,
+    StalledError,
+)
+
+if TYPE_CHECKING:
+    from ._format import InsyncDataSource
+
+__all__ = [
+    "session",
+    "register",
+    "InsyncDataSource",
+    "FORMAT",
+    "LEAST_JAVA",
+    "check_java",
+    "check_pyspark",
+    "make_archive",
+    "archive_settings",
+    "SparkError",
+    "SparkMissingError",
+    "JavaError",
+    "OptionError",
+    "SchemaError",
+    "OffsetError",
+    "DataLossError",
+    "StalledError",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "InsyncDataSource":
+        check_pyspark()
+        from ._format import InsyncDataSource
+
+        return InsyncDataSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

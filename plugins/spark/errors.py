@@ -1,0 +1,37 @@
+"""What the Spark plugin raises of its own; what the cluster refuses comes as the client's errors."""
+
+from __future__ import annotations
+
+from ...replication import ReplicationError
+
+
+class SparkError(ReplicationError):
+    """Root of the plugin's errors."""
+
+
+class SparkMissingError(SparkError):
+    """PySpark, or a library that it needs, is not installed."""
+
+
+class JavaError(SparkError):
+    """There is no Java that Spark can run on."""
+
+
+class OptionError(SparkError, ValueError):
+    """A reader or writer was given an option that does not exist, or a value that cannot be."""
+
+
+class SchemaError(SparkError, ValueError):
+    """Columns that a topic cannot give, or that cannot be written to one."""
+
+
+class OffsetError(SparkError):
+    """Offsets that were asked for are not in the log, and were never there."""
+
+
+class DataLossError(SparkError):
+    """Offsets that were asked for have been deleted; see `failOnDataLoss`."""
+
+
+class StalledError(SparkError):
+    """Nothing could be read or written for as long as the options allow."""
