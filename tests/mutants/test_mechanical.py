@@ -10,7 +10,7 @@ import sys
 
 from .mechanical.explained import explained
 from .mechanical.operators import changed, sites
-from .mechanical.trial import CORE, ROOT
+from .mechanical.reach import CORE, ROOT
 
 
 def test_every_change_has_a_name_of_its_own_and_changes_something() -> None:

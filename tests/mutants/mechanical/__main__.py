@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
-import random
 import re
 import sys
 from collections import Counter
@@ -15,7 +15,8 @@ import attrs
 
 from .explained import explained
 from .operators import Site, sites
-from .trial import CORE, Tried, attempt
+from .reach import CORE, measure
+from .trial import Tried, attempt, digest
 
 
 def main() -> int:
@@ -25,17 +26,21 @@ def main() -> int:
         print("\n".join(site.id for site in everything))
         return 0
     known = explained()
-    tried: list[Tried] = []
     picked = _pick(everything, chosen)
-    for number, site in enumerate(picked, 1):
-        one = attempt(site, chosen.seconds)
+    before = {} if chosen.results is None else _tried_before(chosen.results, picked, chosen.again)
+    todo = [site for site in picked if site.id not in before]
+    reach = measure() if todo else None
+    tried = list(before.values())
+    for site in todo:
+        assert reach is not None
+        one = attempt(site, chosen.seconds, reach)
         tried.append(one)
         if chosen.results:
             with chosen.results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(attrs.asdict(one)) + "\n")
-        if one.verdict == "survived" or number % 25 == 0:
+        if one.verdict == "survived" or len(tried) % 25 == 0:
             verdict = "explained" if one.verdict == "survived" and one.id in known else one.verdict
-            print(f"{number:4}/{len(picked)} {verdict:10} {one.id}", file=sys.stderr, flush=True)
+            print(f"{len(tried):4}/{len(picked)} {verdict:10} {one.id}", file=sys.stderr, flush=True)
     figures = _figures(len(everything), tried, known)
     print(json.dumps(figures) if chosen.json else _text(figures))
     return 1 if figures["survivors"] else 0
@@ -51,15 +56,35 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="REGEX", help="all changes whose id matches, no sample")
     parser.add_argument("--list", action="store_true", help="print the id of every change and stop")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a summary")
-    parser.add_argument("--results", type=Path, help="append each result to this file when it is there")
+    parser.add_argument(
+        "--results", type=Path, help="append each result to this file; what it has already is not tried again"
+    )
+    parser.add_argument(
+        "--again", action="store_true", help="try those again that survived before, by --results"
+    )
     return parser.parse_args()
 
 
 def _pick(everything: list[Site], chosen: argparse.Namespace) -> list[Site]:
     if chosen.only:
         return [site for site in everything if re.search(chosen.only, site.id)]
-    dice = random.Random(f"mechanical {chosen.seed}")
-    return dice.sample(everything, min(chosen.sample, len(everything)))
+    # By digest, so that the sample stays nearly the same while the core changes.
+    order = sorted(everything, key=lambda site: hashlib.sha256(f"{chosen.seed} {site.id}".encode()).digest())
+    return order[: chosen.sample]
+
+
+def _tried_before(file: Path, picked: list[Site], again: bool) -> dict[str, Tried]:
+    """The last result of each change, if the file that it changes is still the same."""
+    if not file.exists():
+        return {}
+    sources = {site.id: digest(site) for site in picked}
+    lines = file.read_text(encoding="utf-8").splitlines()
+    told = {one.id: one for one in (Tried(**json.loads(line)) for line in lines)}
+    return {
+        name: told[name]
+        for name, source in sources.items()
+        if name in told and told[name].source == source and not (again and told[name].verdict == "survived")
+    }
 
 
 def _figures(possible: int, tried: list[Tried], known: dict[str, str]) -> dict[str, Any]:

@@ -32,11 +32,15 @@ _EXTREMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 
 @attrs.frozen
 class Site:
-    """One possible change. `id` outlives edits of other functions; `number` counts the sites of its file."""
+    """One possible change, on the lines `line` to `last`.
+
+    `id` outlives edits of other functions; `number` counts the sites of its file.
+    """
 
     id: str
     file: str
     line: int
+    last: int
     number: int
 
 
@@ -59,7 +63,8 @@ def sites(folder: Path) -> list[Site]:
             text = f"{path.name}::{name}: {change.operator}: {_show(change.before)} -> {_show(change.after)}"
             seen[text] += 1
             identity = text if seen[text] == 1 else f"{text} #{seen[text]}"
-            found.append(Site(identity, path.name, getattr(change.before, "lineno", 0), number))
+            first, last = _lines(change.before)
+            found.append(Site(identity, path.name, first, last, number))
     return found
 
 
@@ -71,6 +76,12 @@ def changed(source: str, number: int) -> ast.Module:
             put(change.after)
             return ast.fix_missing_locations(tree)
     raise IndexError(f"no change {number}: there are {index + 1}")
+
+
+def _lines(node: ast.AST) -> tuple[int, int]:
+    """Where a node stands; of a condition only the question, not what hangs on it."""
+    place: Any = node
+    return place.lineno, (place.test if isinstance(node, ast.If) else place).end_lineno
 
 
 Put = Callable[[ast.AST], None]

@@ -1,7 +1,8 @@
-"""Tries one change in a process of its own: the core's unit tests first, then seeds of the simulator."""
+"""Tries one change in a process of its own: the unit tests that run the line, then seeds of the simulator."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -14,16 +15,11 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 import attrs
-import hypothesis
-import pytest
 
 from .operators import Site, changed
+from .reach import CORE, Reach, run_tests
 
-ROOT = Path(__file__).parents[3]
-CORE = ROOT / "replication" / "core"
 PACKAGE = "insync.replication.core"
-TESTS = ("tests/replication/core",)
-EXAMPLES = 40
 GRACE = 4
 """How many times its share of processor time a trial may take before it counts as hung."""
 
@@ -42,12 +38,14 @@ class Tried:
     """`verdict`: what noticed the change, or `survived`."""
 
     id: str
+    source: str
+    """The digest of the file that was changed."""
     line: int
     verdict: str
     seconds: float
 
 
-def attempt(site: Site, seconds: float) -> Tried:
+def attempt(site: Site, seconds: float, reach: Reach) -> Tried:
     """Try one change for so many seconds of processor time; one that never ends is noticed by that."""
     started = time.monotonic()
     sys.stdout.flush()
@@ -55,15 +53,26 @@ def attempt(site: Site, seconds: float) -> Tried:
     if child == 0:
         code = AT_IMPORT
         try:
-            code = _in_child(site, seconds)
+            code = _in_child(site, seconds, reach.of(site))
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
     verdict = VERDICTS.get(os.waitstatus_to_exitcode(status), HUNG)
-    return Tried(id=site.id, line=site.line, verdict=verdict, seconds=round(time.monotonic() - started, 1))
+    return Tried(
+        id=site.id,
+        source=digest(site),
+        line=site.line,
+        verdict=verdict,
+        seconds=round(time.monotonic() - started, 1),
+    )
 
 
-def _in_child(site: Site, seconds: float) -> int:
+def digest(site: Site) -> str:
+    """Of the file that a change is made in: what was found out about another text of it counts no more."""
+    return hashlib.sha256((CORE / site.file).read_bytes()).hexdigest()[:16]
+
+
+def _in_child(site: Site, seconds: float, tests: list[str]) -> int:
     limit = int(GRACE * seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
     signal.alarm(10 * limit)  # one that sleeps takes no processor time
@@ -72,7 +81,7 @@ def _in_child(site: Site, seconds: float) -> int:
         os.dup2(nowhere, stream)
     started = time.process_time()
     plant(site)
-    if not _tests_pass():
+    if tests and not run_tests(tests):
         return BY_TESTS
     from insync.replication.simulation import run
 
@@ -89,20 +98,6 @@ def plant(site: Site) -> None:
     loaded = [name for name in sys.modules if name.startswith("insync.replication")]
     assert not loaded, f"{loaded[0]} has been imported already, without the change"
     sys.meta_path.insert(0, _Planter(site))
-
-
-def _tests_pass() -> bool:
-    hypothesis.settings.register_profile(
-        "mechanical",
-        derandomize=True,
-        database=None,
-        deadline=None,
-        max_examples=EXAMPLES,
-        suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    hypothesis.settings.load_profile("mechanical")
-    os.chdir(ROOT)
-    return pytest.main(["-x", "-q", "-p", "no:cacheprovider", *TESTS]) == pytest.ExitCode.OK
 
 
 class _Planter(importlib.abc.MetaPathFinder):

@@ -1,0 +1,112 @@
+"""Which unit test runs which line of the core, so that a change is tried by those alone that can notice it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import attrs
+import hypothesis
+import pytest
+from coverage import Coverage
+
+from .operators import Site
+
+ROOT = Path(__file__).parents[3]
+CORE = ROOT / "replication" / "core"
+TESTS = ("tests/replication/core",)
+EXAMPLES = 40
+
+
+@attrs.frozen
+class Reach:
+    """`tests`: by file and line, the tests that run it. `seconds`: what each test takes."""
+
+    tests: dict[str, dict[int, list[str]]]
+    seconds: dict[str, float]
+
+    def of(self, site: Site) -> list[str]:
+        """The tests that run a line of this place, the quickest first. No other can notice a change there."""
+        lines = self.tests.get(site.file, {})
+        found = {test for line in range(site.line, site.last + 1) for test in lines.get(line, ())}
+        return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
+
+
+def measure() -> Reach:
+    """Run the core's unit tests once, watched, in a process of their own (this one must not import the core)."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "reach.json"
+        command = [sys.executable, "-m", "tests.mutants.mechanical.reach", str(file)]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            raise SystemExit(
+                f"the unit tests fail without any change:\n{done.stdout[-3000:]}{done.stderr[-1000:]}"
+            )
+        told = json.loads(file.read_text(encoding="utf-8"))
+    tests = {
+        name: {int(line): found for line, found in lines.items()} for name, lines in told["tests"].items()
+    }
+    return Reach(tests, told["seconds"])
+
+
+def run_tests(which: list[str], *plugins: object) -> bool:
+    """Whether these tests pass; the examples of the properties are the same every time."""
+    hypothesis.settings.register_profile(
+        "mechanical",
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=EXAMPLES,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    hypothesis.settings.load_profile("mechanical")
+    os.chdir(ROOT)
+    arguments = ["-x", "-q", "-p", "no:cacheprovider", *which]
+    return pytest.main(arguments, plugins=list(plugins)) == pytest.ExitCode.OK
+
+
+class _Watch:
+    """A plugin of pytest: tells coverage which test is running, and how long each took."""
+
+    def __init__(self, watched: Coverage) -> None:
+        self._watched = watched
+        self.seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
+        self._watched.switch_context(item.nodeid)
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.seconds[report.nodeid] = round(self.seconds.get(report.nodeid, 0.0) + report.duration, 4)
+
+
+def _main(file: Path) -> int:
+    watched = Coverage(
+        data_file=None, config_file=False, include=[f"{CORE.resolve()}/*", "*/replication/core/*"]
+    )
+    watch = _Watch(watched)
+    watched.start()
+    passed = run_tests(list(TESTS), watch)
+    watched.stop()
+    data = watched.get_data()
+    tests = {
+        Path(name).name: {
+            str(line): [test for test in found if test]
+            for line, found in data.contexts_by_lineno(name).items()
+        }
+        for name in data.measured_files()
+    }
+    file.write_text(json.dumps({"tests": tests, "seconds": watch.seconds}), encoding="utf-8")
+    return 0 if passed else 1
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.exit(_main(Path(sys.argv[1])))
