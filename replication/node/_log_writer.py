@@ -108,7 +108,8 @@ class LogWriter:
     def submit(self, work: Work) -> None:
         """Queue work; from the event loop only."""
         self._queue.append(work)
-        self._wake.set()
+        if not self._wake.is_set():  # else the thread has not begun to look at the queue
+            self._wake.set()
 
     def fall_silent(self) -> None:
         """Go on with the work, but tell nobody: those who would act on it are being stopped."""

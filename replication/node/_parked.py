@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 Session = LeaderSession[PartitionId, m.FetchPartition]
 
+QUIET_DELAY = 0.01
+"""Seconds for which a follower is not told a high watermark alone: while producers write, batches come along within
+it, and a request is saved for each; when they do not, this much later is soon enough."""
+
 
 @attrs.define(eq=False, slots=True)
 class Inquiry:
@@ -44,6 +48,8 @@ class Inquiry:
     message: m.FetchRequest | None = None
     request_id: int = 0
     timer: Timer | None = None
+    quiet: Timer | None = None
+    """Set while there is nothing to tell but a high watermark."""
 
 
 class Fetches:
@@ -143,9 +149,10 @@ class Fetches:
     def _let_go(self, inquiry: Inquiry) -> None:
         """No request of it waits any more."""
         inquiry.request = None
-        if inquiry.timer is not None:
-            inquiry.timer.cancel()
-            inquiry.timer = None
+        for timer in (inquiry.timer, inquiry.quiet):
+            if timer is not None:
+                timer.cancel()
+        inquiry.timer = inquiry.quiet = None
 
     def _end(self, inquiry: Inquiry) -> None:
         self._let_go(inquiry)
@@ -237,8 +244,10 @@ class Fetches:
             results[partition] = result
             parts += ranges
             size += result.size
-            urgent = urgent or result.size == 0
+            urgent = urgent or (result.size == 0 and not _is_quiet(wanted, answer))
         if not final and not urgent and size < max(1, message.min_bytes):
+            if results and size == 0 and inquiry.quiet is None:
+                inquiry.quiet = self._node.timers.call_after(QUIET_DELAY, lambda: self._expire(inquiry))
             return False
         session = inquiry.session
         if session is None:
@@ -314,3 +323,13 @@ class Fetches:
             limit_offset=answer.limit_offset,
         )
         return ([read.range] if read.range is not None else []), read.size
+
+
+def _is_quiet(wanted: m.FetchPartition, answer: fx.ReplyFetch) -> bool:
+    """Whether all that there is to tell is a high watermark."""
+    return (
+        answer.error == ErrorCode.NONE
+        and answer.diverging is None
+        and answer.fetch_offset >= answer.limit_offset
+        and wanted.log_start_offset >= answer.log_start_offset
+    )

@@ -61,6 +61,27 @@ async def test_idle_partitions_are_not_named_again(tmp_path: Path, told: list[m.
             assert named == {3}
 
 
+async def test_a_high_watermark_travels_with_the_next_batches(
+    tmp_path: Path, told: list[m.FetchRequest], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_parked, "QUIET_DELAY", 100.0)
+    records = 20
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(Node(settings(tmp_path, n, replica_fetch_wait_max_ms=20_000)))
+            for n in (1, 2)
+        ]
+        servers = [node.endpoints[0] for node in nodes]
+        async with Admin(servers) as admin, Producer(servers, linger_ms=0) as producer:
+            await admin.create_topic("t", partitions=1, replication_factor=2)
+            await until(lambda: full_isr(admin, "t", 2))
+            await (await producer.send("t", b"first")).wait()
+            del told[:]
+            for _ in range(records):
+                await (await producer.send("t", b"x")).wait()
+            assert len(told) == records, "one request for each batch, none for a high watermark"
+
+
 @pytest.mark.parametrize(
     "code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
 )
