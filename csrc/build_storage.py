@@ -6,9 +6,25 @@ from pathlib import Path
 import cffi
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("isr_batch.c", "isr_clean.c", "isr_crc32c.c", "isr_device.c", "isr_file.c", "isr_log.c")
-HEADERS = ("isr_crc32c.h", "isr_batch.h", "isr_clean.h", "isr_device.h", "isr_file.h", "isr_log.h")
-PRIVATE = ("isr_header.h", "isr_record.h")
+SOURCES = (
+    "isr_arrow.c",
+    "isr_batch.c",
+    "isr_clean.c",
+    "isr_crc32c.c",
+    "isr_device.c",
+    "isr_file.c",
+    "isr_log.c",
+)
+HEADERS = (
+    "isr_crc32c.h",
+    "isr_batch.h",
+    "isr_arrow.h",
+    "isr_clean.h",
+    "isr_device.h",
+    "isr_file.h",
+    "isr_log.h",
+)
+PRIVATE = ("isr_header.h", "isr_record.h", "isr_write.h")
 
 
 def declarations() -> str:

@@ -5,6 +5,7 @@
 #include "isr_crc32c.h"
 #include "isr_header.h"
 #include "isr_record.h"
+#include "isr_write.h"
 
 static int crc_matches(const uint8_t *p, size_t size)
 {
@@ -73,33 +74,6 @@ int64_t isr_batch_stamp(uint8_t *data, size_t len, int64_t base_offset, int32_t 
     return base_offset;
 }
 
-static uint64_t zigzag(int64_t v)
-{
-    return (uint64_t)v << 1 ^ (v < 0 ? UINT64_MAX : 0);
-}
-
-static size_t varint_size(int64_t v)
-{
-    uint64_t z = zigzag(v);
-    size_t size = 1;
-    while (z >= 0x80) {
-        z >>= 7;
-        size++;
-    }
-    return size;
-}
-
-static uint8_t *put_varint(uint8_t *p, int64_t v)
-{
-    uint64_t z = zigzag(v);
-    while (z >= 0x80) {
-        *p++ = (uint8_t)(z | 0x80);
-        z >>= 7;
-    }
-    *p++ = (uint8_t)z;
-    return p;
-}
-
 typedef struct {
     const uint8_t *next;
     const uint8_t *end;
@@ -128,30 +102,6 @@ static uint8_t *put_bytes(uint8_t *p, item_reader *r, int64_t length)
         p += length;
     }
     return p;
-}
-
-static size_t item_size(int64_t length)
-{
-    return varint_size(length) + (length > 0 ? (size_t)length : 0);
-}
-
-static void put_header(uint8_t *out, int64_t size, int32_t count, int64_t base_timestamp,
-                       int64_t max_timestamp, int64_t producer_id, int16_t producer_epoch,
-                       int32_t base_sequence, int16_t attributes)
-{
-    put64(out, 0);
-    put32(out + 8, (uint32_t)(size - LENGTH_END));
-    put32(out + 12, UINT32_MAX);
-    out[16] = 2;
-    put16(out + 21, (uint16_t)attributes);
-    put32(out + 23, (uint32_t)(count - 1));
-    put64(out + 27, (uint64_t)base_timestamp);
-    put64(out + 35, (uint64_t)max_timestamp);
-    put64(out + 43, (uint64_t)producer_id);
-    put16(out + 51, (uint16_t)producer_epoch);
-    put32(out + 53, (uint32_t)base_sequence);
-    put32(out + 57, (uint32_t)count);
-    put32(out + 17, isr_crc32c(0, out + CRC_FROM, (size_t)size - CRC_FROM));
 }
 
 int64_t isr_batch_build(uint8_t *out, size_t capacity, int32_t count, const isr_column *keys,
@@ -193,8 +143,8 @@ int64_t isr_batch_build(uint8_t *out, size_t capacity, int32_t count, const isr_
     if (key.next != key.end || value.next != value.end || header.next != header.end ||
         p - out > INT32_MAX - LENGTH_END)
         return -1;
-    put_header(out, p - out, count, timestamps[0], max_timestamp, producer_id, producer_epoch, base_sequence,
-               attributes);
+    put_batch_header(out, p - out, count, timestamps[0], max_timestamp, producer_id, producer_epoch, base_sequence,
+                     attributes);
     return p - out;
 }
 

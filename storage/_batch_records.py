@@ -222,6 +222,19 @@ def decode_columns(
     return Columns(plain, *(found if count == total else (column[:count] for column in found)))
 
 
+def inflated_all(data: bytes, infos: Sequence[BatchInfo], max_bytes: int) -> bytes:
+    """The neighbouring batches named, which are `data`, none of them compressed any more; `max_bytes` for each."""
+    if not any(info.attributes & CODEC_MASK for info in infos):
+        return data
+    start = infos[0].position
+    return b"".join(
+        inflate_batch(data, info.position - start, info.size_bytes, max_bytes)
+        if info.attributes & CODEC_MASK
+        else data[info.position - start : info.position - start + info.size_bytes]
+        for info in infos
+    )
+
+
 def _all_inflated(raw: bytes, infos: Sequence[BatchInfo], max_bytes: int) -> bytes:
     """The batches named, none of them compressed; `raw` itself if none was."""
     if not any(info.attributes & CODEC_MASK for info in infos):

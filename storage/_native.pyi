@@ -82,6 +82,48 @@ class _Lib:
         base_sequence: int,
         attributes: int,
     ) -> int: ...
+    def isr_arrow_measure(self, lengths: Any, count: int) -> int: ...
+    def isr_arrow_gather(
+        self, data: Any, length: int, starts: Any, lengths: Any, count: int, room: Any
+    ) -> int: ...
+    def isr_arrow_measure_headers(
+        self,
+        data: Any,
+        length: int,
+        starts: Any,
+        counts: Any,
+        count: int,
+        total: Any,
+        key_bytes: Any,
+        value_bytes: Any,
+    ) -> int: ...
+    def isr_arrow_gather_headers(
+        self,
+        data: Any,
+        length: int,
+        starts: Any,
+        counts: Any,
+        count: int,
+        list_offsets: Any,
+        keys: Any,
+        values: Any,
+    ) -> int: ...
+    def isr_arrow_partition(self, keys: Any, partitions: int, out: Any) -> int: ...
+    def isr_arrow_build(
+        self,
+        out: Any,
+        capacity: int,
+        rows: Any,
+        count: int,
+        keys: Any,
+        values: Any,
+        headers: Any,
+        timestamp: int,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        taken: Any,
+    ) -> int: ...
     def isr_batch_restamp_producer(
         self, data: Any, length: int, producer_id: int, producer_epoch: int, base_sequence: int
     ) -> int: ...

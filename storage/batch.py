@@ -5,6 +5,16 @@ from the attributes on, so base offset and leader epoch, which the leader sets, 
 Clients and nodes handle whole batches; the work on single records happens in C, a batch or a column at a time.
 """
 
+from ._arrow import (
+    ArrowColumn,
+    ArrowHeaders,
+    BatchBuilder,
+    PackedColumn,
+    PackedHeaders,
+    PackedRecords,
+    pack_records,
+    partition_keys,
+)
 from ._batch_build import build_batch, record_overhead_bytes, restamp_producer
 from ._batch_records import Columns, Record, decode_columns, records
 from ._batch_scan import (
@@ -27,6 +37,14 @@ from .errors import (
 )
 
 __all__ = [
+    "ArrowColumn",
+    "ArrowHeaders",
+    "BatchBuilder",
+    "PackedColumn",
+    "PackedHeaders",
+    "PackedRecords",
+    "pack_records",
+    "partition_keys",
     "BATCH_OVERHEAD_BYTES",
     "MAX_INFLATED_BYTES",
     "SEQUENCE_MODULUS",
