@@ -164,9 +164,9 @@ def test_batches_hold_the_rows_that_were_named(found: list, before: int, codec: 
 
 def test_batches_are_filled_up_to_their_size() -> None:
     values = column([b"x" * 100] * 50)
-    builder = BatchBuilder(ArrowColumn(50), values, max_bytes=61 + 10 * 107 + 3)
+    builder = BatchBuilder(ArrowColumn(50), values, max_bytes=61 + 10 * 109 + 3)
     data, taken = builder.build(array("i", range(50)), 0)
-    assert taken == 10 and len(data) <= 61 + 10 * 107 + 3
+    assert taken == 10 and len(data) <= 61 + 10 * 109 + 3
     with pytest.raises(BatchTooLargeError):
         BatchBuilder(ArrowColumn(50), values, max_bytes=150).build(array("i", range(50)), 0)
 
