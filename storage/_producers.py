@@ -86,11 +86,15 @@ class ProducerTable:
         )
 
     def save(self, path: Path, *, sync: bool = True) -> None:
-        """Write Kafka's `.snapshot`, which keeps the last batch of each producer.
+        """Write Kafka's `.snapshot`, with an entry for each batch that is known, the last one last.
+
+        Kafka writes an entry for a producer's last batch alone, and of several takes the last. But whoever leads
+        after a restart has to know any of the five batches that a producer may send again: what it does not know it
+        calls out of order, which tells the producer that it is not in the log.
 
         It has a checksum, so one that is not fsynced does no harm.
         """
-        entries = [_encode(snapshot) for snapshot in self.snapshots() if snapshot.batches]
+        entries = [_encode(snapshot, batch) for snapshot in self.snapshots() for batch in snapshot.batches]
         body = struct.pack(">i", len(entries)) + b"".join(entries)
         replace_file(path, struct.pack(">hI", _VERSION, crc32c(body)) + body, sync=sync)
 
@@ -110,21 +114,21 @@ class ProducerTable:
 
     def _fill(self, entries: Iterable[tuple[int, ...]]) -> None:
         for producer_id, epoch, last_sequence, last_offset, delta, timestamp, _, _ in entries:
-            producer = self._producers[producer_id] = _Producer(epoch, timestamp)
+            producer = self._producers.setdefault(producer_id, _Producer(epoch))
+            producer.epoch, producer.timestamp_ms = epoch, timestamp
             base_sequence = (last_sequence - delta) % SEQUENCE_MODULUS
             producer.batches.append(
                 ProducedBatch(base_sequence, last_sequence, last_offset - delta, last_offset)
             )
 
 
-def _encode(snapshot: ProducerSnapshot) -> bytes:
-    last = snapshot.batches[-1]
+def _encode(snapshot: ProducerSnapshot, batch: ProducedBatch) -> bytes:
     return _ENTRY.pack(
         snapshot.producer_id,
         snapshot.producer_epoch,
-        last.last_sequence,
-        last.last_offset,
-        last.last_offset - last.base_offset,
+        batch.last_sequence,
+        batch.last_offset,
+        batch.last_offset - batch.base_offset,
         snapshot.timestamp_ms,
         _NO_COORDINATOR,
         _NO_TRANSACTION,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from insync.replication.core import effects as fx
+from insync.replication.core import events as ev
 from insync.replication.core import transitions
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import CONSUMER
@@ -124,3 +125,15 @@ def _(patch: Patch) -> None:
         self.transact(node, register, done)
 
     patch.setattr(Cluster, "_register", write)
+
+
+@mutant("K28", "write only the last batch of each producer down for the next start (Kafka's snapshots)")
+def _(patch: Patch) -> None:
+    right = Disk.opened
+
+    def opened(self: Disk) -> ev.Opened:
+        found = right(self)
+        last = tuple(attrs.evolve(each, batches=each.batches[-1:]) for each in found.producers)
+        return attrs.evolve(found, producers=last)
+
+    patch.setattr(Disk, "opened", opened)
