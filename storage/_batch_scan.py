@@ -40,7 +40,8 @@ REASONS = {
     lib.ISR_BAD_RECORD: "its records do not fit it",
 }
 
-_INFO = struct.Struct("@qqqqqiiiiihh")
+ROW_FORMAT = "@qqqqqiiiiihh"
+_INFO = struct.Struct(ROW_FORMAT)
 assert _INFO.size == ffi.sizeof("isr_batch_info")
 
 
@@ -131,6 +132,31 @@ def scan_prefix(data: Buffer, *, verify_crc: bool = True) -> tuple[list[BatchInf
     """
     found, consumed, reason = _scan(data, verify_crc)
     return found, consumed, REASONS.get(reason)
+
+
+def scan_rows(
+    data: Buffer, *, verify_crc: bool = True, capacity: int = 4096
+) -> tuple[bytes, int, str | None]:
+    """As `scan_prefix`, at most `capacity` batches, as rows for numpy and the like: no object for any batch.
+
+    A row is the fields of `BatchInfo` in their order, 64 bytes of the format `ROW_FORMAT`. The reason is None
+    also if only the capacity ends it.
+    """
+    view = ffi.from_buffer(data)
+    out = ffi.new("isr_batch_info[]", capacity)
+    consumed, reason = ffi.new("size_t *"), ffi.new("int *")
+    count = lib.isr_batch_scan(view, len(view), 0, verify_crc, out, capacity, consumed, reason)
+    return ffi.buffer(out)[: count * _INFO.size], consumed[0], REASONS.get(reason[0])
+
+
+def find_batch(data: Buffer, start: int, *, min_base: int, max_base: int) -> int:
+    """Where the first whole and valid batch lies from `start` on, with min_base <= base offset < max_base; or -1.
+
+    For going on behind damage. A record takes at least seven bytes, so offsets cannot rise faster than positions: a
+    bound by that keeps batches inside of record values from being taken for the log's own.
+    """
+    view = ffi.from_buffer(data)
+    return lib.isr_batch_search(view, len(view), start, min_base, max_base, -1)
 
 
 def scan_file(fd: int, start: int, end: int) -> Iterator[BatchInfo]:

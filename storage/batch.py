@@ -19,12 +19,15 @@ from ._batch_build import build_batch, record_overhead_bytes, restamp_producer
 from ._batch_records import Columns, Record, decode_columns, records
 from ._batch_scan import (
     BATCH_OVERHEAD_BYTES,
+    ROW_FORMAT,
     SEQUENCE_MODULUS,
     BatchInfo,
     crc32c,
+    find_batch,
     scan,
     scan_file,
     scan_prefix,
+    scan_rows,
 )
 from ._codecs import MAX_INFLATED_BYTES, Compression
 from ._columns import Buffer, Headers
@@ -47,6 +50,7 @@ __all__ = [
     "partition_keys",
     "BATCH_OVERHEAD_BYTES",
     "MAX_INFLATED_BYTES",
+    "ROW_FORMAT",
     "SEQUENCE_MODULUS",
     "BatchInfo",
     "Buffer",
@@ -57,12 +61,14 @@ __all__ = [
     "build_batch",
     "crc32c",
     "decode_columns",
+    "find_batch",
     "record_overhead_bytes",
     "records",
     "restamp_producer",
     "scan",
     "scan_file",
     "scan_prefix",
+    "scan_rows",
     "BatchTooLargeError",
     "CorruptBatchError",
     "InflatedTooLargeError",

@@ -11,17 +11,21 @@ from hypothesis import strategies as st
 from insync.storage import CorruptBatchError, UnsupportedCompressionError
 from insync.storage.batch import (
     BATCH_OVERHEAD_BYTES,
+    ROW_FORMAT,
     SEQUENCE_MODULUS,
+    BatchInfo,
     Record,
     build_batch,
     crc32c,
     decode_columns,
+    find_batch,
     record_overhead_bytes,
     records,
     restamp_producer,
     scan,
     scan_file,
     scan_prefix,
+    scan_rows,
 )
 
 from .building import batch
@@ -283,3 +287,31 @@ def test_headers_are_read_from_files(tmp_path, size: int) -> None:
         assert next(iter(scan_file(file.fileno(), start, 2 * start))).position == start
         with pytest.raises(CorruptBatchError):
             list(scan_file(file.fileno(), 0, path.stat().st_size - 1))
+
+
+@given(st.lists(st.integers(1, 5), max_size=6), st.integers(1, 4), st.integers(0, 200))
+def test_rows_say_what_the_headers_say(counts: list[int], capacity: int, cut: int) -> None:
+    data = b"".join(batch(count) for count in counts)
+    data = data[: max(len(data) - cut, 0)]
+    infos, consumed, reason = scan_prefix(data)
+    rows, found, at = [], "", 0
+    while True:
+        raw, size, found = scan_rows(data[at:], capacity=capacity)
+        rows += [BatchInfo(*row) for row in struct.iter_unpack(ROW_FORMAT, raw)]
+        at += size
+        if len(raw) < capacity * struct.calcsize(ROW_FORMAT):
+            break
+    assert [(row.size_bytes, row.record_count) for row in rows] == [
+        (info.size_bytes, info.record_count) for info in infos
+    ]
+    assert (at, found) == (consumed, reason)
+
+
+def test_a_batch_is_found_behind_damage_but_not_inside_of_a_record() -> None:
+    inner = batch(2)
+    data = b"rubbish" + build_batch([None], [inner], timestamps_ms=1)
+    assert find_batch(data, 0, min_base=0, max_base=1) == 7
+    late = bytearray(batch(3))
+    late[:8] = (50).to_bytes(8)
+    assert find_batch(data + late, 8, min_base=10, max_base=60) == len(data)
+    assert find_batch(data + late, 8, min_base=51, max_base=60) == -1

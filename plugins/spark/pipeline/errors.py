@@ -1,0 +1,13 @@
+"""What the pipeline's jobs raise."""
+
+from __future__ import annotations
+
+from ..errors import SparkError
+
+
+class PipelineError(SparkError):
+    """A job cannot do what it was asked; the message names the thing and the remedy."""
+
+
+class DataFolderError(PipelineError):
+    """What was given is no node's data folder, or folders do not belong together."""
