@@ -202,8 +202,13 @@ def _elect_preferred(request: m.ElectLeadersRequest, view: ClusterView) -> Plann
 def _why_not(record: PartitionRecord, preferred: int, view: ClusterView) -> str:
     if record.leader == NO_LEADER:
         return "the partition has no leader to take over from"
-    if preferred not in view.nodes:
+    node = view.nodes.get(preferred)
+    if node is None:
         return f"node {preferred} is not alive"
+    if node.leaving:
+        return f"node {preferred} is about to stop"
+    if record.id in node.offline:
+        return f"the log directory of node {preferred} that has it is offline"
     return f"node {preferred} is not in the ISR {list(record.isr)}"
 
 

@@ -33,7 +33,7 @@ def main() -> int:
     tried = list(before.values())
     for site in todo:
         assert reach is not None
-        one = attempt(site, chosen.seconds, reach)
+        one = attempt(site, chosen.seconds, reach, simulate=not chosen.tests_only)
         tried.append(one)
         if chosen.results:
             with chosen.results.open("a", encoding="utf-8") as file:
@@ -53,6 +53,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=20.0, help="processor time for each change (default 20)"
     )
+    parser.add_argument("--tests-only", action="store_true", help="ask the unit tests and not the simulator")
     parser.add_argument("--only", default="", metavar="REGEX", help="all changes whose id matches, no sample")
     parser.add_argument("--list", action="store_true", help="print the id of every change and stop")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of a summary")

@@ -37,6 +37,10 @@ class Reach:
         found = {test for line in range(site.line, site.last + 1) for test in lines.get(line, ())}
         return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
 
+    def cost(self, tests: list[str]) -> float:
+        """Seconds that these tests take."""
+        return sum(self.seconds.get(test, 0.0) for test in tests)
+
 
 def measure() -> Reach:
     """Run the core's unit tests once, watched, in a process of their own (this one must not import the core)."""

@@ -20,6 +20,8 @@ from .operators import Site, changed
 from .reach import CORE, Reach, run_tests
 
 PACKAGE = "insync.replication.core"
+LOADING = 2.0
+"""Seconds to load pytest and the modules of the tests."""
 GRACE = 4
 """How many times its share of processor time a trial may take before it counts as hung."""
 
@@ -45,15 +47,18 @@ class Tried:
     seconds: float
 
 
-def attempt(site: Site, seconds: float, reach: Reach) -> Tried:
-    """Try one change for so many seconds of processor time; one that never ends is noticed by that."""
+def attempt(site: Site, seconds: float, reach: Reach, *, simulate: bool = True) -> Tried:
+    """Try one change for so many seconds of processor time; one that never ends is noticed by that.
+
+    simulate: whether the simulator is asked, too, when no unit test has noticed.
+    """
     started = time.monotonic()
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         code = AT_IMPORT
         try:
-            code = _in_child(site, seconds, reach.of(site))
+            code = _in_child(site, seconds, reach, simulate)
         finally:
             os._exit(code)
     _, status = os.waitpid(child, 0)
@@ -72,17 +77,20 @@ def digest(site: Site) -> str:
     return hashlib.sha256((CORE / site.file).read_bytes()).hexdigest()[:16]
 
 
-def _in_child(site: Site, seconds: float, tests: list[str]) -> int:
-    limit = int(GRACE * seconds) + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-    signal.alarm(10 * limit)  # one that sleeps takes no processor time
+def _in_child(site: Site, seconds: float, reach: Reach, simulate: bool) -> int:
+    signal.alarm(int(10 * GRACE * seconds))  # one that sleeps takes no processor time
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)
     started = time.process_time()
+    tests = reach.of(site)
     plant(site)
+    _allow(GRACE * (LOADING + reach.cost(tests)))
     if tests and not run_tests(tests):
         return BY_TESTS
+    if not simulate:
+        return SURVIVED
+    _allow(time.process_time() + GRACE * seconds)
     from insync.replication.simulation import run
 
     seed = 0
@@ -91,6 +99,11 @@ def _in_child(site: Site, seconds: float, tests: list[str]) -> int:
             return BY_SIMULATION
         seed += 1
     return SURVIVED
+
+
+def _allow(seconds: float) -> None:
+    """End this process when it has used so much processor time in all."""
+    resource.setrlimit(resource.RLIMIT_CPU, (int(seconds) + 1, resource.RLIM_INFINITY))
 
 
 def plant(site: Site) -> None:
