@@ -11,7 +11,7 @@ from insync.replication.core.records import Versioned
 from insync.replication.core.replica import Replica
 from insync.replication.core.types import BatchMeta, PartitionId
 
-from .test_isr_change import A, B, C, Lead, record
+from .test_isr_change import LIVE, A, B, C, Lead, record
 
 
 def produce(request: int, *, acks: int = -1, sequence: int = -1, deadline: float = 99.0) -> ev.Produce:
@@ -149,3 +149,63 @@ def test_why_a_caught_up_replica_is_out_while_another_change_is_stored() -> None
     assert "being stored" in lead.replica.leader.why_out(C)
     lead.step(ev.IsrRefused(proposal_id=1))
     assert "catching up" in lead.replica.leader.why_out(C)
+
+
+def test_no_role_is_taken_before_the_log_is_open() -> None:
+    replica = Replica(PartitionId("t", 0), A, 11)
+    assert replica.step(newer(leader=A), 0.0) == []
+    assert (replica.role, replica.log_info()) == ("closed", None)
+    ask = ev.Fetch(
+        request_id=9, replica_id=B, incarnation=12, leader_epoch=2, fetch_offset=0, last_fetched_epoch=-1
+    )
+    (refused,) = replica.step(ask, 0.0)
+    assert isinstance(refused, fx.ReplyFetch)
+    assert (refused.error, refused.leader, refused.leader_epoch) == (ErrorCode.KAFKA_STORAGE_ERROR, A, 2)
+    replica.step(
+        ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=()), 0.0
+    )
+    assert (replica.role, replica.leader_epoch) == ("leader", 2)
+
+
+@pytest.mark.parametrize("end", [0, 3])
+def test_a_follower_that_keeps_up_and_cannot_be_proposed_yet_is_waited_for(end: int) -> None:
+    """It is about to join: what is committed without it would keep it out again (KIP-497)."""
+    lead = Lead()
+    if end:
+        lead.append(end)
+    lead.step(ev.NodesChanged(live={A: 11, B: 12}))
+    lead.fetch(B, end)
+    lead.step(ev.NodesChanged(live={A: 11, B: 12, C: 13}))
+    proposal_of_c = lead.fetch(C, end)
+    assert [e for e in proposal_of_c if isinstance(e, fx.ProposeIsr)]
+    lead.step(ev.IsrRefused(proposal_id=1))
+    before = lead.high_watermark
+    lead.append(2)
+    lead.fetch(B, end + 2)
+    assert lead.high_watermark == before, "C had everything a moment ago"
+    lead.now = 10.1
+    lead.append(1)
+    lead.fetch(B, end + 3)
+    assert lead.high_watermark == end + 3, "C has been away for longer than its lag time"
+
+
+def test_why_a_replica_is_out() -> None:
+    lead = Lead()
+    lead.append(5)
+    lead.fetch(B, 5)
+    leader = lead.replica.leader
+    assert leader is not None
+    assert (leader.why_out(A), leader.why_out(B)) == ("", "")
+    assert leader.why_out(9) == "it is being added"
+    assert "has not fetched in this leader epoch" in leader.why_out(C)
+    lead.fetch(C, 4)
+    assert leader.why_out(C) == "it is at offset 4 and may join from 5 on"
+    lead.step(ev.NodesChanged(live={A: 11, B: 12}))
+    assert "not alive" in leader.why_out(C)
+    lead.step(ev.NodesChanged(live={A: 11, B: 12, C: 12}))
+    assert "not the process that fetches" in leader.why_out(C)
+    lead.step(ev.NodesChanged(live=LIVE))
+    lead.step(ev.DeleteRecords(request_id=1, offset=2, deadline=9.0))
+    lead.step(ev.LogStartAdvanced(log_start_offset=2))
+    lead.fetch(C, 5)
+    assert leader.why_out(C) == "it still holds what was deleted below offset 2"
