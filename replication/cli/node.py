@@ -42,7 +42,9 @@ def node(
     allow_insecure: Flag = False,
     allow: tuple[str, ...] = (),
     set: Annotated[tuple[str, ...], Parameter(name="--set")] = (),
+    metrics_port: int | None = None,
     log_level: Literal["debug", "info", "warning", "error"] = "info",
+    log_format: Literal["text", "json"] | None = None,
     json: Flag = False,
     stop_with_stdin: Flag = False,
 ) -> int:
@@ -94,8 +96,12 @@ def node(
         Any setting, as name=value; give it several times for several.
     allow
         What clients may do, e.g. client=consume or client/etl=produce+admin; repeatable. Without it: everything.
+    metrics_port
+        Serve metrics for Prometheus, /health and /ready by HTTP at this port of 127.0.0.1 (see --set metrics_host).
     log_level
         Least important kind of line on standard error.
+    log_format
+        Lines of text, or one JSON object a line; text if not set elsewhere.
     json
         Say on standard output in JSON when the node is ready.
     stop_with_stdin
@@ -123,9 +129,11 @@ def node(
         "tls_authorities": None if tls_authorities is None else str(tls_authorities),
         "allow_insecure": allow_insecure or None,
         "allow": allow or None,
+        "metrics_port": metrics_port,
+        "log_format": log_format,
     }
     settings = load_settings(file=config, assignments=set, given=given)
-    _log_to_stderr(settings.node_id, log_level)
+    _log_to_stderr(settings, log_level)
     return trio.run(_serve, settings, json)
 
 
@@ -165,6 +173,7 @@ def _announce(node: Node, as_json: bool) -> None:
             "node_id": node.node_id,
             "endpoints": list(node.endpoints),
             "store": node.store_url,
+            "metrics": node.metrics_address,
             "cluster_id": node.cluster_id,
             "pid": os.getpid(),
         }
@@ -175,13 +184,13 @@ def _announce(node: Node, as_json: bool) -> None:
         )
 
 
-def _log_to_stderr(node_id: int, level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=level.upper(),
-        format=f"%(asctime)s.%(msecs)03d %(levelname)s node={node_id} %(name)s: %(message)s",
-        datefmt="%Y-%m-%dT%H:%M:%S",
-    )
+def _log_to_stderr(settings: NodeSettings, level: str) -> None:
+    from ..node.logs import JsonFormatter, TextFormatter
+
+    handler = logging.StreamHandler(sys.stderr)
+    form = JsonFormatter if settings.log_format == "json" else TextFormatter
+    handler.setFormatter(form(settings.node_id))
+    logging.basicConfig(handlers=[handler], level=level.upper())
 
 
 def _stop_when_stdin_ends() -> None:

@@ -70,6 +70,7 @@ __all__ = [
     "FetchedBatches",
     "Admin",
     "ClusterInfo",
+    "NodeHealth",
     "NodeReport",
     "Reassignment",
     "BlockingProducer",

@@ -98,6 +98,8 @@ class Fetcher:
         self._nursery = nursery
         self._event = trio.Event()
         self._polls: dict[int, _Poll] = {}
+        self._muted_until: dict[int, float] = {}
+        """Until when a node serves us nothing, because of our quota (KIP-219)."""
         cluster.listeners.append(self.wake)
 
     def wake(self) -> None:
@@ -171,6 +173,8 @@ class Fetcher:
             self.wake()
 
     def _poll_node(self, node_id: int, readings: list[Reading]) -> float:
+        if self._muted_until.get(node_id, 0.0) > trio.current_time():
+            return self._muted_until[node_id]
         connection = self._cluster.links.nowait(node_id)
         if connection is None:
             at = self._cluster.links.retry_at(node_id)
@@ -204,6 +208,7 @@ class Fetcher:
             min_bytes=self._settings.fetch_min_bytes,
             max_bytes=self._settings.fetch_max_bytes,
             partitions=partitions,
+            client_id=self._settings.client_id,
         )
         self._polls[poll.node_id] = poll
         try:
@@ -260,6 +265,8 @@ class Fetcher:
             _log.error("node %d: %s", poll.node_id, error)
             poll.connection.abort(str(error))
             return
+        if answer.throttle_time_ms > 0:
+            self._muted_until[poll.node_id] = trio.current_time() + answer.throttle_time_ms / 1000
         payload = response.payload.view()
         at = 0
         for result in answer.partitions:

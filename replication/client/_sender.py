@@ -53,6 +53,8 @@ class Sender:
         self._armed = _NEVER
         self._requests: dict[_Request, None] = {}
         self._in_flight: dict[int, int] = {}
+        self._muted_until: dict[int, float] = {}
+        """Until when a node wants nothing of us, because of our quota (KIP-219)."""
         self._identities = Identities(settings, cluster, nursery, self.wake)
         self._linger = settings.linger_ms / 1000
         cluster.listeners.append(self._metadata_changed)
@@ -162,6 +164,8 @@ class Sender:
     # Sending
 
     def _send_to(self, node_id: int, lanes: list[Lane], now: float) -> float:
+        if self._muted_until.get(node_id, 0.0) > now:
+            return self._muted_until[node_id]
         connection = self._cluster.links.nowait(node_id)
         if connection is None:
             return self._unreachable(node_id, lanes)
@@ -200,6 +204,7 @@ class Sender:
         body = wire.encode(
             m.ProduceRequest(
                 acks=self._settings.wire_acks,
+                client_id=self._settings.client_id,
                 timeout_ms=self._settings.request_timeout_ms,
                 partitions=[
                     m.ProducePartition(
@@ -274,6 +279,8 @@ class Sender:
         try:
             answer: m.ProduceResponse = wire.decode_response(m.Kind.PRODUCE, response.body)
             results = {(r.topic, r.partition): r for r in answer.partitions}
+            if answer.throttle_time_ms > 0:
+                self._muted_until[request.node_id] = trio.current_time() + answer.throttle_time_ms / 1000
         except wire.WireError as error:
             _log.error("node %d: %s", request.node_id, error)
             results = {}

@@ -13,10 +13,20 @@ import trio
 from ...transport import TransportError
 from ..core import messages as m
 from ..core.errors import ErrorCode
-from ..core.messages import FollowerInfo, NodeInfo, PartitionInfo, ReplicaInfo, TopicInfo
+from ..core.messages import (
+    FollowerInfo,
+    HealthCheck,
+    LogDirectoryInfo,
+    NodeInfo,
+    PartitionInfo,
+    QuotaInfo,
+    ReplicaInfo,
+    TopicInfo,
+)
 from ..core.types import PartitionId, Value
 from ._deletions import delete_records
-from ._partitions import PartitionAdmin, Reassignment
+from ._operations import NodeHealth, OperationsAdmin
+from ._partitions import Reassignment
 from ._settings import ClientSettings, make_settings
 from .errors import AuthorizationError, ClientError, RequestTimeoutError, ServerError, error_for
 
@@ -24,10 +34,14 @@ __all__ = [
     "Admin",
     "ClusterInfo",
     "NodeReport",
+    "NodeHealth",
     "FollowerInfo",
     "NodeInfo",
     "PartitionInfo",
     "Reassignment",
+    "HealthCheck",
+    "LogDirectoryInfo",
+    "QuotaInfo",
     "ReplicaInfo",
     "TopicInfo",
 ]
@@ -38,6 +52,7 @@ _KINDS: dict[type, m.Kind] = {
     m.ElectLeadersRequest: m.Kind.ELECT_LEADERS,
     m.AlterReassignmentsRequest: m.Kind.ALTER_PARTITION_REASSIGNMENTS,
     m.AlterConfigRequest: m.Kind.ALTER_CONFIG,
+    m.AlterQuotasRequest: m.Kind.ALTER_CLIENT_QUOTAS,
 }
 _RETRIED = (ErrorCode.NOT_CONTROLLER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 _NEXT_NODE = 2.0
@@ -68,7 +83,7 @@ class NodeReport:
         return not self.error
 
 
-class Admin(PartitionAdmin):
+class Admin(OperationsAdmin):
     """Creates and describes; used as `async with Admin("tcp://127.0.0.1:9092") as admin`.
 
     Options are the fields of `ClientSettings`; every call gives up after `request_timeout_ms`.
@@ -277,9 +292,9 @@ class Admin(PartitionAdmin):
             node_id=node.node_id, endpoints=node.endpoints, incarnation=node.incarnation, error=error
         )
 
-    async def _metadata(self, topics: list[str] | None) -> m.MetadataResponse:
+    async def _metadata(self, topics: list[str] | None, *, quotas: bool = False) -> m.MetadataResponse:
         self._check_open()
-        request = m.MetadataRequest(topics=topics)
+        request = m.MetadataRequest(topics=topics, quotas=quotas)
         answer = await self._cluster.ask(m.Kind.METADATA, request, timeout=self._timeout)
         if answer.revision < self._revision:
             answer = await self._ask_who_has_read_enough(request)

@@ -28,8 +28,11 @@ class Kind(enum.IntEnum):
     CREATE_PARTITIONS = 37
     ELECT_LEADERS = 43
     ALTER_PARTITION_REASSIGNMENTS = 45
+    ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_PARTITIONS = 75
     GET_REPLICA_LOG_INFO = 93
+    DESCRIBE_NODE = 1000
+    """Kafka has none of this."""
 
 
 EARLIEST_TIMESTAMP = -2
@@ -48,11 +51,15 @@ class ProducePartition:
 
 @attrs.frozen(kw_only=True)
 class ProduceRequest:
-    """`acks`: 0 (no answer is awaited), 1 (the leader wrote it) or -1 (all in-sync replicas have it)."""
+    """`acks`: 0 (no answer is awaited), 1 (the leader wrote it) or -1 (all in-sync replicas have it).
+
+    `client_id`: what the client calls itself, for its quota.
+    """
 
     acks: int
     timeout_ms: int
     partitions: list[ProducePartition]
+    client_id: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -71,7 +78,12 @@ class ProduceResult:
 
 @attrs.frozen(kw_only=True)
 class ProduceResponse:
+    """`throttle_time_ms` (KIP-219): the client is over its quota; for so long the node serves no more of its
+    produce requests, so it had better send none.
+    """
+
     partitions: list[ProduceResult]
+    throttle_time_ms: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -111,6 +123,7 @@ class FetchRequest:
     session_id: int = 0
     session_epoch: int = -1
     forgotten: list[PartitionName] = attrs.Factory(list)
+    client_id: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -135,11 +148,13 @@ class FetchResponse:
     """Partitions that have nothing to say are left out of an answer to a consumer or a follower.
 
     `session_id`: the session that this belongs to, 0 for none. `error`: the session is over, ask everything anew.
+    `throttle_time_ms`: as in `ProduceResponse`, for fetches.
     """
 
     partitions: list[FetchResult]
     session_id: int = 0
     error: int = 0
+    throttle_time_ms: int = 0
 
 
 @attrs.frozen(kw_only=True)
@@ -176,9 +191,10 @@ class ListOffsetsResponse:
 
 @attrs.frozen(kw_only=True)
 class MetadataRequest:
-    """`topics` None asks for all of them."""
+    """`topics` None asks for all of them. `quotas`: whether the limits of clients and nodes are asked for, too."""
 
     topics: list[str] | None = None
+    quotas: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -217,6 +233,15 @@ class TopicInfo:
 
 
 @attrs.frozen(kw_only=True)
+class QuotaInfo:
+    """The limits of one entity, see `insync.replication.core.quotas`."""
+
+    entity_type: str
+    name: str
+    limits: dict[str, int]
+
+
+@attrs.frozen(kw_only=True)
 class MetadataResponse:
     """The cluster as the answering node sees it at store revision `revision`."""
 
@@ -225,6 +250,7 @@ class MetadataResponse:
     controller_id: int
     nodes: list[NodeInfo]
     topics: list[TopicInfo]
+    quotas: list[QuotaInfo] = attrs.Factory(list)
 
 
 @attrs.frozen(kw_only=True)
@@ -468,3 +494,64 @@ class TopicChanged:
     message: str = ""
     config: dict[str, Value] = attrs.Factory(dict)
     revision: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class AlterQuotasRequest:
+    """Limits of one entity: `limits` are set, those of `remove` are taken away, the others stay.
+
+    `entity_type` and `name`: see `insync.replication.core.quotas`; an empty name is the default of its type.
+    """
+
+    entity_type: str
+    name: str = ""
+    limits: dict[str, int] = attrs.Factory(dict)
+    remove: list[str] = attrs.Factory(list)
+    forwarded: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class AlterQuotasResponse:
+    """`limits`: those of the entity from now on."""
+
+    error: int
+    message: str = ""
+    limits: dict[str, int] = attrs.Factory(dict)
+    revision: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class DescribeNodeRequest:
+    """Asks a node how it is."""
+
+
+@attrs.frozen(kw_only=True)
+class HealthCheck:
+    """`detail` says what is wrong, or (where all is well) what was looked at."""
+
+    name: str
+    ok: bool
+    detail: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class LogDirectoryInfo:
+    """`error` is why it is offline, empty while it works; sizes in bytes."""
+
+    path: str
+    error: str = ""
+    partitions: int = 0
+    size_bytes: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class DescribeNodeResponse:
+    """`counters` only grow while the process (`incarnation`) lives: bytes and requests since its start."""
+
+    node_id: int
+    incarnation: int
+    uptime_ms: int
+    controller_id: int
+    checks: list[HealthCheck]
+    log_directories: list[LogDirectoryInfo]
+    counters: dict[str, int]

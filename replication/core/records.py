@@ -17,6 +17,7 @@ NODES_PREFIX = "/nodes/"
 INCARNATIONS_PREFIX = "/incarnations/"
 TOPICS_PREFIX = "/topics/"
 PARTITIONS_PREFIX = "/partitions/"
+QUOTAS_PREFIX = "/quotas/"
 
 DAY_MS = 86_400_000
 
@@ -35,6 +36,10 @@ def topic_key(topic: str) -> str:
 
 def partition_key(partition: PartitionId) -> str:
     return f"{PARTITIONS_PREFIX}{partition.topic}/{partition.partition}"
+
+
+def quota_key(entity_type: str, name: str) -> str:
+    return f"{QUOTAS_PREFIX}{entity_type}/{name}"
 
 
 @attrs.frozen(kw_only=True)
@@ -106,6 +111,15 @@ class ProducerIdsRecord:
     """The first producer id that nobody has been given."""
 
     next_producer_id: int
+
+
+@attrs.frozen(kw_only=True)
+class QuotaRecord:
+    """The limits of one entity, bytes a second by their names; see `insync.replication.core.quotas`."""
+
+    entity_type: str
+    name: str
+    limits: dict[str, int]
 
 
 @attrs.frozen(kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from .records import ControllerRecord, NodeRecord, TopicRecord, Versioned
+from .records import ControllerRecord, NodeRecord, QuotaRecord, TopicRecord, Versioned
 from .types import PartitionId
 
 
@@ -23,6 +23,8 @@ class ClusterView:
     controller: ControllerRecord | None = None
     controller_epoch: int = 0
     controller_epoch_version: int = 0
+    quotas: Mapping[str, tuple[QuotaRecord, int]] = attrs.Factory(dict)
+    """By key, with the versions of the keys."""
     unreadable: frozenset[str] = frozenset()
     """Keys whose values are no records. What they were before stands in this view, if it is known; nothing is made
     of it, because nobody knows what has been meanwhile."""

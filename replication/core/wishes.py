@@ -11,17 +11,29 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 import attrs
 
 from . import messages as m
-from . import topic_changes, transitions
+from . import quotas, topic_changes, transitions
 from .elections import POLICIES, AskLogs, Elect, Policy, Situation, most_complete
 from .errors import ErrorCode
-from .records import PartitionRecord, TopicConfig, TopicRecord, Versioned, partition_key, topic_key
+from .records import PartitionRecord, TopicConfig, TopicRecord, Versioned, partition_key, quota_key, topic_key
 from .topic_changes import ChangeTopicRequest
 from .topics import TopicError, check_request
 from .types import NO_LEADER, PartitionId
 from .view import ClusterView
 
-Request = m.CreateTopicRequest | ChangeTopicRequest | m.ElectLeadersRequest | m.AlterReassignmentsRequest
-Response = m.CreateTopicResponse | m.TopicChanged | m.ElectLeadersResponse | m.AlterReassignmentsResponse
+Request = (
+    m.CreateTopicRequest
+    | ChangeTopicRequest
+    | m.ElectLeadersRequest
+    | m.AlterReassignmentsRequest
+    | m.AlterQuotasRequest
+)
+Response = (
+    m.CreateTopicResponse
+    | m.TopicChanged
+    | m.ElectLeadersResponse
+    | m.AlterReassignmentsResponse
+    | m.AlterQuotasResponse
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -103,6 +115,8 @@ def _plan(wish: Wish, known: Knowledge) -> Planned:
             return _elect_unclean(wish.request, known)
         case m.AlterReassignmentsRequest():
             return _alter_reassignments(wish.request, known.view)
+        case m.AlterQuotasRequest():
+            return _alter_quotas(wish.request, known.view)
 
 
 def refusal(request: Request, error: ErrorCode, message: str) -> Response:
@@ -116,6 +130,8 @@ def refusal(request: Request, error: ErrorCode, message: str) -> Response:
             return m.ElectLeadersResponse(error=error, message=message)
         case m.AlterReassignmentsRequest():
             return m.AlterReassignmentsResponse(error=error, message=message)
+        case m.AlterQuotasRequest():
+            return m.AlterQuotasResponse(error=error, message=message)
 
 
 # Topics
@@ -321,3 +337,22 @@ def check_target(target: list[int], record: PartitionRecord, live: Collection[in
     elif strangers:
         message = f"node {strangers[0]} is not alive: start it, or choose among {sorted(live)}"
     return (ErrorCode.INVALID_REPLICA_ASSIGNMENT, message) if message else (ErrorCode.NONE, "")
+
+
+# Quotas
+
+
+def _alter_quotas(request: m.AlterQuotasRequest, view: ClusterView) -> Planned:
+    key = quota_key(request.entity_type, request.name)
+    known, version = view.quotas.get(key, (None, 0))
+    try:
+        record = quotas.changed(request, known)
+    except TopicError as error:
+        return m.AlterQuotasResponse(error=error.code, message=error.message)
+    done = m.AlterQuotasResponse(error=ErrorCode.NONE, limits=record.limits)
+    if record == known or (known is None and not record.limits):
+        return done
+    put = Put(key=key, record=record if record.limits else None, version=version)
+    return Plan(
+        puts=(put,), response=done, reason=f"limits of {quotas.Entity(request.entity_type, request.name)}"
+    )

@@ -15,6 +15,7 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core import records as rec
 from ..core.types import PartitionId
+from ..core.view import ClusterView
 from ..core.wishes import Request
 from ..metadata import Entry, MetadataError, MetadataStore, Session, SessionExpiredError
 from ._peers import LogQuestions
@@ -22,6 +23,7 @@ from ._policies import election_policies
 from ._replica_host import ReplicaHost
 from ._replicas import Replicas
 from ._view_reader import ViewReader
+from .operations.changes import Changes
 
 log = logging.getLogger("insync.node")
 
@@ -76,7 +78,8 @@ class ClusterState:
             policies=election_policies(),
             imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
         )
-        self._was_active = False
+        self._reasons: dict[tuple[PartitionId, int], str] = {}
+        """Why we have written what the store will show us, by partition and partition epoch."""
         self._read_again = trio.Event()
         self._next_request = 0
         self._wishes: dict[int, Callable[[ctl.Response], None]] = {}
@@ -138,19 +141,34 @@ class ClusterState:
             return
         if listing.revision < max(self._replicas.view.revision, self.oldest_revision):
             return
-        view = self._reader.read(listing)
+        before, view = self._replicas.view, self._reader.read(listing)
+        self._tell_changes(before, view)
         self._replicas.apply(view)
         self._step(ctl.ViewChanged(view=view))
-        if self._controller.active != self._was_active:
-            self._was_active = self._controller.active
-            word = "is the controller" if self._was_active else "is not the controller any more"
-            log.info("node %d %s (epoch %d)", self._replicas.settings.node_id, word, view.controller_epoch)
         self._applied.set()
         self._applied = trio.Event()
         if self._replicas.settings.node_id in view.nodes:
             self.ready.set()
         else:
             self.unregistered.set()
+
+    def _tell_changes(self, before: ClusterView, after: ClusterView) -> None:
+        """One line for each change that concerns us: of all partitions as the controller, else of ours."""
+        holder, me = after.controller, self._replicas.settings.node_id
+        leads = holder is not None and holder.node_id == me
+
+        def tells(partition: PartitionId) -> bool:
+            versioned = after.partitions.get(partition)
+            replicas = versioned.record.replicas if versioned is not None else ()
+            return leads or partition in self._replicas.hosts or me in replicas
+
+        for each in Changes(before, after, tells, self._reasons).events():
+            log.info(each)
+        self._reasons = {
+            (partition, epoch): why
+            for (partition, epoch), why in self._reasons.items()
+            if (known := after.partitions.get(partition)) is not None and epoch > known.record.partition_epoch
+        }
 
     # Writes
 
@@ -178,12 +196,29 @@ class ClusterState:
         self._nursery.start_soon(self._store_isr, host, proposal)
 
     async def _store_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
+        self._reasons[host.partition, proposal.record.partition_epoch] = proposal.reason
         outcome = await self._try_store_isr(host, proposal)
+        self._count_isr(host, proposal, outcome)
         if isinstance(outcome, ev.IsrRefused):
             # The core may propose it again as soon as it hears, and what stands against it takes a moment to go.
             await trio.sleep(RETRY_PAUSE)
         host.step(outcome)
         self._replicas.settle()
+
+    def _count_isr(
+        self,
+        host: ReplicaHost,
+        proposal: fx.ProposeIsr,
+        outcome: ev.IsrStored | ev.IsrRefused | ev.IsrUnclear,
+    ) -> None:
+        counters, known = self._replicas.counters, self._replicas.view.partitions.get(host.partition)
+        if not isinstance(outcome, ev.IsrStored):
+            counters.failed_isr_updates += 1
+            self._reasons.pop((host.partition, proposal.record.partition_epoch), None)
+        elif proposal.joining:
+            counters.isr_expands += 1
+        elif known is not None and len(proposal.record.isr) < len(known.record.isr):
+            counters.isr_shrinks += 1
 
     async def _try_store_isr(
         self, host: ReplicaHost, proposal: fx.ProposeIsr
@@ -234,7 +269,7 @@ class ClusterState:
         self._step(ctl.LogsTold(logs=logs))
 
     async def _commit(self, effect: ctl.Commit) -> None:
-        log.info("node %d writes: %s", self._replicas.settings.node_id, effect.reason)
+        log.debug("node %d writes: %s", self._replicas.settings.node_id, effect.reason)
         compares: list[store_api.Compare] = [
             store_api.VersionIs(key, version) if version else store_api.Missing(key)
             for key, version in effect.checks.items()
@@ -254,12 +289,25 @@ class ClusterState:
             return
         match outcome:
             case store_api.Committed():
+                self._count_elections(effect)
                 done = ctl.CommitDone(outcome="committed", revision=outcome.revision)
             case store_api.Conflict():
                 done = ctl.CommitDone(outcome="conflict", key=outcome.key)
             case _:
                 done = ctl.CommitDone(outcome="unknown")
         self._step(done)
+
+    def _count_elections(self, effect: ctl.Commit) -> None:
+        counters, partitions = self._replicas.counters, self._replicas.view.partitions
+        for put in effect.puts:
+            record = put.record
+            if not isinstance(record, rec.PartitionRecord):
+                continue
+            versioned = partitions.get(record.id)
+            former = versioned.record if versioned is not None else None
+            if record.leader >= 0 and (former is None or former.leader != record.leader):
+                counters.leader_elections += 1
+                counters.unclean_leader_elections += record.recovering and not (former and former.recovering)
 
     async def rebalance(self) -> None:
         """Have the controller look now and then whether leaders are where they should be."""

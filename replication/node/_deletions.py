@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from ...transport import Request
 from .. import wire
 from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
+from .operations.inbound import Inbound
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class PendingDeletion:
     """A request with the results that have come in; `missing` more will come."""
 
-    request: Request
+    request: Inbound
     missing: int
     results: list[m.DeleteRecordsResult] = attrs.Factory(list)
 
@@ -43,7 +43,7 @@ class RecordDeletions:
         self._ids = count(1)
         self._pending: dict[int, PendingDeletion] = {}
 
-    def serve(self, request: Request) -> None:
+    def serve(self, request: Inbound) -> None:
         """Take a request from the transport."""
         message: m.DeleteRecordsRequest = wire.decode_request(m.Kind.DELETE_RECORDS, request.body)
         pending = PendingDeletion(request, len(message.partitions))
@@ -51,6 +51,11 @@ class RecordDeletions:
             request.reply(wire.encode(m.DeleteRecordsResponse(partitions=[])))
         for wanted in message.partitions:
             self._delete(pending, wanted, message.timeout_ms / 1000)
+
+    @property
+    def parked(self) -> int:
+        """Partitions whose answer is awaited."""
+        return len(self._pending)
 
     def replied(self, partition: PartitionId, effect: fx.ReplyDeleteRecords) -> None:
         """The core's answer for one partition of one request."""

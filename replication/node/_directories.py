@@ -27,6 +27,7 @@ from ._found import Found, is_of_the_device
 from ._log_flusher import LogFlusher
 from ._log_keeper import LogKeeper, Progress
 from ._log_writer import LogWriter
+from .logs import event
 from .settings import NodeSettings
 
 log = logging.getLogger("insync.node")
@@ -127,6 +128,8 @@ class LogDirectories:
 
     def __init__(self, settings: NodeSettings, found: Found, offline: Offline, owner: Owner) -> None:
         self.all = [Home(directory, settings, owner) for directory in found.directories]
+        self.unusable = dict(found.unusable)
+        """Configured directories that could not be used at the start, and why."""
         self.offline = offline
         self._settings = settings
         self._owner = owner
@@ -200,10 +203,14 @@ class LogDirectories:
             return
         home.failure = reason
         log.error(
-            "log directory %s is offline and its %d partitions are led elsewhere, until the node is restarted: %s",
-            home.path,
-            len(home.partitions),
-            reason,
+            event(
+                "log_directory_changed",
+                path=home.path,
+                state="offline",
+                partitions=len(home.partitions),
+                why=reason,
+                remedy="its partitions are led elsewhere until the node is restarted",
+            )
         )
         self.offline.add(home.partitions, () if keeps_all else (home.directory.directory_id,))
         self._owner.went_offline(

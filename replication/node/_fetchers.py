@@ -276,6 +276,7 @@ class LeaderFetcher:
             want = asked.get(partition)
             if want is None:
                 continue
+            self._node.counters.replication_bytes_in += result.size
             host, data = self._node.hosts[partition], payload.slice(start, result.size)
             if self._owner.is_throttled(partition):
                 self._owner.throttle.took(result.size)

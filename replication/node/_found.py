@@ -24,6 +24,7 @@ from ..core.types import PartitionId
 from ..core.view import ClusterView
 from ._log_keeper import log_settings
 from ._registration import Evidence, Holdings, Remains
+from .logs import event
 from .settings import NodeSettings
 
 log = logging.getLogger("insync.node")
@@ -124,7 +125,15 @@ class Found:
 
     def _give_up(self, folder: Path, error: StorageError) -> None:
         self.unusable[folder] = str(error)
-        log.error("log directory %s is offline, the node starts without it: %s", folder, error)
+        log.error(
+            event(
+                "log_directory_changed",
+                path=folder,
+                state="offline",
+                why=error,
+                remedy="the node starts without it; mend it and restart the node",
+            )
+        )
 
     def _check_any_left(self) -> None:
         if not self.directories:

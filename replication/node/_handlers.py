@@ -22,6 +22,8 @@ from ._cluster_state import ClusterState
 from ._peers import ask_node, tell_logs
 from ._replica_host import ReplicaHost
 from ._replicas import Replicas
+from .operations.health import Health
+from .operations.inbound import Inbound
 
 log = logging.getLogger("insync.node")
 
@@ -42,10 +44,11 @@ class Handlers:
         self._replicas = replicas
         self._state = state
         self._identity = identity
+        self.health = Health(replicas, state)
         self._nursery = nursery
         self._producer_ids = range(0)
         self._taking_ids = trio.Lock()
-        self._by_kind: dict[int, Callable[[Request], None]] = {
+        self._by_kind: dict[int, Callable[[Inbound], None]] = {
             m.Kind.PRODUCE: replicas.produces.serve,
             m.Kind.FETCH: replicas.fetches.serve,
             m.Kind.DELETE_RECORDS: replicas.deletions.serve,
@@ -57,9 +60,11 @@ class Handlers:
             m.Kind.ALTER_CONFIG: self._wish,
             m.Kind.ELECT_LEADERS: self._wish,
             m.Kind.ALTER_PARTITION_REASSIGNMENTS: self._wish,
+            m.Kind.ALTER_CLIENT_QUOTAS: self._wish,
             m.Kind.INIT_PRODUCER_ID: self._init_producer_id,
             m.Kind.DESCRIBE_PARTITIONS: self._describe_partitions,
             m.Kind.GET_REPLICA_LOG_INFO: self._get_replica_log_info,
+            m.Kind.DESCRIBE_NODE: self._describe_node,
         }
 
     def serve(self, request: Request) -> None:
@@ -69,10 +74,11 @@ class Handlers:
             request.payload.release()
             request.fail(ErrorCode.INVALID_REQUEST, f"this node knows no request of kind {request.kind}")
             return
+        inbound = Inbound(request, self._replicas.counters)
         try:
-            serve(request)
+            serve(inbound)
         except wire.WireError as error:
-            request.fail(ErrorCode.INVALID_REQUEST, str(error))
+            inbound.fail(ErrorCode.INVALID_REQUEST, str(error))
         if request.kind != m.Kind.PRODUCE:
             request.payload.release()
         self._replicas.settle()
@@ -80,14 +86,14 @@ class Handlers:
     def disconnected(self, connection: Connection) -> None:
         self._replicas.fetches.disconnected(connection)
 
-    def _list_offsets(self, request: Request) -> None:
+    def _list_offsets(self, request: Inbound) -> None:
         message: m.ListOffsetsRequest = wire.decode_request(m.Kind.LIST_OFFSETS, request.body)
         if any(wanted.timestamp >= 0 for wanted in message.partitions):
             self._nursery.start_soon(self._list_offsets_by_time, request, message)
         else:
             self._tell_offsets(request, message)
 
-    async def _list_offsets_by_time(self, request: Request, message: m.ListOffsetsRequest) -> None:
+    async def _list_offsets_by_time(self, request: Inbound, message: m.ListOffsetsRequest) -> None:
         """The device may have to be waited for."""
         for wanted in message.partitions:
             if wanted.timestamp >= 0:
@@ -95,7 +101,7 @@ class Handlers:
                 await self._replicas.cold_reads.look_up(partition, wanted.timestamp)
         self._tell_offsets(request, message)
 
-    def _tell_offsets(self, request: Request, message: m.ListOffsetsRequest) -> None:
+    def _tell_offsets(self, request: Inbound, message: m.ListOffsetsRequest) -> None:
         results = [self._list_offset(wanted) for wanted in message.partitions]
         request.reply(wire.encode(m.ListOffsetsResponse(partitions=results)))
 
@@ -127,11 +133,11 @@ class Handlers:
             leader=hinted,
         )
 
-    def _metadata(self, request: Request) -> None:
+    def _metadata(self, request: Inbound) -> None:
         message: m.MetadataRequest = wire.decode_request(m.Kind.METADATA, request.body)
-        request.reply(wire.encode(describe_view(self._replicas.view, message.topics)))
+        request.reply(wire.encode(describe_view(self._replicas.view, message.topics, quotas=message.quotas)))
 
-    def _describe_partitions(self, request: Request) -> None:
+    def _describe_partitions(self, request: Inbound) -> None:
         message: m.DescribePartitionsRequest = wire.decode_request(m.Kind.DESCRIBE_PARTITIONS, request.body)
         response = m.DescribePartitionsResponse(
             node_id=self._identity.node_id,
@@ -140,11 +146,15 @@ class Handlers:
         )
         request.reply(wire.encode(response))
 
-    def _get_replica_log_info(self, request: Request) -> None:
+    def _describe_node(self, request: Inbound) -> None:
+        wire.decode_request(m.Kind.DESCRIBE_NODE, request.body)
+        request.reply(wire.encode(self.health.describe()))
+
+    def _get_replica_log_info(self, request: Inbound) -> None:
         message: m.GetReplicaLogInfoRequest = wire.decode_request(request.kind, request.body)
         request.reply(wire.encode(tell_logs(self._replicas, message)))
 
-    def _wish(self, request: Request) -> None:
+    def _wish(self, request: Inbound) -> None:
         """What only the controller can grant: ours does, or the request is passed on to it."""
         message: WishRequest = wire.decode_request(request.kind, request.body)
         if self._state.is_controller or message.forwarded:
@@ -152,7 +162,7 @@ class Handlers:
         else:
             self._nursery.start_soon(self._forward, request, message)
 
-    async def _forward(self, request: Request, message: WishRequest) -> None:
+    async def _forward(self, request: Inbound, message: WishRequest) -> None:
         """Pass a wish on to the controller; if there is none, or it is out of reach, the client asks again."""
         view = self._replicas.view
         node = view.nodes.get(view.controller.node_id) if view.controller is not None else None
@@ -168,11 +178,11 @@ class Handlers:
             text = f"the controller, node {node.node_id}, is out of reach: {error}"
             request.reply(wire.encode(refusal(message, ErrorCode.NOT_CONTROLLER, text)))
 
-    def _init_producer_id(self, request: Request) -> None:
+    def _init_producer_id(self, request: Inbound) -> None:
         message: m.InitProducerIdRequest = wire.decode_request(m.Kind.INIT_PRODUCER_ID, request.body)
         self._nursery.start_soon(self._give_producer_id, request, message)
 
-    async def _give_producer_id(self, request: Request, message: m.InitProducerIdRequest) -> None:
+    async def _give_producer_id(self, request: Inbound, message: m.InitProducerIdRequest) -> None:
         """A producer id is used once and never again; a producer that asks anew gets another."""
         try:
             async with self._taking_ids:
@@ -202,7 +212,7 @@ def _offset_at(host: ReplicaHost, timestamp_ms: int) -> tuple[ErrorCode, int]:
     return ErrorCode.NONE, found.offset if found is not None and committed else -1
 
 
-def describe_view(view: ClusterView, topics: list[str] | None) -> m.MetadataResponse:
+def describe_view(view: ClusterView, topics: list[str] | None, *, quotas: bool = False) -> m.MetadataResponse:
     """The answer to a metadata request."""
     names = sorted(view.topics) if topics is None else topics
     return m.MetadataResponse(
@@ -219,6 +229,12 @@ def describe_view(view: ClusterView, topics: list[str] | None) -> m.MetadataResp
             for node in sorted(view.nodes.values(), key=lambda node: node.node_id)
         ],
         topics=[_describe_topic(view, name) for name in names],
+        quotas=[
+            m.QuotaInfo(entity_type=record.entity_type, name=record.name, limits=record.limits)
+            for record, _ in view.quotas.values()
+        ]
+        if quotas
+        else [],
     )
 
 

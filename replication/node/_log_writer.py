@@ -105,6 +105,11 @@ class LogWriter:
         self._token = trio.lowlevel.current_trio_token()
         self._thread.start()
 
+    @property
+    def queued(self) -> int:
+        """Pieces of work that have not begun."""
+        return len(self._queue)
+
     def submit(self, work: Work) -> None:
         """Queue work; from the event loop only."""
         self._queue.append(work)

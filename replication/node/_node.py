@@ -25,6 +25,9 @@ from ._replicas import Replicas
 from ._view_reader import ViewReader
 from .authorisation import Authoriser
 from .errors import LogDirectoryFailedError, NodeError, NodeStartError
+from .logs import event
+from .operations.http import OperationsServer
+from .operations.metrics import Metrics, is_installed
 from .settings import NodeSettings
 
 log = logging.getLogger("insync.node")
@@ -40,7 +43,8 @@ class Node:
         async with Node(NodeSettings(node_id=1, data_dir="data", store="sqlite:///srv/meta.db")) as node:
             ...
 
-    `endpoints` are the URLs at which it is reached, `store_url` what other nodes may be given as their store.
+    `endpoints` are the URLs at which it is reached, `store_url` what other nodes may be given as their store,
+    `metrics_address` (host:port) where it serves metrics and its health, if it was asked to.
 
     The body starts when the node is registered and serves. Leaving the block stops it cleanly. If it fails
     meanwhile the body is cancelled and the error raised.
@@ -57,6 +61,7 @@ class Node:
         self.incarnation = 0
         self.endpoints: list[str] = []
         self.store_url = settings.store
+        self.metrics_address = ""
         self._running: AsyncExitStack | None = None
         self._replicas: Replicas | None = None
         self._failed: NodeError | None = None
@@ -153,6 +158,16 @@ class Node:
         patience = session.timeout_ms / 1000 + 1
         state.oldest_revision = await registration.enter(session, self.endpoints, patience)
         self._registered = True
+        log.info(
+            event(
+                "session_changed",
+                state="registered",
+                cluster=self.cluster_id,
+                incarnation=self.incarnation,
+                session_timeout_ms=session.timeout_ms,
+                why="the node has started",
+            )
+        )
         nursery.start_soon(replicas.timers.run)
         nursery.start_soon(replicas.tick)
         nursery.start_soon(replicas.directories.watch)
@@ -164,6 +179,8 @@ class Node:
         nursery.start_soon(self._keep_registered, store, registration, state)
         nursery.start_soon(self._tell_offline, registration, state, replicas.offline)
         nursery.start_soon(self._watch_failure, replicas, session.timeout_ms / 1000, nursery)
+        if settings.metrics_port is not None:
+            self.metrics_address = await _serve_operations(settings, replicas, state, handlers, nursery)
         stack.push_async_callback(self._depart, registration, state)
         await state.ready.wait()
 
@@ -175,7 +192,9 @@ class Node:
             await _either(state.session.expired, state.unregistered)
             if state.leaving:
                 return
-            log.warning("node %d is not registered any more and registers again", self.node_id)
+            lost = state.session.expired.is_set()
+            why = "its session has expired" if lost else "its registration is gone: others took it for dead"
+            log.warning(event("session_changed", state="lost" if lost else "unregistered", why=why))
             state.session_lost()
             state.unregistered = trio.Event()
             try:
@@ -187,6 +206,7 @@ class Node:
                 state.unregistered.set()
                 await trio.sleep(self._session_timeout_ms(store) / 1000 / RENEWALS_PER_TIMEOUT)
                 continue
+            log.warning(event("session_changed", state="registered", why="the process is the same as before"))
             state.read_again()
 
     async def _tell_offline(self, registration: Registration, state: ClusterState, offline: Offline) -> None:
@@ -300,6 +320,7 @@ async def _end_session(state: ClusterState) -> None:
     with trio.move_on_after(1.0, shield=True):
         try:
             await state.leave()
+            log.info(event("session_changed", state="ended", why="the node stops"))
         except MetadataError as error:
             log.warning("the session could not be ended, so it lasts until its timeout: %s", error)
 
@@ -324,6 +345,29 @@ async def _serve(
         on_disconnect=handlers.disconnected,
         task_status=task_status,
     )
+
+
+async def _serve_operations(
+    settings: NodeSettings,
+    replicas: Replicas,
+    state: ClusterState,
+    handlers: Handlers,
+    nursery: trio.Nursery,
+) -> str:
+    """Serve metrics and health by HTTP; the address."""
+    host, port = settings.metrics_host, settings.metrics_port
+    if not is_installed():
+        raise NodeStartError(
+            f"metrics_port={port} needs the package prometheus-client: pip install 'insync[metrics]'"
+        )
+    server = OperationsServer(Metrics(replicas, state), handlers.health)
+    try:
+        at: str = await nursery.start(server.serve, host, port)
+    except OSError as error:
+        raise NodeStartError(
+            f"metrics cannot be served at {host}:{port}: {error}; give another metrics_port or metrics_host"
+        ) from error
+    return at
 
 
 async def _serve_store(

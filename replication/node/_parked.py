@@ -8,21 +8,25 @@ at partitions whose question is new, or which have had news since they were look
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
 import attrs
 
 from ...storage import FileRange, OffsetOutOfRangeError, StorageError
-from ...transport import Connection, Request
+from ...transport import Connection
 from .. import wire
 from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.fetch_session import NEW_SESSION, NO_SESSION, LeaderSession, SessionCache, SessionRequest
+from ..core.quotas import CONSUMER
 from ..core.types import PartitionId
+from ._throttle import Throttle
 from ._timers import Timer
+from .operations.inbound import Inbound
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
@@ -44,7 +48,7 @@ class Inquiry:
     connection: Connection
     news: dict[PartitionId, None] = attrs.Factory(dict)
     """Partitions that have to be looked at, in order."""
-    request: Request | None = None
+    request: Inbound | None = None
     message: m.FetchRequest | None = None
     request_id: int = 0
     timer: Timer | None = None
@@ -66,10 +70,24 @@ class Fetches:
             settings.max_incremental_fetch_session_cache_slots, first_id=(node.incarnation << 31) + 1
         )
         self._sessions: dict[int, Inquiry] = {}
+        self.throttle = Throttle(settings.leader_replication_throttled_rate)
+        """Of what is sent to replicas that a reassignment adds."""
+        self._throttled: set[PartitionId] = set()
 
-    def serve(self, request: Request) -> None:
-        """Take a request from the transport."""
+    @property
+    def parked(self) -> int:
+        """Requests that wait for news."""
+        inquiries = {inquiry for waiting in self._waiting.values() for inquiry in waiting}
+        return sum(inquiry.request is not None for inquiry in inquiries)
+
+    def serve(self, request: Inbound) -> None:
+        """Take a request from the transport; its client's quota may have it wait."""
         message: m.FetchRequest = wire.decode_request(m.Kind.FETCH, request.body)
+        serve = partial(self._serve, request, message)
+        if message.replica_id >= 0 or not self._node.quotas.hold(CONSUMER, request, message.client_id, serve):
+            serve()
+
+    def _serve(self, request: Inbound, message: m.FetchRequest) -> None:
         if message.replica_id >= 0 and message.replica_id != request.peer.node_id:
             request.refuse(
                 f"{request.peer.principal} is not node {message.replica_id} and may not replicate as it"
@@ -90,7 +108,7 @@ class Fetches:
     def _expire(self, inquiry: Inquiry) -> None:
         self._try_answer(inquiry, final=True)
 
-    def _inquiry(self, request: Request, message: m.FetchRequest) -> Inquiry | ErrorCode:
+    def _inquiry(self, request: Inbound, message: m.FetchRequest) -> Inquiry | ErrorCode:
         """What a request asks, with what its session has asked before."""
         questions = {PartitionId(each.topic, each.partition): each for each in message.partitions}
         if message.session_epoch < NEW_SESSION:
@@ -117,7 +135,7 @@ class Fetches:
         self._look_at(inquiry, changed)
         return inquiry
 
-    def _begin(self, request: Request, questions: dict[PartitionId, m.FetchPartition]) -> Inquiry:
+    def _begin(self, request: Inbound, questions: dict[PartitionId, m.FetchPartition]) -> Inquiry:
         """A new session; it replaces that of the same connection."""
         self._end_sessions(request.connection)
         session, evicted = self._cache.begin(questions)
@@ -166,7 +184,7 @@ class Fetches:
         for inquiry in [each for each in self._sessions.values() if each.connection is connection]:
             self._end(inquiry)
 
-    def _given_up(self, inquiry: Inquiry, request: Request) -> None:
+    def _given_up(self, inquiry: Inquiry, request: Inbound) -> None:
         """A session goes on with the next request; what was asked without one is over."""
         if inquiry.request is request:
             if inquiry.session is None:
@@ -238,7 +256,7 @@ class Fetches:
             if not answer.news:
                 del inquiry.news[partition]
                 continue
-            if not self._is_at_hand(wanted, answer):
+            if not self._is_at_hand(wanted, answer) or self._must_wait(partition, message, answer):
                 continue
             result, ranges = self._read(request, wanted, answer, budget - size, must_read=size == 0)
             results[partition] = result
@@ -257,11 +275,58 @@ class Fetches:
             for partition in results:
                 self._overlook(inquiry, partition)
             session.answer(results)
+        self._account(request, message, results)
         response = m.FetchResponse(
-            partitions=list(results.values()), session_id=session.id if session is not None else NO_SESSION
+            partitions=list(results.values()),
+            session_id=session.id if session is not None else NO_SESSION,
+            throttle_time_ms=request.throttle_ms,
         )
         request.reply(wire.encode(response), parts)
         return True
+
+    def _account(
+        self, request: Inbound, message: m.FetchRequest, results: dict[PartitionId, m.FetchResult]
+    ) -> None:
+        """Count what is sent, and have throttles and quotas know of it."""
+        counters = self._node.counters
+        total = 0
+        for partition, result in results.items():
+            total += result.size
+            if result.error != ErrorCode.NONE:
+                counters.failed_fetches[partition.topic] += 1
+            if message.replica_id < 0:
+                counters.bytes_out[partition.topic] += result.size
+            elif result.size and self._is_throttled(partition, message.replica_id):
+                self.throttle.took(result.size)
+        if message.replica_id < 0:
+            self._node.quotas.take(CONSUMER, request, message.client_id, total)
+        else:
+            counters.replication_bytes_out += total
+
+    def _is_throttled(self, partition: PartitionId, replica: int) -> bool:
+        """Whether a reassignment adds this replica, which has not caught up yet (KIP-73)."""
+        versioned = self._node.view.partitions.get(partition)
+        return (
+            versioned is not None
+            and replica in versioned.record.adding
+            and replica not in versioned.record.isr
+        )
+
+    def _must_wait(self, partition: PartitionId, message: m.FetchRequest, answer: fx.ReplyFetch) -> bool:
+        """Whether a throttled replica gets nothing of a partition now; it is news again when the time is over."""
+        pause = self.throttle.pause
+        if not pause or message.replica_id < 0 or answer.error != ErrorCode.NONE:
+            return False
+        if not self._is_throttled(partition, message.replica_id):
+            return False
+        if partition not in self._throttled:
+            self._throttled.add(partition)
+            self._node.timers.call_after(pause, partial(self._go_on, partition))
+        return True
+
+    def _go_on(self, partition: PartitionId) -> None:
+        self._throttled.discard(partition)
+        self.look_again(partition)
 
     def _is_at_hand(self, wanted: m.FetchPartition, answer: fx.ReplyFetch) -> bool:
         """Whether it can be read now; else it will be news when it can."""
@@ -276,7 +341,7 @@ class Fetches:
 
     def _read(
         self,
-        request: Request,
+        request: Inbound,
         wanted: m.FetchPartition,
         answer: fx.ReplyFetch,
         budget: int,

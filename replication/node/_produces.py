@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -10,15 +11,17 @@ import trio
 
 from ...storage import CorruptBatchError
 from ...storage.batch import BatchInfo, scan
-from ...transport import Request
 from .. import wire
 from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
 from ..core.errors import ErrorCode
+from ..core.quotas import PRODUCER
 from ..core.types import PartitionId
 from ._payloads import SharedPayload
 from ._replica_host import Batches, ReplicaHost, to_meta
+from .operations.counters import Counters
+from .operations.inbound import Inbound
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
@@ -37,15 +40,19 @@ class RejectedBatchError(Exception):
 class PendingProduce:
     """A request with the results that have come in; `missing` more will come."""
 
-    request: Request
+    request: Inbound
     missing: int
+    counters: Counters
     results: list[m.ProduceResult] = attrs.Factory(list)
 
     def add(self, result: m.ProduceResult) -> None:
+        if result.error != ErrorCode.NONE:
+            self.counters.failed_produces[result.topic] += 1
         self.results.append(result)
         self.missing -= 1
         if self.missing == 0:
-            self.request.reply(wire.encode(m.ProduceResponse(partitions=self.results)))
+            answer = m.ProduceResponse(partitions=self.results, throttle_time_ms=self.request.throttle_ms)
+            self.request.reply(wire.encode(answer))
 
 
 class Produces:
@@ -56,16 +63,32 @@ class Produces:
         self._ids = count(1)
         self._pending: dict[int, PendingProduce] = {}
 
-    def serve(self, request: Request) -> None:
-        """Take a request from the transport."""
+    @property
+    def parked(self) -> int:
+        """Batches whose answer is awaited."""
+        return len(self._pending)
+
+    def serve(self, request: Inbound) -> None:
+        """Take a request from the transport; its client's quota may have it wait."""
+        try:
+            message: m.ProduceRequest = wire.decode_request(m.Kind.PRODUCE, request.body)
+        except wire.WireError:
+            request.payload.release()
+            raise
+        serve = partial(self._serve, request, message)
+        if not self._node.quotas.hold(PRODUCER, request, message.client_id, serve):
+            serve()
+
+    def _serve(self, request: Inbound, message: m.ProduceRequest) -> None:
         payload = SharedPayload(request.payload)
         try:
-            self._serve(request, wire.decode_request(m.Kind.PRODUCE, request.body), payload)
+            self._node.quotas.take(PRODUCER, request, message.client_id, len(payload.view))
+            self._take(request, message, payload)
         finally:
             payload.release()
 
-    def _serve(self, request: Request, message: m.ProduceRequest, payload: SharedPayload) -> None:
-        pending = PendingProduce(request, len(message.partitions))
+    def _take(self, request: Inbound, message: m.ProduceRequest, payload: SharedPayload) -> None:
+        pending = PendingProduce(request, len(message.partitions), self._node.counters)
         if not message.partitions:
             request.reply(wire.encode(m.ProduceResponse(partitions=[])))
         position = 0
@@ -122,6 +145,9 @@ class Produces:
         )
         if not batches.taken:
             batches.release()
+            return
+        self._node.counters.bytes_in[wanted.topic] += wanted.size
+        self._node.counters.messages_in[wanted.topic] += info.record_count
 
     def _host(self, wanted: m.ProducePartition) -> ReplicaHost:
         host = self._node.hosts.get(PartitionId(wanted.topic, wanted.partition))

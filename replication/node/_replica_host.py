@@ -19,6 +19,7 @@ from ..core.replica import Replica, ReplicaSettings
 from ..core.types import BatchMeta, EpochEntry, PartitionId, ProducerEntry, SequencedBatch
 from ._log_keeper import log_settings
 from ._log_writer import AppendWork, CallWork, Lane, Work
+from .logs import event
 
 if TYPE_CHECKING:
     from ._directories import Home
@@ -161,7 +162,17 @@ class ReplicaHost:
     def _truncate(self, effect: fx.Truncate) -> None:
         opened = self._opened()
         self._node.abort_ranges(self.partition, 0 if effect.restart else effect.offset)
-        log.warning("%s: truncate from %d to %d", self.partition, opened.log_end_offset, effect.offset)
+        log.warning(
+            event(
+                "log_truncated",
+                partition=str(self.partition),
+                end_offset=opened.log_end_offset,
+                to_offset=effect.offset,
+                why="nothing in it is in the leader's log"
+                if effect.restart
+                else "its end is not in the leader's log",
+            )
+        )
         cut = partial(opened.truncate_fully if effect.restart else opened.truncate, effect.offset)
         self.submit(CallWork(self.lane, partial(_cut, opened, cut), self._truncated))
 
@@ -206,7 +217,7 @@ class ReplicaHost:
             self.step(ev.LogFailed(reason=reason))
 
     def _role_changed(self, effect: fx.RoleChanged) -> None:
-        log.info(
+        log.debug(
             "%s: %s at leader epoch %d (leader %d): %s",
             self.partition,
             effect.role,

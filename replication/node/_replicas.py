@@ -14,6 +14,7 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
 from ..core.errors import ErrorCode
+from ..core.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
 from ..core.records import NodeRecord, TopicConfig, topic_key
 from ..core.replica import ReplicaSettings
 from ..core.types import PartitionId
@@ -29,6 +30,8 @@ from ._produces import Produces
 from ._replica_host import ReplicaHost
 from ._timers import Timers
 from .errors import LogDirectoryFailedError, NodeError
+from .operations.counters import Counters
+from .operations.quotas import ClientQuotas
 
 if TYPE_CHECKING:
     from .settings import NodeSettings
@@ -70,6 +73,14 @@ class Replicas:
         self.hosts: dict[PartitionId, ReplicaHost] = {}
         self.timers = Timers()
         self.offline = Offline(found.offline)
+        self.counters = Counters()
+        self.quotas = ClientQuotas(
+            self.timers,
+            self.counters,
+            self.settle,
+            producer_default=settings.quota_producer_default,
+            consumer_default=settings.quota_consumer_default,
+        )
         self.directories = LogDirectories(settings, found, self.offline, self)
         self.produces = Produces(self)
         self.fetches = Fetches(self, settings)
@@ -119,7 +130,20 @@ class Replicas:
             for partition, host in list(self.hosts.items()):
                 host.step(ev.NodesChanged(live=view.live_for(partition)))
         self._configure_logs(view)
+        self._limit(view)
         self.settle()
+
+    def _limit(self, view: ClusterView) -> None:
+        """Go by the limits that the store has now."""
+        limits = {Entity(each.entity_type, each.name): each for each, _ in view.quotas.values()}
+        self.quotas.change(limits)
+        settings, node_id = self.settings, self.settings.node_id
+        self.fetches.throttle.rate = (
+            throttle_of(limits, node_id, LEADER_THROTTLE) or settings.leader_replication_throttled_rate
+        )
+        self.fetchers.throttle.rate = (
+            throttle_of(limits, node_id, FOLLOWER_THROTTLE) or settings.follower_replication_throttled_rate
+        )
 
     def _configure_logs(self, view: ClusterView) -> None:
         """Have the logs go by what their topics' settings have become."""
@@ -177,13 +201,7 @@ class Replicas:
         self.fetches.abort_ranges(partition, offset)
 
     def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
-        log.info(
-            "%s: propose ISR %s (leader epoch %d): %s",
-            host.partition,
-            list(proposal.record.isr),
-            proposal.record.leader_epoch,
-            proposal.reason,
-        )
+        log.debug("%s: propose ISR %s: %s", host.partition, list(proposal.record.isr), proposal.reason)
         self.store.propose_isr(host, proposal)
 
     def read_again(self) -> None:

@@ -42,6 +42,7 @@ class ViewReader:
         topics: dict[str, rec.TopicRecord] = {}
         topic_versions: dict[str, int] = {}
         partitions: dict[PartitionId, rec.Versioned] = {}
+        quotas: dict[str, tuple[rec.QuotaRecord, int]] = {}
         single: dict[str, object] = {}
         unreadable = set()
         for key, entry in listing.entries.items():
@@ -59,6 +60,8 @@ class ViewReader:
                     topic_versions[record.name] = known.version
                 case rec.PartitionRecord():
                     partitions[record.id] = rec.Versioned(record, known.version)
+                case rec.QuotaRecord():
+                    quotas[key] = record, known.version
                 case None:
                     continue
                 case _:
@@ -77,6 +80,7 @@ class ViewReader:
             controller=controller if isinstance(controller, rec.ControllerRecord) else None,
             controller_epoch=epoch.controller_epoch if isinstance(epoch, rec.EpochRecord) else 0,
             controller_epoch_version=fresh[rec.CONTROLLER_EPOCH_KEY].version if epoch is not None else 0,
+            quotas=quotas,
             unreadable=frozenset(unreadable),
         )
 
@@ -112,6 +116,8 @@ def _problem(key: str, record: object) -> str:
             right = rec.partition_key(record.id)
             if not record.target or len(set(record.replicas)) < len(record.replicas):
                 return f"its replicas {list(record.replicas)} are none, or not each named once"
+        case rec.QuotaRecord():
+            right = rec.quota_key(record.entity_type, record.name)
         case _:
             return ""
     return "" if key == right else f"it is the record of {right}"
@@ -124,6 +130,8 @@ def _record_class(key: str) -> type | None:
         return rec.TopicRecord
     if key.startswith(rec.PARTITIONS_PREFIX):
         return rec.PartitionRecord
+    if key.startswith(rec.QUOTAS_PREFIX):
+        return rec.QuotaRecord
     return {
         rec.CLUSTER_KEY: rec.ClusterRecord,
         rec.CONTROLLER_KEY: rec.ControllerRecord,

@@ -40,6 +40,7 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.METADATA: CLIENTS,
     Kind.INIT_PRODUCER_ID: CLIENTS,
     Kind.DESCRIBE_PARTITIONS: CLIENTS,
+    Kind.DESCRIBE_NODE: CLIENTS,
     Kind.GET_REPLICA_LOG_INFO: frozenset({Operation.REPLICATE}),
 }
 """Which operations a kind of request is part of: any of them suffices. Kinds that are not here are for admins."""

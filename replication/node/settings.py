@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import attrs
 
@@ -22,6 +23,13 @@ def _positive(instance: NodeSettings, attribute: attrs.Attribute[int], value: in
 def _not_negative(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
     if value < 0:
         raise InvalidSettingError(f"{attribute.name}={value}: use 0 or more")
+
+
+def _port(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
+    if not 0 <= value <= 65535:
+        raise InvalidSettingError(
+            f"{attribute.name}={value}: use a port from 1 to 65535, or 0 for a free one"
+        )
 
 
 def _folders(given: str | Path | Iterable[str | Path]) -> tuple[str | Path, ...]:
@@ -62,6 +70,13 @@ class NodeSettings:
       the last time. By default only closed segments are: replication makes acknowledged records safe.
     follower_replication_throttled_rate: how many bytes a second the node fetches, at most, for replicas that a
       reassignment adds to it; those that are in sync, or fell behind, are not held up.
+    leader_replication_throttled_rate: how many bytes a second it sends, at most, to replicas that a reassignment
+      adds elsewhere. Both may be set at run time for one node or for all, which wins (`insync config`).
+    quota_producer_default, quota_consumer_default: how many bytes a second each client may produce to, or consume
+      from, this node, if nothing else is set for it at run time; None: as many as it can.
+    metrics_port: serve metrics for Prometheus, and the node's health, by HTTP at this port of `metrics_host`; 0
+      takes a free one (`Node.metrics_address`), None serves nothing. Anybody who reaches it may ask.
+    log_format: `text` or `json`, how `insync node` writes its log. A program that runs a node says so itself.
     unclean_recovery_timeout_ms: how long replicas may take to tell what they have before one of those that have
       told is elected uncleanly.
     auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage:
@@ -102,6 +117,16 @@ class NodeSettings:
     replica_socket_timeout_ms: int = attrs.field(default=30000, validator=_positive)
     replica_high_watermark_checkpoint_interval_ms: int = attrs.field(default=5000, validator=_positive)
     follower_replication_throttled_rate: int = attrs.field(default=NEVER, validator=_positive)
+    leader_replication_throttled_rate: int = attrs.field(default=NEVER, validator=_positive)
+    quota_producer_default: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_positive)
+    )
+    quota_consumer_default: int | None = attrs.field(
+        default=None, validator=attrs.validators.optional(_positive)
+    )
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = attrs.field(default=None, validator=attrs.validators.optional(_port))
+    log_format: Literal["text", "json"] = "text"
     unclean_recovery_timeout_ms: int = attrs.field(default=2000, validator=_positive)
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: int = attrs.field(default=300_000, validator=_positive)
@@ -129,6 +154,8 @@ class NodeSettings:
         places = [folder.absolute() for folder in self.folders]
         if len({*places}) < len(places):
             raise InvalidSettingError(f"log_dirs names a folder twice: {', '.join(map(str, places))}")
+        if self.log_format not in ("text", "json"):
+            raise InvalidSettingError(f"log_format={self.log_format!r}: use text or json")
         if self.replica_fetch_wait_max_ms >= self.replica_lag_time_max_ms:
             raise InvalidSettingError(
                 f"replica_fetch_wait_max_ms={self.replica_fetch_wait_max_ms} must be below "

@@ -28,6 +28,8 @@ REQUEST_TYPES: dict[int, type] = {
     m.Kind.INIT_PRODUCER_ID: m.InitProducerIdRequest,
     m.Kind.ELECT_LEADERS: m.ElectLeadersRequest,
     m.Kind.ALTER_PARTITION_REASSIGNMENTS: m.AlterReassignmentsRequest,
+    m.Kind.ALTER_CLIENT_QUOTAS: m.AlterQuotasRequest,
+    m.Kind.DESCRIBE_NODE: m.DescribeNodeRequest,
     m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsRequest,
     m.Kind.GET_REPLICA_LOG_INFO: m.GetReplicaLogInfoRequest,
 }
@@ -44,6 +46,8 @@ RESPONSE_TYPES: dict[int, type] = {
     m.Kind.INIT_PRODUCER_ID: m.InitProducerIdResponse,
     m.Kind.ELECT_LEADERS: m.ElectLeadersResponse,
     m.Kind.ALTER_PARTITION_REASSIGNMENTS: m.AlterReassignmentsResponse,
+    m.Kind.ALTER_CLIENT_QUOTAS: m.AlterQuotasResponse,
+    m.Kind.DESCRIBE_NODE: m.DescribeNodeResponse,
     m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsResponse,
     m.Kind.GET_REPLICA_LOG_INFO: m.GetReplicaLogInfoResponse,
 }

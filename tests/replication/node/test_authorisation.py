@@ -16,6 +16,7 @@ from insync.replication.node.errors import InvalidSettingError
 from insync.transport import Identity, NotAuthorisedError, PeerIdentity, connect
 
 ADMINS = {
+    m.Kind.ALTER_CLIENT_QUOTAS,
     m.Kind.CREATE_TOPIC,
     m.Kind.DELETE_TOPIC,
     m.Kind.DELETE_RECORDS,

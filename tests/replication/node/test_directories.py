@@ -185,9 +185,9 @@ async def test_a_directory_that_cannot_be_written_takes_only_its_own_partitions_
     tmp_path: Path, device: Device, error: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     await lose_a_directory(tmp_path, device, lambda device, folder: device.refuse(folder, error))
-    (line,) = [each for each in caplog.messages if "is offline and its" in each]
+    (line,) = [each for each in caplog.messages if "event=log_directory_changed" in each]
     assert os.strerror(error) in line
-    assert "2 partitions are led elsewhere" in line
+    assert "state=offline" in line and "partitions=2 " in line and "led elsewhere" in line
 
 
 async def test_a_directory_that_hangs_takes_only_its_own_partitions_with_it(
@@ -196,7 +196,7 @@ async def test_a_directory_that_hangs_takes_only_its_own_partitions_with_it(
     await lose_a_directory(
         tmp_path, device, lambda device, folder: device.hang(folder), storage_stall_timeout_ms=400
     )
-    (line,) = [each for each in caplog.messages if "is offline and its" in each]
+    (line,) = [each for each in caplog.messages if "event=log_directory_changed" in each]
     assert "has not come to an end for 0.4 s" in line
 
 

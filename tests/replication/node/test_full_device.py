@@ -108,7 +108,7 @@ async def test_a_full_device_moves_leaderships_and_the_rest_goes_on(tmp_path: Pa
             assert {part.partition for part in info.partitions if 1 not in part.isr} == lost
             stop.set()
         words = (tmp_path / "node-1.err").read_text()
-        assert f"log directory {small / 'logs'} is offline and its 2 partitions" in words
+        assert f"event=log_directory_changed path={small / 'logs'} state=offline partitions=2 " in words
         assert "No space left on device; free some space" in words
         assert nodes[0].process.poll() is None, "the node itself goes on"
         found = await read_all(servers)
@@ -160,8 +160,7 @@ async def test_a_directory_that_cannot_be_used_at_the_start_is_left_out_and_come
             (broken,) = [replica for replica in report.replicas if replica.partition == 1]
             assert str(bad) in broken.error
         assert (
-            f"log directory {bad} is offline, the node starts without it"
-            in (tmp_path / "node-1.err").read_text()
+            f"event=log_directory_changed path={bad} state=offline" in (tmp_path / "node-1.err").read_text()
         )
         assert node.stop() == 0
         os.unlink(bad)

@@ -23,6 +23,7 @@ RECORDS = [
     rec.ProducerIdsRecord,
     rec.TopicRecord,
     rec.PartitionRecord,
+    rec.QuotaRecord,
 ]
 
 

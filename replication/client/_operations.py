@@ -1,0 +1,114 @@
+"""The admin client's part about running a cluster: how nodes are, and what clients and moves may take of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+import attrs
+import trio
+
+from ...transport import TransportError
+from ..core import messages as m
+from ..core.messages import HealthCheck, LogDirectoryInfo, QuotaInfo
+from ._partitions import PartitionAdmin
+
+EntityType = Literal["user", "client_id", "node"]
+"""Whose limits: clients by their certificate, clients by what they call themselves, or nodes."""
+
+
+@attrs.frozen(kw_only=True)
+class NodeHealth:
+    """What a node says of itself, or why it says nothing (`error`, else empty).
+
+    checks: what has to hold for it to be ready, with what is wrong where it does not.
+    log_directories: each with its partitions, its size in bytes and why it is offline, if it is.
+    counters: bytes and requests since the start of its process; they only grow while `incarnation` is the same.
+    """
+
+    node_id: int
+    incarnation: int = -1
+    uptime_ms: int = 0
+    controller_id: int = -1
+    checks: list[HealthCheck] = attrs.Factory(list)
+    log_directories: list[LogDirectoryInfo] = attrs.Factory(list)
+    counters: dict[str, int] = attrs.Factory(dict)
+    error: str = ""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it answered and everything holds."""
+        return not self.error and all(check.ok for check in self.checks)
+
+
+class OperationsAdmin(PartitionAdmin):
+    """Health and quotas; a part of `Admin`."""
+
+    async def describe_nodes(self, *, timeout_ms: int = 5000) -> list[NodeHealth]:
+        """How every registered node is, by node id; those that do not answer are reported as such."""
+        answer = await self._metadata([])
+        self._cluster.nodes = {node.node_id: node for node in answer.nodes}
+        found: list[NodeHealth] = []
+
+        async def ask(node_id: int) -> None:
+            found.append(await self._ask_health(node_id, timeout_ms / 1000))
+
+        async with trio.open_nursery() as nursery:
+            for node in answer.nodes:
+                nursery.start_soon(ask, node.node_id)
+        return sorted(found, key=lambda health: health.node_id)
+
+    async def _ask_health(self, node_id: int, timeout: float) -> NodeHealth:
+        error = f"no answer within {timeout:g} s"
+        with trio.move_on_after(timeout):
+            try:
+                told: m.DescribeNodeResponse = await self._cluster.ask(
+                    m.Kind.DESCRIBE_NODE, m.DescribeNodeRequest(), timeout=timeout, node_id=node_id
+                )
+            except TransportError as failure:
+                error = str(failure)
+            else:
+                return NodeHealth(
+                    node_id=told.node_id,
+                    incarnation=told.incarnation,
+                    uptime_ms=told.uptime_ms,
+                    controller_id=told.controller_id,
+                    checks=told.checks,
+                    log_directories=told.log_directories,
+                    counters=told.counters,
+                )
+        return NodeHealth(node_id=node_id, error=error)
+
+    async def alter_quotas(
+        self,
+        entity_type: EntityType,
+        name: str = "",
+        limits: Mapping[str, int] | None = None,
+        *,
+        remove: Iterable[str] = (),
+    ) -> dict[str, int]:
+        """Set limits of a client or a node, or take them away; gives those that it has from now on.
+
+        Args:
+          entity_type: `user`, `client_id` or `node`.
+          name: Which one; empty for the default of all that have none of their own.
+          limits: Bytes a second on each node: `producer_byte_rate` and `consumer_byte_rate` of clients,
+            `leader_replication_throttled_rate` and `follower_replication_throttled_rate` of nodes.
+          remove: Names of limits to take away.
+
+        Raises:
+          InvalidConfigError: There is no such type or limit, or a value cannot work.
+          RequestTimeoutError: No controller answered in time.
+        """
+        request = m.AlterQuotasRequest(
+            entity_type=entity_type, name=name, limits=dict(limits or {}), remove=list(remove)
+        )
+        answer: m.AlterQuotasResponse = await self._change(
+            request, f"limits of {entity_type} {name or '(default)'}"
+        )
+        return answer.limits
+
+    async def describe_quotas(self) -> list[QuotaInfo]:
+        """Every entity that has limits of its own."""
+        answer = await self._metadata([], quotas=True)
+        return sorted(answer.quotas, key=lambda info: (info.entity_type, info.name))

@@ -1,0 +1,140 @@
+"""Whether a node is well: what has to hold, and what is wrong where it does not.
+
+Alive is a process whose event loop answers. Ready is one for which every check below holds: then another node may
+be restarted without any partition losing more than it can bear.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import trio
+
+from ...core.messages import DescribeNodeResponse, HealthCheck, LogDirectoryInfo
+from ...core.types import PartitionId
+
+if TYPE_CHECKING:
+    from .._cluster_state import ClusterState
+    from .._replicas import Replicas
+
+NAMED = 5
+"""How many partitions a check names; of the others it tells the number."""
+
+
+class Health:
+    """Reads the state of one node; nothing is kept."""
+
+    def __init__(self, replicas: Replicas, state: ClusterState) -> None:
+        self._replicas = replicas
+        self._state = state
+        self._started = trio.current_time()
+
+    @property
+    def ready(self) -> bool:
+        return all(check.ok for check in self.checks())
+
+    def checks(self) -> list[HealthCheck]:
+        """Every check, in the order in which one should look at them."""
+        return [
+            self._session(),
+            self._controller(),
+            self._log_directories(),
+            self._logs(),
+            self._min_isr(),
+            self._in_sync(),
+        ]
+
+    def describe(self) -> DescribeNodeResponse:
+        controller = self._replicas.view.controller
+        return DescribeNodeResponse(
+            node_id=self._replicas.settings.node_id,
+            incarnation=self._replicas.incarnation,
+            uptime_ms=int(1000 * (trio.current_time() - self._started)),
+            controller_id=controller.node_id if controller is not None else -1,
+            checks=self.checks(),
+            log_directories=self.log_directories(),
+            counters=self._replicas.counters.as_dict(),
+        )
+
+    def log_directories(self) -> list[LogDirectoryInfo]:
+        """All that are configured, those that could not be used at the start among them."""
+        directories = self._replicas.directories
+        infos = [
+            LogDirectoryInfo(
+                path=str(home.path),
+                error=home.failure,
+                partitions=len(home.partitions),
+                size_bytes=sum(map(self._size, list(home.partitions))) if not home.failure else 0,
+            )
+            for home in directories
+        ]
+        return infos + [
+            LogDirectoryInfo(path=str(path), error=why) for path, why in directories.unusable.items()
+        ]
+
+    def _size(self, partition: PartitionId) -> int:
+        host = self._replicas.hosts.get(partition)
+        return host.log.size_bytes if host is not None and host.log is not None else 0
+
+    def _session(self) -> HealthCheck:
+        me = self._replicas.view.nodes.get(self._replicas.settings.node_id)
+        problem = ""
+        if self._state.session.expired.is_set():
+            problem = (
+                "the session in the metadata store has expired; the node registers again as soon as it can"
+            )
+        elif me is None or me.incarnation != self._replicas.incarnation:
+            problem = "the node is not registered in the metadata store"
+        elif me.leaving or self._state.leaving:
+            problem = "the node is about to stop"
+        return _check("session", problem, "registered in the metadata store")
+
+    def _controller(self) -> HealthCheck:
+        view = self._replicas.view
+        if view.controller is None or view.controller.node_id not in view.nodes:
+            return _check("controller", "there is no controller: nobody elects leaders or changes topics", "")
+        return _check("controller", "", f"node {view.controller.node_id}")
+
+    def _log_directories(self) -> HealthCheck:
+        infos = self.log_directories()
+        offline = [f"{info.path} is offline: {info.error}" for info in infos if info.error]
+        return _check("log_directories", "; ".join(offline), f"{len(infos)} in use")
+
+    def _logs(self) -> HealthCheck:
+        """Replicas that can neither lead nor follow."""
+        hosts = self._replicas.hosts
+        shut = [partition for partition, host in hosts.items() if host.replica.failure]
+        return _check("logs", _named(shut, "cannot be used here"), f"{len(hosts)} open")
+
+    def _min_isr(self) -> HealthCheck:
+        """Partitions that are led here and take no acks=all write."""
+        led, under = 0, []
+        for partition, host in self._replicas.hosts.items():
+            leader = host.replica.leader
+            if leader is not None:
+                led += 1
+                if len(leader.record.isr) < leader.record.min_isr:
+                    under.append(partition)
+        return _check(
+            "min_isr", _named(under, "led here under min_insync_replicas"), f"{led} partitions led here"
+        )
+
+    def _in_sync(self) -> HealthCheck:
+        """Partitions that do not count on this node, so that it is no help should another one fail."""
+        me = self._replicas.settings.node_id
+        mine = [each.record for each in self._replicas.view.partitions.values() if me in each.record.replicas]
+        out = [record.id for record in mine if me not in record.isr]
+        return _check("in_sync", _named(out, "without this node in the ISR"), f"in {len(mine)} ISRs")
+
+
+def _check(name: str, problem: str, detail: str) -> HealthCheck:
+    return HealthCheck(name=name, ok=not problem, detail=problem or detail)
+
+
+def _named(partitions: Iterable[PartitionId], what: str) -> str:
+    found = sorted(partitions)
+    if not found:
+        return ""
+    more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+    return f"{len(found)} partitions {what}: {', '.join(map(str, found[:NAMED]))}{more}"

@@ -1,0 +1,164 @@
+"""A small HTTP server for those who look after nodes: `/metrics`, `/health` and `/ready`, and nothing else.
+
+One request for each connection; what is no such request is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+
+import attrs
+import trio
+
+from .health import Health
+from .metrics import Metrics, render
+
+log = logging.getLogger("insync.node")
+
+MOST_HEAD_BYTES = 8192
+TIMEOUT = 10.0
+"""Seconds for one request, from its connection to the last byte of the answer."""
+MOST_CONNECTIONS = 32
+
+_PLAIN = "text/plain; charset=utf-8"
+_JSON = "application/json"
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
+    503: "Service Unavailable",
+}
+
+
+class BadRequestError(Exception):
+    """Not a request that can be served; (status, text)."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(status, text)
+        self.status = status
+        self.text = text
+
+
+@attrs.frozen
+class Head:
+    """The request line and the headers, their names in small letters."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+
+
+@attrs.frozen
+class Answer:
+    status: int
+    media_type: str
+    body: bytes
+
+
+@attrs.define(eq=False)
+class OperationsServer:
+    """Answers for one node. `serve` runs until it is cancelled."""
+
+    metrics: Metrics
+    health: Health
+    _open: int = 0
+
+    async def serve(
+        self,
+        host: str,
+        port: int,
+        *,
+        task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Tells `host:port` as soon as it listens. Raises OSError if it cannot."""
+        listeners = await trio.open_tcp_listeners(port, host=host)
+        at = _address(listeners)
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                nursery.start_soon(trio.serve_listeners, self._welcome, [listener])
+            task_status.started(at)
+
+    async def _welcome(self, stream: trio.SocketStream) -> None:
+        self._open += 1
+        try:
+            with trio.move_on_after(TIMEOUT):
+                await self._converse(stream)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
+            log.debug("somebody who asked for metrics did not wait for the answer")
+        finally:
+            self._open -= 1
+            await trio.aclose_forcefully(stream)
+
+    async def _converse(self, stream: trio.SocketStream) -> None:
+        is_head = False
+        try:
+            if self._open > MOST_CONNECTIONS:
+                raise BadRequestError(503, f"more than {MOST_CONNECTIONS} connections at a time")
+            head = await _read_head(stream)
+            is_head = head.method == "HEAD"
+            answer = await self._answer(head)
+        except BadRequestError as error:
+            answer = Answer(error.status, _PLAIN, f"{error.text}\n".encode())
+        lines = (
+            f"HTTP/1.1 {answer.status} {_REASONS[answer.status]}",
+            f"Content-Type: {answer.media_type}",
+            f"Content-Length: {len(answer.body)}",
+            "Cache-Control: no-store",
+            "Connection: close",
+        )
+        start = "\r\n".join((*lines, "", "")).encode()
+        await stream.send_all(start if is_head else start + answer.body)
+        await stream.send_eof()
+
+    async def _answer(self, head: Head) -> Answer:
+        if head.method not in ("GET", "HEAD"):
+            raise BadRequestError(405, f"{head.method} is not served here: use GET")
+        match head.path.partition("?")[0]:
+            case "/metrics":
+                accept = head.headers.get("accept", "")
+                snapshot = self.metrics.snapshot()
+                body, media_type = await trio.to_thread.run_sync(render, snapshot, accept)
+                return Answer(200, media_type, body)
+            case "/health":
+                return Answer(200, _JSON, _json({"status": "alive"}))
+            case "/ready":
+                checks = self.health.checks()
+                ready = all(check.ok for check in checks)
+                told = {"ready": ready, "checks": [attrs.asdict(check) for check in checks]}
+                return Answer(200 if ready else 503, _JSON, _json(told))
+        raise BadRequestError(404, "there is /metrics, /health and /ready")
+
+
+async def _read_head(stream: trio.SocketStream) -> Head:
+    data = b""
+    while b"\r\n\r\n" not in data and b"\n\n" not in data:
+        if len(data) > MOST_HEAD_BYTES:
+            raise BadRequestError(431, f"a request's head has at most {MOST_HEAD_BYTES} bytes")
+        chunk = await stream.receive_some(MOST_HEAD_BYTES)
+        if not chunk:
+            raise BadRequestError(400, "the request ends before its head does")
+        data += chunk
+    lines = data.decode("latin-1").replace("\r\n", "\n").partition("\n\n")[0].split("\n")
+    words = lines[0].split(" ")
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise BadRequestError(400, "this is no request of HTTP/1")
+    headers = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        if not colon:
+            raise BadRequestError(400, "a header has no colon")
+        headers[name.strip().lower()] = value.strip()
+    return Head(words[0], words[1], headers)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+def _address(listeners: Sequence[trio.SocketListener]) -> str:
+    host, port = listeners[0].socket.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,301 @@
+"""A node's metrics for Prometheus: read from its state when somebody asks, never while it works.
+
+The state is copied on the event loop, in one short step; it becomes text in a thread. docs/operations.md lists
+every name with the one that Kafka has for it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ...core.messages import Kind
+from ...core.types import NO_LEADER, PartitionId
+from .counters import BUCKETS
+
+if TYPE_CHECKING:
+    from prometheus_client import Metric
+
+    from .._cluster_state import ClusterState
+    from .._replica_host import ReplicaHost
+    from .._replicas import Replicas
+
+Labels = tuple[str, ...]
+
+
+def is_installed() -> bool:
+    """Whether there is the library that writes the format (the extra `metrics`)."""
+    return importlib.util.find_spec("prometheus_client") is not None
+
+
+@attrs.frozen
+class Family:
+    """Values of one metric by their labels. kind: gauge or counter."""
+
+    name: str
+    kind: str
+    help: str
+    labels: Labels
+    values: Mapping[Labels, float]
+
+
+@attrs.frozen
+class Snapshot:
+    """Everything there is to say at one moment."""
+
+    families: list[Family]
+    request_times: dict[str, tuple[list[int], float]]
+    """By kind: the number in each bucket, and the sum in seconds."""
+
+
+_PARTITION = ("topic", "partition")
+
+
+class Metrics:
+    """Takes snapshots of one node."""
+
+    def __init__(self, replicas: Replicas, state: ClusterState) -> None:
+        self._replicas = replicas
+        self._state = state
+
+    def snapshot(self) -> Snapshot:
+        """On the event loop."""
+        families = [*self._of_partitions(), *self._of_cluster(), *self._of_node(), *self._of_topics()]
+        times = {
+            Kind(kind).name.lower(): (list(times.counts), times.total)
+            for kind, times in self._replicas.counters.requests.items()
+        }
+        return Snapshot(families, times)
+
+    def _of_partitions(self) -> Iterator[Family]:
+        """Of the replicas on this node."""
+        rows = [_PartitionRow.of(at, host) for at, host in self._replicas.hosts.items()]
+
+        def gauge(name: str, text: str, field: str) -> Family:
+            return Family(name, "gauge", text, _PARTITION, {row.at: getattr(row, field) for row in rows})
+
+        yield gauge("insync_log_end_offset", "Next offset of the log.", "end")
+        yield gauge("insync_log_start_offset", "First offset of the log.", "start")
+        yield gauge("insync_high_watermark", "Below it records are committed.", "high_watermark")
+        yield gauge("insync_log_size_bytes", "Size of the log's segments.", "size")
+        yield gauge("insync_leader_epoch", "Leader epoch that the replica is in.", "epoch")
+        lag = {
+            (*row.at, str(node)): behind
+            for row, host in zip(rows, self._replicas.hosts.values(), strict=True)
+            for node, behind in _lags(host)
+        }
+        labels = (*_PARTITION, "follower")
+        text = "Records by which a follower is behind, as its leader sees it."
+        yield Family("insync_replica_lag", "gauge", text, labels, lag)
+        leads = [row for row in rows if row.leads]
+        for name, text, value in (
+            ("insync_partition_count", "Replicas on this node.", len(rows)),
+            ("insync_leader_count", "Partitions that this node leads.", len(leads)),
+            ("insync_offline_replica_count", "Replicas that cannot be used here.", sum(r.shut for r in rows)),
+            (
+                "insync_under_replicated_partitions",
+                "Partitions led here with fewer replicas in sync than assigned.",
+                sum(row.isr < row.replicas for row in leads),
+            ),
+            (
+                "insync_under_min_isr_partitions",
+                "Partitions led here that take no acks=all write: fewer in sync than min_insync_replicas.",
+                sum(row.isr < row.min_isr for row in leads),
+            ),
+            (
+                "insync_at_min_isr_partitions",
+                "Partitions led here with exactly min_insync_replicas in sync.",
+                sum(row.isr == row.min_isr for row in leads),
+            ),
+            (
+                "insync_reassigning_partitions",
+                "Partitions led here that are being moved.",
+                sum(row.moves for row in leads),
+            ),
+            (
+                "insync_replica_max_lag",
+                "Greatest lag of a follower, in records.",
+                max(lag.values(), default=0),
+            ),
+        ):
+            yield _single(name, "gauge", text, value)
+
+    def _of_cluster(self) -> Iterator[Family]:
+        view = self._replicas.view
+        active = self._state.is_controller
+        leaderless = sum(each.record.leader == NO_LEADER for each in view.partitions.values())
+        yield _single("insync_active_controller", "gauge", "1 on the controller, else 0.", int(active))
+        yield _single("insync_controller_epoch", "gauge", "Epoch of the controller.", view.controller_epoch)
+        yield _single(
+            "insync_offline_partitions",
+            "gauge",
+            "Partitions without a leader; told by the controller, 0 elsewhere.",
+            leaderless if active else 0,
+        )
+        yield _single("insync_alive_nodes", "gauge", "Registered nodes.", len(view.nodes))
+        yield _single("insync_topics", "gauge", "Topics of the cluster.", len(view.topics))
+        counters = self._replicas.counters
+        for name, text, count in (
+            ("insync_leader_elections", "Leaders elected by this node.", counters.leader_elections),
+            (
+                "insync_unclean_leader_elections",
+                "Leaders elected that may lack what was committed.",
+                counters.unclean_leader_elections,
+            ),
+        ):
+            yield _single(name, "counter", text, count)
+
+    def _of_node(self) -> Iterator[Family]:
+        replicas, counters = self._replicas, self._replicas.counters
+        homes = list(replicas.directories)
+        offline = sum(bool(home.failure) for home in homes) + len(replicas.directories.unusable)
+        yield _single("insync_offline_log_directories", "gauge", "Log directories that failed.", offline)
+        yield Family(
+            "insync_log_writer_queue",
+            "gauge",
+            "Pieces of work that wait for a log directory.",
+            ("directory",),
+            {(str(home.path),): home.writer.queued for home in homes},
+        )
+        parked: dict[Labels, float] = {
+            ("produce",): replicas.produces.parked,
+            ("fetch",): replicas.fetches.parked,
+            ("delete_records",): replicas.deletions.parked,
+            ("quota",): replicas.quotas.held,
+        }
+        text = "Requests that wait: for replication, for records, for deletion, or for their client's quota."
+        yield Family("insync_purgatory_size", "gauge", text, ("kind",), parked)
+        for name, text, count in (
+            ("insync_isr_shrinks", "ISRs made smaller by this node as their leader.", counters.isr_shrinks),
+            ("insync_isr_expands", "ISRs made larger by this node as their leader.", counters.isr_expands),
+            (
+                "insync_failed_isr_updates",
+                "Attempts to change an ISR that were refused or unclear.",
+                counters.failed_isr_updates,
+            ),
+            (
+                "insync_replication_bytes_in",
+                "Bytes of batches fetched from leaders.",
+                counters.replication_bytes_in,
+            ),
+            (
+                "insync_replication_bytes_out",
+                "Bytes of batches sent to followers.",
+                counters.replication_bytes_out,
+            ),
+        ):
+            yield _single(name, "counter", text, count)
+        throttled: dict[Labels, float] = {(rate,): ms / 1000 for rate, ms in counters.throttled_ms.items()}
+        text = "Seconds for which clients were told to pause."
+        yield Family("insync_quota_throttle_seconds", "counter", text, ("quota",), throttled)
+        failed: dict[Labels, float] = {
+            (Kind(kind).name.lower(),): times.failed for kind, times in counters.requests.items()
+        }
+        text = "Requests that were answered with an error as a whole."
+        yield Family("insync_failed_requests", "counter", text, ("request",), failed)
+
+    def _of_topics(self) -> Iterator[Family]:
+        counters, topics = self._replicas.counters, self._replicas.view.topics
+        for name, text, counts in (
+            ("insync_bytes_in", "Bytes of batches from producers.", counters.bytes_in),
+            ("insync_messages_in", "Records from producers.", counters.messages_in),
+            ("insync_bytes_out", "Bytes of batches to consumers.", counters.bytes_out),
+            (
+                "insync_failed_produce_requests",
+                "Batches that were not taken, or not in time.",
+                counters.failed_produces,
+            ),
+            ("insync_failed_fetch_requests", "Fetches of a partition that failed.", counters.failed_fetches),
+        ):
+            known: dict[Labels, float] = {
+                (topic,): count for topic, count in counts.items() if topic in topics
+            }
+            yield Family(name, "counter", text, ("topic",), known)
+
+
+@attrs.frozen(slots=True)
+class _PartitionRow:
+    at: Labels
+    start: int
+    end: int
+    high_watermark: int
+    size: int
+    epoch: int
+    leads: bool
+    shut: bool
+    isr: int
+    replicas: int
+    min_isr: int
+    moves: bool
+
+    @classmethod
+    def of(cls, at: PartitionId, host: ReplicaHost) -> _PartitionRow:
+        replica, log = host.replica, host.replica.log
+        record = replica.versioned.record if replica.versioned is not None else None
+        return cls(
+            (at.topic, str(at.partition)),
+            log.log_start_offset,
+            log.log_end_offset,
+            log.high_watermark,
+            host.log.size_bytes if host.log is not None and not host.lane.closed else 0,
+            replica.leader_epoch,
+            replica.leader is not None,
+            bool(replica.failure),
+            len(record.isr) if record is not None else 0,
+            len(record.target) if record is not None else 0,
+            record.min_isr if record is not None else 0,
+            record is not None and record.reassigning,
+        )
+
+
+def _lags(host: ReplicaHost) -> Iterator[tuple[int, int]]:
+    leader = host.replica.leader
+    if leader is not None:
+        end = host.replica.log.log_end_offset
+        for node, follower in leader.followers.items():
+            yield node, end - max(follower.log_end_offset, host.replica.log.log_start_offset)
+
+
+def _single(name: str, kind: str, text: str, value: float) -> Family:
+    return Family(name, kind, text, (), {(): value})
+
+
+def render(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
+    """The text, and its media type, as the `Accept` header asks; takes a while, so not on the event loop."""
+    from prometheus_client import CollectorRegistry, ProcessCollector
+    from prometheus_client.exposition import choose_encoder
+
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Collector(snapshot))
+    ProcessCollector(registry=registry)
+    encode, media_type = choose_encoder(accept)
+    return encode(registry), media_type
+
+
+@attrs.frozen(eq=False)
+class _Collector:
+    snapshot: Snapshot
+
+    def describe(self) -> list[Metric]:
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+
+        for family in self.snapshot.families:
+            cls = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+            metric = cls(family.name, family.help, labels=family.labels)
+            for labels, value in family.values.items():
+                metric.add_metric(labels, value)
+            yield metric
+        times = HistogramMetricFamily(
+            "insync_request_seconds", "Time from a request's arrival to its answer.", labels=("request",)
+        )
+        bounds = (*map(str, BUCKETS), "+Inf")
+        for kind, (counts, total) in self.snapshot.request_times.items():
+            times.add_metric((kind,), list(zip(bounds, accumulate(counts), strict=True)), total)
+        yield times
