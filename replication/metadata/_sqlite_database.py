@@ -110,23 +110,23 @@ class Database:
 
     def read(self, key: str) -> Read:
         """One statement, so one snapshot; an ephemeral key of a session that is over is not there."""
-        self._leases.check_linked()
         with translated(self.path):
+            self._leases.check_linked()
             row = self._connection.execute(_GET, (key.encode(),)).fetchone()
-        revision, value, version, changed, owner, slot = row
-        if version is None or not self._is_owned(owner, slot):
-            return Read(revision, None)
+            revision, value, version, changed, owner, slot = row
+            if version is None or not self._is_owned(owner, slot):
+                return Read(revision, None)
         return Read(revision, Entry(key, value, version, changed, owner))
 
     def read_range(self, prefix: str) -> Listing:
-        self._leases.check_linked()
-        with translated(self.path):
-            rows = self._connection.execute(_LIST, _range_of(prefix)).fetchall()
         entries = {}
-        for _, raw, value, version, changed, owner, slot in rows:
-            if version is not None and self._is_owned(owner, slot):
-                key = raw.decode()
-                entries[key] = Entry(key, value, version, changed, owner)
+        with translated(self.path):
+            self._leases.check_linked()
+            rows = self._connection.execute(_LIST, _range_of(prefix)).fetchall()
+            for _, raw, value, version, changed, owner, slot in rows:
+                if version is not None and self._is_owned(owner, slot):
+                    key = raw.decode()
+                    entries[key] = Entry(key, value, version, changed, owner)
         return Listing(rows[0][0], entries)
 
     def _is_owned(self, owner: int | None, slot: int | None) -> bool:
@@ -273,7 +273,8 @@ class Database:
     @contextmanager
     def _swept(self, leaving: Collection[int] = ()) -> Iterator[_Writing]:
         """A write transaction that first removes every session that is over, and those being closed."""
-        self._leases.check_linked()
+        with translated(self.path):
+            self._leases.check_linked()
         with self._writing() as writing:
             rows = self._connection.execute("SELECT id, slot FROM sessions").fetchall()
             dead = [row for row in rows if row[0] in leaving or not self._leases.is_alive(*row)]

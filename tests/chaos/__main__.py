@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from .defects import DEFECTS
-from .run import Plan, Report, say, timed
+from .run import Injected, Plan, Report, say, timed
 
 
 def summary(report: Report, seconds: float) -> dict[str, Any]:
     """The report as one object."""
-    by_name: dict[str, list[float | None]] = defaultdict(list)
+    by_name: dict[str, list[Injected]] = defaultdict(list)
     for one in report.injected:
-        by_name[one.name].append(one.recovery_s)
+        by_name[one.name].append(one)
     history, verdict = report.history, report.verdict
     return {
         "seed": report.plan.seed,
@@ -38,12 +38,31 @@ def summary(report: Report, seconds: float) -> dict[str, Any]:
         "problems": report.problems,
         "faults": {
             name: {
-                "times": len(times),
-                "recovery_s_max": max((t for t in times if t is not None), default=None),
+                "times": len(all_of_it),
+                "bites": sum(bool(one.evidence) for one in all_of_it),
+                "recovery_s_max": max(
+                    (o.recovery_s for o in all_of_it if o.recovery_s is not None), default=None
+                ),
+                "writes_ms": in_milliseconds(
+                    [took for one in all_of_it for took in history.latencies(one.began, one.over)]
+                ),
             }
-            for name, times in sorted(by_name.items())
+            for name, all_of_it in sorted(by_name.items())
         },
+        "failed_acks_all": dict(history.failed_all),
         "errors_of_clients": dict(history.failed),
+    }
+
+
+def in_milliseconds(latencies: list[float]) -> dict[str, float]:
+    """How long acks=all writes took that were sent during faults of a kind; empty if there were none."""
+    ordered = sorted(latencies)
+    if not ordered:
+        return {}
+    shares = {"p50": 0.5, "p99": 0.99, "max": 1.0}
+    return {
+        name: round(1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))], 1)
+        for name, share in shares.items()
     }
 
 
@@ -64,8 +83,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     given = parser.parse_args()
     logging.getLogger("insync").addHandler(logging.NullHandler())
-    # Hosts, mounts and processes are taken down however the run ends.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Hosts, mounts and processes are taken down however the run ends: trio knows how to end of a SIGINT.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     plan = Plan(
         seconds=given.seconds,
         seed=given.seed,

@@ -1,43 +1,169 @@
-"""A node process whose disk can be made slow: the command `insync`, with the calls that write files in a wrapper.
+"""A node process that can be made to suffer: the command `insync`, with what it asks of its machine in a wrapper.
 
-A file named by INSYNC_CHAOS_DISK holds how many milliseconds each write and each fsync shall take; absent, none.
-What was delayed is counted in a file beside it, so that the fault is seen to bite.
+Each fault is a file in the folder INSYNC_CHAOS_FAULTS, there while the fault lasts; every call that met it leaves a
+byte in a file beside it (`NAME.bitten`), so that the fault is seen to bite.
+
+    disk_ms   how many milliseconds longer each write and each fsync takes
+    hang      a folder below which no call that changes files comes back before the file is gone
+    clock_s   how many seconds the wall clock is ahead; less than 0: behind. The monotonic clock is nobody's to set
+    store     the SQLite store and its leases cannot be used: every call fails, a commit after it was done
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import sqlite3
 import sys
 import time
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
-CONTROL = Path(os.environ["INSYNC_CHAOS_DISK"])
-BITTEN = CONTROL.with_suffix(".bitten")
+FAULTS = Path(os.environ["INSYNC_CHAOS_FAULTS"])
+_LOOK_SECONDS = 0.02
 
 
-def _delay() -> None:
+def _fault(name: str) -> str:
+    """What the fault says; empty while there is none."""
     try:
-        milliseconds = float(CONTROL.read_text() or 0)
-    except (FileNotFoundError, ValueError):
-        return
-    time.sleep(milliseconds / 1000)
-    with BITTEN.open("ab") as file:
+        return (FAULTS / name).read_text()
+    except FileNotFoundError:
+        return ""
+
+
+def _bitten(name: str) -> None:
+    with (FAULTS / f"{name}.bitten").open("ab") as file:
         file.write(b".")
 
 
-def _slow(call: Callable[..., Any]) -> Callable[..., Any]:
-    def delayed(*arguments: Any, **options: Any) -> Any:
-        _delay()
-        return call(*arguments, **options)
+# The disk
 
-    return delayed
+
+def _place(target: Any) -> str:
+    """The path behind what a call is given: a path or a descriptor."""
+    return os.readlink(f"/proc/self/fd/{target}") if isinstance(target, int) else os.fspath(target)
+
+
+def _hang(target: Any) -> None:
+    waited = False
+    while (folder := _fault("hang")) and _place(target).startswith(folder):
+        if not waited:
+            _bitten("hang")
+        waited = True
+        time.sleep(_LOOK_SECONDS)
+
+
+def _changing(call: Callable[..., Any], *, is_slow: bool = False) -> Callable[..., Any]:
+    """A call that changes a file; `is_slow` if it is one of those that a slow device is slow at."""
+
+    @wraps(call)
+    def suffering(target: Any, *arguments: Any, **options: Any) -> Any:
+        _hang(target)
+        if is_slow and (milliseconds := _fault("disk_ms")):
+            time.sleep(float(milliseconds) / 1000)
+            _bitten("disk_ms")
+        return call(target, *arguments, **options)
+
+    return suffering
+
+
+def _opening(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Only who may make the file changes something."""
+    changing = _changing(call)
+
+    @wraps(call)
+    def opened(path: Any, flags: int, *arguments: Any, **options: Any) -> Any:
+        return (changing if flags & os.O_CREAT else call)(path, flags, *arguments, **options)
+
+    return opened
+
+
+def _spoil_disk() -> None:
+    for name in ("pwritev", "fsync"):
+        setattr(os, name, _changing(getattr(os, name), is_slow=True))
+    for name in (
+        "pwrite",
+        "fdatasync",
+        "ftruncate",
+        "posix_fallocate",
+        "unlink",
+        "rename",
+        "replace",
+        "mkdir",
+    ):
+        setattr(os, name, _changing(getattr(os, name)))
+    os.open = _opening(os.open)
+
+
+# The wall clock
+
+
+def _spoil_clock() -> None:
+    right = time.time_ns
+
+    def wrong() -> int:
+        return right() + int(float(_fault("clock_s") or 0) * 1e9)
+
+    def time_ns() -> int:
+        if _fault("clock_s"):
+            # Not counted for `time.time`: that is but what lines of the log are stamped with.
+            _bitten("clock_s")
+        return wrong()
+
+    time.time_ns = time_ns
+    time.time = lambda: wrong() / 1e9
+
+
+# The SQLite store
+
+
+class CutConnection(sqlite3.Connection):
+    """A connection to a file that is out of reach now and then; who commits then is not told what became of it."""
+
+    def _check(self, sql: str) -> None:
+        if sql != "ROLLBACK" and _fault("store"):
+            _bitten("store")
+            if sql == "COMMIT":
+                super().execute(sql)
+            raise sqlite3.OperationalError("disk I/O error (a fault of the test)")
+
+    def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:  # type: ignore[override]
+        self._check(sql)
+        return super().execute(sql, *arguments)
+
+    def executemany(self, sql: str, *arguments: Any) -> sqlite3.Cursor:  # type: ignore[override]
+        self._check(sql)
+        return super().executemany(sql, *arguments)
+
+
+def _spoil_store() -> None:
+    from insync.replication.metadata._sqlite_leases import LeaseFile
+
+    connect = sqlite3.connect
+    sqlite3.connect = lambda *arguments, **options: connect(  # type: ignore[assignment]
+        *arguments, factory=CutConnection, **options
+    )
+
+    def cut(call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def reached(*arguments: Any) -> Any:
+            if _fault("store"):
+                _bitten("store")
+                raise OSError(errno.EIO, "Input/output error (a fault of the test)")
+            return call(*arguments)
+
+        return reached
+
+    for name in ("raw", "write", "clear", "publish", "published", "is_linked"):
+        setattr(LeaseFile, name, cut(getattr(LeaseFile, name)))
 
 
 if __name__ == "__main__":
-    os.pwritev = _slow(os.pwritev)
-    os.fsync = _slow(os.fsync)
+    _spoil_disk()
+    _spoil_clock()
+    _spoil_store()
     if defect := os.environ.get("INSYNC_CHAOS_DEFECT"):
         from tests.chaos.defects import DEFECTS
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -41,14 +42,25 @@ class History:
     sent: dict[Acks, int] = attrs.field(factory=lambda: {"all": 0, "1": 0, "0": 0})
     acknowledged: dict[Acks, int] = attrs.field(factory=lambda: {"all": 0, "1": 0, "0": 0})
     failed: dict[str, int] = attrs.field(factory=lambda: defaultdict(int))
+    failed_all: dict[str, int] = attrs.field(factory=lambda: defaultdict(int))
+    """Of these, acks=all records that were accepted and not acknowledged."""
+    sent_at: array[float] = attrs.field(factory=lambda: array("d"))
+    took: array[float] = attrs.field(factory=lambda: array("d"))
+    """When each acknowledged acks=all record was sent, and how long its acknowledgement took, in seconds."""
     violations: list[Violation] = attrs.field(factory=list)
 
-    def ack(self, place: Place, offset: int, value: bytes, now: float) -> None:
-        """An acks=all record was acknowledged at an offset."""
+    def ack(self, place: Place, offset: int, value: bytes, now: float, took: float = 0.0) -> None:
+        """An acks=all record was acknowledged at an offset, after `took` seconds."""
         other = self.acked[place].setdefault(offset, value)
         if other != value:
             self._broken("an offset is acknowledged once", place, f"{offset}: {other!r} and {value!r}")
         self.last_ack[place] = now
+        self.sent_at.append(now - took)
+        self.took.append(took)
+
+    def latencies(self, since: float, until: float) -> list[float]:
+        """How long the acknowledgements of what was sent in that time took, in rising order."""
+        return sorted(took for at, took in zip(self.sent_at, self.took, strict=True) if since <= at < until)
 
     def see(self, place: Place, offset: int, value: bytes, expected: int) -> None:
         """A consumer read a record; `expected` is the offset after the one that it read before."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -35,10 +35,10 @@ class Load:
         wanted: Literal["all", 0, 1] = "all" if acks == "all" else 1 if acks == "1" else 0
         under_way = 0
 
-        def done(value: bytes, delivery: Delivery) -> None:
+        def done(value: bytes, sent_at: float, delivery: Delivery) -> None:
             nonlocal under_way
             under_way -= 1
-            self._outcome(acks, delivery, value)
+            self._outcome(acks, delivery, value, sent_at)
 
         async with Producer(
             self.servers, acks=wanted, delivery_timeout_ms=30_000, request_timeout_ms=5_000, linger_ms=2
@@ -51,7 +51,10 @@ class Load:
                     partition, sequence = sequence % PARTITIONS, sequence + 1
                     try:
                         await producer.send(
-                            TOPICS[acks], value, partition=partition, on_delivery=partial(done, value)
+                            TOPICS[acks],
+                            value,
+                            partition=partition,
+                            on_delivery=partial(done, value, trio.current_time()),
                         )
                     except ReplicationError as error:
                         self.history.failed[type(error).__name__] += 1
@@ -61,14 +64,17 @@ class Load:
                 await trio.sleep(_PAUSE)
             await producer.flush()
 
-    def _outcome(self, acks: Acks, delivery: Delivery, value: bytes) -> None:
+    def _outcome(self, acks: Acks, delivery: Delivery, value: bytes, sent_at: float) -> None:
         if delivery.error is not None:
-            self.history.failed[type(delivery.error).__name__] += 1
+            name = type(delivery.error).__name__
+            self.history.failed[name] += 1
+            if acks == "all":
+                self.history.failed_all[name] += 1
             return
         self.history.acknowledged[acks] += 1
         if acks == "all":
-            place = delivery.topic, delivery.partition
-            self.history.ack(place, delivery.result().offset, value, trio.current_time())
+            place, now = (delivery.topic, delivery.partition), trio.current_time()
+            self.history.ack(place, delivery.result().offset, value, now, now - sent_at)
 
     async def read(self, topic: str, *, task_status: trio.TaskStatus[None]) -> None:
         """One consumer from the beginning; every record it is given goes into the history."""
@@ -99,3 +105,12 @@ async def until(holds: Callable[[], bool], seconds: float) -> bool:
             await trio.sleep(0.02)
         return True
     return holds()
+
+
+async def until_async(holds: Callable[[], Awaitable[bool]], seconds: float) -> bool:
+    """The same for what has to be asked for."""
+    with trio.move_on_after(seconds):
+        while not await holds():
+            await trio.sleep(0.02)
+        return True
+    return False

@@ -8,7 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -17,6 +18,9 @@ import trio
 from .network import Network
 
 PORT = 9100
+LAG_MS = 3_000
+STALL_MS = 3_000
+"""`replica_lag_time_max_ms` and `storage_stall_timeout_ms` of the nodes."""
 _READY_SECONDS = 60
 _STOP_SECONDS = 60
 
@@ -45,8 +49,9 @@ class Member:
         return self.folder / "stderr"
 
     @property
-    def disk_control(self) -> Path:
-        return self.folder / "disk.ms"
+    def faults(self) -> Path:
+        """What it suffers from, by the files that `faulty_node` looks at."""
+        return self.folder / "faults"
 
     @property
     def alive(self) -> bool:
@@ -55,6 +60,7 @@ class Member:
     async def start(self) -> bool:
         """Start it and wait until it serves; False if it ended instead."""
         directories = [part for each in self.log_dirs for part in ("--data-dir", str(each))]
+        self.faults.mkdir(exist_ok=True)
         where = self.network.command(self.number) if self.network is not None else []
         reader, writer = os.pipe()
         with self.errors.open("ab") as errors:
@@ -67,7 +73,7 @@ class Member:
                 stdin=subprocess.PIPE,
                 stdout=writer,
                 stderr=errors,
-                env={**os.environ, **self.environment, "INSYNC_CHAOS_DISK": str(self.disk_control)},
+                env={**os.environ, **self.environment, "INSYNC_CHAOS_FAULTS": str(self.faults)},
             )
         os.close(writer)
         with open(reader, "rb") as output:
@@ -108,6 +114,23 @@ class Member:
 
     def position(self) -> int:
         return self.errors.stat().st_size if self.errors.exists() else 0
+
+    @contextmanager
+    def suffering(self, fault: str, how: str) -> Iterator[Callable[[], int]]:
+        """A fault of `faulty_node` for the length of the block; gives how often it has been met since."""
+        control = self.faults / fault
+        self.faults.mkdir(exist_ok=True)
+
+        def met() -> int:
+            bitten = control.with_suffix(".bitten")
+            return bitten.stat().st_size if bitten.exists() else 0
+
+        before = met()
+        control.write_text(how)
+        try:
+            yield lambda: met() - before
+        finally:
+            control.unlink()
 
     def wipe(self) -> None:
         """An empty disk in place of the old one."""

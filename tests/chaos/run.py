@@ -20,17 +20,17 @@ import trio
 from insync.replication import Admin, ReplicationError
 from tests.plugins.tcp.certificates import Authority
 
-from .faults import FAULTS, Fault, Scene
+from .faults import FAULTS
 from .history import History, Place, Replica, Verdict, judge, slowest
 from .load import PARTITIONS, TOPICS, Load, until
-from .members import PORT, Member
+from .members import LAG_MS, PORT, STALL_MS, Member
 from .network import OURS, CannotIsolateError, Network, network
 from .replica_files import read_node
+from .scene import Fault, Scene
 from .stores import RemoteRunStore, RunStore, SqliteRunStore, ZookeeperRunStore
 
 Transport = Literal["tcp", "tls", "shm"]
 StoreKind = Literal["sqlite", "zookeeper", "remote"]
-LAG_MS = 3_000
 _HEAL_SECONDS = 90
 _WARM = 2_000
 _DEVICE_BYTES = 64 << 20
@@ -51,7 +51,7 @@ class Plan:
 
 @attrs.frozen
 class Injected:
-    """A fault as it went. recovery_s: from its beginning until every partition had acknowledged something again."""
+    """A fault as it went. recovery_s: from when it was over until every partition had acknowledged something new."""
 
     name: str
     target: str
@@ -59,6 +59,13 @@ class Injected:
     at_s: float
     lasted_s: float
     recovery_s: float | None
+    began: float
+    """In seconds of the run's clock, as in the history."""
+
+    @property
+    def over(self) -> float:
+        """When every partition was written again."""
+        return self.began + self.lasted_s + (self.recovery_s or 0.0)
 
 
 @attrs.frozen
@@ -91,7 +98,8 @@ def usable(plan: Plan, isolated: bool, store: RunStore) -> list[Fault]:
         for fault in FAULTS
         if (not plan.only or fault.name in plan.only)
         and (isolated or not fault.needs_network)
-        and (store.port or not fault.needs_store_port)
+        and (store.port or not fault.needs_port)
+        and (store.is_file or not fault.needs_file)
     ]
 
 
@@ -151,6 +159,8 @@ class Run:
                         assert member.process is not None
                         member.process.wait()
             verdict = judge(self.history, self._replicas())
+            for error in self.history.failed_all.keys() - {"DeliveryTimeoutError"}:
+                self.problems.append(f"{self.history.failed_all[error]} acks=all writes failed with {error}")
         return Report(self.plan, self.history, verdict, self.injected, self.problems)
 
     # the parts
@@ -189,7 +199,8 @@ class Run:
         own = self._certificate(str(number)) if self.plan.transport == "tls" else {}
         options = (
             *("--store", store.url, "--cluster-id", "chaos", "--session-timeout-ms", str(store.session_ms)),
-            *("--set", f"replica_lag_time_max_ms={LAG_MS}"),
+            *("--set", f"replica_lag_time_max_ms={LAG_MS}", "--set", f"storage_stall_timeout_ms={STALL_MS}"),
+            *("--set", "log_maintenance_interval_ms=500"),
         )
         return Member(number, folder, listen, options, {**environment, **own}, net)
 
@@ -202,7 +213,7 @@ class Run:
         async with Admin(servers, request_timeout_ms=20_000) as admin:
             for topic in TOPICS.values():
                 await admin.create_topic(topic, PARTITIONS, 3, config={"min_insync_replicas": 2})
-            scene = Scene(self.members, net, store, admin, self.random)
+            scene = Scene(self.members, net, store, admin, self.random, self.history)
             async with self._loaded(load):
                 if not await until(lambda: self.history.acknowledged["all"] >= _WARM, _HEAL_SECONDS):
                     self.problems.append(f"fewer than {_WARM} records were acknowledged before any fault")
@@ -236,7 +247,7 @@ class Run:
             if not queue:
                 queue = self.random.sample(faults, len(faults))
             fault = queue.pop()
-            if fault.lossy:
+            if fault.settled:
                 await self._healed(scene.admin)
             await self._inject(scene, fault)
 
@@ -246,6 +257,12 @@ class Run:
         lasted = trio.current_time() - began
         if not bite.evidence:
             self.problems.append(f"{fault.name} of {bite.target} was not seen to bite")
+        if bite.harm:
+            self.problems.append(f"{fault.name} of {bite.target} caused: {bite.harm}")
+        for member in self.members:
+            if not member.alive:
+                self.problems.append(f"node {member.number} was not there any more after {fault.name}")
+                await member.start()
         recovery = await self._recovery(trio.current_time())
         if recovery is None:
             self.problems.append(
@@ -254,7 +271,7 @@ class Run:
         start = began - self.started if self.injected else 0.0
         if not self.injected:
             self.started = began
-        one = Injected(fault.name, bite.target, bite.evidence, round(start, 1), round(lasted, 2), recovery)
+        one = Injected(fault.name, bite.target, bite.evidence, round(start, 1), lasted, recovery, began)
         self.injected.append(one)
         effect = one.evidence or "NO EFFECT"
         say(f"{one.at_s:7.1f} s  {one.name}: {one.target}: {effect}; writable {recovery} s after")

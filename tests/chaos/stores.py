@@ -19,11 +19,15 @@ STORE_PORT = 9099
 
 
 class RunStore(ABC):
-    """url: what nodes are given. port: where it listens, 0 for none. session_ms: of the nodes' sessions."""
+    """url: what nodes are given. port: where it listens, 0 for none. session_ms: of the nodes' sessions.
+
+    is_file: the nodes reach it as a file.
+    """
 
     url: str
     port: int = 0
     session_ms: int = 1_000
+    is_file = False
 
     @asynccontextmanager
     async def away(self, seconds: float) -> AsyncIterator[bool]:
@@ -49,6 +53,8 @@ class RunStore(ABC):
 
 class SqliteRunStore(RunStore):
     """A file; another process that holds its write lock makes it unavailable for writers."""
+
+    is_file = True
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "meta.db"

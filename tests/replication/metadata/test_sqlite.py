@@ -1,5 +1,6 @@
 """What the SQLite store promises beyond the interface: its file, its locks, its leases."""
 
+import errno
 import os
 import sqlite3
 import struct
@@ -149,6 +150,36 @@ async def test_deleted_lease_file_ends_sessions_and_is_named(path: Path) -> None
         async with SqliteStore(path) as fresh:
             assert (await fresh.get("e")).entry is None
             await fresh.commit([], [Put("k", b"")])
+
+
+@pytest.mark.parametrize("call", ["raw", "is_linked"])
+async def test_leases_that_cannot_be_read_make_the_store_unavailable(
+    path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """A file system that fails for a while is an outage of the store like any other, and ends nobody."""
+
+    def fails(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    async with SqliteStore(path) as store, SqliteStore(path) as other:
+        session = await store.open_session(300)
+        await store.commit([], [Put("/a", b"1", ephemeral=True)], session=session)
+        with monkeypatch.context() as patched:
+            patched.setattr(LeaseFile, call, fails)
+            for attempt in (
+                lambda: other.get("/a"),
+                lambda: other.list("/"),
+                lambda: other.commit([], [Put("/b", b"2")]),
+                lambda: other.open_session(300),
+            ):
+                with pytest.raises(StoreUnavailableError, match="Input/output error"):
+                    await attempt()
+            with trio.fail_after(5):
+                await session.expired.wait()
+        with trio.fail_after(5):
+            while (await other.get("/a")).entry is not None:
+                await trio.sleep(0.01)
+        assert isinstance(await other.commit([], [Put("/b", b"2")]), Committed)
 
 
 async def test_lease_of_another_boot_is_over(path: Path) -> None:
