@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
+from ._compacted import compare_compacted
 from ._findings import (
     Defect,
     ReplicaFindings,
@@ -50,7 +51,7 @@ class AuditReport:
     """At most 20 of a replica; `defect_count` has all."""
     defect_count: int = 0
     differences: list[Difference] = attrs.Factory(list)
-    """The first of each partition."""
+    """The first of each partition, or of each of its parts: that which compaction has gone over, and the rest."""
     notes: list[str] = attrs.Factory(list)
     """What is unusual and yet no defect."""
 
@@ -112,6 +113,8 @@ def audit(
     suspects, compared = first_suspects(findings, to_the_end=up_to == "end")
     tasks = [_locating(suspect, findings) for suspect in suspects]
     found = run_tasks(spark, _locate_all, [[task] for task in tasks], "locating differences", progress)
+    more, records_compared = compare_compacted(spark, findings, range_bytes=range_bytes, progress=progress)
+    differences = more + [each for each in found if each is not None]
     defects = as_defects(replicas, broken) + [each for one in findings for each in one.defects]
     return AuditReport(
         partitions=len({each.key for each in replicas}),
@@ -120,12 +123,12 @@ def audit(
         batches=sum(each.batches for each in reports),
         records=sum(each.records for each in reports),
         bytes=sum(each.bytes for each in reports),
-        offsets_compared=sum(compared.values()),
+        offsets_compared=sum(compared.values()) + records_compared,
         scan_s=scan_s,
         elapsed_s=time.monotonic() - began,
         defects=defects,
         defect_count=len(broken) + sum(each.defect_count for each in findings),
-        differences=[each for each in found if each is not None],
+        differences=sorted(differences, key=lambda each: (each.topic, each.partition, each.offset)),
         notes=[note for each in findings for note in each.notes],
     )
 

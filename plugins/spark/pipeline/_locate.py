@@ -48,8 +48,8 @@ class Difference:
     reason: str
     replicas: dict[str, str]
     """What each replica has there."""
-    stretches: int
-    """In how many stretches of 65,536 offsets at most there are differences."""
+    extent: int
+    """How much differs in all: stretches of 65,536 offsets at most, or records where compaction has been."""
 
     @property
     def outvoted(self) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def _difference(task: LocateTask, at: Mapping[str, _Spot | None]) -> Difference:
         batch_offset=base,
         reason=reason,
         replicas={name: _state(each) for name, each in here.items()},
-        stretches=task.blocks,
+        extent=task.blocks,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -42,7 +43,7 @@ def scan_tasks(
     tasks = []
     for number, replica in enumerate(replicas):
         for segment in replica.segments:
-            bounds = [0, *_splits(segment, range_bytes), segment.size_bytes]
+            bounds = [0, *splits(segment, range_bytes), segment.size_bytes]
             for start, stop in pairwise(bounds):
                 tasks.append(
                     ScanTask(
@@ -59,9 +60,19 @@ def scan_tasks(
     return tasks
 
 
-def grouped(tasks: Iterable[ScanTask], range_bytes: int = RANGE_BYTES) -> list[list[ScanTask]]:
+class _Sized(Protocol):
+    @property
+    def start(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+
+
+T = TypeVar("T", bound=_Sized)
+
+
+def grouped(tasks: Iterable[T], range_bytes: int = RANGE_BYTES) -> list[list[T]]:
     """Tasks of Spark: ranges in order, small ones together."""
-    groups: list[list[ScanTask]] = []
+    groups: list[list[T]] = []
     room = 0
     for task in tasks:
         size = task.stop - task.start
@@ -73,7 +84,7 @@ def grouped(tasks: Iterable[ScanTask], range_bytes: int = RANGE_BYTES) -> list[l
     return groups
 
 
-def _splits(segment: SegmentFile, range_bytes: int) -> list[int]:
+def splits(segment: SegmentFile, range_bytes: int) -> list[int]:
     """Positions within the segment at which a batch begins, if its index is right; whether it is shows later."""
     if segment.size_bytes <= range_bytes + range_bytes // 4:
         return []

@@ -17,6 +17,8 @@ import numpy.typing as npt
 from ....storage.batch import BATCH_OVERHEAD_BYTES, find_batch, scan_rows
 
 WINDOW_BYTES = 4 << 20
+_BATCHES_MAX = 1 << 16
+"""Of a window."""
 BLOCK_BITS = 16
 CUT_BITS = 8
 """A digest covers 2^16 offsets at most; their number and that of the cut below them make its key."""
@@ -157,9 +159,9 @@ def windows(path: str, start: int, stop: int, expected: Callable[[], int]) -> It
             if want > len(buffer):
                 buffer = memoryview(bytearray(want))
             data = buffer[: _read(file.fileno(), buffer[:want], position)]
-            raw, consumed, reason = scan_rows(data)
+            raw, consumed, reason = scan_rows(data, capacity=_BATCHES_MAX)
             if consumed:
-                yield Window(position, data, np.frombuffer(raw, ROW))
+                yield Window(position, data[:consumed], np.frombuffer(raw, ROW))
                 position, need = position + consumed, 0
                 continue
             need = _size_of_batch(data)

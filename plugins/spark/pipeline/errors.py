@@ -11,3 +11,7 @@ class PipelineError(SparkError):
 
 class DataFolderError(PipelineError):
     """What was given is no node's data folder, or folders do not belong together."""
+
+
+class DamagedSegmentError(PipelineError):
+    """A segment file holds something that is no record batch; the message names file, position and offset."""

@@ -17,10 +17,12 @@ Batches = Sequence[tuple[int, bytes]]
 """Leader epoch and batch, in order."""
 
 
-def batch(count: int, mark: str, size: int = 50, **producer: int) -> bytes:
+def batch(
+    count: int, mark: str, size: int = 50, *, keys: Sequence[bytes] | None = None, **producer: int
+) -> bytes:
     values = [f"{mark}/{at}/".encode().ljust(size, b".") for at in range(count)]
-    keys = [b"key-%d" % (at % 7) for at in range(count)]
-    return build_batch(keys, values, timestamps_ms=TIME_MS, **producer)
+    names = keys or [b"key-%d" % (at % 7) for at in range(count)]
+    return build_batch(list(names), list(values), timestamps_ms=TIME_MS, **producer)  # type: ignore[arg-type]
 
 
 def batches(

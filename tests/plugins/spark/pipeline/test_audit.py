@@ -213,3 +213,69 @@ def test_a_checkpoint_that_cannot_be_read(spark: SparkSession, folders: list[Pat
     (folders[0] / "recovery-point-offset-checkpoint").write_text("0\n5\norders 0 2000\n")
     [defect] = check(spark, folders).defects
     assert "1 lines follow" in defect.reason
+
+
+# Compaction
+
+COMPACT = attrs.evolve(
+    data.SMALL, segment_bytes=4_000, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0
+)
+
+
+def compacted(root: Path, node: int, up_to: int) -> Path:
+    """A replica whose cleaner has got so far."""
+
+    def clean(log: data.DiskLog) -> None:
+        if up_to:
+            log.maintain(now_ms=data.TIME_MS, high_watermark=up_to)
+
+    return data.write_folder(root / f"node-{node}", node, {0: data.batches(40)}, settings=COMPACT, then=clean)
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> list[Path]:
+    """Each key of seven recurs in every batch, so nearly all goes where a cleaner has been."""
+    return [compacted(tmp_path, node, up_to) for node, up_to in ((1, 0), (2, 150), (3, 350))]
+
+
+def test_replicas_that_are_compacted_differently_pass(spark: SparkSession, uneven: list[Path]) -> None:
+    report = check(spark, uneven)
+    assert report.ok, report
+    assert report.offsets_compared == 400
+    assert 400 < report.records < 1200 - 200
+
+
+def test_a_record_that_differs_below_the_cleaner(spark: SparkSession, uneven: list[Path]) -> None:
+    left = [
+        info
+        for path in sorted((uneven[2] / "orders-0").glob("*.log"))
+        for info in data.scan(path.read_bytes())
+    ]
+    kept = next(info.next_offset - 1 for info in left if info.record_count)
+    data.change_record(uneven[0], kept)
+    [difference] = check(spark, uneven).differences
+    assert (difference.offset, difference.reason) == (kept, "the content of the record")
+    assert difference.outvoted == ("node 1",) or len(set(difference.replicas.values())) == 2
+
+
+def test_a_record_that_compaction_must_keep(spark: SparkSession, tmp_path: Path) -> None:
+    """Node 2 lacks the only record of a key, though nothing else shows it: offsets have gaps there anyway."""
+    only = (2, data.batch(1, "only", keys=[b"once"]))
+    content = [*data.batches(20, epochs=(0, 2)), only, *data.batches(40, epochs=(2, 5))]
+    folders = []
+    for node in (1, 2, 3):
+        folders.append(
+            data.write_folder(
+                tmp_path / f"node-{node}",
+                node,
+                {0: content},
+                settings=COMPACT,
+                then=lambda log: log.maintain(now_ms=data.TIME_MS, high_watermark=500),
+            )
+        )
+    assert check(spark, folders).ok
+    data.remove_batch(folders[1], 200)
+    report = check(spark, folders)
+    [difference] = report.differences
+    assert (difference.offset, difference.replicas["node 2"]) == (200, "no record")
+    assert difference.reason == "a record is missing that compaction must keep"
