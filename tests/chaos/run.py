@@ -51,7 +51,7 @@ class Plan:
 
 @attrs.frozen
 class Injected:
-    """A fault as it went. recovery_s: from when it was over until every partition had acknowledged something new."""
+    """A fault as it went. recovery_s: from its end until every partition had acknowledged something new."""
 
     name: str
     target: str
