@@ -26,6 +26,8 @@ from ._native import lib
 from .errors import CorruptBatchError
 
 _RECORD_CHUNK = 1024
+_FIELDS_BEFORE_KEY = 5
+"""Of a record: length, attributes, two deltas and the key's length."""
 _CODEC_AT = ATTRIBUTES_AT + 1
 
 
@@ -102,6 +104,19 @@ def inflate_batch(raw: bytes, position: int, size: int, max_bytes: int) -> bytes
     header[_CODEC_AT] &= ~CODEC_MASK
     LENGTH.pack_into(header, LENGTH_AT, BATCH_OVERHEAD_BYTES - LENGTH_END + len(unpacked))
     return b"".join((header, unpacked))
+
+
+def control_type(batch: Buffer) -> int:
+    """Of a whole control batch: 0 aborts the transaction of its producer, 1 commits it (KIP-98); -1 if it is empty.
+
+    From the key of its record: version and type, two bytes each. Control batches are not compressed.
+    """
+    data, at = bytes(batch)[BATCH_OVERHEAD_BYTES:], 0
+    for _ in range(_FIELDS_BEFORE_KEY):
+        while at < len(data) and data[at] & 0x80:
+            at += 1
+        at += 1
+    return int.from_bytes(data[at + 2 : at + 4]) if at + 4 <= len(data) else -1
 
 
 class RecordCheck:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import attrs
 
-from ._batch_scan import BATCH_OVERHEAD_BYTES, BatchInfo, scan_file
+from ._batch_records import control_type
+from ._batch_scan import BatchInfo, scan_file
 from .file_range import ReadableFile, read_at
 
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
@@ -21,8 +22,6 @@ TRANSACTION_INDEX_SUFFIX = ".txnindex"
 _ENTRY = struct.Struct(">hqqqq")  # version, then the fields of an entry
 _VERSION = 0
 
-_RECORD_FIELDS = 5
-"""Of a marker's record before its key: length, attributes, two deltas and the key's length, a byte each."""
 _ABORT = 0
 
 
@@ -89,13 +88,4 @@ class Transactions:
 
 
 def _marker_type(file: ReadableFile, info: BatchInfo) -> int:
-    """From the key: version and type, two bytes each. Markers are not compressed; their deltas are 0 but for the
-    timestamp's once a delete horizon is set.
-    """
-    data = read_at(file.fileno(), info.size_bytes, info.position)[BATCH_OVERHEAD_BYTES:]
-    at = 0
-    for _ in range(_RECORD_FIELDS):
-        while data[at] & 0x80:
-            at += 1
-        at += 1
-    return int.from_bytes(data[at + 2 : at + 4])
+    return control_type(read_at(file.fileno(), info.size_bytes, info.position))

@@ -16,7 +16,7 @@ from ._arrow import (
     partition_keys,
 )
 from ._batch_build import build_batch, record_overhead_bytes, restamp_producer
-from ._batch_records import Columns, Record, decode_columns, records
+from ._batch_records import Columns, Record, control_type, decode_columns, records
 from ._batch_scan import (
     BATCH_OVERHEAD_BYTES,
     ROW_FORMAT,
@@ -59,6 +59,7 @@ __all__ = [
     "Headers",
     "Record",
     "build_batch",
+    "control_type",
     "crc32c",
     "decode_columns",
     "find_batch",

@@ -1,9 +1,22 @@
 """Producer, consumer and admin for trio, and a blocking façade of each for everything else."""
 
 from ._murmur2 import partition_for_key
-from ._settings import ClientSettings, ConsumerSettings, Partitioner, ProducerSettings
+from ._settings import (
+    ClientSettings,
+    ConsumerSettings,
+    Deserializer,
+    Partitioner,
+    ProducerSettings,
+    Serializer,
+)
 from .admin import Admin, ClusterInfo, NodeReport, Reassignment
-from .blocking import BlockingAdmin, BlockingConsumer, BlockingDelivery, BlockingProducer
+from .blocking import (
+    BlockingAdmin,
+    BlockingConsumer,
+    BlockingDeliveries,
+    BlockingDelivery,
+    BlockingProducer,
+)
 from .consumer import Consumer, ConsumerRecord, FetchedBatches
 from .delivery import Deliveries, Delivery, RecordMetadata
 from .errors import (
@@ -15,6 +28,7 @@ from .errors import (
     ClosedError,
     CorruptMessageError,
     DeliveryTimeoutError,
+    DeserializationError,
     ElectionNotNeededError,
     EligibleLeadersNotAvailableError,
     FencedLeaderEpochError,
@@ -48,6 +62,7 @@ from .errors import (
     RecordTooLargeError,
     RequestTimedOutError,
     RequestTimeoutError,
+    SerializationError,
     ServerError,
     TopicExistsError,
     UndecodableError,
@@ -64,6 +79,8 @@ __all__ = [
     "Deliveries",
     "RecordMetadata",
     "Partitioner",
+    "Serializer",
+    "Deserializer",
     "partition_for_key",
     "Consumer",
     "ConsumerRecord",
@@ -75,6 +92,7 @@ __all__ = [
     "Reassignment",
     "BlockingProducer",
     "BlockingDelivery",
+    "BlockingDeliveries",
     "BlockingConsumer",
     "BlockingAdmin",
     "ClientSettings",
@@ -90,6 +108,8 @@ __all__ = [
     "BufferFullError",
     "DeliveryTimeoutError",
     "RequestTimeoutError",
+    "SerializationError",
+    "DeserializationError",
     "UndecodableError",
     "ServerError",
     "UnknownServerError",

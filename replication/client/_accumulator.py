@@ -65,6 +65,8 @@ class TopicLanes:
     topic: Topic
     lanes: list[Lane]
     sticky: Lane | None = None
+    turn: int = -1
+    """The partition that had the last record, where they take turns."""
     by_key: dict[bytes, Lane] = attrs.Factory(dict)
 
 
@@ -239,11 +241,12 @@ class Accumulator:
             if not 0 <= partition < len(lanes.lanes):
                 raise self._no_partition(lanes, partition)
             return lanes.lanes[partition]
-        if self._settings.partitioner is not None:
-            return self._chosen(
-                lanes, key, self._settings.partitioner(lanes.topic.name, key, len(lanes.lanes))
-            )
-        if key is not None:
+        partitioner = self._settings.partitioner
+        if partitioner == "round_robin":
+            return self._next_in_turn(lanes)
+        if callable(partitioner):
+            return self._chosen(lanes, partitioner(lanes.topic.name, key, len(lanes.lanes)))
+        if key is not None and partitioner != "sticky":
             return lanes.by_key.get(key) or self._keyed(lanes, key)
         sticky = lanes.sticky
         if sticky is None or sticky.open is None or sticky.open.size + size > self._limit:
@@ -256,10 +259,17 @@ class Accumulator:
         lane = lanes.by_key[key] = lanes.lanes[partition_for_key(key, len(lanes.lanes))]
         return lane
 
-    def _chosen(self, lanes: TopicLanes, key: bytes | None, partition: int) -> Lane:
+    def _chosen(self, lanes: TopicLanes, partition: int) -> Lane:
         if not 0 <= partition < len(lanes.lanes):
             raise self._no_partition(lanes, partition)
         return lanes.lanes[partition]
+
+    def _next_in_turn(self, lanes: TopicLanes) -> Lane:
+        """The next partition that has a leader; just the next if none has."""
+        count, leaders = len(lanes.lanes), lanes.topic.leaders
+        after = [(lanes.turn + step) % count for step in range(1, count + 1)]
+        lanes.turn = next((n for n in after if n < len(leaders) and leaders[n].node_id >= 0), after[0])
+        return lanes.lanes[lanes.turn]
 
     def _unkeyed(self, lanes: TopicLanes) -> Lane:
         """A partition that has a leader and the fewest batches waiting (KIP-794: the slow ones get less)."""
@@ -296,4 +306,6 @@ def _headers_size(headers: Headers) -> int:
 def _as_bytes(what: str, data: object) -> bytes:
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    raise TypeError(f"a record's {what} must be bytes or None, not {type(data).__name__}; encode it first")
+    raise TypeError(
+        f"a record's {what} must be bytes or None, not {type(data).__name__}; encode it, or set {what}_serializer"
+    )

@@ -120,12 +120,20 @@ class Batch:
         self.done, self.base_offset, self.error = True, base_offset, error
         if self.event is not None:
             self.event.set()
-        for index, callback in self.callbacks or ():
-            try:
-                callback(Delivery(self, index))
-            except Exception:  # noqa: BLE001 - the caller's own code; it is logged
-                _log.exception("on_delivery of %s-%d raised", self.topic, self.partition)
-        self.callbacks = None
+        callbacks, self.callbacks = self.callbacks, None
+        for index, callback in callbacks or ():
+            self.tell(index, callback)
+
+    def tell(self, index: int, callback: OnDelivery) -> None:
+        """Call when the outcome is known, which may be now."""
+        if not self.done:
+            self.callbacks = self.callbacks or []
+            self.callbacks.append((index, callback))
+            return
+        try:
+            callback(Delivery(self, index))
+        except Exception:  # noqa: BLE001 - the caller's own code; it is logged
+            _log.exception("on_delivery of %s-%d raised", self.topic, self.partition)
 
     async def wait(self) -> None:
         if not self.done:

@@ -7,7 +7,7 @@ wrong, at once; while a leader is suspected, every 20 to 50 ms; otherwise each `
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import attrs
@@ -17,7 +17,7 @@ from ...transport import Connection, NotAuthorisedError, Security, TransportErro
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
-from ..core.types import NO_LEADER, PartitionId
+from ..core.types import NO_LEADER, PartitionId, Value
 from ._links import Links
 from ._settings import ClientSettings
 from .errors import (
@@ -46,11 +46,12 @@ NOBODY = Leader(NO_LEADER, -1)
 
 @attrs.define(eq=False)
 class Topic:
-    """A topic's partitions and their leaders, by partition number."""
+    """A topic's partitions and their leaders, by partition number; and its settings, as of the last look."""
 
     name: str
     topic_id: str
     leaders: list[Leader]
+    config: Mapping[str, Value] = attrs.Factory(dict)
 
 
 class Cluster:
@@ -287,6 +288,7 @@ class Cluster:
             known.leaders = [
                 max(pair, key=lambda leader: leader.epoch) for pair in zip(leaders, kept, strict=False)
             ]
+        known.config = info.config
         for partition, leader in enumerate(known.leaders):
             self._clear(PartitionId(info.name, partition), leader)
 

@@ -9,13 +9,15 @@ from collections.abc import Iterator
 import attrs
 import trio
 
-from ...storage.batch import BatchInfo, CorruptBatchError, scan
+from ...storage.batch import CorruptBatchError, scan
 from ...transport import Connection, NotAuthorisedError, Response, TransportError
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
-from ..core.types import CONSUMER, NO_LEADER, PartitionId
+from ..core.types import CONSUMER, NO_EPOCH, NO_LEADER, EpochEnd, PartitionId
 from ._cluster import NOBODY, Cluster, Leader
+from ._isolation import Chunk, CommittedOnly
+from ._losses import deleted, past_the_end, recreated, truncated
 from ._offsets import list_offsets
 from ._settings import ConsumerSettings
 from .errors import AuthorizationError, ClientError, CorruptMessageError, OffsetOutOfRangeError, error_for
@@ -26,24 +28,11 @@ _CORRUPT_TRIES = 3
 _LARGEST_BATCH = 64 << 20
 
 
-@attrs.frozen(slots=True)
-class Chunk:
-    """Whole batches of one partition as they came; those records below `start_offset` are not wanted."""
-
-    data: bytes
-    batches: list[BatchInfo]
-    start_offset: int
-
-    @property
-    def next_offset(self) -> int:
-        return self.batches[-1].next_offset
-
-
 @attrs.define(eq=False, slots=True)
 class Reading:
     """One assigned partition. `generation` tells whether it was restarted since.
 
-    Invariant: `position` <= the first record in `chunks` <= `fetch_offset`.
+    Invariant: `position` <= the first record in `chunks` <= what `committed_only` holds <= `fetch_offset`.
     """
 
     at: PartitionId
@@ -64,6 +53,21 @@ class Reading:
     failed_leader: Leader = NOBODY
     corrupt: int = 0
     error: ClientError | None = None
+    paused: bool = False
+    topic_id: str = ""
+    """Of which topic `position` is; empty if anybody's."""
+    last_epoch: int = NO_EPOCH
+    """Of the last batch before `fetch_offset`, if that was read."""
+    max_held_bytes: int | None = None
+    committed_only: CommittedOnly | None = None
+    """With `max_held_bytes`: what is read goes through here first."""
+
+    def __attrs_post_init__(self) -> None:
+        self._hold_nothing()
+
+    def _hold_nothing(self) -> None:
+        if self.max_held_bytes is not None:
+            self.committed_only = CommittedOnly(self.max_held_bytes)
 
     def restart(self, position: int | None, reset: int | None = None) -> None:
         """Read from elsewhere; what was read ahead is dropped."""
@@ -74,7 +78,21 @@ class Reading:
         self.chunks.clear()
         self.records = None
         self.retries, self.retry_at, self.corrupt = 0, -1.0, 0
+        self.topic_id, self.last_epoch = "", NO_EPOCH
+        self._hold_nothing()
         self.error = None
+
+    def take(self, chunk: Chunk) -> None:
+        """What was read from `fetch_offset` on."""
+        self.fetch_offset, self.last_epoch = chunk.next_offset, chunk.batches[-1].leader_epoch
+        if self.committed_only is None:
+            self.chunks.append(chunk)
+            return
+        scouted = self.committed_only.scouting
+        self.chunks += self.committed_only.take(chunk)
+        if scouted and not self.committed_only.scouting:
+            # What was looked at for its markers alone is read again.
+            self.fetch_offset, self.last_epoch = self.committed_only.kept_until, NO_EPOCH
 
 
 @attrs.define(eq=False, slots=True)
@@ -114,6 +132,13 @@ class Fetcher:
             with trio.move_on_at(next_at):
                 await self._event.wait()
 
+    def new_reading(self, at: PartitionId) -> Reading:
+        """For a partition that was just assigned."""
+        held = None
+        if self._settings.isolation_level == "read_committed":
+            held = 2 * self._settings.max_partition_fetch_bytes
+        return Reading(at, reset=self.initial_reset(), max_held_bytes=held)
+
     def interrupt(self) -> None:
         """Positions or assignment have changed: answers to outstanding questions are not wanted any more."""
         for poll in list(self._polls.values()):
@@ -141,7 +166,7 @@ class Fetcher:
         return next_at
 
     def _fetchable_at(self, reading: Reading, leader: Leader, now: float) -> float:
-        if reading.error is not None or self._full(reading):
+        if reading.error is not None or reading.paused or self._full(reading):
             return _NEVER
         if not reading.known:
             if not reading.learning:
@@ -161,9 +186,9 @@ class Fetcher:
         return now
 
     def _full(self, reading: Reading) -> bool:
-        return (
-            sum(len(chunk.data) for chunk in reading.chunks) >= 2 * self._settings.max_partition_fetch_bytes
-        )
+        """Enough is read ahead. What is held back does not count: more must be read to know what becomes of it."""
+        read = sum(len(chunk.data) for chunk in reading.chunks)
+        return read >= 2 * self._settings.max_partition_fetch_bytes
 
     def _check_poll(self, poll: _Poll) -> None:
         """Do not sit out a long poll at a node that leads none of the partitions asked for any more."""
@@ -185,6 +210,8 @@ class Fetcher:
         poll = _Poll(node_id, connection, {})
         partitions = []
         for reading in readings:
+            if not self._same_topic(reading):
+                continue
             assert reading.fetch_offset is not None
             leader = self._cluster.leader(*reading.at)
             poll.asked[reading.at] = (reading, leader)
@@ -195,10 +222,28 @@ class Fetcher:
                     fetch_offset=reading.fetch_offset,
                     max_bytes=self._settings.max_partition_fetch_bytes,
                     leader_epoch=leader.epoch,
+                    last_fetched_epoch=reading.last_epoch,
+                    topic_id=reading.topic_id,
                 )
             )
-        self._send(poll, partitions)
+        if partitions:
+            self._send(poll, partitions)
         return _NEVER
+
+    def _same_topic(self, reading: Reading) -> bool:
+        """Whether the topic is still the one of which we have a position (KIP-516)."""
+        topic = self._cluster.topics[reading.at.topic]
+        if not reading.topic_id:
+            reading.topic_id = topic.topic_id
+        if reading.topic_id == topic.topic_id:
+            return True
+        offset = reading.fetch_offset
+        reading.restart(None)
+        reading.known = False
+        # Nobody has seen anything of the new topic, so it is read from its beginning whichever way is set.
+        self._lost(reading, recreated(reading.at, offset), m.EARLIEST_TIMESTAMP)
+        self.wake()
+        return False
 
     def _send(self, poll: _Poll, partitions: list[m.FetchPartition]) -> None:
         request = m.FetchRequest(
@@ -284,7 +329,9 @@ class Fetcher:
             reading.high_watermark = result.high_watermark
             reading.log_start_offset = result.log_start_offset
             self._cluster.trust(*reading.at)
-            if data:
+            if result.diverging is not None:
+                self._truncated(reading, result.diverging)
+            elif data:
                 self._take(poll, reading, leader, data)
         elif result.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(reading, result)
@@ -304,10 +351,9 @@ class Fetcher:
             return
         assert reading.fetch_offset is not None
         reading.corrupt = 0
-        chunk = Chunk(data, batches, reading.fetch_offset)
+        chunk = Chunk(data, batches, reading.fetch_offset, batches[-1].next_offset)
         if chunk.next_offset > reading.fetch_offset:
-            reading.fetch_offset = chunk.next_offset
-            reading.chunks.append(chunk)
+            reading.take(chunk)
 
     def _corrupt(self, poll: _Poll, reading: Reading, leader: Leader, error: CorruptBatchError) -> None:
         """Bytes may have changed on the way: drop the connection and ask again, a few times."""
@@ -331,22 +377,44 @@ class Fetcher:
 
     def _out_of_range(self, reading: Reading, result: m.FetchResult) -> None:
         offset = reading.fetch_offset
+        assert offset is not None
         start, end = result.log_start_offset, result.high_watermark
-        reset = self.initial_reset()
-        if reset is not None:
-            _log.warning(
-                "%s: offset %s is out of range [%d, %d); auto_offset_reset=%s",
-                *(reading.at, offset, start, end, self._settings.auto_offset_reset),
-            )
-            reading.fetch_offset, reading.reset, reading.resolving = None, reset, False
+        if offset < start:
+            config = self._cluster.topics[reading.at.topic].config
+            error = deleted(reading.at, offset, start, end, config)
+        elif reading.last_epoch != NO_EPOCH:
+            error = truncated(reading.at, min(offset, max(end, start)), offset, start, end)
+        else:
+            error = past_the_end(reading.at, offset, start, end)
+        self._lost(reading, error, self.initial_reset())
+
+    def _truncated(self, reading: Reading, end: EpochEnd) -> None:
+        """The log does not hold what was read before `fetch_offset`: it was cut at `end.end_offset` (KIP-320)."""
+        seen = reading.fetch_offset if reading.position is None else reading.position
+        assert seen is not None
+        start, high_watermark = reading.log_start_offset, reading.high_watermark
+        at = max(start, min(seen, end.end_offset))
+        reading.restart(at)
+        if at < seen:
+            error = truncated(reading.at, at, seen, start, high_watermark)
+            self._lost(reading, error, self.initial_reset(), resume_at=at)
+
+    def _lost(
+        self,
+        reading: Reading,
+        error: OffsetOutOfRangeError,
+        reset: int | None,
+        *,
+        resume_at: int | None = None,
+    ) -> None:
+        """Told to the reader, or just logged, as `auto_offset_reset` says."""
+        if self.initial_reset() is None:
+            reading.error = error
             return
-        error = OffsetOutOfRangeError(
-            f"{reading.at}: offset {offset} is out of range, the log holds [{start}, {end}); {_gone(offset, start)}"
-            "seek to an offset that exists, or set auto_offset_reset to earliest or latest"
-        )
-        error.topic, error.partition, error.offset = *reading.at, -1 if offset is None else offset
-        error.log_start_offset, error.end_offset = start, end
-        reading.error = error
+        _log.warning("%s; auto_offset_reset=%s", error, self._settings.auto_offset_reset)
+        reading.fetch_offset, reading.last_epoch = resume_at, NO_EPOCH
+        if resume_at is None:
+            reading.reset, reading.resolving = reset, False
 
     def initial_reset(self) -> int | None:
         """The timestamp that `auto_offset_reset` means, or None."""
@@ -389,9 +457,8 @@ class Fetcher:
             reading.fetch_offset, reading.reset = found, None
             if not reading.chunks:
                 reading.position = found
+            # A long poll under way does not ask for it.
+            if poll := self._polls.get(self._cluster.leader(*reading.at).node_id):
+                self._drop(poll)
         self.arrived.set()
         self.wake()
-
-
-def _gone(offset: int | None, start: int) -> str:
-    return f"offsets {offset} to {start - 1} are gone; " if offset is not None and offset < start else ""

@@ -24,7 +24,15 @@ from ._batch import Batch
 from ._cluster import Cluster, Leader
 from ._identities import Identities
 from ._settings import ProducerSettings
-from .errors import AuthorizationError, ClientError, DeliveryTimeoutError, Outcome, ServerError, error_for
+from .errors import (
+    AuthorizationError,
+    ClientError,
+    DeliveryTimeoutError,
+    Outcome,
+    ProducerFencedError,
+    ServerError,
+    error_for,
+)
 
 _log = logging.getLogger("insync.client")
 _NEVER = float("inf")
@@ -47,6 +55,8 @@ class Sender:
     def __init__(self, settings: ProducerSettings, cluster: Cluster, nursery: trio.Nursery) -> None:
         self.accumulator = Accumulator(settings, cluster, self.wake)
         self.flushing = 0
+        self.fenced: ProducerFencedError | None = None
+        """Set once a node has said that somebody else goes on under this producer's id."""
         self._settings = settings
         self._cluster = cluster
         self._event = trio.Event()
@@ -82,6 +92,8 @@ class Sender:
     def _pump(self) -> float:
         """Send all that may be sent; gives the time at which to look again."""
         now = trio.current_time()
+        if self.fenced is not None:
+            self._fail_unsent(self.fenced)
         self._check_requests(now)
         next_at = self._expire(now)
         ready: dict[int, list[Lane]] = {}
@@ -303,6 +315,8 @@ class Sender:
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and self._in_order_again(lane, batch):
             return self._failed(lane, batch, error, written=False)
         if not code.retriable:
+            if isinstance(error, ProducerFencedError):
+                self.fenced = error
             return self._refused(lane, batch, error)
         if code != ErrorCode.NOT_ENOUGH_REPLICAS:
             self._suspect(lane)
@@ -346,6 +360,20 @@ class Sender:
         self._leave_gap(lane, batch)
         if not batch.done:
             error.outcome = "unknown" if batch.maybe_written or error.outcome == "unknown" else "absent"
+            self._settle(batch, -1, error)
+
+    def _fail_unsent(self, fenced: ProducerFencedError) -> None:
+        """Somebody else goes on where we were: whoever was fenced must not go on under a new identity (KIP-360)."""
+        for batch in list(self.accumulator.pending):
+            lane = self.accumulator.lane_of(batch)
+            if batch.done or batch in lane.in_flight:
+                continue
+            for waiting in (lane.queue, lane.failed):
+                if batch in waiting:
+                    waiting.remove(batch)
+            if batch is lane.open:
+                lane.open = None
+            error = ProducerFencedError(str(fenced), outcome="unknown" if batch.maybe_written else "absent")
             self._settle(batch, -1, error)
 
     def _give_up(self, lane: Lane, batch: Batch, error: BaseException) -> None:

@@ -14,20 +14,36 @@ from ...transport import SecretError, Security, TlsFiles
 from .errors import InvalidSettingError
 
 Partitioner = Callable[[str, bytes | None, int], int]
-"""(topic, key, number of partitions) -> partition."""
+"""(topic, key as bytes, number of partitions) -> partition."""
+
+PartitionerName = Literal["default", "sticky", "round_robin"]
+
+Serializer = Callable[[Any], bytes | None]
+"""Makes the bytes of a key or value. Never called for None, which stays None (as a value: a tombstone)."""
+
+Deserializer = Callable[[bytes], Any]
+"""Makes a key or value of bytes. Never called for None."""
 
 S = TypeVar("S", bound="ClientSettings")
 
 
 @attrs.frozen(kw_only=True)
 class ClientSettings:
-    """What all clients share.
+    """What all clients share. Durations are in milliseconds, sizes in bytes.
 
-    `retry_backoff_ms` doubles up to `retry_backoff_max_ms`; while a leader is being replaced clients look
-    every 20 to 50 ms instead. `secret_file` has the cluster's secret; without it INSYNC_SECRET_FILE or
-    INSYNC_SECRET of the environment. `tls_certificate`, `tls_key` and `tls_authorities` name files in PEM for
-    tls://; without them INSYNC_TLS_CERTIFICATE and so on do. `allow_insecure`: talk also to nodes on other machines
-    that ask for no proof.
+    client_id: a name for this client, for people.
+    metadata_max_age_ms: after so long who leads what is asked anew, also if nothing has gone wrong.
+    retry_backoff_ms, retry_backoff_max_ms: the pause before the first retry; it doubles up to the second. While a
+      leader is being replaced clients look every 20 to 50 ms instead.
+    request_timeout_ms: how long a node may take over one request; and all nodes together over one question, such
+      as for offsets, or one call of the admin client.
+    connect_timeout_ms: how long one attempt to reach one address may take.
+    secret_file: has the cluster's secret; without it INSYNC_SECRET_FILE or INSYNC_SECRET of the environment.
+    tls_certificate, tls_key, tls_authorities: files in PEM for tls://; without them those that
+      INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES of the environment name.
+    allow_insecure: talk also to nodes on other machines that ask for no proof.
+
+    Raises `InvalidSettingError` for a value that cannot be.
     """
 
     client_id: str = "insync"
@@ -48,15 +64,36 @@ class ClientSettings:
             if isinstance(value, int) and not isinstance(value, bool) and value < 0:
                 raise InvalidSettingError(f"{field.name} is {value}; it must not be negative")
 
+    def _check_callable(self, *names: str) -> None:
+        for name in names:
+            if getattr(self, name) is not None and not callable(getattr(self, name)):
+                raise InvalidSettingError(f"{name} is {getattr(self, name)!r}; it must be a function")
+
 
 @attrs.frozen(kw_only=True)
 class ProducerSettings(ClientSettings):
-    """The producer's settings.
+    """The producer's settings, beside those of `ClientSettings`.
 
-    `enable_idempotence` None means: on if `acks` is all. `delivery_timeout_ms` bounds the time from `send` to
-    the outcome, whatever is tried in between. `compression_type` compresses whole batches, which nodes keep as they
-    are; `batch_size` counts what goes in. `partitioner` replaces Kafka's (murmur2 of the key; without a
-    key one partition until its batch is complete).
+    acks: when a record counts as written: "all" (or -1): committed, with `min_insync_replicas` in the ISR; 1: its
+      leader has written it; 0: it is sent, and nobody says what became of it.
+    enable_idempotence: repeat what failed without making duplicates, and keep the order. None: if `acks` is all.
+    batch_size: so many bytes of records go into one batch, before compression. A larger record has its own.
+    linger_ms: how long a batch that is not full waits for more records.
+    buffer_memory: how many bytes of records may wait for their outcome; then `send` waits.
+    max_block_ms: how long `send` waits, for space or for the topic to be known.
+    max_in_flight_requests_per_connection: how many requests may be unanswered, for each node, and how many batches
+      for each partition. At most 5 with idempotence: nodes remember five batches of a producer. Without it more
+      than 1 may change the order of records when one is repeated.
+    delivery_timeout_ms: bounds the time from `send` to the outcome, whatever is tried in between.
+    retries: how often a batch is sent again, at most; the time above is the better bound.
+    max_request_size: no request, and so no record, is larger.
+    compression_type: "none", "gzip", "snappy", "lz4" or "zstd"; compresses whole batches, which nodes keep as they
+      are.
+    partitioner: chooses the partition of a record for which `send` is not told one. "default": Kafka's, murmur2 of
+      the key; without a key one partition until its batch is complete, then one of those with the fewest batches
+      waiting (KIP-480, KIP-794). "sticky": the latter whatever the keys. "round_robin": each record to the next
+      partition that has a leader, whatever the keys. Or a function of topic, key and number of partitions.
+    key_serializer, value_serializer: functions that make the bytes; without them keys and values are bytes.
     """
 
     acks: Literal["all", -1, 0, 1] = "all"
@@ -70,7 +107,9 @@ class ProducerSettings(ClientSettings):
     retries: int = 2**31 - 1
     max_request_size: int = 1 << 20
     compression_type: Compression = "none"
-    partitioner: Partitioner | None = None
+    partitioner: Partitioner | PartitionerName = "default"
+    key_serializer: Serializer | None = None
+    value_serializer: Serializer | None = None
 
     @property
     def idempotent(self) -> bool:
@@ -91,6 +130,13 @@ class ProducerSettings(ClientSettings):
             )
         if self.max_in_flight_requests_per_connection < 1:
             raise InvalidSettingError("max_in_flight_requests_per_connection must be at least 1")
+        if not callable(self.partitioner) and self.partitioner not in get_args(PartitionerName):
+            known = ", ".join(get_args(PartitionerName))
+            raise InvalidSettingError(
+                f"partitioner is {self.partitioner!r}; it must be one of {known}, or a function of topic, key and "
+                "number of partitions"
+            )
+        self._check_callable("key_serializer", "value_serializer")
         if self.idempotent:
             self._check_idempotence()
 
@@ -108,15 +154,30 @@ class ProducerSettings(ClientSettings):
 
 @attrs.frozen(kw_only=True)
 class ConsumerSettings(ClientSettings):
-    """The consumer's settings. `auto_offset_reset`: where to read if there is no position or it is gone."""
+    """The consumer's settings, beside those of `ClientSettings`.
+
+    auto_offset_reset: where to read if there is no position, or what is there is gone: "latest", "earliest", or
+      "none": raise `OffsetOutOfRangeError`.
+    isolation_level: "read_uncommitted": every record below the high watermark; "read_committed": none of a
+      transaction before that is committed, and none of one that was aborted (KIP-98).
+    fetch_min_bytes, fetch_max_wait_ms: a node answers when it has so much, or after so long.
+    fetch_max_bytes: how much one answer may hold, and max_partition_fetch_bytes: how much of one partition; a
+      larger batch comes whole all the same. Of each partition up to twice the latter is read ahead.
+    max_poll_records: how many records one `poll` gives, at most.
+    check_crcs: check the CRC-32C of every batch that arrives.
+    key_deserializer, value_deserializer: functions of the bytes; without them keys and values are bytes.
+    """
 
     auto_offset_reset: Literal["latest", "earliest", "none"] = "latest"
+    isolation_level: Literal["read_uncommitted", "read_committed"] = "read_uncommitted"
     fetch_min_bytes: int = 1
     fetch_max_wait_ms: int = 500
     fetch_max_bytes: int = 50 << 20
     max_partition_fetch_bytes: int = 1 << 20
     max_poll_records: int = 500
     check_crcs: bool = True
+    key_deserializer: Deserializer | None = None
+    value_deserializer: Deserializer | None = None
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -124,8 +185,13 @@ class ConsumerSettings(ClientSettings):
             raise InvalidSettingError(
                 f"auto_offset_reset is {self.auto_offset_reset!r}; it must be latest, earliest or none"
             )
+        if self.isolation_level not in ("read_uncommitted", "read_committed"):
+            raise InvalidSettingError(
+                f"isolation_level is {self.isolation_level!r}; it must be read_uncommitted or read_committed"
+            )
         if self.max_poll_records < 1:
             raise InvalidSettingError("max_poll_records must be at least 1")
+        self._check_callable("key_deserializer", "value_deserializer")
 
 
 def load_security(settings: ClientSettings) -> Security:

@@ -14,23 +14,34 @@ from ...storage.batch import BatchInfo, Record, StorageError, records
 from ..core import messages as m
 from ..core.types import PartitionId
 from ._client import Client
-from ._fetcher import Chunk, Fetcher, Reading
+from ._fetcher import Fetcher, Reading
+from ._isolation import Chunk
 from ._offsets import list_offsets
+from ._serializing import Deserializers
 from ._settings import ConsumerSettings, make_settings
-from .errors import ClientError, InvalidSettingError, OffsetOutOfRangeError, UndecodableError
+from .errors import (
+    ClientError,
+    DeserializationError,
+    InvalidSettingError,
+    OffsetOutOfRangeError,
+    UndecodableError,
+)
 
 _YIELD_EVERY = 256
 
 
 class ConsumerRecord(NamedTuple):
-    """A committed record (a tuple, because one is made for each record read)."""
+    """A committed record (a tuple, because one is made for each record read).
+
+    `key` and `value` are bytes or None, or what the deserializers make of bytes; `timestamp_ms` is since 1970.
+    """
 
     topic: str
     partition: int
     offset: int
     timestamp_ms: int
-    key: bytes | None
-    value: bytes | None
+    key: Any
+    value: Any
     headers: tuple[tuple[str, bytes | None], ...]
     leader_epoch: int
 
@@ -52,11 +63,18 @@ class FetchedBatches:
 
 
 class Consumer(Client):
-    """Reads partitions that it is told to read; it belongs to no group and commits no offsets.
+    """Reads partitions that it is told to read.
+
+    It belongs to no group, and no offsets are committed for it: there are no consumer groups. Whoever reads keeps
+    the position where the results are, best in one transaction with them (`docs/delivery-semantics.md`).
 
     Args:
       bootstrap_servers: URLs of some nodes, as a list or comma separated; `host:port` means tcp.
       settings: All settings at once; or give single ones as keywords (fields of `ConsumerSettings`).
+
+    Raises:
+      InvalidSettingError: A setting that does not exist, or cannot be.
+      BootstrapError: On entering the block: no node could be reached.
 
     `async for record in consumer` never ends; `poll` comes back after its timeout.
     """
@@ -72,6 +90,7 @@ class Consumer(Client):
     ) -> None:
         self._settings = settings or make_settings(ConsumerSettings, options)
         super().__init__(bootstrap_servers, self._settings)
+        self._deserializers = Deserializers(self._settings)
         self._turns: deque[Reading] = deque()
         self._unyielded = 0
 
@@ -85,19 +104,16 @@ class Consumer(Client):
         """Read exactly these partitions from now on; those already assigned keep their positions.
 
         New ones begin where `auto_offset_reset` says, unless `seek` is called before the next poll. One that
-        does not exist is told by the next `poll`.
+        does not exist is told by the next `poll`. Of those that stay, the paused ones stay paused.
         """
         self._check_open()
         former = self._fetcher.readings
         wanted = [PartitionId(topic, partition) for topic, partition in partitions]
-        self._fetcher.readings = {at: former.get(at) or self._new_reading(at) for at in wanted}
+        self._fetcher.readings = {at: former.get(at) or self._fetcher.new_reading(at) for at in wanted}
         self._turns = deque(self._fetcher.readings.values())
         for at in former.keys() - self._fetcher.readings.keys():
             former[at].restart(None)
         self._fetcher.interrupt()
-
-    def _new_reading(self, at: PartitionId) -> Reading:
-        return Reading(at, reset=self._fetcher.initial_reset())
 
     async def assign_topic(self, topic: str) -> list[PartitionId]:
         """Assign all partitions of one topic.
@@ -113,11 +129,19 @@ class Consumer(Client):
         return partitions
 
     def assignment(self) -> list[PartitionId]:
+        """The partitions that are read, as (topic, partition)."""
         self._check_open()
         return list(self._fetcher.readings)
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Read a partition from `offset` on, also if it stopped with an error."""
+        """Read a partition from `offset` on, also if it stopped with an error.
+
+        What was read ahead is dropped. That the offset is in the log is found out by the next poll.
+
+        Raises:
+          ValueError: The offset is negative.
+          ClientError: The partition is not assigned.
+        """
         if offset < 0:
             raise ValueError(f"offset {offset} is negative; use seek_to_beginning or seek_to_end")
         self._restart([partition], offset, None)
@@ -138,6 +162,32 @@ class Consumer(Client):
             reading.restart(offset, reset)
         self._fetcher.interrupt()
 
+    def pause(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Hand out nothing of these (or all assigned) partitions, and fetch nothing, until `resume`.
+
+        Their positions stay, and what was read ahead is kept. Raises `ClientError` for one that is not assigned; so
+        does `resume`.
+        """
+        self._set_paused(partitions, True)
+
+    def resume(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
+        """Go on with these (or all assigned) partitions where `pause` stopped them."""
+        self._set_paused(partitions, False)
+
+    def paused(self) -> list[PartitionId]:
+        """The partitions that are paused."""
+        self._check_open()
+        return [at for at, reading in self._fetcher.readings.items() if reading.paused]
+
+    def _set_paused(self, partitions: Iterable[tuple[str, int]] | None, paused: bool) -> None:
+        chosen = self.assignment() if partitions is None else list(partitions)
+        for reading in [self._reading(at) for at in chosen]:
+            reading.paused = paused
+        if not paused:
+            # A long poll under way does not ask for them.
+            self._fetcher.interrupt()
+            self._fetcher.arrived.set()
+
     def position(self, partition: tuple[str, int]) -> int | None:
         """The offset of the next record to be handed out; None until it has been found."""
         return self._reading(partition).position
@@ -151,7 +201,10 @@ class Consumer(Client):
         return await self._offsets(partitions, m.EARLIEST_TIMESTAMP)
 
     async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
-        """The high watermark of each partition; raises `UnknownTopicError`, `RequestTimeoutError`."""
+        """The high watermark of each partition; raises `UnknownTopicError`, `RequestTimeoutError`.
+
+        Also with `isolation_level=read_committed`, where what is below it may have to wait for its transaction.
+        """
         return await self._offsets(partitions, m.LATEST_TIMESTAMP)
 
     async def offsets_for_times(
@@ -199,6 +252,9 @@ class Consumer(Client):
           OffsetOutOfRangeError: The position is not in the log and `auto_offset_reset` is none.
           CorruptMessageError: A leader keeps sending batches that do not match their checksum.
           UndecodableError: A batch is compressed in a way that is not supported here.
+          DeserializationError: A deserializer raised; the position is that record.
+          AuthorizationError: This client may not read the topic.
+          ClosedError: The consumer is not open.
           UnknownTopicError: The topic or partition does not exist.
 
         An error is raised when everything read before it has been handed out, and again until `seek` or
@@ -207,7 +263,11 @@ class Consumer(Client):
         return await self._wait(lambda: self._take(self._settings.max_poll_records), timeout_ms)
 
     async def poll_batches(self, timeout_ms: int = 1000) -> list[FetchedBatches]:
-        """As `poll`, but whole batches as they came, undecoded; all that has been read ahead."""
+        """As `poll`, but whole batches as they came, undecoded and not deserialized; all that has been read ahead.
+
+        With `isolation_level=read_committed`, without the batches of aborted transactions. Markers of transactions
+        (control batches) are among them.
+        """
         return await self._wait(self._take_batches, timeout_ms)
 
     def __aiter__(self) -> Self:
@@ -238,6 +298,8 @@ class Consumer(Client):
 
     def _raise_error(self) -> None:
         for reading in self._turns:
+            if reading.paused:
+                continue
             if reading.error is not None:
                 raise reading.error
             if reading.position is None and reading.reset is None:
@@ -256,16 +318,28 @@ class Consumer(Client):
         return taken
 
     def _take_from(self, reading: Reading, taken: list[ConsumerRecord], limit: int) -> None:
-        while reading.chunks and len(taken) < limit:
+        while reading.chunks and len(taken) < limit and not reading.paused:
             chunk = reading.chunks[0]
             if reading.records is None:
-                reading.records = _decode(reading.at, chunk)
-            got: list[Any] = list(itertools.islice(reading.records, limit - len(taken)))
-            taken.extend(got)
+                found = _decode(reading.at, chunk)
+                reading.records = self._deserializers.applied(found) if self._deserializers else found
+            before = len(taken)
+            try:
+                # What comes before an error is taken all the same.
+                taken.extend(itertools.islice(reading.records, limit - before))  # type: ignore[arg-type]
+            except ClientError as error:
+                self._stop_at(reading, taken[before:], error)
+                return
             if len(taken) < limit:
                 self._finish_chunk(reading, chunk)
             else:
-                reading.position = got[-1].offset + 1
+                reading.position = taken[-1].offset + 1
+
+    def _stop_at(self, reading: Reading, last: list[ConsumerRecord], error: ClientError) -> None:
+        """Nothing can be made of what comes next: the position stays there, and what is behind it is dropped."""
+        position = last[-1].offset + 1 if last else reading.position
+        reading.restart(error.offset if isinstance(error, DeserializationError) else position)
+        reading.error = error
 
     def _finish_chunk(self, reading: Reading, chunk: Chunk) -> None:
         reading.position = chunk.next_offset
@@ -276,13 +350,26 @@ class Consumer(Client):
     def _take_batches(self) -> list[FetchedBatches]:
         taken: list[FetchedBatches] = []
         for reading in self._turns:
-            while reading.chunks:
+            while reading.chunks and not reading.paused:
                 chunk = reading.chunks[0]
                 begun = reading.records is not None and reading.position is not None
                 start = reading.position if begun and reading.position is not None else chunk.start_offset
-                taken.append(_fetched(reading, chunk, start))
+                if chunk.batches and start < chunk.next_offset:
+                    taken.append(_fetched(reading, chunk, start))
                 self._finish_chunk(reading, chunk)
         return taken
+
+    def _put_back(self, unread: Sequence[ConsumerRecord]) -> None:
+        """Records that were polled for somebody who did not wait for them: they come again."""
+        self._put_back_from({(each.topic, each.partition): each.offset for each in reversed(unread)})
+
+    def _put_back_batches(self, unread: Sequence[FetchedBatches]) -> None:
+        self._put_back_from({(each.topic, each.partition): each.start_offset for each in reversed(unread)})
+
+    def _put_back_from(self, offsets: Mapping[tuple[str, int], int]) -> None:
+        for partition, offset in offsets.items():
+            if not self._closed and partition in self._fetcher.readings:
+                self.seek(partition, offset)
 
 
 def _fetched(reading: Reading, chunk: Chunk, start: int) -> FetchedBatches:

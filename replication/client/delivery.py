@@ -58,6 +58,10 @@ class Delivery:
         """
         return self._batch.metadata(self._index)
 
+    def _tell(self, callback: OnDelivery) -> None:
+        """Call when the outcome is known, which may be now."""
+        self._batch.tell(self._index, callback)
+
     async def wait(self) -> RecordMetadata:
         """Wait for the outcome; raises as `result` does. Cancelling it does not take the record back."""
         await self._batch.wait()

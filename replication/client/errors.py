@@ -12,6 +12,7 @@ from ..core.errors import ErrorCode
 from ..errors import ReplicationError
 
 Outcome = Literal["absent", "unknown"]
+LossCause = Literal["deletion", "truncation", "recreation", ""]
 
 
 class ClientError(ReplicationError):
@@ -71,8 +72,23 @@ class AuthorizationError(ClientError):
     """The cluster knows this client and does not let it do that (`allow` of its nodes); no retry helps."""
 
 
+class SerializationError(ClientError):
+    """A serializer raised, or gave no bytes; the record was not sent. Its own error is the cause."""
+
+
 class UndecodableError(ClientError):
     """Fetched batches hold what this client cannot decode; the message names the offsets."""
+
+
+class DeserializationError(ClientError):
+    """A deserializer raised; its own error is the cause. The consumer stands at the record: `seek` past it.
+
+    `topic`, `partition` and `offset` tell which one; the message tells whether it was the key or the value.
+    """
+
+    topic = ""
+    partition = -1
+    offset = -1
 
 
 class ServerError(ClientError):
@@ -91,6 +107,10 @@ class OffsetOutOfRangeError(ServerError):
     """The offset is not (or no longer) in the log, and `auto_offset_reset` is `none`.
 
     `topic`, `partition`, `offset` (asked for), `log_start_offset` and `end_offset` (what there is, -1: unknown).
+    `lost`: the offsets [first, end) of which this reader misses the records, or None if none is known to be lost.
+    `by`: "deletion" (retention, or `Admin.delete_records`), "truncation" (an unclean election, or a log that was
+    damaged: what was read at these offsets is not what is there now), "recreation" (another topic has the name
+    now), or "" (nobody knows: the offset may never have existed).
     """
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -99,6 +119,8 @@ class OffsetOutOfRangeError(ServerError):
     offset = -1
     log_start_offset = -1
     end_offset = -1
+    lost: tuple[int, int] | None = None
+    by: LossCause = ""
 
 
 class CorruptMessageError(ServerError):

@@ -11,6 +11,7 @@ import trio
 from ...storage.batch import Headers
 from ._client import Client
 from ._sender import Sender
+from ._serializing import Serializers
 from ._settings import ProducerSettings, make_settings
 from .delivery import Deliveries, Delivery, OnDelivery
 from .errors import BufferFullError, MetadataTimeoutError
@@ -27,7 +28,13 @@ class Producer(Client):
       bootstrap_servers: URLs of some nodes, as a list or comma separated; `host:port` means tcp.
       settings: All settings at once; or give single ones as keywords (fields of `ProducerSettings`).
 
-    Leaving the block waits for all outcomes. A record that fails is told by its `Delivery` and in the log.
+    Raises:
+      InvalidSettingError: A setting that does not exist, or cannot be.
+      BootstrapError: On entering the block: no node could be reached.
+
+    Leaving the block waits for all outcomes, at most `delivery_timeout_ms`; not if it is left by cancellation. A
+    record that fails is told by its `Delivery` and in the log. What `send` may be called from is this trio program;
+    threads and asyncio have `BlockingProducer` and `insync.replication.asyncio`.
     """
 
     _sender: Sender
@@ -41,6 +48,8 @@ class Producer(Client):
     ) -> None:
         self._settings = settings or make_settings(ProducerSettings, options)
         super().__init__(bootstrap_servers, self._settings)
+        self._serializers = Serializers(self._settings)
+        self._in_runs = self._settings.partitioner in ("default", "sticky")
         self._unyielded = 0
 
     def _start(self) -> None:
@@ -49,14 +58,19 @@ class Producer(Client):
         self._nursery.start_soon(self._sender.run)
 
     async def _finish(self) -> None:
-        await self.flush()
+        await self._flush()
+
+    def _check_usable(self) -> None:
+        self._check_open()
+        if self._sender.fenced is not None:
+            raise self._sender.fenced
 
     async def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
@@ -66,29 +80,33 @@ class Producer(Client):
 
         Args:
           topic: An existing topic.
-          value: The bytes; None is a tombstone for the key.
-          key: Records of one key go to one partition, in order.
+          value: The bytes, or what `value_serializer` takes; None is a tombstone for the key.
+          key: Records of one key go to one partition, in order. Bytes, or what `key_serializer` takes.
           headers: Pairs of name and bytes.
           partition: Overrides the partitioner.
           timestamp_ms: Milliseconds since 1970; now if left out.
-          on_delivery: Called with the delivery when the outcome is known.
+          on_delivery: Called with the delivery when the outcome is known, in the event loop; must be quick.
 
         Raises:
+          SerializationError: A serializer raised.
           RecordTooLargeError: Above `max_request_size`.
           UnknownTopicError: The topic or partition does not exist.
           MetadataTimeoutError: Nobody told within `max_block_ms` about the topic.
           BufferFullError: No space within `max_block_ms`.
+          ProducerFencedError: A newer epoch of this producer's id has written; nothing more is sent by this one.
+          ClosedError: The producer is not open.
 
         In all these cases, and if cancelled, the record is not sent.
         """
-        if self._closed:
-            self._check_open()
+        if self._closed or self._sender.fenced is not None:
+            self._check_usable()
+        if self._serializers:
+            key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
         delivery = self._accumulator.try_append(
             topic, value, key, headers, partition, timestamp_ms, on_delivery
         )
-        while delivery is None:
-            await self._make_room(topic)
-            delivery = self._accumulator.try_append(
+        if delivery is None:
+            delivery = await self._send_later(
                 topic, value, key, headers, partition, timestamp_ms, on_delivery
             )
         self._unyielded += 1
@@ -96,24 +114,34 @@ class Producer(Client):
             await self._yield()
         return delivery
 
+    async def _send_later(self, topic: str, *arguments: Any) -> Delivery:
+        """Wait for space, or for the topic to be known; the arguments are those of `try_append`."""
+        while True:
+            await self._make_room(topic)
+            delivery = self._accumulator.try_append(topic, *arguments)
+            if delivery is not None:
+                return delivery
+
     def send_nowait(
         self,
         topic: str,
-        value: bytes | None,
+        value: Any,
         *,
-        key: bytes | None = None,
+        key: Any = None,
         headers: Headers = (),
         partition: int | None = None,
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """As `send`, but never waits.
+        """As `send`, but never waits. After every hundred or so, await something: the sender needs its turn.
 
-        Raises:
+        Raises what `send` raises; and:
           BufferFullError: `buffer_memory` is full.
           MetadataTimeoutError: The topic is not known yet; `send` once, or `prepare` it.
         """
-        self._check_open()
+        self._check_usable()
+        if self._serializers:
+            key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
         delivery = self._accumulator.try_append(
             topic, value, key, headers, partition, timestamp_ms, on_delivery
         )
@@ -128,25 +156,45 @@ class Producer(Client):
     async def send_many(
         self,
         topic: str,
-        values: Sequence[bytes | None],
-        keys: Sequence[bytes | None] | None = None,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
         *,
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Deliveries:
         """Hand over many records at once, which costs far less for each; keys, if any, in the same order.
 
-        Raises what `send` raises; of the records before the one that it is about, all are sent.
+        Raises what `send` raises; of the records before the one that it is about, all are sent. With
+        `SerializationError` none is, nor with ValueError: there is not one key for each value.
         """
-        self._check_open()
+        self._check_usable()
+        return await self._send_many(topic, *self._as_bytes(topic, values, keys), partition, timestamp_ms)
+
+    def _as_bytes(
+        self, topic: str, values: Sequence[Any], keys: Sequence[Any] | None
+    ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None]:
         if keys is not None and len(keys) != len(values):
             raise ValueError(
                 f"{len(values)} values but {len(keys)} keys; give one key (or None) for each value"
             )
+        if self._serializers:
+            made = self._serializers
+            values = [made.value(topic, value) for value in values]
+            keys = None if keys is None else [made.key(topic, key) for key in keys]
+        return values, keys
+
+    async def _send_many(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        keys: Sequence[bytes | None] | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Deliveries:
         await self.prepare(topic)
         deliveries = Deliveries()
         runs = _runs(keys, len(values))
-        if self._settings.partitioner is None and len(runs) * _RUN_LENGTH <= len(values):
+        if (self._in_runs or partition is not None) and len(runs) * _RUN_LENGTH <= len(values):
             start = 0
             for key, length in runs:
                 await self._send_run(
@@ -159,7 +207,13 @@ class Producer(Client):
         return deliveries
 
     async def prepare(self, topic: str) -> int:
-        """Learn about a topic before the first `send`; gives its number of partitions. Raises as `send` does."""
+        """Learn about a topic before the first `send`; gives its number of partitions.
+
+        Raises:
+          UnknownTopicError: It does not exist.
+          MetadataTimeoutError: Nobody told about it within `max_block_ms`.
+          ClosedError: The producer is not open.
+        """
         self._check_open()
         found = await self._cluster.topic(topic, timeout=self._settings.max_block_ms / 1000)
         if not self._accumulator.knows(topic):
@@ -169,8 +223,12 @@ class Producer(Client):
     async def flush(self) -> None:
         """Send what waits without lingering, and wait until every outcome so far is known.
 
-        Failures are told by the deliveries, not here.
+        Failures are told by the deliveries, not here. Takes at most `delivery_timeout_ms`.
         """
+        self._check_open()
+        await self._flush()
+
+    async def _flush(self) -> None:
         self._sender.flushing += 1
         self._sender.wake(0)
         try:

@@ -177,6 +177,9 @@ class Produces:
             raise RejectedBatchError(
                 ErrorCode.INVALID_RECORD, "a producer's batch is dense and no control batch"
             )
+        if info.is_transactional:
+            # Nobody would ever end the transaction: readers of committed records would wait for it, and compaction.
+            raise RejectedBatchError(ErrorCode.INVALID_RECORD, "nodes do not take part in transactions yet")
         if info.producer_id >= 0 and (info.base_sequence < 0 or info.producer_epoch < 0):
             raise RejectedBatchError(ErrorCode.INVALID_RECORD, "a producer id without an epoch or a sequence")
         return info

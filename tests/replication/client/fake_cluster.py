@@ -228,6 +228,8 @@ class FakeNode:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif log.leader != self.node_id:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        elif part.topic_id not in ("", self.cluster.topic_id(part.topic)):
+            code = ErrorCode.INCONSISTENT_TOPIC_ID
         elif not log.start <= part.fetch_offset <= log.end:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
         else:
@@ -273,7 +275,7 @@ class FakeNode:
         return m.TopicInfo(
             name=name,
             error=0,
-            topic_id=f"id-{name}",
+            topic_id=self.cluster.topic_id(name),
             replication_factor=len(everybody),
             partitions=[
                 m.PartitionInfo(
@@ -360,6 +362,7 @@ class FakeCluster:
     nodes: list[FakeNode] = attrs.Factory(list)
     topics: dict[str, list[Partition]] = attrs.Factory(dict)
     producer_ids: int = 0
+    creations: Counter[str] = attrs.Factory(Counter)
     changed: trio.Event = attrs.Factory(trio.Event)
     chaos: Fault | None = None
 
@@ -370,7 +373,12 @@ class FakeCluster:
     def create(self, topic: str, partitions: int = 1) -> list[Partition]:
         living = [n.node_id for n in self.nodes if n.alive]
         self.topics[topic] = [Partition(living[p % len(living)]) for p in range(partitions)]
+        self.creations[topic] += 1
         return self.topics[topic]
+
+    def topic_id(self, topic: str) -> str:
+        """Another one for each topic that has had the name."""
+        return f"id-{topic}" if self.creations[topic] < 2 else f"id-{topic}-{self.creations[topic]}"
 
     def partition(self, topic: str, number: int) -> Partition | None:
         partitions = self.topics.get(topic, [])

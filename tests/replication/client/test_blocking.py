@@ -136,6 +136,80 @@ def test_asyncio_can_wait_for_a_delivery(threaded):
         assert asyncio.run(main(producer)) == 0
 
 
+def test_callbacks_hear_of_every_outcome_also_of_what_never_was_a_batch(threaded):
+    heard: list[object] = []
+    with BlockingProducer(threaded.urls, max_request_size=1000) as producer:
+        good = producer.send("t", b"x", on_delivery=heard.append)
+        good.result(5)
+        bad = producer.send("t", bytes(2000), on_delivery=heard.append)
+        producer.flush(5)
+    assert heard == [good, bad]
+    assert isinstance(bad.exception(), RecordTooLargeError)
+    assert "offset=0" in repr(good) and "RecordTooLarge" in repr(bad)
+
+
+def test_send_nowait_and_prepare(threaded):
+    with BlockingProducer(threaded.urls, buffer_memory=100_000, value_serializer=str.encode) as producer:
+        assert producer.prepare("t") == 1
+        assert producer.send_nowait("t", "a").result(5).offset == 0
+        many = producer.send_many("t", ["b", "c"])
+        assert [each.offset for each in many.result(5)] == [1, 2]
+        assert many.done() and len(many) == 2 and many[1].result().offset == 2
+        threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, *[drop] * 1000))
+        started = time.monotonic()
+        with pytest.raises(BufferFullError, match="takes no record now"):
+            for _ in range(20_000):
+                producer.send_nowait("t", "x" * 1000)
+        assert time.monotonic() - started < 10
+        with pytest.raises(TimeoutError):
+            producer.send_many("t", ["d"], timeout=0.05)
+        producer.close(0.1)
+
+
+def test_futures_end_with_the_producer(threaded):
+    with BlockingProducer(threaded.urls) as producer:
+        assert producer.send("t", b"x").as_future().result(5).offset == 0
+        threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, *[drop] * 1000))
+        never = producer.send("t", b"y").as_future()
+        producer.close(0.1)
+        with pytest.raises(ClosedError):
+            never.result(5)
+
+
+def test_pause_and_resume(threaded):
+    with BlockingProducer(threaded.urls) as producer:
+        producer.send_many("t", [b"x"] * 3)
+    with BlockingConsumer(threaded.urls, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("t", 0)])
+        consumer.pause()
+        assert consumer.paused() == [("t", 0)]
+        assert consumer.poll(100) == []
+        consumer.resume()
+        assert len(consumer.poll(5000)) == 3
+        assert consumer.high_watermark(("t", 0)) == 3
+
+
+def test_what_was_polled_for_somebody_who_has_gone_comes_again(threaded):
+    with BlockingProducer(threaded.urls) as producer:
+        producer.send_many("t", [b"x"] * 30)
+    with BlockingConsumer(threaded.urls, auto_offset_reset="earliest", max_poll_records=10) as consumer:
+        consumer.assign([("t", 0)])
+        portal, held = consumer._portal, consumer._held
+        late = portal.submit(lambda: held.poll(5000), held._put_back)
+        assert len(late.future.result(5)) == 10
+        # As a KeyboardInterrupt does that comes after the records and before anybody has them.
+        late.abandon()
+        assert [each.offset for each in consumer.poll(5000)] == list(range(10))
+        consumer.seek(("t", 0), 30)
+        early = portal.submit(lambda: held.poll(60_000), held._put_back)
+        assert early.give_up()
+        consumer.seek(("t", 0), 5)
+        late_batches = portal.submit(lambda: held.poll_batches(5000), held._put_back_batches)
+        assert late_batches.future.result(5)[0].next_offset == 30
+        late_batches.abandon()
+        assert [each.offset for each in consumer.poll(5000)] == list(range(5, 15))
+
+
 def test_a_result_that_does_not_come_times_out_and_close_does_not_hang(threaded):
     with BlockingProducer(threaded.urls) as producer:
         producer.send("t", b"x").result(5)
@@ -193,3 +267,47 @@ def test_ctrl_c_ends_a_script_at_once(threaded):
     finally:
         script.kill()
         script.wait()
+
+
+LEFT_OPEN = """
+import sys
+from insync.replication.client import BlockingConsumer, BlockingProducer
+consumer = BlockingConsumer(sys.argv[1], auto_offset_reset="earliest")
+producer = BlockingProducer(sys.argv[1], linger_ms=60_000)
+for n in range(500):
+    producer.send("t", b"%d" % n, on_delivery=None)
+"""
+
+
+def test_what_is_left_open_is_flushed_when_the_interpreter_exits(threaded):
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN, threaded.urls[0]], capture_output=True, text=True, timeout=30
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert threaded.cluster.topics["t"][0].values() == [b"%d" % n for n in range(500)]
+
+
+FORKED = """
+import os, sys
+from insync.replication.client import BlockingProducer, ClosedError
+producer = BlockingProducer(sys.argv[1])
+producer.send("t", b"parent").result(5)
+child = os.fork()
+if child == 0:
+    try:
+        producer.send("t", b"child").result(5)
+    except ClosedError as error:
+        print(error, flush=True)
+    sys.exit(0)
+os.waitpid(child, 0)
+producer.send("t", b"parent again").result(5)
+"""
+
+
+def test_a_forked_child_is_told_to_open_its_own(threaded):
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, threaded.urls[0]], capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 0, done.stderr
+    assert "opened by the parent process: open one in each process" in done.stdout
+    assert threaded.cluster.topics["t"][0].values() == [b"parent", b"parent again"]

@@ -13,11 +13,12 @@ from insync.replication.client import (
     CorruptMessageError,
     OffsetOutOfRangeError,
     Producer,
+    UndecodableError,
     UnknownTopicError,
 )
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
-from insync.storage.batch import build_batch
+from insync.storage.batch import build_batch, crc32c
 
 from .fake_cluster import FakeCluster, Partition, disconnect, fail_with, fake_cluster
 
@@ -284,3 +285,61 @@ async def test_reading_ahead_is_bounded():
             await trio.testing.wait_all_tasks_blocked(0.05)
             assert cluster.nodes[0].seen[Kind.FETCH] <= 4
             assert len(await read(consumer, 3500)) >= 3500
+
+
+async def test_paused_partitions_wait_where_they_are():
+    async with fake_cluster(nodes=1, t=2) as cluster:
+        for log in cluster.topics["t"]:
+            fill(log, 30)
+        async with Consumer(cluster.urls, auto_offset_reset="earliest", max_poll_records=5) as consumer:
+            await consumer.assign_topic("t")
+            consumer.pause([("t", 1)])
+            assert consumer.paused() == [("t", 1)]
+            found = await read(consumer, 30)
+            assert {each.partition for each in found} == {0}
+            assert await consumer.poll_batches(50) == []
+            consumer.pause()
+            fill(cluster.topics["t"][0], 5)
+            cluster.appended()
+            assert await consumer.poll(50) == []
+            consumer.assign([("t", 1), ("t", 0)])
+            assert consumer.paused() == [("t", 1), ("t", 0)]
+            consumer.resume([("t", 1)])
+            assert [each.offset for each in await read(consumer, 30)] == list(range(30))
+            consumer.resume()
+            assert consumer.paused() == []
+            assert [each.offset for each in await read(consumer, 5)] == list(range(30, 35))
+            with pytest.raises(ClientError, match="t-7 is not assigned"):
+                consumer.pause([("t", 7)])
+
+
+async def test_resuming_does_not_wait_for_the_long_poll():
+    async with fake_cluster(nodes=1, t=2) as cluster:
+        fill(cluster.topics["t"][1], 10)
+        async with Consumer(cluster.urls, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer:
+            await consumer.assign_topic("t")
+            consumer.pause([("t", 1)])
+            assert await consumer.poll(100) == []
+            consumer.resume([("t", 1)])
+            with trio.fail_after(2):
+                assert len(await consumer.poll(60_000)) == 10
+
+
+async def test_what_cannot_be_decoded_stops_the_reader_there_and_hides_nothing_before_it():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        log = cluster.topics["t"][0]
+        fill(log, 20)
+        strange = bytearray(log.batches[1])
+        strange[22] |= 6
+        strange[17:21] = crc32c(memoryview(strange)[21:]).to_bytes(4)
+        log.batches[1] = bytes(strange)
+        fill(log, 10)
+        async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            assert [each.offset for each in await read(consumer, 10)] == list(range(10))
+            for _ in range(3):
+                with pytest.raises(UndecodableError, match="t-0 between offsets"):
+                    await consumer.poll(5000)
+            assert consumer.position(("t", 0)) == 10
+            consumer.seek(("t", 0), 20)
+            assert [each.offset for each in await read(consumer, 10)] == list(range(20, 30))

@@ -18,6 +18,7 @@ from insync.replication.client import (
     NotEnoughReplicasError,
     OutOfOrderSequenceError,
     Producer,
+    ProducerFencedError,
     RecordTooLargeError,
     UnknownTopicError,
 )
@@ -363,6 +364,42 @@ async def test_lost_acknowledged_records_are_told_and_the_partition_goes_on():
         assert log.values()[-1] == b"y"
 
 
+async def test_a_fenced_producer_sends_nothing_more():
+    """Whoever goes on under its id is the one that counts; it must not go on under another id."""
+    async with fake_cluster(nodes=1, t=2) as cluster:
+        node = cluster.nodes[0]
+        async with Producer(cluster.urls, linger_ms=0) as producer:
+            await (await producer.send("t", b"first", partition=0)).wait()
+            node.script(Kind.PRODUCE, fail_with(ErrorCode.INVALID_PRODUCER_EPOCH, "epoch 3 writes"))
+            fenced = await producer.send("t", b"x", partition=0)
+            with pytest.raises(ProducerFencedError, match="epoch 3 writes"):
+                await fenced.wait()
+            with pytest.raises(ProducerFencedError):
+                await producer.send("t", b"y", partition=1)
+            with pytest.raises(ProducerFencedError):
+                await producer.send_many("t", [b"y"])
+            with pytest.raises(ProducerFencedError):
+                producer.send_nowait("t", b"y")
+        assert [log.values() for log in cluster.topics["t"]] == [[b"first"], []]
+        assert node.seen[Kind.INIT_PRODUCER_ID] == 1
+
+
+async def test_what_waits_when_a_producer_is_fenced_fails_too():
+    async with fake_cluster(nodes=1, t=2) as cluster:
+        node = cluster.nodes[0]
+        async with Producer(cluster.urls, linger_ms=60_000) as producer:
+            first = await producer.send("t", b"first", partition=0)
+            await producer.flush()
+            assert first.result().offset == 0
+            waiting = await producer.send("t", b"y", partition=1)
+            node.script(Kind.PRODUCE, fail_with(ErrorCode.INVALID_PRODUCER_EPOCH))
+            await producer.send_many("t", [bytes(20_000)], partition=0)
+            with trio.fail_after(5), pytest.raises(ProducerFencedError) as caught:
+                await waiting.wait()
+            assert caught.value.outcome == "absent"
+        assert cluster.topics["t"][1].values() == []
+
+
 async def test_acks_zero_does_not_wait_for_answers():
     async with fake_cluster(nodes=1, t=1) as cluster:
         cluster.nodes[0].script(Kind.PRODUCE, drop_after_append)
@@ -387,8 +424,8 @@ def test_settings_that_cannot_be_are_refused(options, said):
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(seed=st.integers(0, 2**32), rate=st.sampled_from([0.1, 0.3, 0.6]))
-def test_exactly_once_in_order_under_random_faults(seed, rate):
+@given(seed=st.integers(0, 2**32), rate=st.sampled_from([0.1, 0.3, 0.6]), max_in_flight=st.integers(1, 5))
+def test_exactly_once_in_order_under_random_faults(seed, rate, max_in_flight):
     async def main() -> None:
         async with fake_cluster(nodes=3, t=3) as cluster:
             cluster.chaos = random_faults(seed, rate=rate, budget=12)
@@ -396,6 +433,7 @@ def test_exactly_once_in_order_under_random_faults(seed, rate):
                 cluster.urls,
                 batch_size=300,
                 linger_ms=1,
+                max_in_flight_requests_per_connection=max_in_flight,
                 request_timeout_ms=150,
                 retry_backoff_ms=5,
                 retry_backoff_max_ms=20,

@@ -1,0 +1,170 @@
+"""isolation_level=read_committed: what a log from Kafka may hold of transactions, as readers see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from insync.replication.client import Admin, Consumer, InvalidSettingError
+from insync.replication.client._isolation import Chunk, CommittedOnly
+from insync.storage import DiskLog
+from insync.storage.batch import build_batch, records, scan
+from tests.processes import NodeProcess, cluster
+from tests.storage.building import append, marker, stamped
+
+from .fake_cluster import FakeCluster, fake_cluster
+
+
+def batch(value: bytes, *, by: int | None = None) -> bytes:
+    options = {} if by is None else {"producer_id": by, "producer_epoch": 0, "transactional": True}
+    return build_batch([None], [value], timestamps_ms=1, **options)  # type: ignore[arg-type]
+
+
+def put(cluster: FakeCluster, *data: bytes) -> None:
+    log = cluster.topics["t"][0]
+    for each in data:
+        log.batches.append(stamped(each, log.end, 0))
+        log.bases.append(log.end)
+        log.end += scan(each)[0].last_offset_delta + 1
+    cluster.appended()
+
+
+async def values(consumer: Consumer, count: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    with trio.fail_after(5):
+        while len(found) < count:
+            found += [each.value for each in await consumer.poll(500)]
+    return found
+
+
+async def test_what_is_open_waits_and_what_was_aborted_is_never_seen():
+    async with (
+        fake_cluster(t=1) as cluster,
+        Consumer(cluster.urls, auto_offset_reset="earliest", isolation_level="read_committed") as committed,
+        Consumer(cluster.urls, auto_offset_reset="earliest") as uncommitted,
+    ):
+        put(cluster, batch(b"a"), batch(b"x", by=5), batch(b"b"), batch(b"y", by=6))
+        for consumer in (committed, uncommitted):
+            consumer.assign([("t", 0)])
+        assert await values(uncommitted, 4) == [b"a", b"x", b"b", b"y"]
+        assert await values(committed, 1) == [b"a"]
+        assert await committed.poll(50) == []
+        assert committed.position(("t", 0)) == 1
+        put(cluster, marker(commit=False, producer_id=5))
+        assert await values(committed, 1) == [b"b"]
+        put(cluster, batch(b"c"), marker(commit=True, producer_id=6), batch(b"z", by=5))
+        assert await values(committed, 2) == [b"y", b"c"]
+        assert await committed.poll(50) == []
+        assert committed.position(("t", 0)) == 7
+        assert await values(uncommitted, 2) == [b"c", b"z"]
+
+
+async def test_raw_batches_leave_out_the_aborted_ones_and_say_how_far_they_go():
+    async with (
+        fake_cluster(t=1) as cluster,
+        Consumer(cluster.urls, auto_offset_reset="earliest", isolation_level="read_committed") as consumer,
+    ):
+        put(cluster, batch(b"x", by=5), batch(b"a"), marker(commit=False, producer_id=5))
+        consumer.assign([("t", 0)])
+        with trio.fail_after(5):
+            (fetched,) = await consumer.poll_batches(1000)
+        assert [each.value for each in records(fetched.data)] == [b"a"]
+        assert [info.base_offset for info in fetched.batches] == [1, 2]
+        assert scan(fetched.data) == list(fetched.batches)
+        assert (fetched.start_offset, fetched.next_offset) == (0, 3)
+
+
+async def test_a_transaction_that_is_larger_than_what_is_read_ahead_is_read_twice():
+    big = [b"%02d" % n + bytes(1000) for n in range(60)]
+    async with (
+        fake_cluster(nodes=1, t=1) as cluster,
+        Consumer(
+            cluster.urls,
+            auto_offset_reset="earliest",
+            isolation_level="read_committed",
+            max_partition_fetch_bytes=4000,
+        ) as consumer,
+    ):
+        put(cluster, *[batch(value, by=5) for value in big[:30]])
+        consumer.assign([("t", 0)])
+        assert await consumer.poll(200) == []
+        held = consumer._fetcher.readings["t", 0].committed_only  # type: ignore[index]
+        assert held is not None and held.scouting
+        assert held.held_bytes < 3 * 4000
+        put(cluster, *[batch(value, by=5) for value in big[30:]], marker(commit=True, producer_id=5))
+        put(cluster, batch(b"end"))
+        assert await values(consumer, 61) == [*big, b"end"]
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["plain", "data", "commit", "abort"]), st.integers(1, 3)), max_size=40
+)
+
+
+def model(done: list[tuple[str, int]], start: int) -> list[int]:
+    """Offsets that are to be seen: in order, up to the first of which nobody knows."""
+    seen = []
+    for offset, (kind, producer) in enumerate(done):
+        if offset < start or kind in ("commit", "abort"):
+            continue
+        ends = [k for k, p in done[offset + 1 :] if p == producer and k in ("commit", "abort")]
+        if kind == "data" and not ends:
+            break
+        if kind == "plain" or ends[0] == "commit":
+            seen.append(offset)
+    return seen
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps, st.integers(0, 40), st.integers(1, 700), st.lists(st.integers(1, 6), min_size=1))
+def test_it_agrees_with_the_whole_log_wherever_one_begins(done, start, max_bytes, sizes):
+    parts = []
+    for offset, (kind, producer) in enumerate(done):
+        data = {
+            "plain": lambda: batch(b"p"),
+            "data": lambda producer=producer: batch(b"d", by=producer),
+            "commit": lambda producer=producer: marker(commit=True, producer_id=producer),
+            "abort": lambda producer=producer: marker(commit=False, producer_id=producer),
+        }[kind]()
+        parts.append(stamped(data, offset, 0))
+    reader, found, at, turn = CommittedOnly(max_bytes), [], min(start, len(done)), 0
+    while at < len(parts):
+        count = sizes[turn % len(sizes)]
+        turn += 1
+        data = b"".join(parts[at : at + count])
+        scouted = reader.scouting
+        for chunk in reader.take(Chunk(data, scan(data), at, min(at + count, len(parts)))):
+            assert not found or chunk.start_offset >= found[-1]
+            found += [each.offset for each in records(chunk.data, start_offset=chunk.start_offset)]
+        at = reader.kept_until if scouted and not reader.scouting else min(at + count, len(parts))
+    assert found == model(done, start)
+
+
+async def test_a_real_node_serves_a_log_from_elsewhere(tmp_path: Path) -> None:
+    with cluster(tmp_path, 1) as nodes:
+        async with Admin([nodes[0].endpoint]) as admin:
+            await admin.create_topic("t", 1, 1, {"min_insync_replicas": 1})
+        assert nodes[0].stop() == 0
+        log = DiskLog(tmp_path / "node-1" / "t-0", "t", 0)
+        append(log, batch(b"a"), batch(b"x", by=5), batch(b"y", by=6))
+        append(log, marker(commit=False, producer_id=5), marker(commit=True, producer_id=6), batch(b"b"))
+        log.close()
+        nodes[0] = NodeProcess.start(1, tmp_path)
+        for level, expected in (
+            ("read_committed", [b"a", b"y", b"b"]),
+            ("read_uncommitted", [b"a", b"x", b"y", b"b"]),
+        ):
+            async with Consumer(
+                [nodes[0].endpoint], auto_offset_reset="earliest", isolation_level=level
+            ) as consumer:
+                consumer.assign([("t", 0)])
+                assert await values(consumer, len(expected)) == expected
+
+
+def test_an_unknown_level_is_refused():
+    with pytest.raises(InvalidSettingError, match=r"'serializable'.*read_uncommitted or read_committed"):
+        Consumer("mem://x/y", isolation_level="serializable")
