@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,15 @@ import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from insync.replication.client import Admin, Consumer, InvalidSettingError
+from insync.replication import Node, NodeSettings
+from insync.replication.client import (
+    Admin,
+    Consumer,
+    InvalidRecordError,
+    InvalidSettingError,
+    Producer,
+    _batch,
+)
 from insync.replication.client._isolation import Chunk, CommittedOnly
 from insync.storage import DiskLog
 from insync.storage.batch import build_batch, records, scan
@@ -142,6 +151,19 @@ def test_it_agrees_with_the_whole_log_wherever_one_begins(done, start, max_bytes
             found += [each.offset for each in records(chunk.data, start_offset=chunk.start_offset)]
         at = reader.kept_until if scouted and not reader.scouting else min(at + count, len(parts))
     assert found == model(done, start)
+
+
+async def test_a_node_takes_no_part_in_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody would ever end would hold up all readers of committed records."""
+    monkeypatch.setattr(_batch, "build_batch", partial(build_batch, transactional=True))
+    store = f"memory://{tmp_path.name}"
+    settings = NodeSettings(
+        node_id=1, data_dir=tmp_path, store=store, listeners=(f"mem://{tmp_path.name}/1",)
+    )
+    async with Node(settings) as node, Admin(node.endpoints) as admin, Producer(node.endpoints) as producer:
+        await admin.create_topic("t", 1, 1, {"min_insync_replicas": 1})
+        with trio.fail_after(10), pytest.raises(InvalidRecordError, match="transactions"):
+            await (await producer.send("t", b"x")).wait()
 
 
 async def test_a_real_node_serves_a_log_from_elsewhere(tmp_path: Path) -> None:
