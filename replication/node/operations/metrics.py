@@ -1,6 +1,6 @@
 """A node's metrics for Prometheus: read from its state when somebody asks, never while it works.
 
-The state is copied on the event loop, in one short step; it becomes text in a thread. docs/operations.md lists
+The state is copied on the event loop, in one short step; it becomes text in a thread. docs/monitoring.md lists
 every name with the one that Kafka has for it.
 """
 

@@ -1,0 +1,159 @@
+"""Health: each check fails for its own reason and holds again, by HTTP and over the wire."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import Admin, Node
+from insync.replication.core.messages import HealthCheck
+
+from .scraping import get
+from .test_cluster import full_isr, produce, settings, until
+from .test_directories import Device, device
+from .test_directories import settings as two_directories
+
+__all__ = ["device"]
+
+CHECKS = ["session", "controller", "log_directories", "logs", "min_isr", "in_sync"]
+
+
+async def failing(node: Node) -> dict[str, str]:
+    """The checks that do not hold, with what is wrong; the status says the same."""
+    answered = await get(node.metrics_address, "/ready")
+    told = answered.json()
+    assert [each["name"] for each in told["checks"]] == CHECKS
+    assert told["ready"] == (answered.status == 200) == all(each["ok"] for each in told["checks"])
+    assert (await get(node.metrics_address, "/health")).status == 200
+    return {each["name"]: each["detail"] for each in told["checks"] if not each["ok"]}
+
+
+async def test_a_whole_cluster_is_ready_and_says_what_it_looked_at(tmp_path: Path) -> None:
+    async with (
+        Node(settings(tmp_path, 1, metrics_port=0)) as one,
+        Node(settings(tmp_path, 2, metrics_port=0)) as two,
+        Admin(one.endpoints) as admin,
+    ):
+        await admin.create_topic("t", 2, 2)
+        for node in (one, two):
+
+            async def ready(node: Node = node) -> bool:
+                return not await failing(node)
+
+            await until(ready)
+        told = await admin.describe_nodes()
+        assert [(each.node_id, each.ready, each.error) for each in told] == [(1, True, ""), (2, True, "")]
+        assert told[0].checks[-1] == HealthCheck(name="in_sync", ok=True, detail="in 2 ISRs")
+        assert [info.partitions for info in told[0].log_directories] == [2]
+
+
+async def test_too_few_in_sync_is_the_leaders_trouble_and_being_out_of_sync_ones_own(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as one, Admin(one.endpoints) as admin:
+        async with Node(settings(tmp_path, 2)):
+            await admin.create_topic("t", 7, 2)
+            await until(lambda: full_isr(admin, "t", 2))
+        wrong = await failing(one)
+        assert wrong["min_isr"] == (
+            "7 partitions led here under min_insync_replicas: t-0, t-1, t-2, t-3, t-4 and 2 more"
+        )
+        async with Node(settings(tmp_path, 2, metrics_port=0)) as two:
+            await until(lambda: full_isr(admin, "t", 2))
+
+            async def ready() -> bool:
+                return not await failing(one) and not await failing(two)
+
+            await until(ready)
+
+
+async def test_a_replica_that_is_not_in_the_isr_makes_its_own_node_unready(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as one, Admin(one.endpoints) as admin:
+        async with Node(settings(tmp_path, 2)):
+            await admin.create_topic("t", 1, 2, config={"min_insync_replicas": 1})
+            await until(lambda: full_isr(admin, "t", 2))
+        await produce(one.endpoints, "t", [b"x"])
+        assert await failing(one) == {}, "one of two is enough for this topic"
+        async with Node(settings(tmp_path, 2, metrics_port=0)) as two:
+            assert two._replicas is not None
+            health = two._replicas
+            two_out = [each for each in health.view.partitions.values() if 2 not in each.record.isr]
+            if two_out:
+                assert "t-0" in (await failing(two)).get("in_sync", "t-0")
+            await until(lambda: full_isr(admin, "t", 2))
+
+
+async def test_a_log_directory_that_fails_makes_a_node_unready_until_it_is_restarted(
+    tmp_path: Path, device: Device
+) -> None:
+    async with Node(two_directories(tmp_path, 1, metrics_port=0)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 2, 1)
+        bad = tmp_path / ("1-a" if (tmp_path / "1-a" / "t-0").exists() else "1-b")
+        device.refuse(bad, errno.EIO)
+        with trio.move_on_after(1):
+            await produce(node.endpoints, "t", [b"x"] * 40)
+
+        async def noticed() -> bool:
+            return "log_directories" in await failing(node)
+
+        await until(noticed)
+        wrong = await failing(node)
+        assert wrong["log_directories"].startswith(f"{bad} is offline:") and "Input/output" in str(wrong)
+        assert "1 partitions cannot be used here: t-0" in wrong["logs"]
+        (told,) = await admin.describe_nodes()
+        assert {info.path: bool(info.error) for info in told.log_directories} == {
+            str(tmp_path / "1-a"): bad.name == "1-a",
+            str(tmp_path / "1-b"): bad.name == "1-b",
+        }
+        device.heal()
+    async with Node(two_directories(tmp_path, 1, metrics_port=0)) as node:
+        assert "log_directories" not in await failing(node)
+
+
+async def test_a_lost_session_and_a_controller_that_is_gone_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
+        await until(lambda: _is_ready(node))
+        state: Any = node._replicas.store  # type: ignore[union-attr]
+        with monkeypatch.context() as patch:
+            expired = trio.Event()
+            expired.set()
+            patch.setattr(state, "session", type("Session", (), {"expired": expired})())
+            wrong = await failing(node)
+            assert list(wrong) == ["session"] and "has expired" in wrong["session"]
+        assert node._replicas is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(node._replicas, "view", type(node._replicas.view)())
+            wrong = await failing(node)
+        assert "not registered" in wrong["session"] and "no controller" in wrong["controller"]
+        assert await failing(node) == {}
+
+
+async def _is_ready(node: Node) -> bool:
+    return not await failing(node)
+
+
+async def test_a_node_that_does_not_answer_is_reported_as_such(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
+        async with Node(settings(tmp_path, 2)):
+
+            async def both_known() -> bool:
+                return len((await admin.describe_cluster()).nodes) == 2
+
+            await until(both_known)
+            right = admin._cluster.ask
+
+            async def ask(
+                kind: Any, request: Any, *, timeout: float, node_id: int | None = None, **more: Any
+            ) -> Any:
+                if node_id == 2:
+                    await trio.sleep_forever()
+                return await right(kind, request, timeout=timeout, node_id=node_id, **more)
+
+            admin._cluster.ask = ask  # type: ignore[method-assign]
+            told = await admin.describe_nodes(timeout_ms=100)
+        assert [each.error for each in told] == ["", "no answer within 0.1 s"]
+        assert [each.ready for each in told] == [True, False]

@@ -1,0 +1,266 @@
+"""Metrics of real nodes by real scrapes: they say what has been done, and what the logs hold."""
+
+from __future__ import annotations
+
+import re
+import socket
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+import trio
+
+from insync.replication import Admin, Node, Producer
+from insync.replication.client import RecordTooLargeError
+from insync.replication.node import InvalidSettingError, NodeStartError, _node
+from insync.replication.node._fetchers import LeaderFetcher
+from insync.replication.node.operations import http
+from insync.replication.node.operations.counters import BUCKETS, Counters
+
+from .scraping import Scraped, converse, get, scrape
+from .test_cluster import consume, full_isr, produce, replicas_agree, settings, until
+
+DOCS = Path(__file__).parents[3] / "docs" / "monitoring.md"
+
+
+async def test_what_was_produced_replicated_and_consumed_is_told(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(settings(tmp_path, n, metrics_port=0))) for n in (1, 2)]
+        servers = [node.endpoints[0] for node in nodes]
+        async with Admin(servers) as admin:
+            await admin.create_topic("t", 4, 2)
+            await produce(servers, "t", [b"%d" % n for n in range(300)])
+            assert len(await consume(servers, "t", 4, 300)) == 300
+            await until(lambda: replicas_agree(admin, "t", 2))
+            ends = {
+                (report.node_id, replica.partition): (replica.log_end_offset, replica.size_bytes)
+                for report in await admin.describe_replicas(["t"])
+                for replica in report.replicas
+            }
+            leaders = {
+                part.partition: part.leader for part in (await admin.describe_topics(["t"]))[0].partitions
+            }
+        told = [await scrape(node.metrics_address) for node in nodes]
+        for (node, partition), (end, size) in ends.items():
+            labels = {"topic": "t", "partition": str(partition)}
+            assert told[node - 1].value("insync_log_end_offset", **labels) == end
+            assert told[node - 1].value("insync_high_watermark", **labels) == end
+            assert told[node - 1].value("insync_log_start_offset", **labels) == 0
+            assert told[node - 1].value("insync_log_size_bytes", **labels) == size > 0
+        assert sum(each.value("insync_messages_in_total", topic="t") for each in told) == 300
+        bytes_led = [
+            sum(
+                size for (node, part), (_, size) in ends.items() if node == number and leaders[part] == number
+            )
+            for number in (1, 2)
+        ]
+        for number, each in enumerate(told):
+            assert each.value("insync_bytes_in_total", topic="t") == bytes_led[number]
+            assert each.value("insync_replication_bytes_out_total") == bytes_led[number]
+            assert each.value("insync_replication_bytes_in_total") == bytes_led[1 - number]
+            assert each.value("insync_bytes_out_total", topic="t") >= bytes_led[number]
+            assert each.value("insync_partition_count") == 4
+            assert each.value("insync_leader_count") == list(leaders.values()).count(number + 1)
+            assert each.value("insync_alive_nodes") == 2
+        assert sum(each.value("insync_active_controller") for each in told) == 1
+        assert sum(each.value("insync_leader_elections_total") for each in told) == 4
+        assert sum(each.value("insync_unclean_leader_elections_total") for each in told) == 0
+
+
+async def test_a_follower_that_leaves_and_comes_back_is_told(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as one, Admin(one.endpoints) as admin:
+        async with Node(settings(tmp_path, 2)):
+            await admin.create_topic("t", 3, 2)
+            await admin.create_topic("lax", 1, 2, config={"min_insync_replicas": 1})
+            await until(lambda: full_isr(admin, "t", 2))
+            sound = await scrape(one.metrics_address)
+        for name in ("under_replicated", "under_min_isr", "offline"):
+            assert sound.value(f"insync_{name}_partitions") == 0
+        assert sound.value("insync_at_min_isr_partitions") >= 1
+        lacking = await scrape(one.metrics_address)
+        assert lacking.value("insync_under_replicated_partitions") == 4
+        assert lacking.value("insync_under_min_isr_partitions") == 3
+        assert lacking.value("insync_at_min_isr_partitions") == 1, "the lax one is happy with one"
+        assert lacking.value("insync_alive_nodes") == 1
+        await _refused(one.endpoints)
+        async with Node(settings(tmp_path, 2)):
+            await until(lambda: full_isr(admin, "t", 2))
+            await until(lambda: full_isr(admin, "lax", 2))
+            whole = await scrape(one.metrics_address)
+        assert whole.value("insync_under_replicated_partitions") == 0
+        assert whole.value("insync_isr_expands_total") - sound.value("insync_isr_expands_total") == 4
+        assert whole.value("insync_failed_produce_requests_total", topic="t") > 0
+
+
+async def _refused(servers: list[str]) -> None:
+    async with Producer(servers, delivery_timeout_ms=500, request_timeout_ms=300) as producer:
+        with pytest.raises(Exception, match=r"min_insync_replicas|delivery_timeout_ms"):
+            await (await producer.send("t", b"x", partition=0)).wait()
+
+
+async def test_a_partition_without_a_leader_is_told_by_the_controller_alone(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as one, Admin(one.endpoints) as admin:
+        async with Node(settings(tmp_path, 2)):
+            await admin.create_topic("alone", 2, 1)
+            await until(lambda: full_isr(admin, "alone", 1))
+
+        async def told() -> bool:
+            return (await scrape(one.metrics_address)).value("insync_offline_partitions") == 1
+
+        await until(told)
+        async with Node(settings(tmp_path, 2, metrics_port=0)) as two:
+            assert (await scrape(two.metrics_address)).value("insync_active_controller") == 0
+            assert (await scrape(two.metrics_address)).value("insync_offline_partitions") == 0
+
+
+async def test_an_isr_that_a_leader_makes_smaller_is_counted_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A follower that is alive but does not fetch leaves by time."""
+
+    async def refuse(*_: object) -> None:
+        raise OSError("cut off by the test")
+
+    monkeypatch.setattr(LeaderFetcher, "_connect", refuse)
+    lax = {"replica_lag_time_max_ms": 700, "replica_fetch_wait_max_ms": 100}
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(Node(settings(tmp_path, 1, metrics_port=0, **lax)))
+        await stack.enter_async_context(Node(settings(tmp_path, 2, **lax)))
+        admin = await stack.enter_async_context(Admin(one.endpoints))
+        await admin.create_topic("t", 2, 2, config={"min_insync_replicas": 1})
+        async with Producer(one.endpoints) as producer:
+            for partition in (0, 1):
+                await (await producer.send("t", b"x", partition=partition)).wait()
+
+        async def shrunk() -> bool:
+            return (await scrape(one.metrics_address)).value("insync_under_replicated_partitions") == 1
+
+        await until(shrunk)
+        told = await scrape(one.metrics_address)
+        assert told.value("insync_leader_count") == 1, "the other one is led, and told of, by node 2"
+        assert told.value("insync_isr_shrinks_total") == 1
+        assert told.value("insync_isr_expands_total") == 0
+        assert told.value("insync_replica_lag", topic="t", follower="2") == 1
+        assert told.value("insync_replica_max_lag") == 1
+
+
+async def test_requests_and_their_times_are_told_by_kind(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 1, 1, config={"max_message_bytes": 2000})
+        before = await scrape(node.metrics_address)
+        await produce(node.endpoints, "t", [b"a"])
+        await produce(node.endpoints, "t", [b"b"])
+        async with Producer(node.endpoints) as producer:
+            with pytest.raises(RecordTooLargeError):
+                await (await producer.send("t", b"x" * 3000)).wait()
+        after = await scrape(node.metrics_address)
+    assert not [each for each in before.samples if each.labels.get("request") == "produce"]
+    assert after.value("insync_request_seconds_count", request="produce") == 3
+    assert after.value("insync_failed_produce_requests_total", topic="t") == 1
+    assert after.value("insync_request_seconds_bucket", request="produce", le="+Inf") == 3
+    counts = [after.value("insync_request_seconds_bucket", request="produce", le=str(le)) for le in BUCKETS]
+    assert counts == sorted(counts) and counts[-1] == 3
+    assert 0 < after.value("insync_request_seconds_sum", request="produce") < 3
+    assert after.value("insync_request_seconds_count", request="create_topic") == 1
+    assert after.value("insync_failed_requests_total", request="produce") == 0
+
+
+def test_times_fall_into_the_bucket_that_ends_at_or_above_them() -> None:
+    counters = Counters()
+    for seconds in (0.0, BUCKETS[0], BUCKETS[0] + 1e-9, BUCKETS[-1], BUCKETS[-1] + 1):
+        counters.answered(0, seconds, failed=False)
+    counts = counters.requests[0].counts
+    assert (counts[0], counts[1], counts[-2], counts[-1]) == (2, 1, 1, 1)
+    assert counters.as_dict()["requests_produce"] == 5
+
+
+async def test_every_metric_has_a_help_and_stands_in_the_documentation(tmp_path: Path) -> None:
+    page = DOCS.read_text()
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
+        told = await scrape(node.metrics_address)
+    ours = [name for name in told.types if name.startswith("insync_")]
+    assert len(ours) > 30
+    for name in ours:
+        assert told.helps[name], name
+        shown = f"{name}_total" if told.types[name] == "counter" else name
+        assert f"`{shown}`" in page, f"{shown} is not in {DOCS.name}"
+    for name in re.findall(r"`(insync_[a-z_]+)`", page):
+        assert name.removesuffix("_total") in ours, f"{DOCS.name} names {name}, which there is not"
+
+
+async def test_the_open_format_is_written_for_who_asks_for_it(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
+        answered = await get(
+            node.metrics_address, "/metrics", accept="application/openmetrics-text; version=1.0.0"
+        )
+    assert answered.headers["Content-Type"].startswith("application/openmetrics-text")
+    assert answered.body.endswith(b"# EOF\n")
+
+
+async def test_nothing_is_served_unless_asked_for(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as node:
+        assert node.metrics_address == ""
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "said"),
+    [
+        (b"GET /metrics?name=x HTTP/1.1\r\n\r\n", 200, b"# HELP"),
+        (b"GET /health HTTP/1.0\n\n", 200, b"alive"),
+        (b"GET / HTTP/1.1\r\n\r\n", 404, b"/metrics, /health and /ready"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", 405, b"use GET"),
+        (b"\x00\x01garbage\r\n\r\n", 400, b"no request"),
+        (b"GET /metrics\r\n\r\n", 400, b"no request"),
+        (b"GET /metrics HTTP/1.1\r\nnonsense\r\n\r\n", 400, b"no colon"),
+        (b"GET /metrics HTTP/1.1\r\n", 400, b"ends before"),
+        (b"", 400, b"ends before"),
+        (b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\n\r\n", 431, b"at most"),
+    ],
+)
+async def test_what_is_no_request_is_refused_and_harms_nothing(
+    tmp_path: Path, request_: bytes, status: int, said: bytes
+) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
+        answered = await converse(node.metrics_address, request_)
+        assert answered.status == status and said in answered.body
+        assert (await get(node.metrics_address, "/health")).status == 200
+
+
+async def test_head_says_how_long_the_body_would_be(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
+        answered = await get(node.metrics_address, "/health", method="HEAD")
+    assert (answered.status, answered.body) == (200, b"") and int(answered.headers["Content-Length"]) > 0
+
+
+async def test_who_connects_and_says_nothing_is_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(http, "TIMEOUT", 0.2)
+    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
+        host, _, port = node.metrics_address.rpartition(":")
+        async with await trio.open_tcp_stream(host, int(port)) as stream:
+            with trio.fail_after(5):
+                assert await stream.receive_some(1) == b""
+
+
+async def test_what_cannot_be_served_is_said_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(NodeStartError, match=rf"127\.0\.0\.1:{port}.*another metrics_port"):
+            async with Node(settings(tmp_path, 1, metrics_port=port)):
+                pytest.fail("the port is taken")
+    monkeypatch.setattr(_node, "is_installed", lambda: False)
+    with pytest.raises(NodeStartError, match=r"pip install 'insync\[metrics\]'"):
+        async with Node(settings(tmp_path, 1, metrics_port=0)):
+            pytest.fail("nobody could write the format")
+    with pytest.raises(InvalidSettingError, match="metrics_port=70000"):
+        settings(tmp_path, 1, metrics_port=70000)
+
+
+def test_a_scrape_reads_what_was_written() -> None:
+    scraped = Scraped('# TYPE a gauge\na{x="1",y="2"} 3\na{x="1",y="3"} 4\n')
+    assert scraped.value("a", x="1") == 7 and scraped.value("a", y="2") == 3
+    with pytest.raises(AssertionError):
+        scraped.value("b")
