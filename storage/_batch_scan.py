@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-
-import attrs
+from typing import NamedTuple
 
 from ._codecs import codec_name
 from ._columns import Buffer
@@ -45,8 +44,7 @@ _INFO = struct.Struct(ROW_FORMAT)
 assert _INFO.size == ffi.sizeof("isr_batch_info")
 
 
-@attrs.frozen(slots=True)
-class BatchInfo:
+class BatchInfo(NamedTuple):
     """The header of one whole batch and where it lies. Offsets are the batch's own: in a produce request
     base_offset is still the producer's 0.
     """
@@ -109,7 +107,7 @@ def _scan(data: Buffer, verify_crc: bool) -> tuple[list[BatchInfo], int, int]:
         count = lib.isr_batch_scan(
             view, len(view), consumed[0], verify_crc, out, _SCAN_CHUNK, consumed, reason
         )
-        found += [BatchInfo(*fields) for fields in _INFO.iter_unpack(raw[: count * _INFO.size])]
+        found += map(BatchInfo._make, _INFO.iter_unpack(raw[: count * _INFO.size]))
         if count < _SCAN_CHUNK:
             return found, consumed[0], reason[0]
 
@@ -170,7 +168,7 @@ def scan_file(fd: int, start: int, end: int) -> Iterator[BatchInfo]:
     while consumed[0] < end:
         count = lib.isr_batch_scan_file(fd, consumed[0], end, out, _SCAN_CHUNK, consumed, reason)
         error = ffi.errno
-        yield from [BatchInfo(*fields) for fields in _INFO.iter_unpack(raw[: count * _INFO.size])]
+        yield from list(map(BatchInfo._make, _INFO.iter_unpack(raw[: count * _INFO.size])))
         if reason[0] == lib.ISR_IO_ERROR:
             raise OSError(error, os.strerror(error))
         if reason[0] != lib.ISR_OK:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
+from array import array
 from pathlib import Path
 from typing import Any
 
@@ -94,9 +96,12 @@ class IndexFile:
 
     def _put(self, first: int, second: int) -> None:
         if self._count >= self._room:
-            self._resize(min(self._limit, max(2 * self._count, _STEP // self.ENTRY.size)))
+            self._grow()
         self.ENTRY.pack_into(self._map, self._count * self.ENTRY.size, first, second)
         self._count += 1
+
+    def _grow(self) -> None:
+        self._resize(min(self._limit, max(2 * self._count, _STEP // self.ENTRY.size)))
 
     def rebuild(self, entries: bytes | bytearray) -> None:
         """Replace all entries."""
@@ -127,6 +132,12 @@ class IndexFile:
     def _entry(self, at: int) -> tuple[int, int]:
         first, second = self.ENTRY.unpack_from(self._map, at * self.ENTRY.size)
         return first, second
+
+
+def _big_endian(numbers: array[int]) -> bytes:
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    return numbers.tobytes()
 
 
 def _allocate(fd: int, before: int, size: int) -> None:
@@ -174,10 +185,19 @@ class OffsetIndex(IndexFile):
         relative, position = self._entry(self._count - 1)
         return self._base + relative, position
 
-    def add(self, last_offset: int, position: int) -> None:
-        """Enter the batch at `position`; nothing happens when the index is full."""
-        if self._count < self._limit:
-            self._put(last_offset - self._base, position)
+    def add_all(self, entries: array[int]) -> None:
+        """Enter batches: last offset, relative to the segment's base, and position of each; those go in for which
+        there is room.
+        """
+        entries = entries[: 2 * (self._limit - self._count)]
+        while (count := len(entries) // 2) > 0:
+            if self._count >= self._room:
+                self._grow()
+            count = min(count, self._room - self._count)
+            start = self._count * self.ENTRY.size
+            self._map[start : start + count * self.ENTRY.size] = _big_endian(entries[: 2 * count])
+            self._count += count
+            entries = entries[2 * count :]
 
     def position_for(self, offset: int) -> int:
         """Of a batch at or before the one that holds `offset`."""

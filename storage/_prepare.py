@@ -60,6 +60,7 @@ def prepare(
     """
     pieces: list[Piece] = []
     epochs: list[EpochEntry] = []
+    placed = Placed._make
     for chunk in chunks:
         skips = chunk.may_skip and chunk.leader_epoch is None
         wrong = chunk.base_offset < offset if skips else chunk.base_offset != offset
@@ -69,27 +70,28 @@ def prepare(
             )
         batches = []
         size, newest, gap, skipped = 0, -1, False, 0
-        for info in chunk.batches:
-            batch_epoch = chunk.leader_epoch
-            if batch_epoch is None:
-                batch_epoch = info.leader_epoch
-                skipped = info.base_offset - offset
+        given = chunk.leader_epoch
+        # Unpacked at once, which is the cheapest way to get at several fields; there may be thousands of batches.
+        for base, _, _, _, newest_of_batch, batch_size, delta, batch_epoch, count, _, _, _ in chunk.batches:
+            if given is not None:
+                batch_epoch = given
+            else:
+                skipped = base - offset
                 if skipped < 0 or (skipped and not chunk.may_skip):
-                    raise AppendError(f"a batch at offset {info.base_offset} of {name} should be at {offset}")
+                    raise AppendError(f"a batch at offset {base} of {name} should be at {offset}")
             if batch_epoch != epoch:
                 _check_epoch(name, offset, batch_epoch, epoch)
                 epochs.append(EpochEntry(batch_epoch, offset))
                 epoch = batch_epoch
             if skipped:
-                offset, gap = info.base_offset, True
-            following = offset + info.last_offset_delta + 1
+                offset, gap = base, True
             # What is found by time is records; compaction leaves batches without.
-            timestamp = info.max_timestamp if info.record_count else -1
-            batches.append(Placed(offset, following - 1, info.size_bytes, timestamp))
+            timestamp = newest_of_batch if count else -1
+            batches.append(placed((offset, offset + delta, batch_size, timestamp)))
             if timestamp > newest:
                 newest = timestamp
-            size += info.size_bytes
-            offset = following
+            size += batch_size
+            offset += delta + 1
         if size != len(chunk.data):
             raise AppendError(f"{len(chunk.data)} bytes for {name} are not the {len(batches)} batches named")
         pieces.append(Piece(_buffers_of(name, chunk, offset), size, batches, chunk.batches, newest, gap))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
@@ -69,13 +70,13 @@ class _Recent:
     def __init__(self) -> None:
         self._generations: tuple[_Generation, ...] = (([], []),)
 
-    def add(self, offset: int, position: int) -> None:
+    def add(self, more_offsets: Sequence[int], more_positions: Sequence[int]) -> None:
         offsets, positions = self._generations[0]
         if len(offsets) >= _RECENT:
             offsets, positions = [], []
             self._generations = ((offsets, positions), self._generations[0])
-        positions.append(position)
-        offsets.append(offset)
+        positions += more_positions
+        offsets += more_offsets
 
     def holding(self, offset: int) -> Spot | None:
         """The batch that holds `offset`, which is not above the last."""
@@ -267,7 +268,9 @@ class Segment:
         """
         position, offset = self.end
         largest, interval, since = self.largest, self._settings.index_interval_bytes, self._since_entry
-        recent = self._recent
+        base, entries = self.base_offset, array("i")
+        offsets: list[int] = []
+        positions: list[int] = []
         self.indexes_synced = False
         if position == 0:
             self._first_timestamp = batches[0][3]
@@ -275,16 +278,20 @@ class Segment:
             if timestamp > largest.timestamp:
                 largest = self.largest = Largest(timestamp, last_offset)
             if since > interval:
-                self.index.add(last_offset, position)
+                entries.append(last_offset - base)
+                entries.append(position)
                 if largest is not self._entered:
                     self.time_index.add(*largest)
                     self._entered = largest
                 since = 0
             since += size
             # A batch also holds the offsets that compaction took away before it.
-            recent.add(offset, position)
+            offsets.append(offset)
+            positions.append(position)
             position += size
             offset = last_offset + 1
+        self.index.add_all(entries)
+        self._recent.add(offsets, positions)
         self._since_entry = since
         self.end = Spot(position, offset)
 

@@ -3,6 +3,11 @@
 Builds the packages aside with gcc's AddressSanitizer and UndefinedBehaviorSanitizer, and runs pytest on them
 (tests/storage if nothing else is said). Python takes its memory from malloc() then, so that a read beyond a bytes
 object is seen.
+Cases of the conformance kit may take four times as long there.
+
+    python -m tests.sanitized -- tests/transport tests/plugins/tcp tests/plugins/shm
+
+runs the kit over every transport, and all else that is tested of them.
 `--crc` builds CRC-32C as a machine without better instructions has it.
 """
 
@@ -19,6 +24,9 @@ ROOT = Path(__file__).parent.parent
 WAYS = ("tables", "instruction", "folding")
 _FLAGS = "-g -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
 _REPORT = "report"
+_PATIENCE = "4"
+# What is freed is kept aside for a while, but not as much of it as usual: there are tests that measure memory.
+_OPTIONS = "detect_leaks=0:allocator_may_return_null=1:quarantine_size_mb=8"
 _NATIVE = ("insync.storage._native", "insync.transport._native")
 
 
@@ -36,7 +44,8 @@ def environment(folder: Path) -> dict[str, str]:
     return {
         **os.environ,
         "LD_PRELOAD": " ".join(preloaded),
-        "ASAN_OPTIONS": f"detect_leaks=0:allocator_may_return_null=1:log_path={folder}/{_REPORT}",
+        "ASAN_OPTIONS": f"{_OPTIONS}:log_path={folder}/{_REPORT}",
+        "INSYNC_KIT_PATIENCE": _PATIENCE,
         "UBSAN_OPTIONS": f"print_stacktrace=1:log_path={folder}/{_REPORT}",
         "PYTHONMALLOC": "malloc",
         "PYTHONPATH": os.pathsep.join([f"{folder}/lib", os.environ.get("PYTHONPATH", "")]),

@@ -32,7 +32,7 @@ from .errors import (
     WrongPeerError,
 )
 from .frames import Limits, Status
-from .intake import ReceiveBudget
+from .intake import DEFAULT_BUDGET, ReceiveBudget
 from .locality import connect_nearest, is_as_near, nearest_first
 from .peers import Peer, PeerManager
 from .ranges import pieces
@@ -51,6 +51,7 @@ __all__ = [
     "Identity",
     "Limits",
     "PeerIdentity",
+    "DEFAULT_BUDGET",
     "ReceiveBudget",
     "Request",
     "RequestHandle",

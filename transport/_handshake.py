@@ -35,7 +35,7 @@ _ERRORS: dict[int, type[TransportError]] = {
     Status.STALE_INCARNATION: WrongPeerError,
     Status.AUTHENTICATION_FAILED: AuthError,
 }
-_CLIENT = "client"
+_CLIENT, _STORE = "client", "store"
 _FAREWELL = 1.0
 _PROOF_BYTES = 4096
 """Of a frame before its sender is known: a proof, or a sentence."""
@@ -179,16 +179,18 @@ def _judge_proof(mine: Hello, theirs: Hello) -> Refusal | None:
 
 
 def _judge_name(link: Link, mine: Hello, theirs: Hello, dialer: bool) -> Refusal | None:
-    """A certificate speaks for one node, or for the clients, of one cluster."""
+    """A certificate speaks for one node, for a served store or for the clients, of one cluster."""
     if link.peer_name is None:
         return None
     cluster, _, who = link.peer_name.removeprefix("isr://").partition("/")
-    claimed = str(theirs.node_id) if theirs.node_id >= 0 else _CLIENT
+    # Who listens and is no node serves a store; clients listen nowhere.
+    unnumbered = _STORE if dialer else _CLIENT
+    claimed = str(theirs.node_id) if theirs.node_id >= 0 else unnumbered
     if who.startswith(f"{_CLIENT}/"):
         who = _CLIENT
     # Who does not know its cluster yet still belongs to one.
     belongs = theirs.cluster_id or mine.cluster_id or cluster
-    if (belongs, claimed) == (cluster, who) and not (dialer and who == _CLIENT):
+    if (belongs, claimed) == (cluster, who):
         return None
     text = f"the certificate is for {link.peer_name}, not for isr://{belongs}/{claimed}"
     return Refusal(Status.AUTHENTICATION_FAILED, text)

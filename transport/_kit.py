@@ -26,7 +26,9 @@ from .server import serve
 from .stream import ByteStream, StreamTransport
 from .urls import URL
 
-CASE_TIMEOUT = 10.0
+PATIENCE = float(os.environ.get("INSYNC_KIT_PATIENCE", "1"))
+"""How many times as long as usual everything may take: builds for sanitizers and emulated machines are slow."""
+CASE_TIMEOUT = 10.0 * PATIENCE
 
 
 class Needs(Enum):
@@ -279,7 +281,8 @@ def file_of(data: bytes, folder: str | None = None) -> Iterator[int]:
 
 
 async def until(condition: Callable[[], bool], what: str, timeout: float = 5.0) -> None:
-    """Wait until something observable holds."""
+    """Wait until something observable holds, for `timeout` seconds of a usual machine."""
+    timeout *= PATIENCE
     with trio.move_on_after(timeout):
         while not condition():  # noqa: ASYNC110 - a condition of any thing
             await trio.sleep(0.002)

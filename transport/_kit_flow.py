@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from ._handshake import introduce, judge_acceptor, make_hello
-from ._kit import Env, case, connected, dial, listening, message, receive, served, until
+from ._kit import PATIENCE, Env, case, connected, dial, listening, message, receive, served, until
 from ._kit_requests import Answers, Desk
 from .abc import Link, Payload
 from .connection import Connection
@@ -102,14 +102,14 @@ async def without_credit_only_payloads_wait(env: Env) -> None:
         for _ in range(2):
             connection.request_nowait(1, b"", [bytes(MIB)], timeout=0.5, on_done=ends.append)
         await until(lambda: len(ends) == 1, "the first is answered")
-        accepted[0].request_nowait(2, timeout=5, on_done=ends.append)
+        accepted[0].request_nowait(2, timeout=5 * PATIENCE, on_done=ends.append)
         await until(lambda: len(desk.requests) == 1, "the other side's request arrives")
         desk.requests[0].reply()
         await until(lambda: len(ends) == 3, "the second ends")
         assert isinstance(ends[2], DeadlineExceeded) and ends[2].delivery == "never", ends
         assert keeper.count == 1
         keeper.release()
-        (await connection.request(1, b"", [bytes(MIB)], timeout=5)).release()
+        (await connection.request(1, b"", [bytes(MIB)], timeout=5 * PATIENCE)).release()
         keeper.release()
 
 
@@ -130,11 +130,11 @@ async def credit_comes_back(env: Env) -> None:
             kind = 1 + number % 3
             with trio.move_on_after(0.005 if kind == 3 else 5):
                 try:
-                    (await connection.request(kind, b"", [payload], timeout=5)).release()
+                    (await connection.request(kind, b"", [payload], timeout=5 * PATIENCE)).release()
                 except RemoteError:
                     assert kind == 2
-        with trio.fail_after(5):
-            (await connection.request(1, b"", [bytes(256 << 10)], timeout=5)).release()
+        with trio.fail_after(5 * PATIENCE):
+            (await connection.request(1, b"", [bytes(256 << 10)], timeout=5 * PATIENCE)).release()
 
 
 @case("G")
@@ -145,7 +145,7 @@ async def taking_more_than_the_credit_ends_the_connection(env: Env) -> None:
     async with served(env, keeper, limits=limits, on_connect=accepted.append) as (nursery, url):
         greedy = await _introduced(env, url)
         payload = bytes(MIB)
-        with trio.fail_after(5):
+        with trio.fail_after(5 * PATIENCE):
             for number in range(2):
                 head = encode_header(FrameType.REQUEST, 1 + 2 * number, payload_length=MIB)
                 nursery.start_soon(_try_send, greedy, head, payload)
@@ -171,13 +171,13 @@ async def all_connections_share_a_budget(env: Env) -> None:
         await trio.testing.wait_all_tasks_blocked(0.05)
         # Links that carry messages have one in hand when they learn its size.
         assert 2 <= keeper.count <= 2 + len(connections) and budget.used == keeper.count * MIB
-        (await (await dial(env, url, nursery)).request(1, b"small", timeout=5)).release()
+        (await (await dial(env, url, nursery)).request(1, b"small", timeout=5 * PATIENCE)).release()
         connections.pop().abort("for the test")
         while keeper.count < 6:
             before = keeper.count
             keeper.release()
             await until(lambda before=before: keeper.count > before, "more arrive")  # type: ignore[misc]
-        with trio.fail_after(5):
+        with trio.fail_after(5 * PATIENCE):
             while budget.used or not all(connection._session.is_idle for connection in connections):
                 keeper.release()
                 await trio.sleep(0.005)
@@ -255,7 +255,7 @@ async def signs_of_life_pass_a_full_data_lane(env: Env) -> None:
             times, before = [], taken
             for _ in range(100):
                 start = trio.current_time()
-                (await control.request(1, timeout=5)).release()
+                (await control.request(1, timeout=5 * PATIENCE)).release()
                 times.append(trio.current_time() - start)
                 await trio.lowlevel.checkpoint()
             assert taken > before, "the data lane stands still"
@@ -267,7 +267,7 @@ async def signs_of_life_pass_a_full_data_lane(env: Env) -> None:
 async def _time_of_requests(connection: Connection) -> float:
     start = trio.current_time()
     for _ in range(200):
-        (await connection.request(1, b"x" * 100, timeout=5)).release()
+        (await connection.request(1, b"x" * 100, timeout=5 * PATIENCE)).release()
     return trio.current_time() - start
 
 

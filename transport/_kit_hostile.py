@@ -6,7 +6,7 @@ import random
 
 import trio
 
-from ._kit import Env, Needs, case, connected, dial, echo, pair, raw_dial, served
+from ._kit import PATIENCE, Env, Needs, case, connected, dial, echo, pair, raw_dial, served
 from .abc import Link
 from .connection import Connection
 from .errors import EndOfLink, FrameTooLargeError, LinkBroken, ProtocolError
@@ -32,7 +32,7 @@ async def garbage_is_hung_up_on(env: Env) -> None:
             stream = await raw_dial(env, url)
             if data:
                 await stream.send([data])
-            with trio.fail_after(2):
+            with trio.fail_after(2 * PATIENCE):
                 await _until_hung_up(stream)
             await _expect_service(env, url, nursery)
 
@@ -42,7 +42,7 @@ async def half_open_links_do_not_keep_others_out(env: Env) -> None:
     """More silent links than are kept: the oldest are hung up on, the next good peer gets in at once."""
     async with served(env, echo, limits=Limits(handshake_timeout=60, max_half_open=16)) as (nursery, url):
         silent = [await raw_dial(env, url) for _ in range(100)]
-        with trio.fail_after(2):
+        with trio.fail_after(2 * PATIENCE):
             await _expect_service(env, url, nursery)
             for stream in silent[:80]:
                 await _until_hung_up(stream)
@@ -60,7 +60,7 @@ async def every_flipped_bit_of_a_header_is_found(env: Env) -> None:
         async with pair(env) as (one, other):
             await one.send(damaged, ())
             try:
-                with trio.fail_after(1):
+                with trio.fail_after(1 * PATIENCE):
                     await other.recv_many()
             except ProtocolError:
                 continue
@@ -81,7 +81,7 @@ async def every_damaged_byte_behind_a_header_is_found(env: Env) -> None:
             damaged[HEADER_SIZE + at] ^= 1 << at % 8
             await one.send(damaged[: len(good)], [damaged[len(good) :]])
             try:
-                with trio.fail_after(1):
+                with trio.fail_after(1 * PATIENCE):
                     await other.recv_many()
             except ProtocolError:
                 continue
@@ -101,7 +101,7 @@ async def lengths_above_the_limits_are_refused(env: Env) -> None:
         async with pair(env, limits) as (one, other):
             await one.send(head, [payload] if payload else ())
             try:
-                with trio.fail_after(1):
+                with trio.fail_after(1 * PATIENCE):
                     await other.recv_many()
             except FrameTooLargeError as error:
                 assert "1000" in str(error)
@@ -140,14 +140,14 @@ async def frames_out_of_turn_end_the_connection(env: Env) -> None:
     ):
         accepted: list[Connection] = []
         async with connected(env, echo, on_connect=accepted.append) as connection:
-            (await connection.request(1, timeout=5)).release()
+            (await connection.request(1, timeout=5 * PATIENCE)).release()
             await _inject(connection, head)
             if ends:
-                with trio.fail_after(2):
+                with trio.fail_after(2 * PATIENCE):
                     await accepted[0].closed.wait()
                 assert isinstance(accepted[0].close_reason, ProtocolError), accepted[0].close_reason
             else:
-                (await connection.request(1, timeout=5)).release()
+                (await connection.request(1, timeout=5 * PATIENCE)).release()
 
 
 async def _send_and_close(link: Link, *chunks: bytes) -> None:
@@ -177,6 +177,6 @@ async def _until_hung_up(stream: ByteStream) -> None:
 
 async def _expect_service(env: Env, url: str, nursery: trio.Nursery) -> None:
     connection = await dial(env, url, nursery)
-    with await connection.request(1, b"served", timeout=5) as response:
+    with await connection.request(1, b"served", timeout=5 * PATIENCE) as response:
         assert response.body == b"served"
     await connection.aclose()

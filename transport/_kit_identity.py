@@ -6,7 +6,7 @@ import attrs
 import trio
 
 from ._handshake import introduce, make_hello
-from ._kit import Env, case, dial, echo, listening, served
+from ._kit import PATIENCE, Env, case, dial, echo, listening, served
 from .connection import Connection
 from .errors import AuthError, ConnectError, WrongPeerError
 from .frames import Limits
@@ -62,11 +62,11 @@ async def the_newest_incarnation_wins(env: Env) -> None:
 
         old_data, old_control = await join(1, "data"), await join(1, "control")
         again = await join(1, "data")
-        with await old_data.request(1, b"both live", timeout=5) as response:
+        with await old_data.request(1, b"both live", timeout=5 * PATIENCE) as response:
             assert response.body == b"both live"
         await join(2, "data")
         for connection in (old_data, again):
-            with trio.fail_after(2):
+            with trio.fail_after(2 * PATIENCE):
                 await connection.closed.wait()
         assert not old_control.closed.is_set()
         try:
@@ -86,7 +86,7 @@ async def a_secret_is_proved_both_ways(env: Env) -> None:
     accepted: list[Connection] = []
     async with served(env, echo, security=ours, on_connect=accepted.append) as (nursery, url):
         connection = await dial(env, url, nursery, security=client)
-        (await connection.request(1, timeout=5)).release()
+        (await connection.request(1, timeout=5 * PATIENCE)).release()
         assert connection.peer.method == accepted.pop().peer.method == "token" and connection.peer.verified
         await _expect_unproved(env, url, nursery, attrs.evolve(client, secret=b"else" * 16))
         await _expect_unproved(env, url, nursery, attrs.evolve(client, secret=None))
@@ -108,7 +108,7 @@ async def _expect_unproved(env: Env, url: str, nursery: trio.Nursery, security: 
 async def nobody_to_shake_hands_with(env: Env) -> None:
     """Connecting to a listener that never answers ends in time, with ConnectError."""
     async with listening(env) as listener, trio.open_nursery() as nursery:
-        with trio.fail_after(2):
+        with trio.fail_after(2 * PATIENCE):
             try:
                 await dial(env, str(listener.endpoints[0]), nursery, timeout=0.1)
             except ConnectError as error:

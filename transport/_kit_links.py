@@ -8,7 +8,7 @@ import threading
 import trio
 import trio.testing
 
-from ._kit import Env, FileSlice, Needs, case, file_of, listening, message, pair, prepare, receive
+from ._kit import PATIENCE, Env, FileSlice, Needs, case, file_of, listening, message, pair, prepare, receive
 from .abc import Link, Part
 from .errors import AddressInUseError, ConnectError, EndOfLink, LinkBroken, LinkClosed
 from .urls import URL
@@ -60,7 +60,7 @@ async def a_second_listener_is_refused(env: Env) -> None:
 @case("A")
 async def a_dead_address_refuses_soon(env: Env) -> None:
     """ConnectError, which may be tried again, within a second."""
-    with trio.fail_after(1):
+    with trio.fail_after(1 * PATIENCE):
         try:
             await env.transport.connect(env.transport.parse(URL.parse(env.dead_url())))
         except ConnectError as error:
@@ -214,7 +214,7 @@ async def more_does_not_hold_back(env: Env) -> None:
     """A frame sent with more=True arrives, although none follows."""
     async with pair(env) as (one, other):
         await one.send(message(b"alone"), (), more=True)
-        with trio.fail_after(1):
+        with trio.fail_after(1 * PATIENCE):
             assert (await receive(other))[0].body == b"alone"
 
 
@@ -353,7 +353,7 @@ async def an_aborting_peer_invents_nothing(env: Env) -> None:
         except (LinkBroken, EndOfLink):
             assert arrived == [b"%d" % number for number in range(len(arrived))]
         try:
-            with trio.fail_after(2):
+            with trio.fail_after(2 * PATIENCE):
                 while True:
                     await other.send(message(b"x"), ())
         except LinkBroken:

@@ -13,7 +13,7 @@ import attrs
 import trio
 import trio.testing
 
-from ._kit import Env, Needs, case, dial, until
+from ._kit import PATIENCE, Env, Needs, case, dial, until
 from ._kit_peer import FLOOD, FORK, NEVER, PID, RANGE
 from ._kit_requests import Answers
 from .connection import Connection
@@ -83,7 +83,7 @@ def _environment(env: Env) -> dict[str, str]:
 
 
 async def _id_of(connection: Connection) -> int:
-    with await connection.request(PID, timeout=5) as response:
+    with await connection.request(PID, timeout=5 * PATIENCE) as response:
         return int(response.body)
 
 
@@ -97,7 +97,7 @@ async def a_killed_peer_is_noticed(env: Env) -> None:
             if kind == NEVER:
                 assert await _id_of(connection) == peer.process.pid
             peer.signal(signal.SIGKILL)
-            with trio.fail_after(1):
+            with trio.fail_after(1 * PATIENCE):
                 await connection.closed.wait()
             await until(lambda ends=ends: bool(ends), "the request ends")  # type: ignore[misc]
             if kind == NEVER:
@@ -119,7 +119,7 @@ async def a_stopped_peer_is_given_up(env: Env) -> None:
         connection = await dial(env, peer.url, nursery, limits=KEEPALIVE)
         assert await _id_of(connection) == peer.process.pid
         peer.signal(signal.SIGSTOP)
-        with trio.fail_after(6):
+        with trio.fail_after(6 * PATIENCE):
             await connection.closed.wait()
         assert isinstance(connection.close_reason, ConnectionLost), connection.close_reason
         peer.signal(signal.SIGCONT)
@@ -131,10 +131,10 @@ async def children_that_keep_descriptors_hide_no_death(env: Env) -> None:
     """A peer that made a child and was killed is noticed all the same, by the end of its signs of life."""
     async with peer_process(env) as (nursery, peer):
         connection = await dial(env, peer.url, nursery, limits=KEEPALIVE)
-        (await connection.request(FORK, timeout=5)).release()
+        (await connection.request(FORK, timeout=5 * PATIENCE)).release()
         assert await _id_of(connection) == peer.process.pid
         peer.signal(signal.SIGKILL)
-        with trio.fail_after(6):
+        with trio.fail_after(6 * PATIENCE):
             await connection.closed.wait()
         assert isinstance(connection.close_reason, ConnectionLost), connection.close_reason
 
@@ -145,7 +145,7 @@ async def a_peer_that_leaves_does_not_kill_the_sender(env: Env) -> None:
     async with peer_process(env) as (nursery, peer):
         for kind, body in ((FLOOD, b""), (RANGE, b"%d" % (64 << 20))):
             connection = await dial(env, peer.url, nursery)
-            connection.request_nowait(kind, body, timeout=5, on_done=lambda _: None)
+            connection.request_nowait(kind, body, timeout=5 * PATIENCE, on_done=lambda _: None)
             await trio.testing.wait_all_tasks_blocked(0.02)
             connection.abort("for the test")
         assert await _id_of(await dial(env, peer.url, nursery)) == peer.process.pid

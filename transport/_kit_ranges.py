@@ -10,7 +10,7 @@ import tempfile
 import trio
 import trio.testing
 
-from ._kit import Env, FileSlice, Needs, case, file_of, message, pair, receive, served_stream
+from ._kit import PATIENCE, Env, FileSlice, Needs, case, file_of, message, pair, receive, served_stream
 from .abc import Link, Part
 from .errors import EndOfLink, LinkBroken, RangeTruncated
 
@@ -87,7 +87,7 @@ async def a_range_beyond_the_end_breaks_the_link(env: Env) -> None:
             part = FileSlice(fd, 0, length)
             async with pair(env) as (one, other), trio.open_nursery() as nursery:
                 nursery.start_soon(_expect_no_frame, other)
-                with trio.fail_after(2):
+                with trio.fail_after(2 * PATIENCE):
                     try:
                         await one.send(message(b"", [part]), [part])
                     except RangeTruncated as error:

@@ -6,7 +6,7 @@ import trio
 import trio.testing
 
 from ._handshake import introduce, judge_acceptor, make_hello
-from ._kit import Env, case, connected, dial, echo, served, until
+from ._kit import PATIENCE, Env, case, connected, dial, echo, served, until
 from .connection import Connection
 from .errors import (
     ConnectionLost,
@@ -41,7 +41,9 @@ async def requests_one_by_one(env: Env) -> None:
     """500 requests in turn, each with its own answer."""
     async with connected(env, echo) as connection:
         for number in range(500):
-            with await connection.request(1, b"%d" % number, [b"p%d" % number], timeout=5) as response:
+            with await connection.request(
+                1, b"%d" % number, [b"p%d" % number], timeout=5 * PATIENCE
+            ) as response:
                 assert (response.body, bytes(response.payload.view())) == (b"%d" % number, b"p%d" % number)
 
 
@@ -52,7 +54,7 @@ async def answers_may_overtake(env: Env) -> None:
     async with connected(env, desk) as connection, trio.open_nursery() as nursery:
 
         async def ask(number: int) -> None:
-            with await connection.request(1, b"%d" % number, timeout=5) as response:
+            with await connection.request(1, b"%d" % number, timeout=5 * PATIENCE) as response:
                 answers[number] = response.body
 
         for number in range(1000):
@@ -71,7 +73,7 @@ async def requests_start_in_the_order_of_sending(env: Env) -> None:
         done: list[bytes] = []
         for number in range(50):
             connection.request_nowait(
-                1, b"%d" % number, timeout=5, on_done=lambda answer: done.append(_body(answer))
+                1, b"%d" % number, timeout=5 * PATIENCE, on_done=lambda answer: done.append(_body(answer))
             )
         while len(done) < 50:
             await until(lambda: len(desk.requests) > len(done), "requests arrive")
@@ -90,7 +92,7 @@ async def many_connections(env: Env) -> None:
         async def client(count: int) -> None:
             connection = await dial(env, url, nursery)
             for number in range(count):
-                with await connection.request(1, b"%d" % number, timeout=5) as response:
+                with await connection.request(1, b"%d" % number, timeout=5 * PATIENCE) as response:
                     assert response.body == b"%d" % number
             await connection.aclose()
 
@@ -128,9 +130,9 @@ async def cancelling_before_and_after(env: Env) -> None:
     async with connected(env, desk) as connection:
         with trio.CancelScope() as scope:
             scope.cancel()
-            await connection.request(1, b"never", timeout=5)
+            await connection.request(1, b"never", timeout=5 * PATIENCE)
         assert scope.cancelled_caught
-        handle = connection.request_nowait(1, b"asked", timeout=5, on_done=answers.append)
+        handle = connection.request_nowait(1, b"asked", timeout=5 * PATIENCE, on_done=answers.append)
         await until(lambda: len(desk.requests) == 1, "one request arrives")
         desk.requests[0].reply(b"yes")
         await until(lambda: bool(answers), "the answer arrives")
@@ -145,8 +147,8 @@ async def cancelling_inside_a_large_payload(env: Env) -> None:
     payload = bytes(32 << 20)
     async with connected(env, echo) as connection:
         with trio.move_on_after(0.005):
-            await connection.request(1, b"", [payload], timeout=5)
-        with await connection.request(1, b"alive", timeout=5) as response:
+            await connection.request(1, b"", [payload], timeout=5 * PATIENCE)
+        with await connection.request(1, b"alive", timeout=5 * PATIENCE) as response:
             assert response.body == b"alive"
 
 
@@ -174,7 +176,7 @@ async def a_request_that_waits_can_time_out(env: Env) -> None:
     """Then it was never delivered."""
     desk, ends = Desk(), Answers()
     async with connected(env, desk, limits=Limits(max_in_flight=1)) as connection:
-        connection.request_nowait(1, timeout=5, on_done=ends.append)
+        connection.request_nowait(1, timeout=5 * PATIENCE, on_done=ends.append)
         connection.request_nowait(1, timeout=0.05, on_done=ends.append)
         await until(lambda: bool(ends), "the second ends")
         assert isinstance(ends[0], DeadlineExceeded) and ends[0].delivery == "never"
@@ -189,10 +191,10 @@ async def too_many_waiting_requests_are_refused(env: Env) -> None:
         limits = Limits(max_in_flight=1, max_waiting=2)
         connection = await dial(env, url, nursery, limits=limits)
         for _ in range(4):
-            connection.request_nowait(1, timeout=5, on_done=ends.append)
+            connection.request_nowait(1, timeout=5 * PATIENCE, on_done=ends.append)
         assert [type(end) for end in ends] == [Overloaded]
         try:
-            await connection.request(1, timeout=5)
+            await connection.request(1, timeout=5 * PATIENCE)
         except Overloaded as error:
             assert error.retryable and error.delivery == "never"
         else:
@@ -214,12 +216,12 @@ async def errors_of_handlers_come_back(env: Env) -> None:
     async with connected(env, handler) as connection:
         for kind, code, text in ((1, 17, "no such thing"), (2, Status.INTERNAL, "a bug")):
             try:
-                await connection.request(kind, timeout=5)
+                await connection.request(kind, timeout=5 * PATIENCE)
             except RemoteError as error:
                 assert error.code == code and text in error.detail
             else:
                 raise AssertionError("an error came as an answer")
-        with await connection.request(3, b"alive", timeout=5) as response:
+        with await connection.request(3, b"alive", timeout=5 * PATIENCE) as response:
             assert response.body == b"alive"
 
 
@@ -230,19 +232,19 @@ async def an_answer_above_the_limit_is_an_error(env: Env) -> None:
         env, echo, limits=Limits(max_body_bytes=5000, max_payload_bytes=100_000)
     ) as connection:
         try:
-            await connection.request(1, b"", [bytes(50_000)], timeout=5, max_response=10_000)
+            await connection.request(1, b"", [bytes(50_000)], timeout=5 * PATIENCE, max_response=10_000)
         except RemoteError as error:
             assert error.code == Status.RESPONSE_TOO_LARGE
         else:
             raise AssertionError("an answer above the limit came")
         for body, payload in ((bytes(5001), b""), (b"", bytes(100_001))):
             try:
-                await connection.request(1, body, [payload], timeout=5)
+                await connection.request(1, body, [payload], timeout=5 * PATIENCE)
             except FrameTooLargeError as error:
                 assert "100000" in str(error) and error.delivery == "never"
             else:
                 raise AssertionError("a request above the limit was sent")
-        with await connection.request(1, bytes(5000), [bytes(100_000)], timeout=5) as response:
+        with await connection.request(1, bytes(5000), [bytes(100_000)], timeout=5 * PATIENCE) as response:
             assert response.payload.nbytes == 100_000
 
 
@@ -253,12 +255,12 @@ async def both_sides_may_ask(env: Env) -> None:
     async with served(env, echo, on_connect=accepted.append) as (nursery, url):
         await dial(env, url, nursery, handler=echo)
         await until(lambda: len(accepted) == 1, "on_connect is called")
-        with await accepted[0].request(5, b"you", timeout=5) as response:
+        with await accepted[0].request(5, b"you", timeout=5 * PATIENCE) as response:
             assert response.body == b"you"
         await dial(env, url, nursery)
         await until(lambda: len(accepted) == 2, "on_connect is called")
         try:
-            await accepted[1].request(5, timeout=5)
+            await accepted[1].request(5, timeout=5 * PATIENCE)
         except RemoteError as error:
             assert error.code == Status.NO_HANDLER
         else:
@@ -276,7 +278,7 @@ async def notifications_arrive(env: Env) -> None:
 
     async with connected(env, handler) as connection:
         assert connection.notify(7, b"one") and connection.notify(7, b"two")
-        (await connection.request(8, b"three", timeout=5)).release()
+        (await connection.request(8, b"three", timeout=5 * PATIENCE)).release()
         assert seen == [(7, b"one"), (7, b"two"), (8, b"three")]
         await connection.aclose()
         assert not connection.notify(7, b"four")
@@ -288,7 +290,7 @@ async def closing_lets_requests_finish(env: Env) -> None:
     desk, answers = Desk(), Answers()
     accepted: list[Connection] = []
     async with connected(env, desk, on_connect=accepted.append) as connection, trio.open_nursery() as nursery:
-        connection.request_nowait(1, timeout=5, on_done=answers.append)
+        connection.request_nowait(1, timeout=5 * PATIENCE, on_done=answers.append)
         await until(lambda: len(desk.requests) == 1, "the request arrives")
         nursery.start_soon(connection.aclose, 5.0)
         await trio.testing.wait_all_tasks_blocked()
@@ -306,7 +308,7 @@ async def a_closing_server_tells_what_it_has_not_begun(env: Env) -> None:
     desk, answers = Desk(), Answers()
     accepted: list[Connection] = []
     async with connected(env, desk, on_connect=accepted.append) as connection, trio.open_nursery() as nursery:
-        connection.request_nowait(1, timeout=5, on_done=answers.append)
+        connection.request_nowait(1, timeout=5 * PATIENCE, on_done=answers.append)
         await until(lambda: len(desk.requests) == 1, "the request arrives")
         nursery.start_soon(accepted[0].aclose, 5.0)
         await trio.testing.wait_all_tasks_blocked()
@@ -325,7 +327,7 @@ async def a_lost_connection_ends_requests(env: Env) -> None:
     left: list[Connection] = []
     hooks = {"on_connect": accepted.append, "on_disconnect": left.append}
     async with connected(env, desk, **hooks) as connection:
-        connection.request_nowait(1, timeout=5, on_done=ends.append)
+        connection.request_nowait(1, timeout=5 * PATIENCE, on_done=ends.append)
         await until(lambda: len(desk.requests) == 1, "the request arrives")
         accepted[0].abort("for the test")
         await until(lambda: bool(ends) and bool(left), "both sides know")
@@ -359,7 +361,7 @@ def _body(answer: Response | TransportError) -> bytes:
 
 
 async def _ask(connection: Connection, body: bytes) -> None:
-    (await connection.request(1, body, timeout=5)).release()
+    (await connection.request(1, body, timeout=5 * PATIENCE)).release()
 
 
 async def _expect_alive(connection: Connection, desk: Desk) -> None:
@@ -372,7 +374,7 @@ async def _expect_alive(connection: Connection, desk: Desk) -> None:
 
 async def _expect_error(connection: Connection, kind: type[TransportError]) -> None:
     try:
-        await connection.request(1, timeout=5)
+        await connection.request(1, timeout=5 * PATIENCE)
     except kind as error:
         assert error.delivery == "never", error
     else:

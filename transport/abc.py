@@ -142,7 +142,7 @@ class Link(ABC):
     def peer_name(self) -> str | None:
         """With `caps.authenticated`: as whom the peer has proved itself.
 
-        `isr://CLUSTER/NODE`, `isr://CLUSTER/client` or `isr://CLUSTER/client/NAME`.
+        `isr://CLUSTER/NODE`, `isr://CLUSTER/client`, `isr://CLUSTER/client/NAME` or `isr://CLUSTER/store`.
         """
         return None
 
@@ -180,6 +180,14 @@ class Link(ABC):
 
     limits: Limits = Limits()
     gate: Gate | None = None
+
+    @property
+    def sent(self) -> int:
+        """Bytes that sending got rid of so far, counted while a frame goes out, if that can be told.
+
+        A peer that takes a large frame slowly gives no other sign of life.
+        """
+        return 0
 
     @property
     @abstractmethod

@@ -153,6 +153,10 @@ class ChaosLink(Link):
         return self._inner.received
 
     @property
+    def sent(self) -> int:
+        return self._inner.sent
+
+    @property
     def peer_name(self) -> str | None:
         return self._inner.peer_name
 

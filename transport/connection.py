@@ -421,7 +421,7 @@ class Connection:
     async def _watch(self) -> None:
         """Requests end at their deadlines; a silent peer is asked for a sign of life, then given up."""
         interval = self._limits.keepalive
-        seen, silent = -1, 0
+        seen, sent, silent = -1, 0, 0
         next_tick = trio.current_time() + interval
         while True:
             with trio.CancelScope(deadline=min(self._session.next_deadline, next_tick)) as self._alarm:
@@ -431,8 +431,11 @@ class Connection:
             if now >= next_tick:
                 next_tick = now + interval
                 # Ticks are counted, not seconds: a process that was stopped itself hears its peer before it judges.
-                silent = 0 if self._link.received != seen or self._is_congested() else silent + 1
-                seen = self._link.received
+                # A large frame that the peer takes slowly is a sign of life; what goes out at once is none.
+                takes = self._sleeping_writer is None and self._link.sent != sent
+                alive = takes or self._link.received != seen or self._is_congested()
+                silent = 0 if alive else silent + 1
+                seen, sent = self._link.received, self._link.sent
                 self._ask_for_life(silent)
             self._wake_writer()
             self._check_idle()

@@ -19,6 +19,7 @@ from .abc import Payload
 from .errors import ProtocolError
 
 DEFAULT_BUDGET = 128 << 20
+"""Bytes of requests that a process holds at a time if nothing else is said."""
 FREELY = 4
 """Below this fraction of the window a payload of any size may go; above it credit is returned."""
 

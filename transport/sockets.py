@@ -143,6 +143,7 @@ class SocketStream(ByteStream):
                 continue
             except OSError as error:
                 raise self._broken(error) from error
+            self.sent += count
             _advance(rest, count)
 
     async def _send_mixed(self, parts: list[Part]) -> None:
@@ -151,7 +152,9 @@ class SocketStream(ByteStream):
         sender = _Sender(self._socket, parts)
         while True:
             self._check_open()
+            before = sender.sent
             code = sender.step()
+            self.sent += sender.sent - before
             if code == lib.ISR_TX_DONE:
                 return
             if code == lib.ISR_TX_BLOCKED:

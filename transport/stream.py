@@ -89,6 +89,11 @@ class ByteStream(ABC):
     def abort(self) -> None:
         """Close at once, without blocking; wakes both tasks with LinkClosed. Idempotent."""
 
+    sent: int = 0
+    """Bytes that `send` got rid of so far, counted while it goes on, if that can be told: a peer that takes them is
+    alive, however long it takes for all.
+    """
+
     @property
     def unread(self) -> int:
         """Bytes that have arrived and were not received yet, if that can be told."""
@@ -172,6 +177,10 @@ class StreamLink(Link):
     @property
     def received(self) -> int:
         return self._received + self._stream.unread
+
+    @property
+    def sent(self) -> int:
+        return self._stream.sent
 
     @property
     def peer_name(self) -> str | None:

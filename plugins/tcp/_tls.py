@@ -1,7 +1,8 @@
-"""TLS 1.3 over TCP, mutual: both ends show a certificate, whose URI names a node, or clients, of one cluster.
+"""TLS 1.3 over TCP, mutual: both ends show a certificate, whose URI names who has it in one cluster.
 
-`isr://CLUSTER/NODE_ID` or `isr://CLUSTER/client` in the certificate's subject alternative names; the framework
-compares it with what the peer calls itself. Host names are not looked at: nodes move.
+In the certificate's subject alternative names it is `isr://CLUSTER/NODE_ID`, `isr://CLUSTER/client` or, for what
+serves a metadata store and is no node, `isr://CLUSTER/store`; the framework compares it with what the peer calls
+itself. Names of hosts are not looked at: nodes move.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Literal, Self
 
 import attrs
@@ -20,6 +21,7 @@ import trio
 
 from insync.transport import (
     AuthError,
+    Buffer,
     ByteListener,
     ByteStream,
     Capabilities,
@@ -44,6 +46,8 @@ CAPS = Capabilities(encrypted=True, authenticated=True)
 
 _PIECE_BYTES = 128 << 10
 _JOIN_BELOW = 16 << 10
+_RECORD_BYTES = 16 << 10
+"""More does not come at once: TLS has no longer records. Memory is taken for as much as is asked for."""
 _SCHEME = "isr://"
 
 Side = Literal["dialer", "acceptor"]
@@ -125,6 +129,16 @@ class _Contexts:
         return context
 
 
+def _short(buffers: Iterable[Buffer]) -> Iterator[Buffer]:
+    """Large buffers in pieces: what is encrypted at once holds up the event loop, and is in memory twice."""
+    for buffer in buffers:
+        if len(buffer) <= _PIECE_BYTES:
+            yield buffer
+        else:
+            view = memoryview(buffer)
+            yield from (view[start : start + _PIECE_BYTES] for start in range(0, len(view), _PIECE_BYTES))
+
+
 def _state(path: str) -> tuple[int, int, int]:
     found = os.stat(path)
     return found.st_ino, found.st_mtime_ns, found.st_size
@@ -200,20 +214,22 @@ class TlsStream(ByteStream):
         await warm(parts)
         gathered = bytearray()
         try:
-            for piece in pieces(parts, _PIECE_BYTES):
+            for piece in _short(pieces(parts, _PIECE_BYTES)):
                 gathered += piece
                 if len(gathered) >= _JOIN_BELOW:
                     await self._tls.send_all(gathered)
+                    self.sent += len(gathered)
                     gathered = bytearray()
             if gathered:
                 await self._tls.send_all(gathered)
+                self.sent += len(gathered)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise self._failure(error) from error
 
     async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
         self._check_open()
         try:
-            data = await self._tls.receive_some(len(buffer))
+            data = await self._tls.receive_some(min(len(buffer), _RECORD_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             raise self._failure(error) from error
         buffer[: len(data)] = data

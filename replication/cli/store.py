@@ -17,6 +17,7 @@ def store(
     listen: str = "tcp://127.0.0.1:0",
     secret_file: Path | None = None,
     allow_insecure: Flag = False,
+    allow: tuple[str, ...] = (),
     json: Flag = False,
 ) -> int:
     """Serve a metadata store in a SQLite file to the nodes of a cluster, until SIGINT or SIGTERM.
@@ -37,21 +38,27 @@ def store(
         File with the cluster's secret, the same in nodes and clients; else INSYNC_SECRET_FILE or INSYNC_SECRET.
     allow_insecure
         Listen also for other machines without a secret or certificates: only where nobody else is on the network.
+    allow
+        Which clients may use the store beside nodes, e.g. client/backup=store; repeatable. Without it: none.
     json
         Say on standard output in JSON where it serves.
     """
     from ...transport import Security
     from ..metadata import SqliteStore, serve_store
     from ..metadata.registry import REMOTE
+    from ..node.authorisation import Authoriser
     from .running import run
 
+    authoriser = Authoriser(allow)
     security = Security.load(secret_file=secret_file, allow_insecure=allow_insecure)
 
     async def main() -> None:
         import trio
 
         async with SqliteStore(path) as inner, trio.open_nursery() as nursery:
-            serving = await nursery.start(partial(serve_store, inner, listen, security=security))
+            serving = await nursery.start(
+                partial(serve_store, inner, listen, security=security, authorise=authoriser)
+            )
             url = REMOTE + serving.endpoints[0]
             print(json_.dumps({"store": url}) if json else f"serving {path} as {url}")
             sys.stdout.flush()

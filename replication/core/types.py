@@ -42,8 +42,7 @@ class EpochEnd(NamedTuple):
     end_offset: int
 
 
-@attrs.frozen(slots=True)
-class BatchMeta:
+class BatchMeta(NamedTuple):
     """What the protocol needs to know of a record batch; the bytes stay with the host.
 
     In a produce request `base_offset` is meaningless until the leader assigns it.

@@ -28,6 +28,7 @@ from .errors import (
     SessionExpiredError,
     StoreClosedError,
     StoreCorruptError,
+    StoreRefusedError,
     StoreUnavailableError,
     StoreVersionError,
     UnknownStoreSchemeError,
@@ -35,7 +36,7 @@ from .errors import (
 from .memory import MemoryHub, MemoryStore
 from .registry import open_store
 from .remote import RemoteStore
-from .serving import serve_store
+from .serving import STORE_KINDS, serve_store
 from .sqlite import SqliteStore
 
 __all__ = [
@@ -71,9 +72,11 @@ __all__ = [
     "SqliteStore",
     "RemoteStore",
     "serve_store",
+    "STORE_KINDS",
     # errors
     "MetadataError",
     "StoreUnavailableError",
+    "StoreRefusedError",
     "StoreClosedError",
     "StoreCorruptError",
     "StoreVersionError",

@@ -19,6 +19,10 @@ class StoreLostError(StoreUnavailableError):
     """The store was reached, and its answer was lost; inside stores only, which say `Unknown` of a transaction."""
 
 
+class StoreRefusedError(MetadataError):
+    """The store's server does not let this process in: only nodes of its cluster, and whom its rules name."""
+
+
 class StoreClosedError(MetadataError):
     """The handle was not entered yet, has been left already, or belongs to the parent of a forked process."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib.metadata import EntryPoint, entry_points
 from urllib.parse import unquote, urlsplit
 
-from ...transport import Security, TransportError
+from ...transport import Identity, Security, TransportError
 from ...transport.registry import resolve
 from .abc import MetadataStore
 from .errors import InvalidStoreUrlError, UnknownStoreSchemeError
@@ -24,13 +24,16 @@ REMOTE = "remote+"
 """What stands before a transport's scheme for a store that is served there."""
 
 
-def open_store(url: str, *, security: Security | None = None) -> MetadataStore:
+def open_store(
+    url: str, *, security: Security | None = None, identity: Identity | None = None
+) -> MetadataStore:
     """Make the handle for a URL; enter it with `async with`. Nothing is opened yet.
 
     `memory://name` (one store for each name in this process; without a name, a store of its own),
     `sqlite:///absolute/path`, `remote+tcp://host:port` (or any other transport) for a store that `serve_store` or
     `insync store` serves there, or the scheme of an installed plugin. `security`: for remote stores, what to prove
-    to the server and to ask of it; without it what the environment names.
+    to the server and to ask of it; without it what the environment names. `identity`: for remote stores, as whom
+    to come: their servers let in nodes, and whom their rules name.
     Raises `UnknownStoreSchemeError` or `InvalidStoreUrlError`.
     """
     scheme, separator, _ = url.partition("://")
@@ -39,7 +42,7 @@ def open_store(url: str, *, security: Security | None = None) -> MetadataStore:
             f"{url!r} is no store URL; write for example sqlite:///var/lib/app/meta.db"
         )
     if scheme.startswith(REMOTE):
-        return _open_remote(url.removeprefix(REMOTE), security)
+        return _open_remote(url.removeprefix(REMOTE), security, identity)
     if scheme in _BUILT_IN:
         return _BUILT_IN[scheme](url)
     plugins = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
@@ -66,12 +69,12 @@ def _load(point: EntryPoint) -> StoreFactory:
     return factory
 
 
-def _open_remote(url: str, security: Security | None) -> MetadataStore:
+def _open_remote(url: str, security: Security | None, identity: Identity | None) -> MetadataStore:
     try:
         resolve(url)
     except (ValueError, TransportError) as error:
         raise InvalidStoreUrlError(f"{REMOTE + url!r}: {error}") from error
-    return RemoteStore(url, security=security or Security.load())
+    return RemoteStore(url, security=security or Security.load(), identity=identity)
 
 
 def _open_memory(url: str) -> MetadataStore:

@@ -12,7 +12,16 @@ import attrs
 import msgspec
 import trio
 
-from ...transport import Connection, Identity, ProtocolError, RemoteError, Security, TransportError, connect
+from ...transport import (
+    Connection,
+    Identity,
+    NotAuthorisedError,
+    ProtocolError,
+    RemoteError,
+    Security,
+    TransportError,
+    connect,
+)
 from . import _remote_messages as m
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction
 from ._values import Compare, Listing, Operation, Outcome, Read, Resync, Unknown
@@ -25,6 +34,7 @@ from .errors import (
     StoreClosedError,
     StoreCorruptError,
     StoreLostError,
+    StoreRefusedError,
     StoreUnavailableError,
 )
 
@@ -109,12 +119,22 @@ class RemoteStore(MetadataStore):
     It connects when first needed and again after every loss. While there is no connection everything raises
     `StoreUnavailableError`; a transaction whose answer was lost is `Unknown`. When the server starts again all
     sessions are over.
+
+    `security`: what to prove to the server, and to ask of it. `identity`: as whom to come; servers let in the nodes
+    of their cluster, and whom their rules name (else `StoreRefusedError`). `connect_seconds`: how long entering it
+    waits for a server that is not there yet.
     """
 
     def __init__(
-        self, url: str, *, security: Security | None = None, connect_seconds: float = CONNECT_SECONDS
+        self,
+        url: str,
+        *,
+        security: Security | None = None,
+        identity: Identity | None = None,
+        connect_seconds: float = CONNECT_SECONDS,
     ) -> None:
         self.url = url
+        self._identity = identity or Identity()
         self._security = security
         self._connect_seconds = connect_seconds
         self._connection: Connection | None = None
@@ -191,7 +211,7 @@ class RemoteStore(MetadataStore):
                 try:
                     self._connection = await connect(
                         self.url,
-                        identity=Identity(),
+                        identity=self._identity,
                         security=self._security,
                         nursery=engine.nursery,
                         timeout=_ATTEMPT_SECONDS,
@@ -203,11 +223,16 @@ class RemoteStore(MetadataStore):
             return self._connection
 
     async def ask(self, kind: m.Kind, message: msgspec.Struct, seconds: float = REQUEST_SECONDS) -> bytes:
-        """The answer's body. Raises what the server's store raised, or `StoreUnavailableError`."""
+        """The answer's body.
+
+        Raises what the server's store raised, `StoreRefusedError` or `StoreUnavailableError`.
+        """
         connection = await self._connected()
         try:
             with await connection.request(kind, m.encode(message), timeout=seconds) as response:
                 return response.body
+        except NotAuthorisedError as error:
+            raise StoreRefusedError(f"the metadata store at {self.url}: {error.detail}") from error
         except RemoteError as error:
             raise self._raised(error) from error
         except TransportError as error:

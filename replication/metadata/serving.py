@@ -10,8 +10,10 @@ import attrs
 import trio
 
 from ...transport import (
+    Authorise,
     Connection,
     Identity,
+    PeerIdentity,
     ProtocolError,
     Request,
     Security,
@@ -33,7 +35,17 @@ from .errors import (
 _RETRY_SECONDS = 0.05
 _MOST_WATCHES = 1_000
 
+STORE_KINDS = frozenset(map(int, m.Kind))
+"""The kinds of requests that a served store answers, for rules of who may send them."""
+
 log = logging.getLogger("insync.metadata")
+
+
+def nodes_only(peer: PeerIdentity, kind: int) -> str | None:
+    """The rule of a served store without another: who may write there rules the cluster, so it is for nodes."""
+    return (
+        None if peer.node_id >= 0 else f"{peer.principal} may not use the metadata store: that is for nodes"
+    )
 
 
 async def serve_store(
@@ -42,9 +54,13 @@ async def serve_store(
     *,
     identity: Identity | None = None,
     security: Security | None = None,
+    authorise: Authorise = nodes_only,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve an open `store` at `url` until cancelled. Start it by `nursery.start`, which tells the real endpoints.
+
+    `security`: what to prove, and to ask of peers; without it only addresses of this machine are listened on.
+    `authorise`: who may ask for what, see `insync.transport.serve`; the kinds are `STORE_KINDS`.
 
     Sessions live while their owners renew them here, and end when this ends: who held one opens another. For data
     that outlives this process let `store` be a `SqliteStore`.
@@ -56,7 +72,9 @@ async def serve_store(
     """
     async with trio.open_nursery() as nursery:
         server = _Server(store, nursery)
-        serving: Serving = await nursery.start(_listen, url, server, identity or Identity(), security)
+        serving: Serving = await nursery.start(
+            _listen, url, server, identity or Identity(), security, authorise
+        )
         task_status.started(serving)
 
 
@@ -65,6 +83,7 @@ async def _listen(
     server: _Server,
     identity: Identity,
     security: Security | None,
+    authorise: Authorise,
     *,
     task_status: trio.TaskStatus[Serving],
 ) -> None:
@@ -73,6 +92,7 @@ async def _listen(
         server.serve,
         identity=identity,
         security=security,
+        authorise=authorise,
         on_disconnect=server.disconnected,
         task_status=task_status,
     )

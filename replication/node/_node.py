@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
@@ -12,7 +12,15 @@ from typing import Self
 import trio
 
 from ...storage import StorageError
-from ...transport import Identity, Security, ServingGroup, TlsFiles, TransportError, serve
+from ...transport import (
+    Identity,
+    ReceiveBudget,
+    Security,
+    ServingGroup,
+    TlsFiles,
+    TransportError,
+    serve,
+)
 from ..metadata import MetadataError, MetadataStore, open_store, serve_store
 from ..metadata.registry import REMOTE
 from ..wire import WireError
@@ -105,7 +113,7 @@ class Node:
                 tls=TlsFiles.given(settings.tls_certificate, settings.tls_key, settings.tls_authorities),
                 allow_insecure=settings.allow_insecure,
             )
-            store = await stack.enter_async_context(open_store(settings.store, security=security))
+            store = await stack.enter_async_context(_opened(settings, security))
             self.cluster_id = await found_or_join(store, settings.cluster_id)
             found = await trio.to_thread.run_sync(Found.open_directories, settings, self.cluster_id)
             stack.push_async_callback(self._stop_logs, found)
@@ -146,15 +154,32 @@ class Node:
         security = replicas.fetchers.security
         authoriser = Authoriser(settings.allow)
         handlers = Handlers(replicas, state, identity, nursery)
-        group = ServingGroup()
+        listening = partial(
+            serve,
+            handler=handlers.serve,
+            identity=identity,
+            security=security,
+            authorise=authoriser,
+            budget=ReceiveBudget(settings.queued_max_request_bytes),
+            group=ServingGroup(),
+            on_disconnect=handlers.disconnected,
+        )
         for url in settings.listeners:
             try:
-                listener = await nursery.start(_serve, url, handlers, identity, security, authoriser, group)
+                listener = await nursery.start(listening, url)
             except (OSError, ValueError) as error:
                 raise NodeStartError(f"node {self.node_id} cannot listen on {url}: {error}") from error
             self.endpoints += listener.endpoints
         if settings.serve_store is not None:
-            self.store_url = await _serve_store(store, settings.serve_store, identity, security, nursery)
+            serving = partial(
+                serve_store,
+                store,
+                settings.serve_store,
+                identity=identity,
+                security=security,
+                authorise=authoriser,
+            )
+            self.store_url = await _serve_store(serving, settings.serve_store, nursery)
         patience = session.timeout_ms / 1000 + 1
         state.oldest_revision = await registration.enter(session, self.endpoints, patience)
         self._registered = True
@@ -325,26 +350,10 @@ async def _end_session(state: ClusterState) -> None:
             log.warning("the session could not be ended, so it lasts until its timeout: %s", error)
 
 
-async def _serve(
-    url: str,
-    handlers: Handlers,
-    identity: Identity,
-    security: Security,
-    authoriser: Authoriser,
-    group: ServingGroup,
-    *,
-    task_status: trio.TaskStatus[object],
-) -> None:
-    await serve(
-        url,
-        handlers.serve,
-        identity=identity,
-        security=security,
-        authorise=authoriser,
-        group=group,
-        on_disconnect=handlers.disconnected,
-        task_status=task_status,
-    )
+def _opened(settings: NodeSettings, security: Security) -> MetadataStore:
+    """A handle on the cluster's store, as this node: those who serve one let nodes in."""
+    identity = Identity(cluster_id=settings.cluster_id or "", node_id=settings.node_id)
+    return open_store(settings.store, security=security, identity=identity)
 
 
 async def _serve_operations(
@@ -370,12 +379,10 @@ async def _serve_operations(
     return at
 
 
-async def _serve_store(
-    store: MetadataStore, url: str, identity: Identity, security: Security, nursery: trio.Nursery
-) -> str:
+async def _serve_store(serve: Callable[..., Awaitable[None]], url: str, nursery: trio.Nursery) -> str:
     """Serve the store to other nodes; what they are to be given as theirs."""
     try:
-        serving = await nursery.start(partial(serve_store, store, url, identity=identity, security=security))
+        serving = await nursery.start(serve)
     except (OSError, ValueError) as error:
         raise NodeStartError(f"the metadata store cannot be served at {url}: {error}") from error
     return REMOTE + serving.endpoints[0]

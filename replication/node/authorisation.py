@@ -1,9 +1,10 @@
 """Who may ask a node for what.
 
 A rule is `WHO=OPERATION[+OPERATION]`: WHO is `client` (all of them), `client/NAME` (whose certificate says so;
-`*` and `?` stand for any characters) or `*`; an operation is produce, consume or admin. Without rules clients may
-do all of these; with rules what some rule lets them do, and nothing else. Replicating is for the cluster's nodes
-alone, and they may do everything.
+`*` and `?` stand for any characters) or `*`; an operation is produce, consume, admin or store. Without rules
+clients may do the first three; with rules what some rule lets them do, and nothing else. Using a metadata store
+that is served (store) is as much as ruling the cluster, and never let to clients without a rule. Replicating is for
+the cluster's nodes alone, and they may do everything.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import attrs
 
 from ...transport import PeerIdentity
 from ..core.messages import Kind
+from ..metadata import STORE_KINDS
 from .errors import InvalidSettingError
 
 
@@ -25,12 +27,16 @@ class Operation(enum.Enum):
     PRODUCE = "produce"
     CONSUME = "consume"
     ADMIN = "admin"
+    STORE = "store"
+    """Read and write the metadata store, where a node or `insync store` serves it."""
     REPLICATE = "replicate"
 
 
 CLIENTS = frozenset({Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN})
+"""What clients may do where there are no rules."""
+GRANTABLE = CLIENTS | {Operation.STORE}
 """What rules can let clients do."""
-_GRANTABLE = ", ".join(sorted(operation.value for operation in CLIENTS))
+_GRANTABLE = ", ".join(sorted(operation.value for operation in GRANTABLE))
 
 OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.PRODUCE: frozenset({Operation.PRODUCE}),
@@ -42,6 +48,7 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.DESCRIBE_PARTITIONS: CLIENTS,
     Kind.DESCRIBE_NODE: CLIENTS,
     Kind.GET_REPLICA_LOG_INFO: frozenset({Operation.REPLICATE}),
+    **dict.fromkeys(STORE_KINDS, frozenset({Operation.STORE})),
 }
 """Which operations a kind of request is part of: any of them suffices. Kinds that are not here are for admins."""
 
@@ -57,7 +64,7 @@ class Rule:
     def parse(cls, text: str) -> Rule:
         """Read `WHO=OPERATION[+OPERATION]`. InvalidSettingError names what is wrong."""
         who, equals, names = (part.strip() for part in text.partition("="))
-        known = {operation.value: operation for operation in CLIENTS}
+        known = {operation.value: operation for operation in GRANTABLE}
         given = [name.strip() for name in names.split("+")]
         if not equals or not (who in ("*", "client") or who.startswith("client/")):
             raise InvalidSettingError(
@@ -73,7 +80,7 @@ class Rule:
 
 
 class Authoriser:
-    """The rules of one node, as the transport asks for them."""
+    """The rules of one node, or of a store that is served, as the transport asks for them."""
 
     def __init__(self, rules: Iterable[str] = ()) -> None:
         self._rules = tuple(Rule.parse(text) for text in rules)
@@ -96,9 +103,8 @@ class Authoriser:
 def refusal(peer: PeerIdentity, needed: Iterable[Operation]) -> str:
     """The words for a peer that may do none of these."""
     names = " or ".join(sorted(operation.value for operation in needed))
-    remedy = (
-        "that is for nodes"
-        if names == Operation.REPLICATE.value
-        else "ask for a rule in `allow` of the nodes"
-    )
-    return f"{peer.principal} may not {names} here: {remedy}"
+    if names == Operation.STORE.value:
+        return f"{peer.principal} may not use the metadata store: that is for nodes, or by a rule in `allow`"
+    if names == Operation.REPLICATE.value:
+        return f"{peer.principal} may not {names} here: that is for nodes"
+    return f"{peer.principal} may not {names} here: ask for a rule in `allow` of the nodes"

@@ -8,6 +8,7 @@ from typing import Literal
 
 import attrs
 
+from ...transport import DEFAULT_BUDGET
 from .authorisation import Rule
 from .errors import InvalidSettingError
 
@@ -90,6 +91,8 @@ class NodeSettings:
       INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES of the environment name.
     storage_stall_timeout_ms: a log directory that takes longer than this over one write is offline from then on.
       Half of a client's request timeout, so that what waits for it can still be answered by the next leader.
+    queued_max_request_bytes: how much memory the payloads of requests that wait or are being served may take, those
+      of all connections together (Kafka: no limit); beyond that they stay unread, each connection in its turn.
     allow_insecure: listen also beyond this machine without a secret or certificates.
     allow: what clients may do, `WHO=OPERATION[+OPERATION]`, see `insync.replication.node.authorisation`; none: all.
     """
@@ -134,6 +137,7 @@ class NodeSettings:
     max_incremental_fetch_session_cache_slots: int = attrs.field(default=1000, validator=_positive)
     controlled_shutdown_timeout_ms: int = attrs.field(default=10000, validator=_not_negative)
     fetch_max_bytes: int = attrs.field(default=55 << 20, validator=_positive)
+    queued_max_request_bytes: int = attrs.field(default=DEFAULT_BUDGET, validator=_positive)
     flush_interval_messages: int = attrs.field(default=NEVER, validator=_positive)
     flush_interval_ms: int = attrs.field(default=NEVER, validator=_positive)
     log_maintenance_interval_ms: int = attrs.field(default=15000, validator=_positive)

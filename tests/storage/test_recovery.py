@@ -671,13 +671,14 @@ def test_a_search_that_has_begun_may_end_when_the_index_was_cut_and_trimmed(tmp_
     """Another process finds out, as it would be killed: what a search has mapped must keep its file."""
     program = """
 import sys
+from array import array
 from pathlib import Path
 from insync.storage._index import OffsetIndex
 from insync.storage._native import ffi
 index = OffsetIndex(Path(sys.argv[1]), 0)
 index.grow(1 << 20)
 for at in range(1, 20_000):
-    index.add(at, at)
+    index.add_all(array("i", (at, at)))
 view, count = index.in_c()
 index.truncate(100)
 index.trim()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import hypothesis
 import pytest
 from hypothesis import strategies as st
@@ -173,7 +172,7 @@ def test_the_window_of_a_producer(asked: list[BatchMeta]) -> None:
             assert original.base_offset in [b.base_offset for b in same]
         if verdict is SequenceVerdict.ACCEPT:
             end = written[-1].next_offset if written else 0
-            placed = attrs.evolve(batch, base_offset=end)
+            placed = batch._replace(base_offset=end)
             table.record(placed)
             written.append(placed)
 

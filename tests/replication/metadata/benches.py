@@ -17,6 +17,7 @@ from insync.replication.metadata import (
 from insync.replication.metadata.remote import RemoteSession
 from insync.replication.metadata.sqlite import SqliteSession
 from insync.replication.metadata.testing import Bench
+from insync.transport import Identity
 
 
 class MemoryBench(Bench):
@@ -61,7 +62,7 @@ class RemoteBench(Bench):
             nursery.cancel_scope.cancel()
 
     def handle(self) -> MetadataStore:
-        return RemoteStore(self.endpoint)
+        return RemoteStore(self.endpoint, identity=Identity(node_id=1))
 
     def lose(self, session: Session) -> None:
         assert isinstance(session, RemoteSession)

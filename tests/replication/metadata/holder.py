@@ -22,6 +22,7 @@ from insync.replication.metadata import (
     VersionIs,
     open_store,
 )
+from insync.transport import Identity
 
 
 async def hold(store: MetadataStore, timeout: str, key: str) -> tuple[Session, str]:
@@ -64,7 +65,7 @@ async def write(store: MetadataStore) -> None:
 
 async def main(url: str) -> None:
     session: Session | None = None
-    async with open_store(url) as store:
+    async with open_store(url, identity=Identity(node_id=1)) as store:
         print("ready", flush=True)
         while line := (await trio.to_thread.run_sync(sys.stdin.readline)).split():
             answer = ""

@@ -27,12 +27,14 @@ from insync.replication.metadata import (
     Watch,
     open_store,
 )
+from insync.transport import Identity
 from tests.processes import NodeProcess
 
 from .children import Family, gone_after
 
 TIMEOUT_MS = 500
 GRACE_SECONDS = 0.3
+A_NODE = Identity(node_id=1)
 
 
 @attrs.define(eq=False)
@@ -82,7 +84,7 @@ def family(server: StoreServer) -> Iterator[Family]:
 
 @asynccontextmanager
 async def watching(family: Family) -> AsyncIterator[tuple[MetadataStore, Watch]]:
-    async with open_store(family.url) as store, store.watch("node/") as watch:
+    async with open_store(family.url, identity=A_NODE) as store, store.watch("node/") as watch:
         await watch.__anext__()
         yield store, watch
 
@@ -112,7 +114,7 @@ async def test_continued_process_learns_that_its_session_is_over(family: Family)
 
 
 async def test_writers_of_several_processes_lose_no_update(family: Family) -> None:
-    async with open_store(family.url) as store:
+    async with open_store(family.url, identity=A_NODE) as store:
         await store.commit([], [Put("counter", b"0")])
         children = [await family.child() for _ in range(3)]
         for child in children:
@@ -124,7 +126,7 @@ async def test_writers_of_several_processes_lose_no_update(family: Family) -> No
 
 
 async def test_server_that_is_killed_ends_sessions_and_loses_nothing_else(server: StoreServer) -> None:
-    async with open_store(server.url) as store, store.watch("") as watch:
+    async with open_store(server.url, identity=A_NODE) as store, store.watch("") as watch:
         session = await store.open_session(TIMEOUT_MS)
         await store.commit([], [Put("e", b"", ephemeral=True), Put("p", b"kept")], session=session)
         server.end()
@@ -148,7 +150,7 @@ async def test_server_that_is_killed_ends_sessions_and_loses_nothing_else(server
 
 
 async def test_server_that_stands_still_ends_sessions_on_both_sides(server: StoreServer) -> None:
-    async with open_store(server.url) as store:
+    async with open_store(server.url, identity=A_NODE) as store:
         session = await store.open_session(TIMEOUT_MS)
         await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
         assert server.process is not None

@@ -10,6 +10,7 @@ import trio
 from insync.replication import Admin, Consumer, Node, NodeSettings, Producer, ReplicationError, wire
 from insync.replication.client import AuthorizationError
 from insync.replication.core import messages as m
+from insync.replication.metadata import STORE_KINDS
 from insync.replication.node import load_settings
 from insync.replication.node.authorisation import OPERATIONS, Authoriser, Operation, Rule
 from insync.replication.node.errors import InvalidSettingError
@@ -73,7 +74,8 @@ def test_rules_add_up_and_the_rest_is_refused(rules: list[str], name: str, may: 
 
 def test_every_kind_has_its_operations() -> None:
     """A kind that is not classified is the admins'; whoever adds one decides here that it is."""
-    assert set(m.Kind) == set(OPERATIONS) | ADMINS
+    assert set(m.Kind) == (set(OPERATIONS) - STORE_KINDS) | ADMINS
+    assert all(OPERATIONS[kind] == {Operation.STORE} for kind in STORE_KINDS)
     assert OPERATIONS[m.Kind.PRODUCE] == {Operation.PRODUCE} and OPERATIONS[m.Kind.FETCH] == {
         Operation.CONSUME
     }
