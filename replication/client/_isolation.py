@@ -110,6 +110,6 @@ def _cut(chunk: Chunk, batches: list[BatchInfo], start_offset: int, next_offset:
     parts, moved, at = [], [], 0
     for info in batches:
         parts.append(chunk.data[info.position : info.position + info.size_bytes])
-        moved.append(attrs.evolve(info, position=at))
+        moved.append(info._replace(position=at))
         at += info.size_bytes
     return Chunk(b"".join(parts), moved, start_offset, next_offset)
