@@ -63,7 +63,14 @@ class SessionLost:
     """Our session in the store has ended: we are nobody's controller."""
 
 
-ControllerEvent = ViewChanged | Wish | CommitDone | LogsTold | RebalanceDue | SessionLost
+@attrs.frozen(kw_only=True)
+class WishExpired:
+    """The time for the wish of this id is over: it is answered now, if it has not been, and not begun any more."""
+
+    request_id: int
+
+
+ControllerEvent = ViewChanged | Wish | WishExpired | CommitDone | LogsTold | RebalanceDue | SessionLost
 
 
 @attrs.frozen(kw_only=True)
@@ -169,6 +176,8 @@ class Controller:
                 self._on_commit_done(event)
             case Wish():
                 self._wishes.append(event)
+            case WishExpired():
+                self._on_wish_expired(event.request_id)
             case LogsTold():
                 self._on_logs_told(event)
             case RebalanceDue():
@@ -342,6 +351,23 @@ class Controller:
                 self._commit(*planned.puts, reason=planned.reason)
             else:
                 self._reply(wish, planned, self._view.revision)
+
+    def _on_wish_expired(self, request_id: int) -> None:
+        """Give up a wish that cannot be granted in time, as Kafka's controller does past the request's deadline.
+
+        Else it would be granted after whoever asked has given up, over what others have done since.
+        """
+        late = [wish for wish in self._wishes if wish.request_id == request_id]
+        self._wishes = deque(wish for wish in self._wishes if wish.request_id != request_id)
+        if self._granting is not None and self._granting[0].request_id == request_id:
+            late.append(self._granting[0])
+            self._granting = None
+        text = (
+            "the controller could not get it done in time, because the metadata store or replicas did not answer; "
+            "it may be done all the same: look before you ask again"
+        )
+        for wish in late:
+            self._reply(wish, refusal(wish.request, ErrorCode.REQUEST_TIMED_OUT, text), 0)
 
     def _refuse_wishes(self) -> None:
         text = "this node is not the controller: ask again"

@@ -28,6 +28,8 @@ from .operations.changes import Changes
 log = logging.getLogger("insync.node")
 
 RETRY_PAUSE = 0.1
+WISH_TIMEOUT = 9.0
+"""Seconds until a wish that could not be granted is answered; whoever forwarded it waits a little longer."""
 
 
 def _eviction(
@@ -99,16 +101,29 @@ class ClusterState:
     def grant(self, request: Request, reply: Callable[[ctl.Response], None]) -> None:
         """Ask our own controller, as soon as it knows of every node that is there now; `reply` is called once."""
         self._next_request += 1
-        self._wishes[self._next_request] = reply
-        wish = ctl.Wish(request_id=self._next_request, request=request, fresh_id=uuid.uuid4().hex)
-        self._nursery.start_soon(self._grant, wish)
+        answered = trio.Event()
 
-    async def _grant(self, wish: ctl.Wish) -> None:
+        def answer(response: ctl.Response) -> None:
+            answered.set()
+            reply(response)
+
+        self._wishes[self._next_request] = answer
+        wish = ctl.Wish(request_id=self._next_request, request=request, fresh_id=uuid.uuid4().hex)
+        self._nursery.start_soon(self._grant, wish, answered)
+
+    async def _grant(self, wish: ctl.Wish, answered: trio.Event) -> None:
+        kind, deadline = type(wish.request).__name__, trio.current_time() + WISH_TIMEOUT
         try:
-            await self._read()
-        except (MetadataError, wire.WireError) as error:
-            log.warning("%s is planned without another look: %s", type(wish.request).__name__, error)
+            with trio.fail_after(WISH_TIMEOUT / 2):
+                await self._read()
+        except (MetadataError, wire.WireError, trio.TooSlowError) as error:
+            log.warning("%s is planned without another look: %s", kind, str(error) or "the store is slow")
         self._step(wish)
+        with trio.move_on_at(deadline):
+            await answered.wait()
+        if not answered.is_set():
+            log.warning("%s is given up: not granted within %g s", kind, WISH_TIMEOUT)
+            self._step(ctl.WishExpired(request_id=wish.request_id))
 
     def read_again(self) -> None:
         """Have the store read though no watch fired."""

@@ -18,7 +18,7 @@ from ..core.view import ClusterView
 from ..core.wishes import Request as WishRequest
 from ..core.wishes import refusal
 from ..metadata import MetadataError
-from ._cluster_state import ClusterState
+from ._cluster_state import WISH_TIMEOUT, ClusterState
 from ._peers import ask_node, tell_logs
 from ._replica_host import ReplicaHost
 from ._replicas import Replicas
@@ -28,7 +28,7 @@ from .operations.inbound import Inbound
 log = logging.getLogger("insync.node")
 
 PRODUCER_ID_BLOCK = 1000
-FORWARD_TIMEOUT = 10.0
+FORWARD_TIMEOUT = WISH_TIMEOUT + 1.0
 
 
 class Handlers:

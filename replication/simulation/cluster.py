@@ -28,6 +28,8 @@ from .weather import Mishap
 
 DEPARTURE = 6.0
 """The simulated `controlled_shutdown_timeout`."""
+WISH_TIMEOUT = 4.0
+"""A host's patience with its controller; shorter than a real one's, so that it runs out now and then."""
 UNSEEN = 10.0
 """After so long a controller has either seen what the store holds or is none any more."""
 
@@ -230,11 +232,21 @@ class Cluster(Hosting):
         """Ask the acting controller for something; the node that was asked, if there was one."""
         for node in self.nodes.values():
             if node.up and not node.paused and node.controller is not None and node.controller.active:
-                wish = self.new_id()
-                self.wishes[wish] = node.process
-                self.control(node, ctl.Wish(request_id=wish, request=request, fresh_id=fresh_id))
+                self._ask(node, request, fresh_id)
                 return node
         return None
+
+    def _ask(self, node: Node, request: Request, fresh_id: str) -> None:
+        """Every wish is answered once, and no later than its time is over."""
+        wish = self.new_id()
+        self.wishes[wish] = node.process
+        self.on(node, WISH_TIMEOUT, partial(self._expire, node, wish))
+        self.control(node, ctl.Wish(request_id=wish, request=request, fresh_id=fresh_id))
+
+    def _expire(self, node: Node, wish: int) -> None:
+        if wish in self.wishes:
+            self.control(node, ctl.WishExpired(request_id=wish))
+            require(wish not in self.wishes, "L5", f"wish {wish} is not answered")
 
     def _balance(self) -> None:
         for node in self.nodes.values():
@@ -261,9 +273,7 @@ class Cluster(Hosting):
                     replication_factor=topic.replication_factor,
                     config=config,
                 )
-                wish = self.new_id()
-                self.wishes[wish] = ready[0].process
-                self.control(ready[0], ctl.Wish(request_id=wish, request=request, fresh_id=topic.name))
+                self._ask(ready[0], request, topic.name)
         self.later(2.0, self._wish)
 
     # Processes

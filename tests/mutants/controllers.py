@@ -138,3 +138,20 @@ def _(patch: Patch) -> None:
             right(self)
 
     patch.setattr(Controller, "_run_for_office", run)
+
+
+@mutant("K97", "leave whoever wished for something without an answer when its time is over")
+def _(patch: Patch) -> None:
+    patch.setattr(Controller, "_on_wish_expired", lambda self, request_id: None)
+
+
+@mutant("K98", "answer a wish whose time is over, and grant it later all the same")
+def _(patch: Patch) -> None:
+    right = Controller._on_wish_expired
+
+    def expire(self: Controller, request_id: int) -> None:
+        waiting, granting = self._wishes.copy(), self._granting
+        right(self, request_id)
+        self._wishes, self._granting = waiting, granting
+
+    patch.setattr(Controller, "_on_wish_expired", expire)

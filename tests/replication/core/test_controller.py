@@ -13,10 +13,12 @@ from insync.replication.core.controller import (
     ControllerEffect,
     LogsTold,
     ReadView,
+    RebalanceDue,
     Reply,
     SessionLost,
     ViewChanged,
     Wish,
+    WishExpired,
 )
 from insync.replication.core.elections import LogInfo
 from insync.replication.core.errors import ErrorCode
@@ -398,3 +400,91 @@ def test_five_hundred_partitions_of_a_dead_node_are_elected_in_one_transaction(
     controller.step(CommitDone(outcome="committed", revision=6))
     rest = only_commit(controller.step(ViewChanged(view=attrs.evolve(view(6), partitions=dict(partitions)))))
     assert len(rest.puts) == 200
+
+
+# Wishes that take too long
+
+
+def expired(controller: Controller, request_id: int = 7) -> list[ControllerEffect]:
+    return controller.step(WishExpired(request_id=request_id))
+
+
+def test_a_wish_whose_time_is_over_is_answered_and_never_begun(controller: Controller) -> None:
+    controller.step(ViewChanged(view=with_partition(view(5), led_by(3, isr=(3, OTHER), version=9))))
+    controller.step(wish("one", 7))
+    controller.step(wish("two", 8))
+    (late,) = expired(controller)
+    assert isinstance(late, Reply)
+    assert (late.request_id, late.response.error) == (7, ErrorCode.REQUEST_TIMED_OUT)
+    assert "look before you ask again" in late.response.message
+    assert expired(controller) == [], "it is answered once"
+    controller.step(CommitDone(outcome="committed", revision=6))
+    elected = with_partition(view(6), led_by(OTHER, isr=(OTHER,), version=10))
+    commit = only_commit(controller.step(ViewChanged(view=elected)))
+    assert topic_key("two") in commit.checks
+
+
+@pytest.mark.parametrize("outcome", ["committed", "conflict", "unknown"])
+def test_one_that_is_being_written_is_not_answered_again(controller: Controller, outcome: str) -> None:
+    controller.step(ViewChanged(view=view(5)))
+    only_commit(controller.step(wish()))
+    assert replies(expired(controller, 6)) == [], "that is another one"
+    assert replies(expired(controller)) == [(7, ErrorCode.REQUEST_TIMED_OUT)]
+    done = controller.step(CommitDone(outcome=outcome, revision=6))
+    again = controller.step(ViewChanged(view=view(6)))
+    assert [e for e in (*done, *again) if isinstance(e, Reply | Commit)] == []
+
+
+def test_one_that_replicas_are_asked_for_is_given_up_and_the_next_one_asks_for_itself(
+    controller: Controller,
+) -> None:
+    controller.step(ViewChanged(view=with_partition(view(5), dark())))
+    (asked,) = controller.step(unclean_wish())
+    assert isinstance(asked, AskReplicas)
+    assert replies(expired(controller, 8)) == [(8, ErrorCode.REQUEST_TIMED_OUT)]
+    assert controller.step(attrs.evolve(unclean_wish(), request_id=9)) == [], "one round is under way"
+    (again,) = told(controller)
+    assert isinstance(again, AskReplicas)
+    assert outcomes(told(controller)) == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
+
+
+# Rebalance
+
+
+def elsewhere(count: int, *, of: int = 10) -> ClusterView:
+    """Partitions that all prefer this node; `count` of them are led by the other."""
+    partitions = {}
+    for number in range(of):
+        versioned = led_by(OTHER if number < count else ME, isr=(ME, OTHER, 3), version=9)
+        record = attrs.evolve(versioned.record, partition=number)
+        partitions[record.id] = Versioned(record, 9)
+    return attrs.evolve(view(5, nodes=(ME, OTHER, 3)), partitions=partitions)
+
+
+@pytest.mark.parametrize(("percentage", "moved"), [(10, 2), (19, 2), (20, 0)])
+def test_leaderships_go_back_only_when_it_is_time_and_only_once(percentage: int, moved: int) -> None:
+    controller = Controller(ME, 10 + ME, imbalance_percentage=percentage)
+    assert controller.step(ViewChanged(view=elsewhere(2))) == []
+    effects = controller.step(RebalanceDue())
+    assert sum(len(effect.puts) for effect in effects if isinstance(effect, Commit)) == moved
+    for effect in effects:
+        assert isinstance(effect, Commit)
+        assert [put.record.leader for put in effect.puts if isinstance(put.record, PartitionRecord)] == [
+            ME
+        ] * moved
+    if moved:
+        controller.step(CommitDone(outcome="committed", revision=6))
+    assert controller.step(ViewChanged(view=attrs.evolve(elsewhere(2), revision=6))) == []
+
+
+def test_by_default_a_tenth_may_be_led_elsewhere(controller: Controller) -> None:
+    controller.step(ViewChanged(view=elsewhere(1)))
+    assert controller.step(RebalanceDue()) == []
+    controller.step(ViewChanged(view=attrs.evolve(elsewhere(2), revision=6)))
+    assert len(only_commit(controller.step(RebalanceDue())).puts) == 2
+
+
+def test_wishes_wait_for_a_rebalance_to_be_written(controller: Controller) -> None:
+    controller.step(ViewChanged(view=elsewhere(5)))
+    only_commit(controller.step(RebalanceDue()))
+    assert controller.step(wish()) == []

@@ -17,11 +17,12 @@ from insync.replication.core import effects as fx
 from insync.replication.core import events as ev
 from insync.replication.core import messages as m
 from insync.replication.core import records as rec
+from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
 from insync.replication.core.view import ClusterView
 from insync.replication.metadata import MemoryHub, Put
 from insync.replication.node import NodeSettings, _fetchers
-from insync.replication.node._cluster_state import RETRY_PAUSE, ClusterState
+from insync.replication.node._cluster_state import RETRY_PAUSE, WISH_TIMEOUT, ClusterState
 from insync.replication.node._fetchers import LeaderFetcher
 from insync.replication.node._found import Found
 from insync.replication.node._log_writer import CallWork, Lane, LogWriter
@@ -179,6 +180,33 @@ async def test_nothing_is_told_of_the_time_before_the_registration(tmp_path: Pat
         state.apply(await store.list("/"))
         assert node.view.revision == 0
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("hangs", ["commit", "list"])
+async def test_a_wish_is_answered_though_the_store_never_is(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, hangs: str
+) -> None:
+    async def hang(*arguments: object, **named: object) -> None:
+        await trio.sleep_forever()
+
+    answers: list[tuple[float, m.CreateTopicResponse]] = []
+    async with MemoryHub().store() as store, trio.open_nursery() as nursery:
+        state = ClusterState(store, replicas(tmp_path, nursery), await store.open_session(60_000), nursery)
+        me = rec.NodeRecord(node_id=1, incarnation=1, endpoints=())
+        await store.commit([], [Put(rec.node_key(1), wire.encode_record(me))])
+        state.oldest_revision = 1
+        monkeypatch.setattr(store, "commit", hang)
+        state.apply(await store.list("/"))
+        monkeypatch.setattr(store, hangs, hang)
+        request = m.CreateTopicRequest(name="t", partitions=1, replication_factor=1, forwarded=True)
+        began = trio.current_time()
+        async with trio.open_nursery() as wishing:
+            state._nursery = wishing
+            state.grant(request, lambda answer: answers.append((trio.current_time() - began, answer)))
+        nursery.cancel_scope.cancel()
+    ((after, answer),) = answers
+    assert answer.error == ErrorCode.REQUEST_TIMED_OUT
+    assert after == pytest.approx(WISH_TIMEOUT)
 
 
 async def test_cancelled_timers_take_no_memory_for_long() -> None:
