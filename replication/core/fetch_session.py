@@ -80,7 +80,6 @@ class FollowerSession(Generic[K, Q]):
         for key, asked in self._sent.items():
             if key in self._untold and self._untold[key] is asked:
                 del self._untold[key]
-        self._sent = {}
         return {key: self.open.pop(key) for key in keys if key in self.open and key not in self._untold}
 
     def end(self) -> None:

@@ -325,18 +325,49 @@ def test_what_was_told_in_another_epoch_or_of_another_process_counts_for_nothing
 def test_a_leader_that_died_is_first_taken_out_and_only_then_its_replicas_are_asked(
     controller: Controller,
 ) -> None:
-    policies = with_partition(view(5), led_by(3, isr=(3,), version=9))
-    topic = TopicRecord(
-        name="t",
-        topic_id="x",
-        partitions=1,
-        replication_factor=3,
-        config=TopicConfig(unclean_leader_election="most_complete"),
-    )
-    commit = only_commit(controller.step(ViewChanged(view=attrs.evolve(policies, topics={"t": topic}))))
+    seen = most_complete(with_partition(view(5), led_by(3, isr=(3,), version=9)))
+    commit = only_commit(controller.step(ViewChanged(view=seen)))
     (put,) = commit.puts
     assert isinstance(put.record, PartitionRecord)
     assert (put.record.leader, put.record.leader_epoch) == (-1, 10)
+
+
+def most_complete(base: ClusterView) -> ClusterView:
+    settings = TopicConfig(unclean_leader_election="most_complete")
+    topic = TopicRecord(name="t", topic_id="x", partitions=1, replication_factor=3, config=settings)
+    return attrs.evolve(base, topics={"t": topic})
+
+
+def test_the_policy_most_complete_asks_once_and_takes_the_best_of_those_who_answer(
+    controller: Controller,
+) -> None:
+    (asked,) = controller.step(ViewChanged(view=most_complete(with_partition(view(5), dark()))))
+    assert isinstance(asked, AskReplicas)
+    assert asked.partitions == {dark().record.id: (ME, OTHER)}
+    (put,) = only_commit(told(controller, (OTHER, 5, 3))).puts
+    assert isinstance(put.record, PartitionRecord)
+    assert (put.record.leader, put.record.leader_epoch) == (OTHER, 10)
+
+
+def test_a_round_that_is_over_counts_in_its_epoch_only(controller: Controller) -> None:
+    controller.step(ViewChanged(view=most_complete(with_partition(view(5), dark()))))
+    (again,) = told(controller)
+    assert isinstance(again, AskReplicas), "nobody answered"
+    later = most_complete(with_partition(view(6), dark(version=10, epoch=10)))
+    assert controller.step(ViewChanged(view=later)) == []
+    (anew,) = told(controller, (OTHER, 5, 3))
+    assert isinstance(anew, AskReplicas)
+    assert anew.leader_epochs == {dark().record.id: 10}
+
+
+def test_several_dark_partitions_are_asked_about_in_one_round(controller: Controller) -> None:
+    other = attrs.evolve(dark().record, partition=1, leader_epoch=4)
+    base = most_complete(with_partition(view(5), dark()))
+    both = attrs.evolve(base, partitions={**base.partitions, other.id: Versioned(other, 9)})
+    (asked,) = controller.step(ViewChanged(view=both))
+    assert isinstance(asked, AskReplicas)
+    assert asked.partitions == {dark().record.id: (ME, OTHER), other.id: (ME, OTHER)}
+    assert asked.leader_epochs == {dark().record.id: 9, other.id: 4}
 
 
 def unclean_wish() -> Wish:

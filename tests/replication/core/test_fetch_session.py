@@ -65,6 +65,19 @@ def test_the_questions_of_a_lost_answer_are_open_again() -> None:
     assert leader.open == follower.open
 
 
+def test_a_session_outlives_any_number_of_lost_answers() -> None:
+    follower, leader = begun(1, 2)
+    for _ in range(3):
+        assert leader.accept(follower.request()) is not None
+        leader.answer([1])
+    assert follower.answered(7, [1]) == {1: "first 1"}
+    assert leader.accept(follower.request()) == []
+    leader.answer([2])
+    assert follower.answered(7, [2]) == {2: "first 2"}
+    assert follower.request() == SessionRequest(7, 3, {}, ())
+    assert leader.open == {}
+
+
 def test_an_answer_to_what_was_asked_anew_meanwhile_is_none() -> None:
     follower, leader = begun(1)
     leader.accept(follower.request())
@@ -125,10 +138,7 @@ class Wire:
         if not arrives:
             return
         session = self.receive(request)
-        if session is None:
-            if comes_back:
-                self.follower.end()
-            return
+        assert session is not None, "requests and answers that get lost end no session"
         assert session.open == self.model, "the leader knows exactly what is open"
         answered = [key for key in keys if key in session.open]
         told = {key: session.open[key] for key in answered}

@@ -153,6 +153,10 @@ def test_why_a_caught_up_replica_is_out_while_another_change_is_stored() -> None
 
 def test_no_role_is_taken_before_the_log_is_open() -> None:
     replica = Replica(PartitionId("t", 0), A, 11)
+    (early,) = replica.step(produce(1), 0.0)
+    assert isinstance(early, fx.ReplyProduce)
+    assert (early.error, early.message) == (ErrorCode.KAFKA_STORAGE_ERROR, "the log is not open yet")
+    assert (early.leader, early.leader_epoch) == (-1, -1)
     assert replica.step(newer(leader=A), 0.0) == []
     assert (replica.role, replica.log_info()) == ("closed", None)
     ask = ev.Fetch(
@@ -209,3 +213,47 @@ def test_why_a_replica_is_out() -> None:
     lead.step(ev.LogStartAdvanced(log_start_offset=2))
     lead.fetch(C, 5)
     assert leader.why_out(C) == "it still holds what was deleted below offset 2"
+
+
+def test_an_answer_that_comes_when_the_replica_follows_no_more_is_nobodys() -> None:
+    late = ev.Fetched(
+        fetch_offset=0,
+        leader_epoch=2,
+        error=ErrorCode.NONE,
+        high_watermark=1,
+        log_start_offset=0,
+        log_end_offset=1,
+        batches=(BatchMeta(0, 1, 2, 10),),
+    )
+    failed = ev.FetchFailed(fetch_offset=0, leader_epoch=2)
+    lead = Lead()
+    lead.step(newer(B, 2))
+    assert lead.replica.role == "follower"
+    lead.step(newer(A, 3))
+    assert [lead.step(event) for event in (late, failed)] == [[], []]
+    lead.step(ev.EpochAssigned())
+    assert lead.replica.role == "leader"
+    assert [lead.step(event) for event in (late, failed)] == [[], []]
+    lead.step(ev.LogFailed(reason="gone"))
+    assert [lead.step(event) for event in (late, failed)] == [[], []]
+
+
+def test_a_follower_takes_nothing_while_a_newer_epoch_waits_for_its_log() -> None:
+    lead = Lead()
+    lead.step(newer(B, 2))
+    answer = ev.Fetched(
+        fetch_offset=0,
+        leader_epoch=2,
+        error=ErrorCode.NONE,
+        high_watermark=1,
+        log_start_offset=0,
+        log_end_offset=2,
+        batches=(BatchMeta(0, 1, 2, 10),),
+    )
+    assert [type(effect) for effect in lead.step(answer)] == [fx.Append]
+    lead.step(newer(C, 3))
+    assert lead.replica.stepping
+    assert lead.step(ev.FetchFailed(fetch_offset=0, leader_epoch=2)) == []
+    effects = lead.step(ev.Appended(log_end_offset=1))
+    asked = [(e.leader, e.leader_epoch, e.fetch_offset) for e in effects if isinstance(e, fx.FetchNext)]
+    assert asked == [(C, 3, 1)], "nothing is asked of the former leader any more"
