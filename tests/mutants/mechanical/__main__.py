@@ -15,7 +15,7 @@ import attrs
 
 from .explained import explained
 from .operators import Site, sites
-from .reach import CORE, measure
+from .reach import CORE, measure, warm_up
 from .trial import Tried, attempt, digest
 
 
@@ -30,6 +30,7 @@ def main() -> int:
     before = {} if chosen.results is None else _tried_before(chosen.results, picked, chosen.again)
     todo = [site for site in picked if site.id not in before]
     reach = measure() if todo else None
+    warm_up()
     tried = list(before.values())
     for site in todo:
         assert reach is not None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import io
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +25,14 @@ ROOT = Path(__file__).parents[3]
 CORE = ROOT / "replication" / "core"
 TESTS = ("tests/replication/core",)
 EXAMPLES = 40
+_LEFT_OUT = ("cacheprovider", "unraisableexception", "threadexception")
+_QUICK = ("-x", "-q", "--tb=no", *(f"-pno:{name}" for name in _LEFT_OUT))
+"""As pytest runs in a trial: it need not look for what a test left behind."""
 
 
 @attrs.frozen
 class Reach:
-    """`tests`: by file and line, the tests that run it. `seconds`: what each test takes."""
+    """`tests`: by file and line, the tests that run it. `seconds`: processor time that each takes, watched."""
 
     tests: dict[str, dict[int, list[str]]]
     seconds: dict[str, float]
@@ -38,7 +44,7 @@ class Reach:
         return sorted(found, key=lambda test: (self.seconds.get(test, 0.0), test))
 
     def cost(self, tests: list[str]) -> float:
-        """Seconds that these tests take."""
+        """Seconds of processor time that these tests take at most."""
         return sum(self.seconds.get(test, 0.0) for test in tests)
 
 
@@ -68,11 +74,21 @@ def run_tests(which: list[str], *plugins: object) -> bool:
         deadline=None,
         max_examples=EXAMPLES,
         suppress_health_check=list(hypothesis.HealthCheck),
+        phases=(
+            hypothesis.Phase.explicit,
+            hypothesis.Phase.generate,
+        ),  # how a change is noticed need not be short
     )
     hypothesis.settings.load_profile("mechanical")
     os.chdir(ROOT)
-    arguments = ["-x", "-q", "-p", "no:cacheprovider", *which]
-    return pytest.main(arguments, plugins=list(plugins)) == pytest.ExitCode.OK
+    return pytest.main([*_QUICK, *which], plugins=list(plugins)) == pytest.ExitCode.OK
+
+
+def warm_up() -> None:
+    """Load pytest's plugins once, so that no trial has to; trials are forked from this process."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main([*_QUICK, "--collect-only", str(Path(__file__))])
+    gc.freeze()
 
 
 class _Watch:
@@ -85,10 +101,10 @@ class _Watch:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Any:
         self._watched.switch_context(item.nodeid)
-        return (yield)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] = round(self.seconds.get(report.nodeid, 0.0) + report.duration, 4)
+        started = time.process_time()
+        done = yield
+        self.seconds[item.nodeid] = round(time.process_time() - started, 4)
+        return done
 
 
 def _main(file: Path) -> int:

@@ -85,7 +85,7 @@ def _in_child(site: Site, seconds: float, reach: Reach, simulate: bool) -> int:
     started = time.process_time()
     tests = reach.of(site)
     plant(site)
-    _allow(GRACE * (LOADING + reach.cost(tests)))
+    _allow(GRACE * LOADING + 2 * reach.cost(tests))
     if tests and not run_tests(tests):
         return BY_TESTS
     if not simulate:
