@@ -93,6 +93,74 @@ def test_the_minimum_isr_is_that_of_the_smaller_side() -> None:
     assert (shrinking.min_isr, shrinking.elr) == (1, ())
 
 
+def slowly_finished(record: PartitionRecord) -> tuple[int, tuple[int, ...]] | None:
+    """Who leads and who is in sync when the move is over; None while it cannot end (KIP-455)."""
+    target = [node for node in record.replicas if node not in record.removing]
+    there = [node for node in target if node in record.isr]
+    missing = [node for node in target if node not in record.isr]
+    if not record.adding and not record.removing:
+        return None
+    enough = len(there) >= max(1, min(record.min_insync_replicas, len(target)))
+    if missing and (not enough or set(missing) & set(record.adding)):
+        return None
+    if record.leader == NO_LEADER:
+        return None
+    return record.leader if record.leader in target else there[0], tuple(there)
+
+
+@st.composite
+def moving_records(draw: st.DrawFn) -> PartitionRecord:
+    """Any partition in the middle of any move."""
+    order = draw(st.permutations(range(1, 6)))
+    everybody = tuple(order[: draw(st.integers(1, 5))])
+    some = st.sets(st.sampled_from(everybody))
+    adding, removing, isr = draw(some), draw(some), draw(some)
+    hypothesis.assume(set(everybody) - adding and set(everybody) - removing)
+    return attrs.evolve(
+        RECORD,
+        replicas=everybody,
+        adding=tuple(node for node in everybody if node in adding),
+        removing=tuple(node for node in everybody if node in removing),
+        isr=tuple(node for node in everybody if node in isr),
+        leader=draw(st.sampled_from((NO_LEADER, *sorted(isr)))),
+        leader_epoch=7,
+        min_insync_replicas=draw(st.integers(1, 4)),
+    )
+
+
+@hypothesis.settings(deadline=None, max_examples=300)
+@hypothesis.given(moving_records())
+def test_a_move_ends_when_all_that_it_needs_are_in_sync(record: PartitionRecord) -> None:
+    expected, done = slowly_finished(record), transitions.finish_reassignment(record)
+    if expected is None:
+        assert done is None
+        return
+    assert done is not None
+    leader, isr = expected
+    assert (done.leader, done.isr, done.replicas) == (leader, isr, record.target)
+    assert (done.adding, done.removing) == ((), ())
+    # Who leaves takes the leader epoch along, though the leader be the same.
+    assert done.leader_epoch - 7 == (leader != record.leader or bool(record.removing))
+    assert done.partition_epoch == record.partition_epoch + 1
+
+
+@hypothesis.given(moving_records(), st.permutations(range(1, 6)), st.integers(1, 4))
+def test_a_new_target_keeps_where_the_partition_came_from(
+    record: PartitionRecord, order: list[int], size: int
+) -> None:
+    target = tuple(order[:size])
+    moved = transitions.reassign(record, target)
+    after = moved or record
+    assert after.target == target
+    assert set(after.origin) == set(record.origin)
+    assert set(after.replicas) == {*record.replicas, *target}
+    assert (set(after.adding), set(after.removing)) == (
+        {*record.replicas, *target} - set(record.origin),
+        set(record.replicas) - set(target),
+    )
+    assert (set(after.isr), after.leader, after.leader_epoch) == (set(record.isr), record.leader, 7)
+
+
 replicas = st.lists(st.integers(1, 5), min_size=1, max_size=4, unique=True).map(tuple)
 nodes = st.sets(st.integers(1, 5))
 steps = st.one_of(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import attrs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from insync.replication.core import transitions
 from insync.replication.core.records import PartitionRecord
+from insync.replication.core.types import NO_LEADER
 
 RECORD = PartitionRecord(
     topic="t", partition=0, topic_id="x", replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, min_insync_replicas=2
@@ -91,3 +94,134 @@ def test_a_node_that_has_nothing_is_no_last_resort() -> None:
     assert after(transitions.elect(record, {1}, 1)).leader == 1
     known = after(transitions.forget(only, 1))
     assert after(transitions.forget(known, 1, has_nothing=True)).last_known_elr == ()
+
+
+# Against a slow second version: what KIP-966 says of each replica by itself
+
+
+some = st.sets(st.integers(1, 4))
+ORDER = (3, 1, 4, 2)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> PartitionRecord:
+    """Any record that keeps the rules: nobody is eligible beside an ISR that is large enough."""
+    minimum = draw(st.integers(1, 4))
+    isr = draw(some)
+    under = len(isr) < minimum
+    elr = draw(some) - isr if under else set()
+    known = draw(some) - isr - elr if under else set()
+    return PartitionRecord(
+        topic="t",
+        partition=0,
+        topic_id="x",
+        replicas=ORDER,
+        isr=ordered(isr),
+        elr=ordered(elr),
+        last_known_elr=ordered(known),
+        leader=draw(st.sampled_from((NO_LEADER, *sorted(isr)))),
+        leader_epoch=7,
+        partition_epoch=20,
+        min_insync_replicas=minimum,
+        recovering=len(isr) == 1 and draw(st.booleans()),
+    )
+
+
+def ordered(nodes: set[int]) -> tuple[int, ...]:
+    return tuple(node for node in ORDER if node in nodes)
+
+
+def check_eligible(before: PartitionRecord, now: PartitionRecord, *, lost: int | None = None) -> None:
+    """Under the minimum whoever was in sync or eligible is so still, but for one that lost what it had."""
+    if len(now.isr) >= now.min_isr:
+        assert (now.elr, now.last_known_elr) == ((), ())
+        return
+    complete = ({*before.isr, *before.elr} - set(now.isr)) - {lost}
+    assert now.elr == ordered(complete)
+    known = {*before.last_known_elr, *({lost} if lost in {*before.isr, *before.elr} else ())}
+    assert now.last_known_elr == ordered(
+        {node for node in known if node is not None} - complete - set(now.isr)
+    )
+
+
+def check_epochs(before: PartitionRecord, now: PartitionRecord) -> None:
+    assert now.partition_epoch == 21
+    assert now.leader_epoch == (7 if now.leader == before.leader else 8)
+
+
+@given(records(), some)
+def test_the_leaders_change_touches_nobodys_leadership(record: PartitionRecord, isr: set[int]) -> None:
+    isr |= {record.leader} - {NO_LEADER}
+    now = transitions.change_isr(record, isr)
+    assert (now.isr, now.leader) == (ordered(isr), record.leader)
+    assert now.recovering == (record.recovering and len(isr) <= 1)
+    check_epochs(record, now)
+    check_eligible(record, now)
+
+
+@given(records(), some, st.sampled_from((NO_LEADER, 1, 2, 3, 4, 5)))
+def test_an_election(record: PartitionRecord, live: set[int], unclean: int) -> None:
+    now = transitions.elect(record, live, unclean)
+    alive = set(record.isr) & live
+    clean = ordered(alive or set(record.elr) & live)
+    assert transitions.has_clean_leader(record, live) == bool(clean)
+    if record.leader in alive:
+        leader = record.leader
+    elif clean:
+        leader = clean[0]
+    else:
+        leader = unclean if unclean in live and unclean in ORDER else NO_LEADER
+    if now is None:
+        assert (leader, alive) == (record.leader, set(record.isr))
+        return
+    assert now.leader == leader
+    by_policy = leader != NO_LEADER and not clean
+    # A leader that was only eligible, or only chosen, is in sync with itself and nobody else.
+    assert now.isr == (ordered(alive) if leader in alive or leader == NO_LEADER else (leader,))
+    check_epochs(record, now)
+    assert now.recovering == (by_policy or (record.recovering and len(now.isr) <= 1))
+    if by_policy:
+        assert (now.elr, now.last_known_elr) == ((), ())
+    else:
+        check_eligible(record, now)
+
+
+@given(records(), st.integers(1, 4), st.booleans())
+def test_a_process_without_proof_is_forgotten(record: PartitionRecord, node: int, nothing: bool) -> None:
+    now = transitions.forget(record, node, has_nothing=nothing)
+    counted = {*record.isr, *record.elr, *(record.last_known_elr if nothing else ())}
+    if node not in counted:
+        assert now is None
+        return
+    assert now is not None
+    assert now.isr == ordered(set(record.isr) - {node})
+    assert now.leader == (NO_LEADER if record.leader == node else record.leader)
+    check_epochs(record, now)
+    if not nothing:
+        check_eligible(record, now, lost=node)
+    assert node not in now.elr
+    assert not nothing or node not in now.last_known_elr
+
+
+@given(records(), st.integers(1, 4))
+def test_a_restarted_leader_leads_no_more_and_keeps_its_place(record: PartitionRecord, node: int) -> None:
+    now = transitions.restarted(record, node)
+    if record.leader != node:
+        assert now is None
+        return
+    assert now is not None
+    assert (now.leader, now.leader_epoch, now.isr, now.elr) == (NO_LEADER, 8, record.isr, record.elr)
+
+
+@given(st.permutations((1, 2, 3)), some, st.integers(1, 3))
+def test_a_new_partition_is_led_by_the_first_that_lives(
+    order: list[int], live: set[int], minimum: int
+) -> None:
+    made = transitions.create(
+        topic="t", partition=4, topic_id="x", replicas=order, live=live, min_insync=minimum
+    )
+    living = tuple(node for node in order if node in live)
+    assert (made.topic, made.partition, made.topic_id, made.replicas) == ("t", 4, "x", tuple(order))
+    assert (made.isr, made.leader) == (living, living[0] if living else NO_LEADER)
+    assert (made.elr, made.last_known_elr, made.min_insync_replicas) == ((), (), minimum)
+    assert (made.leader_epoch, made.partition_epoch) == (0, 0)
