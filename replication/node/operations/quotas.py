@@ -22,6 +22,8 @@ from .inbound import Inbound
 
 BURST = 1.0
 """Seconds of its rate that a client may take at once."""
+SHORTEST = 1e-6
+"""Seconds; a pause below that is none, or a clock that cannot tell two moments apart would never end it."""
 MOST_IDLE = 1000
 """Buckets of clients that take nothing now that are kept; a name costs a client nothing."""
 
@@ -47,7 +49,8 @@ class Bucket:
     def pause(self, now: float) -> float:
         """Seconds until something may be taken again."""
         self.fill(now)
-        return max(0.0, -self.tokens / self.rate)
+        pause = -self.tokens / self.rate
+        return pause if pause > SHORTEST else 0.0
 
     def fill(self, now: float) -> None:
         self.tokens = min(self.rate * BURST, self.tokens + (now - self.filled_at) * self.rate)
