@@ -33,13 +33,18 @@ class NodeProcess:
         data_dirs: Sequence[Path] = (),
         env: Mapping[str, str] | None = None,
         store: str | None = None,
+        command: Sequence[str] = (),
     ) -> NodeProcess:
-        """`data_dirs`: in place of the one folder that a node has by default. store: by default SQLite."""
+        """`data_dirs`: in place of the one folder that a node has by default. store: by default SQLite.
+
+        command: what stands before the command line, and keeps the process id.
+        """
         where = [
             part for each in data_dirs or (folder / f"node-{node_id}",) for part in ("--data-dir", str(each))
         ]
         process = subprocess.Popen(
             [
+                *command,
                 sys.executable,
                 *("-m", "insync.replication.cli", "node", "--json"),
                 *("--node-id", str(node_id), *where),

@@ -32,6 +32,8 @@ from .errors import (
 _LOOK_TIMEOUT = 2.0
 _QUICK_LOOKS = 100
 _QUICK = (0.02, 0.05)
+_AVOIDED = 5.0
+"""For how many seconds others are asked rather than a node that did not answer."""
 
 
 class Leader(NamedTuple):
@@ -74,6 +76,8 @@ class Cluster:
         self._unknown: set[str] = set()
         self._suspects: dict[PartitionId, Leader] = {}
         self._suspect_looks = 0
+        self._silent: dict[int, float] = {}
+        """When nodes were last found not to answer."""
         self._wanted = trio.Event()
         self._done = trio.Event()
         self._error: ClientError | None = None
@@ -137,6 +141,10 @@ class Cluster:
             self._suspects[at] = leader
             self._suspect_looks = 0
             self._wanted.set()
+
+    def silent(self, node_id: int) -> None:
+        """A node has not answered in time: a look that waits for it would hold up all that need one."""
+        self._silent[node_id] = trio.current_time()
 
     def trust(self, topic: str, partition: int) -> None:
         """The partition's leader answered as such."""
@@ -210,11 +218,14 @@ class Cluster:
                 return await self._ask_one(connection, kind, request, timeout)
             except TransportError as failure:
                 error = failure
+                self.silent(connection.peer.node_id)
         raise RequestTimeoutError(f"{kind.name}: no node answered; last: {error}") from error
 
     async def _any_connection(self) -> Connection:
-        """In turn one of the open connections, those of suspected leaders last; else a new one."""
+        """In turn one of the open connections, those of suspected leaders and silent nodes last; else a new one."""
         avoided = {leader.node_id for leader in self._suspects.values()}
+        now = trio.current_time()
+        avoided |= {node_id for node_id, at in self._silent.items() if now - at < _AVOIDED}
         connections = self.links.open_connections()
         self._turn += 1
         if usable := [c for c in connections if c.peer.node_id not in avoided]:

@@ -24,6 +24,7 @@ from .errors import AuthorizationError, ClientError, CorruptMessageError, Offset
 
 _log = logging.getLogger("insync.client")
 _NEVER = float("inf")
+_SLOW_ANSWER = 1.0
 _CORRUPT_TRIES = 3
 _LARGEST_BATCH = 64 << 20
 
@@ -102,6 +103,8 @@ class _Poll:
     node_id: int
     connection: Connection
     asked: dict[PartitionId, tuple[Reading, Leader]]
+    slow_at: float
+    """When it should have been answered."""
     handle: object = None
 
 
@@ -159,11 +162,11 @@ class Fetcher:
             else:
                 next_at = min(next_at, at)
         for poll in list(self._polls.values()):
-            self._check_poll(poll)
+            self._check_poll(poll, now)
         for node_id, readings in ready.items():
             if node_id not in self._polls:
                 next_at = min(next_at, self._poll_node(node_id, readings))
-        return next_at
+        return min([next_at, *(poll.slow_at for poll in self._polls.values())])
 
     def _fetchable_at(self, reading: Reading, leader: Leader, now: float) -> float:
         if reading.error is not None or reading.paused or self._full(reading):
@@ -190,8 +193,16 @@ class Fetcher:
         read = sum(len(chunk.data) for chunk in reading.chunks)
         return read >= 2 * self._settings.max_partition_fetch_bytes
 
-    def _check_poll(self, poll: _Poll) -> None:
-        """Do not sit out a long poll at a node that leads none of the partitions asked for any more."""
+    def _check_poll(self, poll: _Poll, now: float) -> None:
+        """Do not sit out a long poll at a node that leads none of the partitions asked for any more.
+
+        A node that does not answer when it should is suspected: others are asked whether they lead by now.
+        """
+        if poll.slow_at <= now:
+            poll.slow_at = now + _SLOW_ANSWER
+            self._cluster.silent(poll.node_id)
+            for at, (_, leader) in poll.asked.items():
+                self._cluster.suspect(*at, leader)
         leaders = [self._cluster.leader(*at).node_id for at in poll.asked]
         if all(node_id not in (NO_LEADER, poll.node_id) for node_id in leaders):
             self._drop(poll)
@@ -207,7 +218,8 @@ class Fetcher:
                 for reading in readings:
                     self._cluster.suspect(*reading.at, self._cluster.leader(*reading.at))
             return at
-        poll = _Poll(node_id, connection, {})
+        patience = self._settings.fetch_max_wait_ms / 1000 + _SLOW_ANSWER
+        poll = _Poll(node_id, connection, {}, trio.current_time() + patience)
         partitions = []
         for reading in readings:
             if not self._same_topic(reading):
@@ -312,6 +324,10 @@ class Fetcher:
             return
         if answer.throttle_time_ms > 0:
             self._muted_until[poll.node_id] = trio.current_time() + answer.throttle_time_ms / 1000
+        told = {PartitionId(result.topic, result.partition) for result in answer.partitions}
+        for silent in poll.asked.keys() - told:
+            # It leads, and has nothing new.
+            self._cluster.trust(*silent)
         payload = response.payload.view()
         at = 0
         for result in answer.partitions:

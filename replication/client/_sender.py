@@ -458,7 +458,10 @@ class Sender:
         for request in list(self._requests):
             if request.next_check <= now:
                 request.next_check = now + _SLOW_REQUEST
-                self._cluster.look()
+                # Others are asked, and again and again: who hangs cannot tell who follows it.
+                self._cluster.silent(request.node_id)
+                for lane, _ in request.sent:
+                    self._suspect(lane)
             if self._settings.idempotent and self._moved(request, now):
                 self._abandon(request)
 

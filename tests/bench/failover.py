@@ -1,25 +1,40 @@
-"""Failover at scale: three node processes, many partitions, and SIGKILL for the one that leads most of them.
+"""Failover at scale: three node processes, many partitions, and the one that leads most of them is lost.
 
-What counts is the time from the kill until the last partition has taken an acks=all write again.
+It is killed (SIGKILL), stands still (SIGSTOP), or is cut off from nodes, clients and metadata store. What
+counts is the time from then until the last partition has taken an acks=all write again.
 """
 
 from __future__ import annotations
 
+import os
+import secrets
+import signal
 import statistics
+import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
+import attrs
 import trio
 
 from insync.replication import Admin, Producer
 
+from ..chaos.network import OURS, CannotIsolateError, Network, network
+from ..chaos.stores import RemoteRunStore
 from ..processes import NodeProcess, cluster
 from .report import Result, at_most
 
 TOPIC = "bench"
 PATIENCE = 60.0
+PORT = 9100
+SESSION_SECONDS = 1.0
+STORE_TICK_SECONDS = 0.02
+"""How often the SQLite store, or the one behind a served store, looks for sessions that are over."""
+SILENT_BAR = SESSION_SECONDS + STORE_TICK_SECONDS + 0.5
 
 
 async def _whole(admin: Admin, partitions: int) -> None:
@@ -57,23 +72,36 @@ async def _write_everywhere(producer: Producer, partitions: int) -> list[float]:
     return sorted(taken)
 
 
-async def _round(
-    folder: Path, nodes: dict[int, NodeProcess], partitions: int
-) -> tuple[int, list[float], list[float]]:
-    """How many leaderships were lost, and how long writes took before and after."""
+@attrs.define
+class Figures:
+    """Of each round: leaderships lost at once, and seconds until half and all of the partitions took a write."""
+
+    lost: list[int] = attrs.Factory(list)
+    quiet: list[float] = attrs.Factory(list)
+    middle: list[float] = attrs.Factory(list)
+    last: list[float] = attrs.Factory(list)
+
+
+Nodes = dict[int, NodeProcess]
+Act = Callable[[Nodes, int], None]
+
+
+async def _round(nodes: Nodes, partitions: int, strike: Act, mend: Act, figures: Figures) -> None:
     servers = [node.endpoint for node in nodes.values()]
     async with Admin(servers) as admin:
         await _whole(admin, partitions)
         victim, count = await _leads_most(admin)
-        others = [node.endpoint for number, node in nodes.items() if number != victim]
-        async with Producer(others, linger_ms=0) as producer:
-            await producer.prepare(TOPIC)
-            before = await _write_everywhere(producer, partitions)
-            nodes[victim].process.kill()
-            after = await _write_everywhere(producer, partitions)
-    nodes[victim].kill()
-    nodes[victim] = await trio.to_thread.run_sync(NodeProcess.start, victim, folder)
-    return count, before, after
+    others = [node.endpoint for number, node in nodes.items() if number != victim]
+    async with Producer(others, linger_ms=0) as producer:
+        await producer.prepare(TOPIC)
+        before = await _write_everywhere(producer, partitions)
+        await trio.to_thread.run_sync(strike, nodes, victim)
+        after = await _write_everywhere(producer, partitions)
+    await trio.to_thread.run_sync(mend, nodes, victim)
+    figures.lost.append(count)
+    figures.quiet.append(before[-1])
+    figures.middle.append(statistics.median(after))
+    figures.last.append(after[-1])
 
 
 async def _create(servers: list[str], partitions: int) -> None:
@@ -81,31 +109,120 @@ async def _create(servers: list[str], partitions: int) -> None:
         await admin.create_topic(TOPIC, partitions=partitions, replication_factor=3)
 
 
-def run(*, smoke: bool) -> Sequence[Result]:
-    partitions, rounds = (12, 1) if smoke else (100, 10)
-    lost, last, middle, quiet = [], [], [], []
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        with cluster(folder) as started:
-            nodes = {node.node_id: node for node in started}
-            try:
-                trio.run(_create, [node.endpoint for node in started], partitions)
-                for _ in range(rounds):
-                    count, before, after = trio.run(_round, folder, nodes, partitions)
-                    lost.append(count)
-                    quiet.append(before[-1])
-                    last.append(after[-1])
-                    middle.append(statistics.median(after))
-            finally:
-                for node in nodes.values():
-                    if node.process.poll() is None:
-                        node.kill()
+def _rounds(nodes: Nodes, partitions: int, rounds: int, strike: Act, mend: Act) -> Figures:
+    figures = Figures()
+    for _ in range(rounds):
+        trio.run(_round, nodes, partitions, strike, mend, figures)
+    return figures
+
+
+# Ways to be lost
+
+
+def _kill(nodes: Nodes, victim: int) -> None:
+    nodes[victim].process.kill()
+
+
+def _start_again(folder: Path, nodes: Nodes, victim: int) -> None:
+    nodes[victim].kill()
+    nodes[victim] = NodeProcess.start(victim, folder)
+
+
+def _send(number: signal.Signals, nodes: Nodes, victim: int) -> None:
+    nodes[victim].process.send_signal(number)
+
+
+@contextmanager
+def _processes() -> Iterator[tuple[Path, Nodes]]:
+    """Three nodes on loopback with SQLite, ended by their ids."""
+    with tempfile.TemporaryDirectory() as name, cluster(Path(name)) as started:
+        nodes = {node.node_id: node for node in started}
+        try:
+            yield Path(name), nodes
+        finally:
+            _end(nodes)
+
+
+@contextmanager
+def _hosts() -> Iterator[tuple[Network, Nodes]]:
+    """Three nodes on hosts of their own and a served store beside us.
+
+    Raises:
+      CannotIsolateError: There can be no such hosts here.
+    """
+    environment = {"INSYNC_SECRET": secrets.token_hex(16)}
+    os.environ.update(environment)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        net = stack.enter_context(network((1, 2, 3)))
+        store = RemoteRunStore(folder, net.address(OURS), {**os.environ})
+        stack.callback(store.stop)
+        nodes: Nodes = {}
+        stack.callback(_end, nodes)
+        for number in net.numbers:
+            listen = ("--listen", f"tcp://{net.address(number)}:{PORT}", "--cluster-id", "bench")
+            nodes[number] = NodeProcess.start(
+                number, folder, *listen, store=store.url, command=net.command(number)
+            )
+        yield net, nodes
+
+
+def _end(nodes: Nodes) -> None:
+    for node in nodes.values():
+        if node.process.poll() is None:
+            node.kill()
+
+
+def _cut_off(net: Network, nodes: Nodes, victim: int) -> None:
+    """Nothing leaves it, so nothing that needs an answer works either."""
+    for other in (OURS, *(number for number in net.numbers if number != victim)):
+        net.cut(victim, other)
+
+
+def _heal(net: Network, nodes: Nodes, victim: int) -> None:
+    net.heal()
+
+
+def _silent(name: str, figures: Figures) -> list[Result]:
     return [
-        at_most("last partition writable again, median", statistics.median(last), "s", 1.0),
-        at_most("last partition writable again, worst", max(last), "s", 3.0),
-        Result(
-            name="half of the partitions again, median", value=round(statistics.median(middle), 3), unit="s"
+        at_most(
+            f"{name}: last partition writable again, median", statistics.median(figures.last), "s", SILENT_BAR
         ),
-        Result(name="all partitions without a failure", value=round(statistics.median(quiet), 3), unit="s"),
-        Result(name="leaderships lost at once", value=statistics.median(lost), unit="partitions"),
+        Result(
+            name=f"{name}: last partition writable again, worst", value=round(max(figures.last), 3), unit="s"
+        ),
     ]
+
+
+def run(*, smoke: bool) -> Sequence[Result]:
+    partitions, rounds, silent_rounds = (12, 1, 1) if smoke else (100, 10, 5)
+    with _processes() as (folder, nodes):
+        trio.run(_create, [node.endpoint for node in nodes.values()], partitions)
+        killed = _rounds(nodes, partitions, rounds, _kill, partial(_start_again, folder))
+        stop, go = partial(_send, signal.SIGSTOP), partial(_send, signal.SIGCONT)
+        paused = _rounds(nodes, partitions, silent_rounds, stop, go)
+    results = [
+        at_most("last partition writable again, median", statistics.median(killed.last), "s", 1.0),
+        at_most("last partition writable again, worst", max(killed.last), "s", 3.0),
+        Result(
+            name="half of the partitions again, median",
+            value=round(statistics.median(killed.middle), 3),
+            unit="s",
+        ),
+        Result(
+            name="all partitions without a failure",
+            value=round(statistics.median(killed.quiet), 3),
+            unit="s",
+        ),
+        Result(name="leaderships lost at once", value=statistics.median(killed.lost), unit="partitions"),
+        *_silent("SIGSTOP", paused),
+    ]
+    try:
+        with _hosts() as (net, nodes):
+            trio.run(_create, [node.endpoint for node in nodes.values()], partitions)
+            cut = _rounds(nodes, partitions, silent_rounds, partial(_cut_off, net), partial(_heal, net))
+    except CannotIsolateError as error:
+        print(f"no leader is cut off: {error}", file=sys.stderr)
+    else:
+        results += _silent("cut off", cut)
+    return results

@@ -256,6 +256,20 @@ async def test_a_dead_leaders_successor_is_found_quickly():
             assert trio.current_time() - started < 0.5
 
 
+async def test_a_leader_that_hangs_is_left_as_soon_as_others_know_the_next():
+    async with fake_cluster(t=1) as cluster, Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+        log = cluster.topics["t"][0]
+        fill(log, 10)
+        consumer.assign([("t", 0)])
+        await read(consumer, 10)
+        cluster.chaos = lambda node, request: node.node_id == 0
+        await trio.sleep(1.8)
+        fill(log, 10)
+        cluster.move("t", 0, 1)
+        with trio.fail_after(2):
+            assert len(await consumer.poll(2000)) == 10
+
+
 async def test_a_corrupt_batch_is_asked_for_again_and_then_told():
     async with fake_cluster(nodes=1, t=1) as cluster:
         log = cluster.topics["t"][0]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Any
 
 import pytest
 import trio
@@ -26,6 +27,7 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 
 from .fake_cluster import (
+    FakeNode,
     answer_after,
     disconnect,
     disconnect_after_append,
@@ -214,6 +216,25 @@ async def test_a_partition_without_leader_waits_for_one():
         cluster.move("t", 0, 2)
         with trio.fail_after(3):
             assert (await delivery.wait()).offset == 0
+
+
+async def test_a_leader_that_hangs_is_left_as_soon_as_others_know_the_next():
+    """It is not asked who follows it: a look that waits for it would cost two seconds."""
+
+    def hangs(node: FakeNode, request: Any) -> bool:
+        return node.node_id == 0
+
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
+        for _ in range(3):
+            await (await producer.send("t", b"before")).wait()
+        cluster.chaos = hangs
+        delivery = await producer.send("t", b"x")
+        await trio.sleep(1.2)
+        cluster.move("t", 0, 1)
+        began = trio.current_time()
+        with trio.fail_after(10):
+            await delivery.wait()
+        assert trio.current_time() - began < 0.4
 
 
 async def test_a_silent_old_leader_is_left_when_leadership_has_moved():
