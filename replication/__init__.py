@@ -1,7 +1,8 @@
 """Partitioned, replicated, append-only logs with Kafka's semantics, for embedding in a Python service.
 
 `Node` is a member of a cluster; `Producer`, `Consumer` and `Admin` are its trio clients, the `Blocking...` ones do
-the same for code that is not trio. All of them raise subclasses of `ReplicationError`.
+the same for threads, and those of `insync.replication.asyncio` for asyncio. All of them raise subclasses of
+`ReplicationError`.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ if TYPE_CHECKING:
         Consumer,
         Producer,
     )
-    from .node import Node, NodeSettings
+    from .node import BlockingNode, Node, NodeSettings
 
 __all__ = [
     "Node",
     "NodeSettings",
+    "BlockingNode",
     "Producer",
     "Consumer",
     "Admin",
@@ -37,6 +39,7 @@ __all__ = [
 _ROOMS = {
     "Node": "node",
     "NodeSettings": "node",
+    "BlockingNode": "node",
     "Producer": "client",
     "Consumer": "client",
     "Admin": "client",

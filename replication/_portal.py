@@ -148,6 +148,8 @@ class Portal(Generic[T]):
         self.ended: Future[None] = Future()
         """Done when the thread is; with the error that ended it, if one did."""
         self.nursery: trio.Nursery | None = None
+        self.finish: Callable[[], Awaitable[None]] | None = None
+        """Run there before the block is left, while calls still go on."""
         self.closed = False
         self.closed_error = closed_error
         self._make = make
@@ -243,7 +245,7 @@ class Portal(Generic[T]):
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(self._abandon.cancel)
 
-    def close(self, timeout: float | None) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Leave the block; after `timeout` seconds (None: as long as it takes) cancel what is left of it."""
         self.begin_to_close()
         if self._token is None or not self._thread.is_alive():
@@ -293,8 +295,12 @@ class Portal(Generic[T]):
             return
         with self._abandon:
             async with self._make() as thing, trio.open_nursery() as self.nursery:
+                if not self.ready.set_running_or_notify_cancel():
+                    return
                 self.ready.set_result(thing)
                 await self._closing.wait()
+                if self.finish is not None:
+                    await self.finish()
                 self.nursery.cancel_scope.cancel()
 
 

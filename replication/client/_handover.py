@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -13,7 +14,7 @@ import trio
 
 from .._portal import Portal
 from .delivery import Delivery, RecordMetadata
-from .errors import ClientError, ClosedError
+from .errors import BufferFullError, ClientError, ClosedError, DeliveryTimeoutError
 from .producer import Producer
 
 _HANDOVER_BYTES = 4 << 20
@@ -69,16 +70,21 @@ class HandedOver:
 class Handover:
     """The queue between any number of threads and one producer; what waits in it is bounded."""
 
-    def __init__(self, portal: Portal[Producer], producer: Callable[[], Producer]) -> None:
+    def __init__(
+        self, portal: Portal[Producer], producer: Callable[[], Producer], delivery_timeout_ms: int
+    ) -> None:
+        self._delivery_timeout = delivery_timeout_ms / 1000
         self._portal = portal
         self._producer = producer
-        self._queue: deque[tuple[HandedOver, int, tuple[Any, ...]]] = deque()
+        self._queue: deque[tuple[HandedOver, int, float, tuple[Any, ...]]] = deque()
+        """Each with its size, the time by which its outcome must be known, and what `try_append` takes."""
         self._queued = 0
         self._space = threading.Condition()
         self._moved = trio.Event()
         self._moving = False
         self._waiters: list[Callable[[], None]] = []
         self._promised: set[Future[RecordMetadata]] = set()
+        portal.finish = self.flush
         portal.ended.add_done_callback(lambda _: self._end())
 
     def offer(self, record: HandedOver, topic: str, value: bytes | None, *arguments: Any) -> bool:
@@ -88,6 +94,7 @@ class Handover:
           ClosedError: Nobody will take it.
         """
         cost = _RECORD_COST + (len(value) if value else 0)
+        deadline = time.monotonic() + self._delivery_timeout
         with self._space:
             if self._portal.closed:
                 raise ClosedError("the producer is closed")
@@ -96,7 +103,7 @@ class Handover:
             first = not self._queue and not self._moving
             self._moving |= first
             self._queued += cost
-            self._queue.append((record, cost, (topic, value, *arguments)))
+            self._queue.append((record, cost, deadline, (topic, value, *arguments)))
         if first:
             self._portal.post(self._begin_moving)
         return True
@@ -134,7 +141,7 @@ class Handover:
         """The thread has ended: what is still here goes nowhere."""
         error = ClosedError("the producer was closed before the record was sent")
         while self._queue:
-            record, _, _ = self._queue.popleft()
+            record, *_ = self._queue.popleft()
             record._error = error
             record._moved()
         with self._space:
@@ -156,7 +163,7 @@ class Handover:
         append = self._producer()._accumulator.try_append
         moved = 0
         while self._queue:
-            record, cost, arguments = self._queue[0]
+            record, cost, _, arguments = self._queue[0]
             try:
                 record._delivery = append(*arguments)
             except (ClientError, TypeError) as error:
@@ -187,15 +194,26 @@ class Handover:
 
     async def _move_on(self) -> None:
         while self._moving:
-            record, cost, arguments = self._queue[0]
+            record, cost, deadline, arguments = self._queue[0]
             try:
-                record._delivery = await self._producer()._send_later(*arguments)
+                record._delivery = await self._take(deadline, arguments)
             except (ClientError, TypeError) as error:
                 record._error = error
             self._queue.popleft()
             record._moved()
             self._account(cost)
             self._move()
+
+    async def _take(self, deadline: float, arguments: tuple[Any, ...]) -> Delivery:
+        """Wait for space: the record was accepted, so `max_block_ms` does not count any more."""
+        with trio.move_on_after(max(0, deadline - time.monotonic())):
+            while True:
+                with suppress(BufferFullError):
+                    return await self._producer()._send_later(*arguments)
+        raise DeliveryTimeoutError(
+            f"topic {arguments[0]!r}: no space in buffer_memory for a record within "
+            f"delivery_timeout_ms={self._delivery_timeout * 1000:.0f}"
+        )
 
     async def all_moved(self) -> None:
         while self._queue:

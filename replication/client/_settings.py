@@ -31,7 +31,7 @@ S = TypeVar("S", bound="ClientSettings")
 class ClientSettings:
     """What all clients share. Durations are in milliseconds, sizes in bytes.
 
-    client_id: a name for this client, for people.
+    client_id: a name for this client; quotas may go by it.
     metadata_max_age_ms: after so long who leads what is asked anew, also if nothing has gone wrong.
     retry_backoff_ms, retry_backoff_max_ms: the pause before the first retry; it doubles up to the second. While a
       leader is being replaced clients look every 20 to 50 ms instead.

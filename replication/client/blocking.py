@@ -14,10 +14,11 @@ from typing import Any, TypeVar, overload
 
 from ...storage.batch import Headers
 from .._portal import Held, Portal
-from .._portal import closed as closed_by_itself
+from ..core.messages import QuotaInfo
 from ..core.types import PartitionId, Value
 from ._client import Client
 from ._handover import HandedOver, Handover
+from ._operations import EntityType, NodeHealth
 from ._serializing import Serializers
 from ._settings import ClientSettings, ConsumerSettings, ProducerSettings, make_settings
 from .admin import Admin, ClusterInfo, NodeReport, Reassignment, TopicInfo
@@ -139,7 +140,7 @@ class BlockingProducer(Held[Producer]):
         self.close_seconds = self._settings.delivery_timeout_ms / 1000 + _CLOSE_MARGIN
         self._serializers = Serializers(self._settings)
         portal = client_portal(lambda: Producer(bootstrap_servers, settings=self._settings))
-        self._handover = Handover(portal, lambda: self._held)
+        self._handover = Handover(portal, lambda: self._held, self._settings.delivery_timeout_ms)
         super().__init__(portal)
 
     def send(
@@ -251,14 +252,7 @@ class BlockingProducer(Held[Producer]):
         By default `delivery_timeout_ms`. What has no outcome by then fails with `ClosedError`, and may be in the
         log all the same.
         """
-        seconds = self.close_seconds if timeout is None else timeout
-        try:
-            self.flush(seconds)
-        except (ClosedError, TimeoutError):
-            seconds = 0.0
-        finally:
-            closed_by_itself(self)
-            self._portal.close(_CLOSE_MARGIN if seconds is None else min(seconds, _CLOSE_MARGIN))
+        super().close(timeout)
 
     def _wait_for(self, delivery: HandedOver, timeout: float | None) -> None:
         self._portal.call(lambda: self._handover.settled(delivery), timeout)
@@ -478,3 +472,22 @@ class BlockingAdmin(Held[Admin]):
     ) -> None:
         """See `Admin.wait_for_reassignments`; `TimeoutError` after `timeout` seconds."""
         self._portal.call(lambda: self._held.wait_for_reassignments(topics), timeout)
+
+    def describe_nodes(self, *, timeout_ms: int = 5000) -> list[NodeHealth]:
+        """See `Admin.describe_nodes`."""
+        return self._portal.call(lambda: self._held.describe_nodes(timeout_ms=timeout_ms))
+
+    def alter_quotas(
+        self,
+        entity_type: EntityType,
+        name: str = "",
+        limits: Mapping[str, int] | None = None,
+        *,
+        remove: Iterable[str] = (),
+    ) -> dict[str, int]:
+        """See `Admin.alter_quotas`."""
+        return self._portal.call(lambda: self._held.alter_quotas(entity_type, name, limits, remove=remove))
+
+    def describe_quotas(self) -> list[QuotaInfo]:
+        """See `Admin.describe_quotas`."""
+        return self._portal.call(self._held.describe_quotas)

@@ -1,6 +1,7 @@
 """The trio host of the replication core: a node, embedded in a program or as a process of its own."""
 
 from ._node import Node
+from .blocking import BlockingNode
 from .configuration import load_settings
 from .errors import (
     ClusterMismatchError,
@@ -9,12 +10,14 @@ from .errors import (
     LogDirectoryFailedError,
     NodeError,
     NodeStartError,
+    NodeStoppedError,
 )
 from .settings import NodeSettings
 
 __all__ = [
     "Node",
     "NodeSettings",
+    "BlockingNode",
     "load_settings",
     "NodeError",
     "ClusterMismatchError",
@@ -22,4 +25,5 @@ __all__ = [
     "InvalidSettingError",
     "LogDirectoryFailedError",
     "NodeStartError",
+    "NodeStoppedError",
 ]

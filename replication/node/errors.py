@@ -27,3 +27,7 @@ class NodeStartError(NodeError):
 
 class LogDirectoryFailedError(NodeError):
     """The node's only log directory failed while it was serving, so it has stopped; others take over."""
+
+
+class NodeStoppedError(NodeError):
+    """The node that runs in another thread has stopped, or was stopped."""

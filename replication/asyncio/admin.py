@@ -1,0 +1,140 @@
+"""The admin client for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..client import Admin as TrioAdmin
+from ..client import ClientSettings, ClusterInfo, NodeReport, Reassignment, ServerError
+from ..client._operations import EntityType, NodeHealth
+from ..client._settings import make_settings
+from ..client.admin import TopicInfo
+from ..client.blocking import client_portal
+from ..core.messages import QuotaInfo
+from ..core.types import Value
+from ._bridge import Bridge
+
+
+class Admin(Bridge[TrioAdmin]):
+    """`insync.replication.Admin` for asyncio, with the same methods.
+
+    Args:
+      bootstrap_servers: URLs of some nodes, as a list or comma separated; `host:port` means tcp.
+      settings: All settings at once; or give single ones as keywords (fields of `ClientSettings`).
+
+    Raises:
+      InvalidSettingError: A setting that does not exist, or cannot be.
+      BootstrapError: On entering the block: no node could be reached.
+
+    A call that is cancelled may have been carried out all the same.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        settings: ClientSettings | None = None,
+        **options: Any,
+    ) -> None:
+        settings = settings or make_settings(ClientSettings, options)
+        super().__init__(lambda: client_portal(lambda: TrioAdmin(bootstrap_servers, settings=settings)))
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        replication_factor: int = 3,
+        config: Mapping[str, Value] | None = None,
+    ) -> str:
+        """See `insync.replication.Admin.create_topic`."""
+        return await self._call(lambda: self._held.create_topic(name, partitions, replication_factor, config))
+
+    async def delete_topic(self, name: str) -> None:
+        """See `insync.replication.Admin.delete_topic`."""
+        await self._call(lambda: self._held.delete_topic(name))
+
+    async def create_partitions(self, name: str, partitions: int) -> None:
+        """See `insync.replication.Admin.create_partitions`."""
+        await self._call(lambda: self._held.create_partitions(name, partitions))
+
+    async def alter_config(
+        self, name: str, config: Mapping[str, Value] | None = None, *, reset: Iterable[str] = ()
+    ) -> None:
+        """See `insync.replication.Admin.alter_config`."""
+        await self._call(lambda: self._held.alter_config(name, config, reset=reset))
+
+    async def describe_config(self, name: str) -> dict[str, Value]:
+        """See `insync.replication.Admin.describe_config`."""
+        return await self._call(lambda: self._held.describe_config(name))
+
+    async def delete_records(
+        self, offsets: Mapping[tuple[str, int], int], *, timeout_ms: int | None = None
+    ) -> dict[tuple[str, int], int]:
+        """See `insync.replication.Admin.delete_records`."""
+        return await self._call(lambda: self._held.delete_records(offsets, timeout_ms=timeout_ms))
+
+    async def list_topics(self) -> list[str]:
+        """See `insync.replication.Admin.list_topics`."""
+        return await self._call(self._held.list_topics)
+
+    async def describe_topics(self, names: Sequence[str] | None = None) -> list[TopicInfo]:
+        """See `insync.replication.Admin.describe_topics`."""
+        return await self._call(lambda: self._held.describe_topics(names))
+
+    async def describe_cluster(self) -> ClusterInfo:
+        """See `insync.replication.Admin.describe_cluster`."""
+        return await self._call(self._held.describe_cluster)
+
+    async def describe_replicas(
+        self, topics: Sequence[str] | None = None, *, timeout_ms: int = 5000
+    ) -> list[NodeReport]:
+        """See `insync.replication.Admin.describe_replicas`."""
+        return await self._call(lambda: self._held.describe_replicas(topics, timeout_ms=timeout_ms))
+
+    async def elect_leaders(
+        self, partitions: Iterable[tuple[str, int]] | None = None, *, unclean: bool = False
+    ) -> dict[tuple[str, int], ServerError | None]:
+        """See `insync.replication.Admin.elect_leaders`."""
+        return await self._call(lambda: self._held.elect_leaders(partitions, unclean=unclean))
+
+    async def reassign_partitions(
+        self, replicas: Mapping[tuple[str, int], Sequence[int] | None]
+    ) -> dict[tuple[str, int], ServerError | None]:
+        """See `insync.replication.Admin.reassign_partitions`."""
+        return await self._call(lambda: self._held.reassign_partitions(replicas))
+
+    async def list_partition_reassignments(
+        self, topics: Iterable[str] | None = None
+    ) -> dict[tuple[str, int], Reassignment]:
+        """See `insync.replication.Admin.list_partition_reassignments`."""
+        return await self._call(lambda: self._held.list_partition_reassignments(topics))
+
+    async def plan_reassignment(
+        self, topic: str, nodes: Sequence[int], replication_factor: int | None = None
+    ) -> dict[tuple[str, int], list[int]]:
+        """See `insync.replication.Admin.plan_reassignment`."""
+        return await self._call(lambda: self._held.plan_reassignment(topic, nodes, replication_factor))
+
+    async def wait_for_reassignments(self, topics: Iterable[str] | None = None) -> None:
+        """See `insync.replication.Admin.wait_for_reassignments`."""
+        await self._call(lambda: self._held.wait_for_reassignments(topics))
+
+    async def describe_nodes(self, *, timeout_ms: int = 5000) -> list[NodeHealth]:
+        """See `insync.replication.Admin.describe_nodes`."""
+        return await self._call(lambda: self._held.describe_nodes(timeout_ms=timeout_ms))
+
+    async def alter_quotas(
+        self,
+        entity_type: EntityType,
+        name: str = "",
+        limits: Mapping[str, int] | None = None,
+        *,
+        remove: Iterable[str] = (),
+    ) -> dict[str, int]:
+        """See `insync.replication.Admin.alter_quotas`."""
+        return await self._call(lambda: self._held.alter_quotas(entity_type, name, limits, remove=remove))
+
+    async def describe_quotas(self) -> list[QuotaInfo]:
+        """See `insync.replication.Admin.describe_quotas`."""
+        return await self._call(self._held.describe_quotas)

@@ -1,0 +1,238 @@
+"""The producer for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, overload
+
+from ...storage.batch import Headers
+from ..client import BufferFullError, ClosedError, ProducerSettings, RecordMetadata
+from ..client import Deliveries as TrioDeliveries
+from ..client import Delivery as TrioDelivery
+from ..client import Producer as TrioProducer
+from ..client._handover import HandedOver, Handover
+from ..client._serializing import Serializers
+from ..client._settings import make_settings
+from ..client.blocking import client_portal
+from ._bridge import Bridge, done, released, soon
+
+_YIELD_EVERY = 64
+
+
+class Delivery(HandedOver):
+    """The outcome of one record, now or later."""
+
+    __slots__ = ("_producer",)
+
+    def __init__(self, producer: Producer) -> None:
+        super().__init__()
+        self._producer = producer
+
+    def result(self) -> RecordMetadata:
+        """The outcome, which must be known (`done()`).
+
+        Raises:
+          ClientError: The record failed; its `outcome` tells whether it may be in the log all the same.
+        """
+        return self._outcome()
+
+    async def wait(self) -> RecordMetadata:
+        """Wait for the outcome; raises as `result` does. Cancelling it does not take the record back."""
+        if not self.done():
+            promised = self._producer._handover.promise(self)
+            await done(promised)
+            return promised.result()
+        return self._outcome()
+
+
+class Deliveries(Sequence[TrioDelivery]):
+    """The outcomes of `Producer.send_many`, in the order of its values.
+
+    The `wait` of a single one is not for asyncio; its `result` is, once it is `done`.
+    """
+
+    def __init__(self, producer: Producer, deliveries: TrioDeliveries) -> None:
+        self._producer = producer
+        self._deliveries = deliveries
+
+    def __len__(self) -> int:
+        return len(self._deliveries)
+
+    @overload
+    def __getitem__(self, index: int) -> TrioDelivery: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TrioDelivery]: ...
+    def __getitem__(self, index: int | slice) -> TrioDelivery | list[TrioDelivery]:
+        return self._deliveries[index]
+
+    def __iter__(self) -> Iterator[TrioDelivery]:
+        return iter(self._deliveries)
+
+    def done(self) -> bool:
+        """Whether all outcomes are known."""
+        return self._deliveries.done
+
+    async def wait(self) -> list[RecordMetadata]:
+        """Wait for all outcomes; raises the first failure in order, once every outcome is known."""
+        if not self.done():
+            await self._producer._call(self._deliveries.wait)
+        return [delivery.result() for delivery in self._deliveries]
+
+
+class Producer(Bridge[TrioProducer]):
+    """`insync.replication.Producer` for asyncio: `async with Producer("tcp://host:9092") as producer: ...`.
+
+    Args:
+      bootstrap_servers: URLs of some nodes, as a list or comma separated; `host:port` means tcp.
+      settings: All settings at once; or give single ones as keywords (fields of `ProducerSettings`).
+
+    Raises:
+      InvalidSettingError: A setting that does not exist, or cannot be.
+      BootstrapError: On entering the block: no node could be reached.
+
+    Leaving the block waits for all outcomes, at most `delivery_timeout_ms`; not if it is left by cancellation.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        settings: ProducerSettings | None = None,
+        **options: Any,
+    ) -> None:
+        self._settings = settings or make_settings(ProducerSettings, options)
+        self.close_seconds = self._settings.delivery_timeout_ms / 1000 + 5
+        self._serializers = Serializers(self._settings)
+        self._handover: Handover
+        self._unyielded = 0
+
+        def make() -> Any:
+            portal = client_portal(lambda: TrioProducer(bootstrap_servers, settings=self._settings))
+            self._handover = Handover(portal, lambda: self._held, self._settings.delivery_timeout_ms)
+            return portal
+
+        super().__init__(make)
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: Callable[[Delivery], None] | None = None,
+    ) -> Delivery:
+        """Hand over one record; waits only for space. The arguments are those of the trio producer's `send`.
+
+        Args:
+          on_delivery: Called with the delivery when its outcome is known, in the event loop of the caller.
+
+        Raises:
+          SerializationError: A serializer raised.
+          BufferFullError: No space within `max_block_ms`.
+          ProducerFencedError: A newer epoch of this producer's id has written; nothing more is sent by this one.
+          ClosedError: The producer is closed.
+
+        In all these cases, and if cancelled, the record is not sent. What else the trio producer's `send` raises is
+        the delivery's outcome.
+        """
+        arguments = self._arguments(topic, value, key, headers, partition, timestamp_ms)
+        delivery = self._delivery(on_delivery)
+        if not self._handover.offer(delivery, *arguments):
+            await self._offer_later(delivery, arguments)
+        self._unyielded += 1
+        if self._unyielded >= _YIELD_EVERY:
+            # A loop of sends that never waits would hold up every other task.
+            self._unyielded = 0
+            await asyncio.sleep(0)
+        return delivery
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        on_delivery: Callable[[Delivery], None] | None = None,
+    ) -> Delivery:
+        """As `send`, but never waits: `BufferFullError` at once if there is no space."""
+        arguments = self._arguments(topic, value, key, headers, partition, timestamp_ms)
+        delivery = self._delivery(on_delivery)
+        if not self._handover.offer(delivery, *arguments):
+            raise self._full("now")
+        return delivery
+
+    async def send_many(
+        self,
+        topic: str,
+        values: Sequence[Any],
+        keys: Sequence[Any] | None = None,
+        *,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> Deliveries:
+        """Hand over many records at once, the quick way; comes back when all are in the buffer.
+
+        Raises what the trio producer's `send_many` raises. If cancelled, some of the records may be sent.
+        """
+        self._check_open()
+        values, keys = self._held._as_bytes(topic, values, keys)
+
+        async def send_them() -> TrioDeliveries:
+            await self._handover.all_moved()
+            self._held._check_usable()
+            return await self._held._send_many(topic, values, keys, partition, timestamp_ms)
+
+        return Deliveries(self, await self._call(send_them))
+
+    async def prepare(self, topic: str) -> int:
+        """Learn about a topic before the first `send`; gives its number of partitions.
+
+        Raises:
+          UnknownTopicError: It does not exist.
+          MetadataTimeoutError: Nobody told about it within `max_block_ms`.
+        """
+        return await self._call(lambda: self._held.prepare(topic))
+
+    async def flush(self) -> None:
+        """Send what waits without lingering, and wait until every outcome so far is known."""
+        await self._call(self._handover.flush)
+
+    def _check_open(self) -> None:
+        if self._portal.closed:
+            raise ClosedError("the producer is closed")
+
+    def _arguments(self, topic: str, value: Any, key: Any, *others: Any) -> tuple[Any, ...]:
+        """As `Handover.offer` takes them, if a record can be taken at all."""
+        self._check_open()
+        if self._held._sender.fenced is not None:
+            raise self._held._sender.fenced
+        if self._serializers:
+            key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
+        return topic, value, key, *others
+
+    def _delivery(self, on_delivery: Callable[[Delivery], None] | None) -> Delivery:
+        delivery = Delivery(self)
+        if on_delivery is not None:
+            loop = asyncio.get_running_loop()
+            delivery._callbacks = [lambda _: soon(loop, on_delivery, delivery)]
+        return delivery
+
+    async def _offer_later(self, delivery: Delivery, arguments: tuple[Any, ...]) -> None:
+        try:
+            async with asyncio.timeout(self._settings.max_block_ms / 1000):
+                while not self._handover.offer(delivery, *arguments):
+                    await released(self._handover.tell_of_space)
+        except TimeoutError:
+            raise self._full(f"for max_block_ms={self._settings.max_block_ms}") from None
+
+    def _full(self, within: str) -> BufferFullError:
+        return BufferFullError(
+            f"the producer takes no record {within}; see why the leaders do not answer, or raise buffer_memory"
+        )
