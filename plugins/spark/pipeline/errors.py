@@ -15,3 +15,15 @@ class DataFolderError(PipelineError):
 
 class DamagedSegmentError(PipelineError):
     """A segment file holds something that is no record batch; the message names file, position and offset."""
+
+
+class ExportStateError(PipelineError):
+    """What an export remembers cannot be used, belongs to another export, or is in use."""
+
+
+class LostRecordsError(PipelineError):
+    """Records were deleted before a job could have them."""
+
+
+class InputError(PipelineError):
+    """What a job was to read, or how, cannot be."""

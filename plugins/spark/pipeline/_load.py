@@ -1,0 +1,134 @@
+"""`load`: files into a topic."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import attrs
+
+from ._jobs import Progress, quiet, watching
+from ._writing import partitions_of, write_topic
+from .errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+Format = Literal["lines", "csv", "json", "parquet"]
+_LINE = "value"
+
+
+@attrs.define
+class LoadReport:
+    """What was written and acknowledged."""
+
+    topic: str
+    records: int
+    bytes: int
+    """Of keys and values."""
+    elapsed_s: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {**attrs.asdict(self), "elapsed_s": round(self.elapsed_s, 3)}
+
+
+def load(
+    spark: SparkSession,
+    paths: Sequence[str | os.PathLike[str]],
+    servers: str,
+    topic: str,
+    *,
+    format: Format = "lines",
+    key: str | None = None,
+    value: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+    progress: Progress = quiet,
+) -> LoadReport:
+    """Write each line or row of files to an existing topic as one record.
+
+    Rows of one file with the same key stay in order as long as Spark does not split the file (by default it does
+    from 128 MiB on); between files there is no order. A job that fails and is run again writes records again:
+    `dedupe` finds them by a column that tells them apart.
+
+    Args:
+      paths: Files or folders, which executors must see under the same path.
+      format: `lines` of text; `csv` with a header line; `json`, an object in each line; `parquet`.
+      key: The column whose value is the record's key, as text; without it records have none. Of `lines` and `json`
+        (which are kept as they are): a field of the JSON object that each line is.
+      value: The columns that make up the value: one is taken as it is, several become a JSON object; by default
+        all. Not for lines.
+      options: Further options of Spark's reader, such as `sep` of csv.
+
+    Raises:
+      InputError: A file or a column does not exist.
+      ClientError: The cluster refuses, or a topic does not exist.
+    """
+    began = time.monotonic()
+    partitions_of(servers, topic)
+    names = [os.fspath(path) for path in paths]
+    for name in names:
+        if "://" not in name and not os.path.exists(name):
+            raise InputError(f"{name} does not exist")
+    rows = _rows(spark, names, format, options or {})
+    if format in ("lines", "json"):
+        table = _of_lines(rows, key, value)
+    else:
+        table = _of_columns(rows, key, value)
+    with watching(spark, "loading", progress):
+        records, size = write_topic(table, servers, topic)
+    return LoadReport(topic, records, size, time.monotonic() - began)
+
+
+def _rows(spark: SparkSession, paths: list[str], format: Format, options: Mapping[str, str]) -> DataFrame:
+    reader = spark.read.options(**options)
+    if format in ("lines", "json"):
+        return reader.text(paths)
+    if format == "csv":
+        return reader.csv(paths, header=True)
+    return reader.parquet(*paths)
+
+
+def _of_lines(rows: DataFrame, key: str | None, value: Sequence[str]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    if value:
+        raise InputError("lines are written as they are: --value is for csv and parquet")
+    columns = [f.col(_LINE).cast("binary").alias("value")]
+    if key is not None:
+        columns.append(f.get_json_object(_LINE, f"$.{key}").cast("binary").alias("key"))
+    return rows.select(*columns)
+
+
+def _of_columns(rows: DataFrame, key: str | None, value: Sequence[str]) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    chosen = list(value) or rows.columns
+    for name in (*chosen, *([] if key is None else [key])):
+        if name not in rows.columns:
+            raise InputError(f"there is no column {name!r}; there are {', '.join(rows.columns)}")
+    if len(chosen) == 1:
+        found = _binary(rows, chosen[0])
+    else:
+        found = f.to_json(f.struct(*(f.col(f"`{name}`") for name in chosen))).cast("binary")
+    columns = [found.alias("value")]
+    if key is not None:
+        columns.append(_binary(rows, key).alias("key"))
+    return rows.select(*columns)
+
+
+def _binary(rows: DataFrame, name: str) -> Column:
+    """Bytes as they are, everything else as text; JSON of what has fields."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType
+
+    kind: DataType = rows.schema[name].dataType
+    column = f.col(f"`{name}`")
+    if isinstance(kind, BinaryType):
+        return column
+    if isinstance(kind, StructType | ArrayType | MapType):
+        return f.to_json(column).cast("binary")
+    return column.cast("string").cast("binary")

@@ -1,0 +1,120 @@
+"""The plot of `stats`, as a picture and within a page."""
+
+from __future__ import annotations
+
+import html
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import PipelineError
+
+if TYPE_CHECKING:
+    from ._stats import StatsReport
+
+_KEYS = 15
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>
+body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; }}
+table {{ border-collapse: collapse; margin: 1rem 0; }}
+th, td {{ border-bottom: 1px solid #ddd; padding: .2rem .8rem; text-align: right; }}
+th:first-child, td:first-child {{ text-align: left; font-family: ui-monospace, monospace; }}
+svg {{ max-width: 100%; height: auto; }}
+</style></head><body>
+<h1>{title}</h1>
+<p>{summary}</p>
+{svg}
+<h2>Keys with the most bytes</h2>
+{keys}
+<h2>Partitions</h2>
+{partitions}
+</body></html>
+"""
+
+
+def write_png(report: StatsReport, path: Path) -> None:
+    """Raises PipelineError if matplotlib is not installed, OSError."""
+    _figure(report).savefig(path, format="png", dpi=120)
+
+
+def write_html(report: StatsReport, path: Path) -> None:
+    """A page of its own, which loads nothing. Raises PipelineError if matplotlib is not installed, OSError."""
+    drawn = io.StringIO()
+    _figure(report).savefig(drawn, format="svg")
+    svg = drawn.getvalue()
+    page = _PAGE.format(
+        title=html.escape(report.name),
+        summary=html.escape(summary(report)),
+        svg=svg[svg.index("<svg") :],
+        keys=_table(
+            ("key", "records", "bytes"),
+            [(each.text, each.records, each.bytes) for each in report.top_keys],
+        ),
+        partitions=_table(
+            ("partition", "offsets", "records", "bytes", "late", "latest by (ms)"),
+            [
+                (
+                    each.partition,
+                    f"{each.first_offset} to {each.end_offset}",
+                    each.records,
+                    each.bytes,
+                    each.late,
+                    each.max_late_ms,
+                )
+                for each in report.partitions
+            ],
+        ),
+    )
+    path.write_text(page, encoding="utf-8")
+
+
+def summary(report: StatsReport) -> str:
+    """One line."""
+    line = (
+        f"{report.records:,} records, {report.bytes:,} bytes of keys and values, {report.keys:,} keys; "
+        f"{report.late:,} records out of order"
+    )
+    return f"{line}, by at most {report.max_late_ms:,} ms" if report.late else line
+
+
+def _figure(report: StatsReport) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise PipelineError(
+            "matplotlib is not installed, and plots need it: pip install 'insync[spark]'"
+        ) from error
+    figure = Figure(figsize=(10, 9), layout="constrained")
+    rates, late, keys = figure.subplots(3, 1)
+    times = [each.at for each in report.minutes]
+    rates.plot(times, [each.records for each in report.minutes], marker=".", label="records")
+    rates.set_title(report.name)
+    rates.set_ylabel("records a minute")
+    volume = rates.twinx()
+    volume.plot(times, [each.bytes / 1e6 for each in report.minutes], color="tab:orange", label="MB")
+    volume.set_ylabel("MB a minute")
+    rates.legend(loc="upper left")
+    volume.legend(loc="upper right")
+    late.plot(times, [each.late for each in report.minutes], color="tab:red", marker=".")
+    late.set_ylabel("out of order, a minute")
+    shown = report.top_keys[:_KEYS][::-1]
+    keys.barh([_short(each.text) for each in shown], [each.bytes / 1e6 for each in shown])
+    keys.set_xlabel("MB of keys and values")
+    return figure
+
+
+def _short(text: str) -> str:
+    # A dollar sign would begin a formula.
+    return (text if len(text) <= 30 else f"{text[:14]}…{text[-15:]}").replace("$", r"\$")
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[object, ...]]) -> str:
+    def line(cells: tuple[object, ...], tag: str) -> str:
+        made = "".join(
+            f"<{tag}>{html.escape(f'{each:,}' if isinstance(each, int) else str(each))}</{tag}>"
+            for each in cells
+        )
+        return f"<tr>{made}</tr>"
+
+    return f"<table>{line(head, 'th')}{''.join(line(row, 'td') for row in rows)}</table>"

@@ -1,0 +1,92 @@
+"""What `stats` counts equals what a plain loop counts."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from insync.plugins.spark.pipeline import FolderInput, stats
+from insync.storage.batch import build_batch
+
+from . import data_folders as data
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Row = tuple[bytes | None, bytes | None, int]
+
+
+def rows(seed: int) -> list[Row]:
+    """Times that mostly rise; some keys and values are null, one key minds pages and formulas."""
+    rng = random.Random(seed)
+    keys = [None, b"", b"<b>$a_b$", b"\xff\xfe", *(b"key-%d" % at for at in range(20))]
+    found, now = [], data.TIME_MS
+    for _ in range(400):
+        now += rng.randrange(3000)
+        late = rng.randrange(1, 50_000) if rng.random() < 0.1 else 0
+        value = None if rng.random() < 0.05 else rng.randbytes(rng.randrange(30))
+        found.append((rng.choice(keys), value, now - late))
+    return found
+
+
+def test_counts(spark: SparkSession, tmp_path: Path) -> None:
+    partitions = {at: rows(at) for at in range(2)}
+    folder = data.write_folder(
+        tmp_path / "node-1",
+        1,
+        {
+            at: [
+                (
+                    0,
+                    build_batch(
+                        [row[0] for row in part],
+                        [row[1] for row in part],
+                        timestamps_ms=[row[2] for row in part],
+                    ),
+                )
+                for part in (found[first : first + 20] for first in range(0, 400, 20))
+            ]
+            for at, found in partitions.items()
+        },
+    )
+    png, page = tmp_path / "plot.png", tmp_path / "page.html"
+    report = stats(spark, FolderInput(folder, data.TOPIC), top=5, plot=png, html=page)
+
+    records: Counter[bytes | None] = Counter()
+    sizes: Counter[bytes | None] = Counter()
+    minutes: Counter[int] = Counter()
+    late: list[int] = []
+    for found in partitions.values():
+        highest = 0
+        for key, value, time in found:
+            records[key] += 1
+            sizes[key] += len(key or b"") + len(value or b"")
+            minutes[time // 60_000] += 1
+            if time < highest:
+                late.append(highest - time)
+            highest = max(highest, time)
+    assert (report.records, report.bytes, report.keys) == (800, sizes.total(), len(records))
+    assert (report.late, report.max_late_ms) == (len(late), max(late))
+    assert {int(each.at.timestamp()) // 60: each.records for each in report.minutes} == minutes
+    assert sum(each.late for each in report.minutes) == len(late)
+    best = sorted(sizes, key=lambda key: (-sizes[key], -records[key], key is not None, key))[:5]
+    assert [(each.key, each.records, each.bytes) for each in report.top_keys] == [
+        (key, records[key], sizes[key]) for key in best
+    ]
+    assert report.late_quantiles_ms["p50"] == pytest.approx(sorted(late)[len(late) // 2], rel=0.1)
+    assert [(each.first_offset, each.end_offset) for each in report.partitions] == [(0, 400), (0, 400)]
+    assert png.read_bytes().startswith(b"\x89PNG")
+    text = page.read_text()
+    assert "<svg" in text
+    assert "http-equiv" not in text and "<script" not in text
+    assert f"{len(late):,} records out of order" in text
+
+
+def test_a_topic_without_records(spark: SparkSession, tmp_path: Path) -> None:
+    folder = data.write_folder(tmp_path / "node-1", 1, {0: []})
+    report = stats(spark, FolderInput(folder, data.TOPIC), html=tmp_path / "page.html")
+    assert (report.records, report.keys, report.minutes, report.late_quantiles_ms) == (0, 0, [], {})
