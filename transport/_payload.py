@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from .errors import RangeTruncated
 
 if TYPE_CHECKING:
-    from .abc import FileRange
+    from .abc import FileRange, Payload
 
 _KEPT_BYTES = 64 << 20
 _MAX_POOLED = 16 << 20
@@ -105,9 +105,46 @@ class BufferPayload:
         self.release()
 
 
-def bytes_payload(data: bytes) -> BufferPayload:
+def bytes_payload(data: bytes) -> Payload:
     """A payload that is a copy already."""
-    return BufferPayload(memoryview(data))
+    return BufferPayload(memoryview(data)) if data else EmptyPayload()
+
+
+_NOTHING = memoryview(b"")
+
+
+class EmptyPayload:
+    """The payload of most frames: none."""
+
+    __slots__ = ("_is_released",)
+
+    source: Literal["pooled", "ring", "range"] = "pooled"
+    nbytes = 0
+
+    def __init__(self) -> None:
+        self._is_released = False
+
+    def view(self) -> memoryview:
+        """No bytes. Raises ValueError after `release()`."""
+        if self._is_released:
+            raise ValueError("this payload has been released")
+        return _NOTHING
+
+    def copy_to(self, fd: int, offset: int) -> int:
+        """Nothing to write."""
+        return len(self.view())
+
+    def release(self) -> None:
+        """Idempotent."""
+        self._is_released = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._is_released = True
 
 
 class RangePayload:

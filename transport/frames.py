@@ -140,10 +140,6 @@ class Header:
     max_response: int
     size: int = HEADER_SIZE
 
-    @property
-    def total(self) -> int:
-        return self.size + self.body_length + self.payload_length
-
 
 @attrs.define(slots=True)
 class Frame:

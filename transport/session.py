@@ -33,6 +33,8 @@ from .requests import OnDone, Request, Response
 log = logging.getLogger("insync.transport")
 
 _IGNORED_FROM = 128
+_REPLY, _REQUEST, _NOTIFY = map(int, (FrameType.REPLY, FrameType.REQUEST, FrameType.NOTIFY))
+"""As plain numbers: looking an enumeration's members up costs each frame a good part of a microsecond."""
 
 
 class Session:
@@ -168,7 +170,7 @@ class Session:
             return
         flags, crc = payload_check(parts)
         head = encode_header(
-            FrameType.REPLY, request.corr, flags=flags, body=body, payload_length=size, payload_crc=crc
+            _REPLY, request.corr, flags=flags, body=body, payload_length=size, payload_crc=crc
         )
         self._queue(head, parts)
 
@@ -200,11 +202,11 @@ class Session:
           ProtocolError: The peer must not send this, now or ever.
         """
         kind = frame.header.type
-        if kind == FrameType.REPLY:
+        if kind == _REPLY:
             self._receive_reply(frame, now)
-        elif kind == FrameType.REQUEST:
+        elif kind == _REQUEST:
             self._receive_request(frame, now)
-        elif kind == FrameType.NOTIFY:
+        elif kind == _NOTIFY:
             self._on_request(self._make_request(frame))
         else:
             self._receive_control(frame, now)
@@ -281,7 +283,7 @@ class Session:
 
     def _make_request(self, frame: Frame) -> Request:
         header = frame.header
-        corr = header.corr if header.type == FrameType.REQUEST else 0
+        corr = header.corr if header.type == _REQUEST else 0
         payload = self.intake.arrived(frame.payload) if header.payload_length else frame.payload
         return Request(self, header.kind, header.kind_version, corr, frame.body, payload)
 
@@ -377,7 +379,7 @@ class Session:
             remaining = min(max(1, int((pending.deadline - now) * 1000)), 0xFFFFFFFF)
         flags, crc = payload_check(pending.parts)
         head = encode_header(
-            FrameType.REQUEST,
+            _REQUEST,
             corr,
             kind=pending.kind,
             flags=flags,

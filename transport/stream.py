@@ -292,7 +292,8 @@ class StreamLink(Link):
                 break
             start = self._start
             header = decode_header(bytes(self._buffer[start : start + HEADER_SIZE]), self.limits)
-            if header.payload_length >= self._large or header.total > RECEIVE_BUFFER:
+            total = header.size + header.body_length + header.payload_length
+            if header.payload_length >= self._large or total > RECEIVE_BUFFER:
                 if self._end - start < header.size:
                     break
                 self._is_held_back = not self._is_admitted(header)
@@ -304,7 +305,7 @@ class StreamLink(Link):
                     break
                 frames.append(self._finish(partial))
                 continue
-            if self._end - start < header.total:
+            if self._end - start < total:
                 break
             frames.append(self._take(header))
         return frames
@@ -317,7 +318,8 @@ class StreamLink(Link):
         payload_at = body_at + header.body_length
         self._start = payload_at + header.payload_length
         body = bytes(self._buffer[body_at:payload_at])
-        frame = Frame(header, body, bytes_payload(bytes(self._buffer[payload_at : self._start])))
+        payload = bytes(self._buffer[payload_at : self._start]) if header.payload_length else b""
+        frame = Frame(header, body, bytes_payload(payload))
         check_frame(frame)
         return frame
 
