@@ -32,7 +32,7 @@ async def hang(scene: Scene) -> Bite:
     member = await scene.leader()
     since = member.position()
     with member.suffering("hang", str(member.log_dirs[1])) as met:
-        given_up = await until(lambda: member.said("is offline", since), 15)
+        given_up = await until(lambda: member.said("state=offline", since), 15)
     status = await member.end(signal.SIGTERM)
     started = await member.start()
     bit = met() and given_up and started and status == 0
@@ -84,7 +84,7 @@ async def full_disk(scene: Scene) -> Bite:
     since = member.position()
     ballast = member.folder / "device" / "ballast"
     _fill(ballast)
-    bit = await until(lambda: member.said("offline", since), 15)
+    bit = await until(lambda: member.said("state=offline", since), 15)
     ballast.unlink()
     await member.end(signal.SIGTERM)
     started = await member.start()
