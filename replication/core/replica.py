@@ -290,7 +290,8 @@ class Replica:
         """Serve nobody from now on; the log goes when it has done what it was asked for."""
         self._deleted, self._open, self._waiting = True, False, None
         self.failure = "its topic was deleted"
-        self._leave_role(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        # Not that there is no such topic: that would say of what is parked that it was never written.
+        self._leave_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _maybe_retire(self) -> None:
         if self._deleted and not self.log.outstanding and not self._retired:

@@ -35,6 +35,7 @@ def check_step(before: PartitionRecord, record: PartitionRecord, writer: str) ->
     require(record.partition_epoch == before.partition_epoch + 1, "S5", record)
     require(record.leader_epoch == before.leader_epoch + (moved or left), "S5", record)
     kind, _, who = writer.partition(" ")
+    require(record.topic_id == before.topic_id, "S6", f"{writer} wrote {record} over {before}")
     set_anew = record.min_insync_replicas != before.min_insync_replicas
     require(kind == "controller" or not set_anew, "S6", f"{writer} sets {record}, after {before}")
     where = before.replicas, before.adding, before.removing

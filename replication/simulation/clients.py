@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 NEW_EPOCH_CHANCE = 0.05
+GIVES_UP = 0.2
+"""How likely a client finds out, each time, that its topic was deleted."""
 
 
 @attrs.define(eq=False)
@@ -41,6 +43,7 @@ class Producer:
     def __init__(self, cluster: Cluster, partition: PartitionId, producer_id: int) -> None:
         self._cluster = cluster
         self.partition = partition
+        self.facts = cluster.oracle.partitions[partition]
         self._id = producer_id
         self._epoch = 0
         self._sequence = 0
@@ -48,6 +51,8 @@ class Producer:
 
     def turn(self) -> None:
         cluster = self._cluster
+        if self.facts.gone and cluster.chance(GIVES_UP):
+            return
         while self.window and self.window[0].acknowledged:
             self.window.popleft()
         if not cluster.calm:
@@ -75,6 +80,7 @@ class Producer:
             -1,
             entry.batch,
             True,
+            facts=self.facts,
             judge=partial(self._judge, entry),
             done=partial(self._told, entry),
         )
@@ -87,9 +93,9 @@ class Producer:
         """S12: the leader has all that was acknowledged, so the first unsettled batch goes on from there."""
         if reply.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and by_the_leader:
             first = next((one for one in self.window if not one.acknowledged), None)
-            facts = self._cluster.oracle.partitions[self.partition]
-            disk = self._cluster.nodes[self._cluster.store.partitions[self.partition].record.leader]
-            forgot = facts.forgot or disk.hosts[self.partition].disk.forgot
+            facts, leader = self.facts, self._cluster.store.partitions[self.partition].record.leader
+            disk = self._cluster.oracle.disk_of(leader, self.partition)
+            forgot = facts.forgot or bool(facts.blind) or disk.forgot
             facts.forgot |= first is entry and forgot
             require(first is not entry or facts.unclean or forgot, "S12", f"{entry} is out of order")
 
@@ -100,9 +106,12 @@ class PlainProducer:
     def __init__(self, cluster: Cluster, partition: PartitionId) -> None:
         self._cluster = cluster
         self._partition = partition
+        self._facts = cluster.oracle.partitions[partition]
 
     def turn(self) -> None:
         cluster = self._cluster
+        if self._facts.gone and cluster.chance(GIVES_UP):
+            return
         if cluster.calm:
             return
         acks = cluster.random.choice((-1, -1, 1, 0))
@@ -119,10 +128,16 @@ class Consumer:
     def __init__(self, cluster: Cluster, partition: PartitionId) -> None:
         self._cluster = cluster
         self._partition = partition
+        self._facts = cluster.oracle.partitions[partition]
 
     def turn(self) -> None:
         cluster = self._cluster
+        if self._facts.gone and cluster.chance(GIVES_UP):
+            return
         hosts = cluster.hosts_of(self._partition)
+        if not hosts:
+            cluster.later(0.5, self.turn)
+            return
         host = hosts[int(cluster.random.random() * len(hosts))]
         node = host.node
         if host.replica is not None and node.up and not node.paused:
@@ -160,14 +175,17 @@ class Cleaner:
     def __init__(self, cluster: Cluster, partition: PartitionId) -> None:
         self._cluster = cluster
         self._partition = partition
+        self._facts = cluster.oracle.partitions[partition]
 
     def turn(self) -> None:
         cluster = self._cluster
+        if self._facts.gone and cluster.chance(GIVES_UP):
+            return
         if cluster.calm:
             return
         hosts = cluster.hosts_of(self._partition)
-        host = hosts[int(cluster.random.random() * len(hosts))]
-        if host.node.up and not host.node.paused and host.busy_since is None:
+        host = hosts[int(cluster.random.random() * len(hosts))] if hosts else None
+        if host is not None and host.node.up and not host.node.paused and host.busy_since is None:
             cluster.compact(host)
         cluster.later((0.2 + cluster.random.random()) / cluster.settings.compactions, self.turn)
 
@@ -178,9 +196,12 @@ class Deleter:
     def __init__(self, cluster: Cluster, partition: PartitionId) -> None:
         self._cluster = cluster
         self._partition = partition
+        self._facts = cluster.oracle.partitions[partition]
 
     def turn(self) -> None:
         cluster = self._cluster
+        if self._facts.gone and cluster.chance(GIVES_UP):
+            return
         if cluster.calm:
             return
         hosts = [h for h in cluster.hosts_of(self._partition) if h.replica is not None and not h.node.paused]

@@ -10,9 +10,8 @@ from ..core import effects as fx
 from ..core import events as ev
 from ..core import records as rec
 from ..core import transitions
-from ..core.messages import CreateTopicRequest
 from ..core.replica import Replica, ReplicaSettings
-from ..core.types import PartitionId, Value
+from ..core.types import PartitionId
 from ..core.wishes import Request
 from .errors import require
 from .fetches import Fetches
@@ -23,6 +22,7 @@ from .questions import LogQuestions
 from .requests import Requests
 from .settings import LAG_MAX, SESSION, STALL_MAX, Settings
 from .store import Reading, Store
+from .topics import Topics
 from .traps import ELECTION, Traps
 from .weather import Mishap
 
@@ -53,6 +53,7 @@ class Cluster(Hosting):
         self.elections = self.isr_changes = self.truncations = 0
         self.requests = Requests(self)
         self.fetches = Fetches(self)
+        self.topics = Topics(self)
         self.wishes: dict[int, int] = {}
         self.partition_made: Callable[[PartitionId], None] = lambda partition: None
         """Told of each partition that comes to be, for it to have clients."""
@@ -66,7 +67,7 @@ class Cluster(Hosting):
         for node in self.nodes.values():
             self.start(node)
         self.later(0.5, self._watch_sessions)
-        self.later(1.0, self._wish)
+        self.topics.begin()
         if self.settings.rebalance:
             self.later(self.settings.rebalance, self._balance)
 
@@ -80,7 +81,8 @@ class Cluster(Hosting):
         version = self.store.put_partition(record)
         if before is None:
             self.oracle.record_stored(None, record, writer, joining)
-            self._place(record)
+            if self.trace.keep:
+                self.note(f"{writer}: {record.id} is made, topic id {record.topic_id}, {list(record.replicas)}")
             self.partition_made(record.id)
             return version
         if record.leader != before.leader:
@@ -96,24 +98,34 @@ class Cluster(Hosting):
         self.oracle.record_stored(before, record, writer, joining)
         return version
 
-    def _place(self, record: rec.PartitionRecord) -> None:
-        """A new partition: its replicas exist from now on, with empty disks."""
-        for member in record.replicas:
-            self._new_host(self.nodes[member], record.id)
+    def _drop(self, key: str, writer: str) -> None:
+        """A controller deletes what stands under a key."""
+        named = self.store.named(key)
+        if isinstance(named, PartitionId):
+            self.store.drop_partition(named)
+            self.oracle.deleted(named)
+            self.note(f"{writer}: {named} is deleted")
+        elif named is not None:
+            self.store.drop_topic(named)
 
-    def _new_host(self, node: Node, partition: PartitionId) -> Host:
-        node.hosts[partition] = host = Host(node, partition, f"{node.id}/{partition}")
-        if node.controller is not None:
-            self._open(host)
-        return host
+    def _new_host(self, node: Node, record: rec.PartitionRecord) -> None:
+        """A node has heard that it has a replica: an empty log."""
+        facts = self.oracle.known[record.id, record.topic_id]
+        node.hosts[record.id] = host = Host(node, record.id, f"{node.id}/{facts.name}", facts)
+        self._open(host)
 
     def retire(self, host: Host) -> None:
-        """The node deletes a log that it is not to have any more."""
+        """The node deletes a log that it is not to have any more, and may be given the partition anew."""
+        node = host.node
         self.note(f"{host.name} is deleted")
         self.fetches.stop(host)
         host.forget(self.new_id())
-        del host.node.hosts[host.partition]
+        del node.hosts[host.partition]
         self.oracle.retired(host)
+        if host.partition in node.offline:
+            node.offline -= {host.partition}
+            self._tell_offline(node, node.process)
+        self.read_store(node)
 
     def store_changed(self) -> None:
         reading = self.store.reading()
@@ -146,13 +158,10 @@ class Cluster(Hosting):
         fresh = view.revision > node.seen
         if view.revision >= node.seen:
             node.seen = view.revision
-        if fresh:
-            for partition, known in view.partitions.items():
-                if node.id in known.record.replicas and partition not in node.hosts:
-                    self._new_host(node, partition)
+            self._follow_topics(node, reading)
         for partition, host in list(node.hosts.items()):
             replica, versioned = host.replica, view.partitions.get(partition)
-            if replica is None or versioned is None:
+            if replica is None or versioned is None or versioned.record.topic_id != host.facts.topic_id:
                 continue
             live = reading.live_for(partition)
             if fresh and replica.live != live:
@@ -161,6 +170,16 @@ class Cluster(Hosting):
                 host.told_version = versioned.version
                 self.step(host, ev.RecordChanged(versioned=versioned))
         self.control(node, ctl.ViewChanged(view=view))
+
+    def _follow_topics(self, node: Node, reading: Reading) -> None:
+        """Give up replicas of topics that are no more, and begin those that the node is given."""
+        for partition, host in list(node.hosts.items()):
+            topic = reading.view.topics.get(partition.topic)
+            if topic is None or topic.topic_id != host.facts.topic_id:
+                self.step(host, ev.TopicDeleted())
+        for partition, known in reading.view.partitions.items():
+            if node.id in known.record.replicas and partition not in node.hosts:
+                self._new_host(node, known.record)
 
     def transact(self, node: Node, write: Callable[[], object], done: Callable[[object], None]) -> None:
         """Do `write` in the store; `done` gets its result, or None if nobody knows."""
@@ -209,6 +228,8 @@ class Cluster(Hosting):
             return ctl.CommitDone(outcome="conflict", key=rec.CONTROLLER_KEY)
         for put in commit.puts:
             match put.record:
+                case None:
+                    self._drop(put.key, f"controller {node.id}")
                 case rec.PartitionRecord():
                     self.put_record(put.record, f"controller {node.id}")
                 case rec.TopicRecord():
@@ -254,28 +275,6 @@ class Cluster(Hosting):
                 self.on(node, 0.0, partial(self.control, node, ctl.RebalanceDue()))
         self.later(self.settings.rebalance, self._balance)
 
-    def _wish(self) -> None:
-        """Ask the controller for the topics, until they are there."""
-        missing = [topic for topic in self.settings.topics if topic.name not in self.store.topics]
-        if not missing:
-            return
-        ready = [node for node in self.nodes.values() if node.up and node.controller is not None]
-        ready.sort(key=lambda node: not (node.controller and node.controller.active))
-        if len(self.store.live) == len(self.nodes) and ready and not ready[0].paused:
-            for topic in missing:
-                config: dict[str, Value] = {
-                    "min_insync_replicas": topic.min_insync_replicas,
-                    "unclean_leader_election": topic.unclean_leader_election,
-                }
-                request = CreateTopicRequest(
-                    name=topic.name,
-                    partitions=topic.partitions,
-                    replication_factor=topic.replication_factor,
-                    config=config,
-                )
-                self._ask(ready[0], request, topic.name)
-        self.later(2.0, self._wish)
-
     # Processes
 
     def start(self, node: Node) -> None:
@@ -303,7 +302,7 @@ class Cluster(Hosting):
         def write() -> bool:
             if self.store.incarnations.get(node.id, 0) != incarnation:
                 return False
-            if any(self.store.partitions[p] != versioned for p, versioned in seen.items()):
+            if any(self.store.partitions.get(p) != versioned for p, versioned in seen.items()):
                 return False
             self.store.register(node.id, incarnation + 1)
             node.registered = self.store.revision
@@ -475,9 +474,14 @@ class Cluster(Hosting):
 
     # For Hosting
 
+    @staticmethod
+    def is_same(known: rec.Versioned, proposal: fx.ProposeIsr) -> bool:
+        """Whether a record is the one that a proposal was made from: versions of two topics say nothing."""
+        return known.version == proposal.version and known.record.topic_id == proposal.record.topic_id
+
     def store_isr(self, proposal: fx.ProposeIsr) -> ev.Event:
         known = self.store.partitions.get(proposal.record.id)
-        same = known is not None and known.version == proposal.version
+        same = known is not None and self.is_same(known, proposal)
         staying = self.store.reading().live_for(proposal.record.id)
         members = all(staying.get(node) == incarnation for node, incarnation in proposal.joining)
         if same and members:

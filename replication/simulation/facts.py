@@ -16,7 +16,10 @@ class PartitionFacts:
     """`unclean`: an unclean election has been, and from then on no promise holds but agreement (S21)."""
 
     name: str
+    topic_id: str
     min_isr: int
+    gone: bool = False
+    """Whether its topic was deleted: whoever has not heard of it goes on, and no promise of his counts."""
     unclean: bool = False
     committed: list[tuple[int, str]] = attrs.Factory(list)
     """(epoch, payload) of each offset below the greatest high watermark that a leader ever had."""
@@ -36,7 +39,9 @@ class PartitionFacts:
     deleted: int = 0
     """Up to here somebody has been told that the records are gone."""
     forgot: bool = False
-    """A leader that had begun at a log start took a sequence that it could not know to be another (KIP-360)."""
+    """A sequence was committed that whoever took it could not know to be another (KIP-360)."""
+    blind: set[tuple[int, int]] = attrs.Factory(set)
+    """(base offset, epoch) of what was taken of producers by a leader that had begun again at a log start."""
     _contents: dict[tuple[int, int], tuple[int, int, str]] = attrs.Factory(dict)
     _numbers: dict[tuple[int, int, str], int] = attrs.Factory(dict)
 
@@ -89,7 +94,9 @@ class PartitionFacts:
                 producer = meta.producer_id, meta.producer_epoch
                 expected = self.sequences.get(producer, 0)
                 found = meta.base_sequence
-                self.forgot |= host.disk.forgot and found != expected
+                # Whoever commits it need not be who took it.
+                blind = (meta.base_offset, meta.leader_epoch) in self.blind
+                self.forgot |= blind and found != expected
                 require(
                     found == expected or self.forgot,
                     "S12",

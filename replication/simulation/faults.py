@@ -129,8 +129,10 @@ class Injector:
         if node.lost_data or node.offline or not node.up or node.controller is None:
             return False
         for partition, host in node.hosts.items():
+            facts = host.facts
+            if facts.gone:
+                continue
             record = self._cluster.store.partitions[partition].record
-            facts = self._cluster.oracle.partitions[partition]
             enough = node.id in record.isr and len(record.isr) >= record.min_isr
             if not enough or facts.agreed(host.disk) < len(facts.committed):
                 return False
@@ -165,7 +167,7 @@ class Injector:
         process = node.process
 
         def restart() -> None:
-            if node.up and node.process == process:
+            if node.up and node.process == process and not self._cluster.calm:
                 self._crash(node, 0.3)
 
         self._cluster.later(fault.seconds, restart)
@@ -261,6 +263,15 @@ class Injector:
             )
         return cluster.wish(request) is not None
 
+    def _delete(self, fault: Fault, nodes: list[Node]) -> bool:
+        """Have a topic deleted, and another of its name made soon after."""
+        cluster = self._cluster
+        place = fault.amount * len(cluster.settings.topics)
+        if not cluster.topics.delete(cluster.settings.topics[int(place)].name, by_name=place % 1 < 0.2):
+            return False
+        cluster.later(fault.seconds, cluster.topics.look)
+        return True
+
     def _move(self, fault: Fault, nodes: list[Node]) -> bool:
         """Move a leadership to another living member, as a planned election does."""
         store = self._cluster.store
@@ -308,6 +319,7 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "move leadership from": Injector._move,
     "set the minimum ISR": Injector._change,
     "add a partition": Injector._change,
+    "delete a topic": Injector._delete,
     "reassign": Injector._wish,
     "cancel a reassignment": Injector._wish,
     "elect the preferred": Injector._wish,

@@ -246,7 +246,8 @@ class Fetches:
         if link.number != request.number:
             if self._cluster.chance(PAST):
                 for partition, part in parts.items():
-                    self._tell(link.follower, partition, part.question, part)
+                    if self._is_meant(link.follower, partition, part.question):
+                        self._tell(link.follower, partition, part.question, part)
             return
         link.number = 0
         if error != ErrorCode.NONE:
@@ -257,6 +258,12 @@ class Fetches:
                 self._tell(link.follower, partition, question, parts[partition])
         if link.session.open:
             self._send_soon(link)
+
+    @staticmethod
+    def _is_meant(node: Node, partition: PartitionId, question: Question) -> bool:
+        """Whether a replica is of the topic that was asked about: of another it could not know by itself."""
+        host = node.hosts.get(partition)
+        return host is not None and host.facts.topic_id == question.topic_id
 
     def _tell(self, node: Node, partition: PartitionId, question: Question, part: Part) -> None:
         host = node.hosts.get(partition)

@@ -10,9 +10,15 @@ from .errors import require
 
 
 def check_health(cluster: Cluster, producers: list[Producer], *, without: int | None = None) -> None:
-    """Everything leads, follows and is answered; `without` is a node that is down or hangs, and must be out."""
+    """Everything leads, follows and is answered; `without` is a node that is down or hangs, and must be out.
+
+    A partition that an operator has meanwhile moved to that node alone waits for it.
+    """
+    here = len(cluster.nodes) - (without is not None)
     for topic in cluster.settings.topics:
-        require(topic.name in cluster.store.topics, "L1", f"topic {topic.name} was never created")
+        possible = topic.replication_factor <= here
+        made = topic.name in cluster.store.topics
+        require(made or not possible, "L1", f"topic {topic.name} was never created")
     for versioned in cluster.store.partitions.values():
         _check_partition(cluster, versioned.record, without)
     overdue = [sent for sent in cluster.requests.overdue() if sent.node != without]
@@ -22,7 +28,7 @@ def check_health(cluster: Cluster, producers: list[Producer], *, without: int | 
     if without is None:
         _check_wishes(cluster)
         for producer in producers:
-            _check_producer(cluster, producer)
+            _check_producer(producer)
 
 
 def _check_wishes(cluster: Cluster) -> None:
@@ -30,8 +36,12 @@ def _check_wishes(cluster: Cluster) -> None:
     records = [versioned.record for versioned in cluster.store.partitions.values()]
     for record in records:
         require(not record.reassigning, "L8", f"never finished: {record}")
-        holding = {node.id for node in cluster.nodes.values() if record.id in node.hosts}
+        holding = {host.node.id for host in cluster.hosts_of(record.id) if not host.facts.gone}
         require(holding == set(record.replicas), "L8", f"nodes {sorted(holding)} have a log of {record}")
+    left = [host.name for node in cluster.nodes.values() for host in node.hosts.values() if host.facts.gone]
+    require(not left, "L8", f"of deleted topics there are still {left}")
+    orphans = [record for record in records if record.topic not in cluster.store.topics]
+    require(not orphans, "L8", f"without a topic: {orphans}")
     for topic in cluster.store.topics.values():
         parts = [record for record in records if record.topic == topic.name]
         require(len(parts) == topic.partitions, "L8", f"{topic} has {len(parts)} partitions")
@@ -42,11 +52,11 @@ def _check_wishes(cluster: Cluster) -> None:
         require(led.count(False) * 10 <= len(led), "L8", f"node {preferred} does not get its partitions back")
 
 
-def _check_producer(cluster: Cluster, producer: Producer) -> None:
-    facts = cluster.oracle.partitions[producer.partition]
+def _check_producer(producer: Producer) -> None:
+    facts = producer.facts
     settled = all(entry.acknowledged for entry in producer.window)
     require(
-        settled or facts.unclean or facts.forgot,
+        settled or facts.unclean or facts.forgot or facts.gone,
         "L9",
         f"{facts.name}: never acknowledged: {list(producer.window)}",
     )
@@ -54,10 +64,17 @@ def _check_producer(cluster: Cluster, producer: Producer) -> None:
 
 def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | None) -> None:
     members = {node for node in record.replicas if node != without}
+    if not members:
+        waits = (record.leader, record.isr, set(record.elr)) == (NO_LEADER, (), {without})
+        require(waits, "L1", record)
+        return
     require(record.leader != NO_LEADER and record.leader != without, "L1", record)
     require(without not in record.isr, "L7", f"node {without} is gone: {record}")
     require(members == set(record.isr), "L2", record)
-    leader = cluster.nodes[record.leader].hosts[record.id].replica
+    replicas = {
+        host.node.id: host.replica for host in cluster.hosts_of(record.id) if not host.facts.gone
+    }
+    leader = replicas.get(record.leader)
     if leader is None or leader.leader is None:
         require(False, "L1", f"node {record.leader} does not lead: {record}")
         return
@@ -65,8 +82,10 @@ def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | N
     if len(record.isr) < record.min_isr:
         return
     for member in members:
-        replica = cluster.nodes[member].hosts[record.id].replica
-        assert replica is not None
+        replica = replicas.get(member)
+        if replica is None:
+            require(False, "L2", f"node {member} has no replica: {record}")
+            return
         ends = (replica.log.high_watermark, replica.log.log_end_offset, replica.log.outstanding)
         expected = (leader.log.log_end_offset, leader.log.log_end_offset, 0)
         require(ends == expected, "L3", f"{record.id} on {member}: {replica.log}, leader: {leader.log}")

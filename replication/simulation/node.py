@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -13,6 +14,9 @@ from ..core.controller import Controller
 from ..core.replica import Replica
 from ..core.types import PartitionId
 from .disk import Disk
+
+if TYPE_CHECKING:
+    from .facts import PartitionFacts
 
 LogJob = fx.Append | fx.AssignEpoch | fx.Truncate | fx.AdvanceLogStart
 
@@ -27,11 +31,15 @@ class ParkedFetch:
 
 @attrs.define(eq=False)
 class Host:
-    """One replica on one node, with what the process knows (lost when it dies) and its disk (which stays)."""
+    """One replica on one node, with what the process knows (lost when it dies) and its disk (which stays).
+
+    `facts`: what is known of the partition that it is a replica of, which may be deleted by now.
+    """
 
     node: Node
     partition: PartitionId
     name: str
+    facts: PartitionFacts
     disk: Disk = attrs.Factory(Disk)
     replica: Replica | None = None
     jobs: deque[LogJob] = attrs.Factory(deque)

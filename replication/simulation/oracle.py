@@ -15,7 +15,7 @@ from ..core.elections import LogInfo
 from ..core.records import PartitionRecord
 from ..core.types import NO_LEADER, PartitionId
 from . import chain
-from .disk import Stored, key_of
+from .disk import Disk, Stored, key_of
 from .errors import require
 from .facts import PartitionFacts
 from .node import Host
@@ -35,6 +35,8 @@ class Oracle:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.partitions: dict[PartitionId, PartitionFacts] = {}
+        """Of those that there are. `known`: also of those whose topic was deleted, by its id."""
+        self.known: dict[tuple[PartitionId, str], PartitionFacts] = {}
         self.risky: set[int] = set()
         """Nodes that lost what they had not flushed, and do not yet hold again what was committed."""
         self.unclean_elections = 0
@@ -82,7 +84,7 @@ class Oracle:
             cached = list(log.epochs.entries)
             require(cached == disk.epochs, "S14", f"{host.name}: {cached}, on disk {disk.epochs}")
         leads = replica.leader is not None
-        facts = self.partitions[host.partition]
+        facts = host.facts
         if leads:
             self._led(host, facts)
             if isinstance(event, ev.Fetch) and event.replica_id >= 0:
@@ -133,7 +135,7 @@ class Oracle:
         key, start = (host.name, host.node.process), host.replica.log.log_start_offset
         known = self._starts.get(key, 0)
         if start != known:
-            cut = isinstance(event, ev.Truncated) or self.partitions[host.partition].unclean
+            cut = isinstance(event, ev.Truncated) or host.facts.unclean
             require(start > known or cut, "S16", f"{host.name} began at {known}, now at {start}")
             self._starts[key] = start
 
@@ -175,7 +177,7 @@ class Oracle:
 
     def appending(self, host: Host, batches: tuple[Stored, ...], *, leading: int | None = None) -> None:
         """Before batches are written: in order, of epochs that do not go back, by who leads if it leads."""
-        facts, disk = self.partitions[host.partition], host.disk
+        facts, disk = host.facts, host.disk
         if leading is not None:
             holder = facts.leaders.get(leading)
             me = host.node.id, host.node.process
@@ -190,6 +192,8 @@ class Oracle:
             facts.line(host, batch)
             require(batch.payload not in facts.refused, "S18", f"{batch.payload} was refused and is written")
             facts.written.add(batch.payload)
+            if leading is not None and disk.forgot and meta.producer_id >= 0:
+                facts.blind.add((meta.base_offset, meta.leader_epoch))
             disk.append((batch,))
 
     def disk_changed(self, host: Host) -> None:
@@ -207,7 +211,7 @@ class Oracle:
 
     def deleting(self, host: Host, offset: int) -> None:
         """S16: nothing above the high watermark is deleted, and nothing but what was committed."""
-        replica, facts = host.replica, self.partitions[host.partition]
+        replica, facts = host.replica, host.facts
         assert replica is not None
         seen = replica.log.high_watermark
         require(offset <= seen, "S16", f"{host.name} deletes up to {offset}, its high watermark is {seen}")
@@ -215,24 +219,29 @@ class Oracle:
             held = facts.agreed(host.disk)
             require(offset <= held, "S16", f"{host.name} deletes up to {offset}, committed there is {held}")
 
-    def deletion_promised(self, partition: PartitionId, offset: int) -> None:
+    def deletion_promised(self, host: Host, offset: int) -> None:
         """S16: whoever may lead next has let go of it, too."""
-        facts = self.partitions[partition]
-        facts.deleted = max(facts.deleted, offset)
-        self.let_go(partition)
+        host.facts.deleted = max(host.facts.deleted, offset)
+        self.let_go(host.partition)
+
+    def disk_of(self, node: int, partition: PartitionId) -> Disk:
+        """What a node holds of a partition that there is; nothing, if it has not even heard of it."""
+        host = self._cluster.nodes[node].hosts.get(partition)
+        there = host is not None and host.facts is self.partitions[partition]
+        return host.disk if host is not None and there else Disk()
 
     def let_go(self, partition: PartitionId) -> None:
-        cluster, facts = self._cluster, self.partitions[partition]
-        versioned = cluster.store.partitions.get(partition)
-        if versioned is None or facts.unclean or not facts.deleted:
+        versioned = self._cluster.store.partitions.get(partition)
+        facts = self.partitions.get(partition)
+        if versioned is None or facts is None or facts.unclean or not facts.deleted:
             return
         for member in (*versioned.record.isr, *versioned.record.elr):
-            start = cluster.nodes[member].hosts[partition].disk.start
+            start = self.disk_of(member, partition).start
             require(start >= facts.deleted, "S16", f"node {member} begins at {start}, not {facts.deleted}")
 
     def cleaned(self, host: Host, emptied: Sequence[Stored]) -> None:
         """S19: nothing is compacted away but for a later batch of its key that is committed, too."""
-        facts = self.partitions[host.partition]
+        facts = host.facts
         if facts.unclean:
             return
         for batch in emptied:
@@ -260,21 +269,21 @@ class Oracle:
 
     def retired(self, host: Host) -> None:
         """S17: no log is deleted of a node that is to have one, as long as what it holds may be needed."""
-        record = self._cluster.store.partitions[host.partition].record
-        counted = host.node.id in (*record.isr, *record.elr)
-        require(not counted, "S17", f"{host.name} is deleted, and counts as having everything: {record}")
+        if not host.facts.gone:
+            record = self._cluster.store.partitions[host.partition].record
+            counted = host.node.id in (*record.isr, *record.elr)
+            require(not counted, "S17", f"{host.name} is deleted, and counts as having everything: {record}")
         self._starts.pop((host.name, host.node.process), None)
 
     def quorum(self, partition: PartitionId) -> None:
         """S7 in its strong form: whoever may be elected cleanly has every committed record."""
-        cluster, facts = self._cluster, self.partitions[partition]
-        versioned = cluster.store.partitions.get(partition)
-        if versioned is None or facts.unclean:
+        versioned, facts = self._cluster.store.partitions.get(partition), self.partitions.get(partition)
+        if versioned is None or facts is None or facts.unclean:
             return
         committed = len(facts.committed)
         for member in (*versioned.record.isr, *versioned.record.elr):
-            node = cluster.nodes[member]
-            disk = node.hosts[partition].disk
+            node = self._cluster.nodes[member]
+            disk = self.disk_of(member, partition)
             if disk.agreed < committed and not node.lost_data:
                 held = facts.agreed(disk)
                 require(held == committed, "S7", f"node {member} has {held} of {committed}: {versioned}")
@@ -296,7 +305,7 @@ class Oracle:
                 right, "S13", f"{writer} of epoch {record.controller_epoch} wrote in {store.controller_epoch}"
             )
         if before is None:
-            self.partitions[record.id] = PartitionFacts(str(record.id), record.min_isr)
+            self._made(record)
             return
         chain.check_step(before, record, writer)
         facts = self.partitions[record.id]
@@ -313,10 +322,25 @@ class Oracle:
             self._elected(record)
         self.quorum(record.id)
 
+    def _made(self, record: PartitionRecord) -> None:
+        """S6: a partition comes with its topic, and the id of a topic is never used again."""
+        topic, key = self._cluster.store.topics.get(record.topic), (record.id, record.topic_id)
+        with_topic = topic is not None and topic.topic_id == record.topic_id
+        require(with_topic and key not in self.known, "S6", f"{record} is made, its topic is {topic}")
+        name = str(record.id) if record.topic_id == record.topic else f"{record.id} of {record.topic_id}"
+        self.partitions[record.id] = self.known[key] = PartitionFacts(name, record.topic_id, record.min_isr)
+
+    def deleted(self, partition: PartitionId) -> None:
+        """S1: no topic goes but on somebody's wish."""
+        facts = self.partitions.pop(partition)
+        wished = self._cluster.topics.may_go(partition.topic, facts.topic_id)
+        require(wished, "S1", f"nobody has asked to delete {facts.name}")
+        facts.gone = True
+
     def _elected(self, record: PartitionRecord) -> None:
         facts, chosen = self.partitions[record.id], self._cluster.nodes[record.leader]
         if not facts.unclean and not chosen.lost_data:
-            held = facts.agreed(chosen.hosts[record.id].disk)
+            held = facts.agreed(self.disk_of(chosen.id, record.id))
             require(held == len(facts.committed), "S8", f"node {chosen.id} elected with {held}: {record}")
         self.let_go(record.id)
 
@@ -364,8 +388,8 @@ class Oracle:
 
     def promised(self, sent: Sent, base: int) -> None:
         """S2, S12: an acks=all answer without an error."""
-        facts = self.partitions[sent.partition]
-        if facts.unclean:
+        facts = sent.facts
+        if facts is None or facts.unclean:
             return
         count = sent.batch.offset_count
         here = facts.committed[base : base + count]
@@ -375,15 +399,20 @@ class Oracle:
         known = facts.promised.setdefault(sent.payload, base)
         again = known == base or facts.forgot
         require(again, "S12", f"{facts.name}: {sent.payload} promised at {known} and at {base}")
+        if facts.gone:
+            return
         copies = sum(
             facts.agreed(host.disk) >= base + count or host.node.id in self.risky
             for host in self._cluster.hosts_of(sent.partition)
+            if host.facts is facts
         )
         require(copies >= facts.min_isr, "S2", f"{facts.name}: {sent.payload} is on {copies} disks")
 
     def refused(self, sent: Sent) -> None:
         """S18: an answer that says that the batch is certainly in no log."""
-        facts = self.partitions[sent.partition]
+        facts = sent.facts
+        if facts is None:
+            return
         require(sent.payload not in facts.written, "S18", f"{sent.payload} is written and was refused")
         facts.refused.add(sent.payload)
 
@@ -391,8 +420,8 @@ class Oracle:
         """S10, S11, S16: a consumer gets committed records only, always the same, and from who leads by the
         store's record none that it was told are deleted.
         """
-        facts = self.partitions[host.partition]
-        gone = not facts.unclean and batches and offset < facts.deleted and self._is_current(host)
+        facts = host.facts
+        gone = not facts.unclean and batches and offset < facts.deleted and self.is_current(host)
         require(not gone, "S16", f"{facts.name}: read from {offset}, deleted up to {facts.deleted}")
         for meta, payload, _ in batches:
             right = [(meta.leader_epoch, payload)] * meta.offset_count
@@ -405,15 +434,16 @@ class Oracle:
         """S11, S20: who leads by the store's record never tells of an earlier end than was told before, nor of
         one before what has been acknowledged to anybody.
         """
-        facts = self.partitions[host.partition]
-        if self._is_current(host) and not facts.unclean:
+        facts = host.facts
+        if self.is_current(host) and not facts.unclean:
             require(offset >= facts.latest, "S11", f"{host.name}: latest is {offset}, and was {facts.latest}")
             done = facts.acknowledged
             require(offset >= done, "S20", f"{host.name}: latest is {offset}, acknowledged up to {done}")
         facts.latest = max(facts.latest, offset)
 
-    def _is_current(self, host: Host) -> bool:
+    def is_current(self, host: Host) -> bool:
         """Whether a leader leads by the store's record, too."""
+        if host.facts.gone or host.replica is None:
+            return False
         record = self._cluster.store.partitions[host.partition].record
-        assert host.replica is not None
         return (record.leader, record.leader_epoch) == (host.node.id, host.replica.leader_epoch)

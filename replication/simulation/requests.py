@@ -17,6 +17,7 @@ from .node import Host
 
 if TYPE_CHECKING:
     from .cluster import Cluster
+    from .facts import PartitionFacts
 
 REQUEST_TIMEOUT = 3.0
 
@@ -36,6 +37,8 @@ class Sent:
     names_epoch: bool = False
     """Whether it goes out with the leader epoch that the node has then, for no other leader to take it."""
     leader_epoch: int = -1
+    facts: PartitionFacts | None = None
+    """Of the topic that is meant; without it of whichever has the name when it is sent."""
     judge: Callable[[fx.ReplyProduce, bool], None] | None = None
     """Told of the answer as it is given, and whether by the leader of the store's record."""
     done: Callable[[fx.ReplyProduce], None] | None = None
@@ -67,14 +70,16 @@ class Requests:
         Whether there was a node to send to.
         """
         cluster = self._cluster
+        meant = batches[0].facts
         hosts = [h for h in cluster.hosts_of(batches[0].partition) if h.node.up and h.replica is not None]
+        hosts = [h for h in hosts if meant is None or h.facts is meant]
         leaders = [h for h in hosts if h.replica is not None and h.replica.leader is not None]
         candidates = leaders or hosts
         if not candidates:
             return False
         host = candidates[int(cluster.random.random() * len(candidates))]
         for sent in batches:
-            sent.node, sent.process = host.node.id, host.node.process
+            sent.node, sent.process, sent.facts = host.node.id, host.node.process, host.facts
             if sent.names_epoch and host.replica is not None:
                 sent.leader_epoch = host.replica.leader_epoch
         cluster.send(0, host.node, partial(self._arrive, host, tuple(batches)))
@@ -114,9 +119,7 @@ class Requests:
         elif reply.error.definite and not sent.again:
             cluster.oracle.refused(sent)
         if sent.judge is not None:
-            record, replica = cluster.store.partitions[sent.partition].record, host.replica
-            held = (host.node.id, replica.leader_epoch if replica is not None else -1)
-            sent.judge(reply, held == (record.leader, record.leader_epoch))
+            sent.judge(reply, cluster.oracle.is_current(host))
         if sent.done is not None and sent.acks != 0:
             cluster.send(host.node.id, None, partial(sent.done, reply))
 
@@ -141,7 +144,7 @@ class Requests:
             require(False, "L5", f"{reply} answers nothing that waits")
         elif reply.error == ErrorCode.NONE:
             self._cluster.oracle.deletion_promised(
-                deletion.partition, max(deletion.offset, reply.low_watermark)
+                host, max(deletion.offset, reply.low_watermark)
             )
 
     def overdue(self) -> list[Sent | Deletion]:

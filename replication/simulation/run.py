@@ -167,8 +167,9 @@ class Run:
         if cluster.seed % 3 or not cluster.store.partitions or cluster.oracle.risky:
             return None
         node = cluster.nodes[1 + cluster.random.randrange(len(cluster.nodes))]
-        records = [cluster.store.partitions[partition].record for partition in node.hosts]
-        others = all({*record.isr, *record.elr} - {node.id} for record in records)
+        there = [partition for partition, host in node.hosts.items() if not host.facts.gone]
+        records = [cluster.store.partitions[partition].record for partition in there]
+        others = all({*record.isr, *record.elr} & set(record.target) - {node.id} for record in records)
         return node if others and records and cluster.store.topics else None
 
     def _leave(self, node: Node) -> None:
@@ -258,7 +259,7 @@ class Run:
             isr_changes=cluster.isr_changes,
             crashes=self.injector.crashes,
             cuts=applied.get("NP", 0),
-            committed_records=sum(len(facts.committed) for facts in cluster.oracle.partitions.values()),
+            committed_records=sum(len(facts.committed) for facts in cluster.oracle.known.values()),
             acknowledged=cluster.requests.acknowledged,
             unclean_elections=cluster.oracle.unclean_elections,
             faults=applied,

@@ -13,8 +13,9 @@ from .settings import SESSION, Settings
 class Fault:
     """One thing that is done to the cluster at a time; what cannot be done then is left out.
 
-    `label` is one of `FAULTS`, or `EL` for a planned election, or `RA` for a reassignment; `nodes` are those it
-    befalls, `seconds` how long it lasts, `amount` how much (its meaning depends on the kind).
+    `label` is one of `FAULTS`, or `EL` for a planned election, `RA` for a reassignment, or `TC` for a change of a
+    topic; `nodes` are those it befalls, `seconds` how long it lasts, `amount` how much (its meaning depends on the
+    kind).
     """
 
     at: float
@@ -81,6 +82,22 @@ def _draw_changes(seed: int, settings: Settings) -> list[Fault]:
             ("set the minimum ISR", "set the minimum ISR", "set the minimum ISR", "add a partition")
         )
         found.append(Fault(at=round(at, 3), label="TC", kind=kind, nodes=(), amount=round(dice.random(), 6)))
+    return found + _draw_deletions(seed, settings)
+
+
+def _draw_deletions(seed: int, settings: Settings) -> list[Fault]:
+    """Topics that are deleted, and made anew so many seconds later."""
+    dice = random.Random(f"deletions {seed}")
+    found: list[Fault] = []
+    at = 4.0
+    while settings.recreations > 0:
+        at += dice.choice((0.5, 1 / settings.recreations, 6.0))
+        if at >= settings.storm:
+            break
+        gap, amount = dice.choice((0.1, 0.5, 3.0)), round(dice.random(), 6)
+        found.append(
+            Fault(at=round(at, 3), label="TC", kind="delete a topic", nodes=(), seconds=gap, amount=amount)
+        )
     return found
 
 

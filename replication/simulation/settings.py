@@ -47,7 +47,8 @@ class Settings:
 
     `faults` are labels of `FAULTS`; a probability that belongs to a label counts only if that is among them.
     `moves`: how often leadership is moved by hand, as a planned election does; `deletes`: how often the oldest
-    records of a partition are deleted; `changes`: how often topics are set otherwise or grow; `reassignments`: how
+    records of a partition are deleted; `changes`: how often topics are set otherwise or grow; `recreations`: how
+    often they are deleted and made anew under the same name; `reassignments`: how
     often an operator moves replicas or asks for preferred leaders; 0 for never. `rebalance`: after how many seconds
     the controller looks whether preferred replicas lead; 0 for never. `compactions`:
     how often a replica is compacted; `wishes`: how often the controller is asked for something else.
@@ -68,6 +69,7 @@ class Settings:
     deletes: float = 0.0
     compactions: float = 0.0
     wishes: float = 0.0
+    recreations: float = 0.0
     drop: float = 0.05
     double: float = 0.05
     late: float = 0.1
@@ -120,6 +122,7 @@ class Settings:
             changes=dice.choice((0.0, 0.0, 0.1, 0.5)) if topics is None else 0.0,
             compactions=dice.choice((0.0, 0.0, 0.5, 2.0)) if topics is None else 0.0,
             wishes=dice.choice((0.0, 0.0, 1.0)) if topics is None else 0.0,
+            recreations=dice.choice((0.0, 0.0, 0.0, 0.05, 0.2)) if topics is None else 0.0,
         )
 
 

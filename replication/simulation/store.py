@@ -92,6 +92,19 @@ class Store:
         self.topics[record.name] = record
         self.topic_versions[record.name] = self.topic_versions.get(record.name, 0) + 1
 
+    def drop_topic(self, name: str) -> None:
+        del self.topics[name], self.topic_versions[name]
+
+    def drop_partition(self, partition: PartitionId) -> None:
+        """A record of the same key that comes later begins with version 1 again, as in the weakest of stores."""
+        self.revision += 1
+        del self.partitions[partition]
+
+    def named(self, key: str) -> str | PartitionId | None:
+        """The topic or the partition that a key is of, if there is one."""
+        found = next((partition for partition in self.partitions if partition_key(partition) == key), None)
+        return found or next((name for name in self.topics if topic_key(name) == key), None)
+
     def put_partition(self, record: PartitionRecord) -> int:
         known = self.partitions.get(record.id)
         version = known.version + 1 if known is not None else 1

@@ -37,6 +37,8 @@ class Visitor:
 
     def _request(self) -> Request:
         dice, topics = self._cluster.random, sorted(self._cluster.store.topics.values(), key=lambda t: t.name)
+        if not topics:
+            return m.ElectLeadersRequest(partitions=None)
         topic = topics[int(dice.random() * len(topics))]
         bad = _BAD_SETTINGS[int(dice.random() * len(_BAD_SETTINGS))]
         nobody = m.PartitionName(topic=topic.name, partition=99)
