@@ -28,6 +28,8 @@ from .view import ClusterView
 from .wishes import Knowledge, LogsNeeded, Plan, Put, Response, Wish, plan, refusal, replace
 
 CHANGES_PER_COMMIT = 500
+UNKNOWN = "unknown"
+"""The outcome of a commit of which nobody knows whether it was, or will be, carried out."""
 
 
 @attrs.frozen(kw_only=True)
@@ -95,6 +97,12 @@ class AskReplicas:
 
     partitions: Mapping[PartitionId, tuple[int, ...]]
     leader_epochs: Mapping[PartitionId, int]
+    topic_ids: Mapping[PartitionId, str]
+
+    def is_answered(self, partition: PartitionId, info: LogInfo) -> bool:
+        """Whether a replica has said what it was asked; else it will, later."""
+        of_this_topic = info.is_of(self.topic_ids[partition])
+        return of_this_topic and info.leader_epoch >= self.leader_epochs[partition]
 
 
 @attrs.frozen(kw_only=True)
@@ -138,6 +146,8 @@ class Controller:
         self._imbalance_percentage = imbalance_percentage
         self._view = ClusterView()
         self._committing = False
+        self._unclear = False
+        """Whether a commit of ours may still be on its way."""
         self._granting: tuple[Wish, Response] | None = None
         self._wishes: deque[Wish] = deque()
         self._needed_revision = 0
@@ -149,8 +159,8 @@ class Controller:
         self._asks_for: Wish | None = None
         self._may_not_ask: Wish | None = None
         """The wish whose questions are under way, and the one whose questions are over."""
-        self._asked: dict[PartitionId, int] = {}
-        """The leader epoch in which a round of questions about a partition is over."""
+        self._asked: dict[PartitionId, tuple[str, int]] = {}
+        """The topic id and the leader epoch in which a round of questions about a partition is over."""
         self._logs: dict[PartitionId, dict[int, LogInfo]] = {}
         self._effects: list[ControllerEffect] = []
 
@@ -193,11 +203,13 @@ class Controller:
         self._committing = False
         granting, self._granting = self._granting, None
         if event.outcome == "committed":
+            self._unclear = False
             self._needed_revision = event.revision
             if granting is not None:
                 wish, response = granting
                 self._reply(wish, response, event.revision)
             return
+        self._unclear |= event.outcome == UNKNOWN
         # What we believed is not so, or may not be: look again before anything else is written.
         self._must_look = True
         self._effects.append(ReadView())
@@ -289,22 +301,22 @@ class Controller:
         logs = {
             node: info
             for node, info in self._logs.get(record.id, {}).items()
-            if live.get(node) == info.incarnation and info.leader_epoch == record.leader_epoch
+            if live.get(node) == info.incarnation
+            and info.leader_epoch == record.leader_epoch
+            and info.is_of(record.topic_id)
         }
-        return Situation(
-            record=record, live=live, logs=logs, asked=self._asked.get(record.id) == record.leader_epoch
-        )
+        asked = self._asked.get(record.id) == (record.topic_id, record.leader_epoch)
+        return Situation(record=record, live=live, logs=logs, asked=asked)
 
     def _ask(self) -> None:
         """Ask all that this step has found, unless questions are out already: their answers bring us back."""
         if not self._questions or self._asking is not None:
             return
+        records = {partition: self._view.partitions[partition].record for partition in self._questions}
         self._asking = AskReplicas(
             partitions={partition: asked.nodes for partition, asked in self._questions.items()},
-            leader_epochs={
-                partition: self._view.partitions[partition].record.leader_epoch
-                for partition in self._questions
-            },
+            leader_epochs={partition: record.leader_epoch for partition, record in records.items()},
+            topic_ids={partition: record.topic_id for partition, record in records.items()},
         )
         self._effects.append(self._asking)
 
@@ -313,8 +325,8 @@ class Controller:
         self._may_not_ask, self._asks_for = self._asks_for, None
         if asking is None:
             return
-        self._asked |= asking.leader_epochs
         for partition in asking.partitions:
+            self._asked[partition] = asking.topic_ids[partition], asking.leader_epochs[partition]
             self._logs[partition] = dict(event.logs.get(partition, {}))
 
     def _rebalance(self) -> bool:
@@ -381,8 +393,17 @@ class Controller:
         self._effects.append(Reply(request_id=wish.request_id, response=told))
 
     def _commit(self, *puts: Put, reason: str) -> None:
-        """Every write checks that nobody has been elected controller since."""
+        """Every write checks that nobody has been elected controller since.
+
+        After one whose outcome is unknown the next writes our epoch over itself: with a new version of that key
+        what may still be on its way fails. Versions of records would not do, because those of a topic that is made
+        anew begin again.
+        """
         self._committing = True
+        if self._unclear and all(put.key != CONTROLLER_EPOCH_KEY for put in puts):
+            epoch = EpochRecord(controller_epoch=self._view.controller_epoch)
+            fence = Put(key=CONTROLLER_EPOCH_KEY, record=epoch, version=self._view.controller_epoch_version)
+            puts = (*puts, fence)
         checks = {CONTROLLER_EPOCH_KEY: self._view.controller_epoch_version}
         checks |= {put.key: put.version for put in puts}
         self._effects.append(Commit(puts=puts, checks=checks, reason=reason))

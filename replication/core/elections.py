@@ -25,13 +25,18 @@ class LogInfo:
     """What a replica says of its log (KIP-966, GetReplicaLogInfo); true as long as its leader epoch lasts.
 
     `leader_epoch` is the one that it has entered: in a leaderless one nothing is appended. `last_epoch` is that
-    of the last batch, -1 in an empty log.
+    of the last batch, -1 in an empty log. `topic_id`: of which topic of that name; empty if unsaid.
     """
 
     incarnation: int
     leader_epoch: int
     last_epoch: int
     log_end_offset: int
+    topic_id: str = ""
+
+    def is_of(self, topic_id: str) -> bool:
+        """Whether it says something about this topic: epochs of another of the same name mean nothing (KIP-516)."""
+        return self.topic_id in ("", topic_id)
 
     @property
     def completeness(self) -> tuple[int, int]:

@@ -405,13 +405,17 @@ class GetReplicaLogInfoRequest:
 
 @attrs.frozen(kw_only=True)
 class ReplicaLogInfo:
-    """`leader_epoch` is the one that the replica has entered; `last_epoch` that of its last batch, -1 for none."""
+    """`leader_epoch` is the one that the replica has entered; `last_epoch` that of its last batch, -1 for none.
+
+    `topic_id`: of which topic of that name it is a replica; empty if unsaid.
+    """
 
     topic: str
     partition: int
     leader_epoch: int
     last_epoch: int
     log_end_offset: int
+    topic_id: str = ""
 
 
 @attrs.frozen(kw_only=True)

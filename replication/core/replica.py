@@ -108,6 +108,7 @@ class Replica:
             leader_epoch=self.leader_epoch,
             last_epoch=self.log.last_epoch,
             log_end_offset=self.log.log_end_offset,
+            topic_id=self.versioned.record.topic_id,
         )
 
     def new_proposal_id(self) -> int:

@@ -62,6 +62,7 @@ def tell_logs(replicas: Replicas, request: m.GetReplicaLogInfoRequest) -> m.GetR
                     leader_epoch=info.leader_epoch,
                     last_epoch=info.last_epoch,
                     log_end_offset=info.log_end_offset,
+                    topic_id=info.topic_id,
                 )
             )
     return m.GetReplicaLogInfoResponse(
@@ -120,10 +121,12 @@ class LogQuestions:
     def _take(self, answer: m.GetReplicaLogInfoResponse, node: int) -> None:
         for told in answer.partitions:
             partition = PartitionId(told.topic, told.partition)
-            if told.leader_epoch >= self._asked.leader_epochs[partition]:
-                self._told.setdefault(partition, {})[node] = LogInfo(
-                    incarnation=answer.incarnation,
-                    leader_epoch=told.leader_epoch,
-                    last_epoch=told.last_epoch,
-                    log_end_offset=told.log_end_offset,
-                )
+            info = LogInfo(
+                incarnation=answer.incarnation,
+                leader_epoch=told.leader_epoch,
+                last_epoch=told.last_epoch,
+                log_end_offset=told.log_end_offset,
+                topic_id=told.topic_id,
+            )
+            if self._asked.is_answered(partition, info):
+                self._told.setdefault(partition, {})[node] = info

@@ -82,7 +82,9 @@ class Cluster(Hosting):
         if before is None:
             self.oracle.record_stored(None, record, writer, joining)
             if self.trace.keep:
-                self.note(f"{writer}: {record.id} is made, topic id {record.topic_id}, {list(record.replicas)}")
+                self.note(
+                    f"{writer}: {record.id} is made, topic id {record.topic_id}, {list(record.replicas)}"
+                )
             self.partition_made(record.id)
             return version
         if record.leader != before.leader:
@@ -211,7 +213,8 @@ class Cluster(Hosting):
         for effect in effects:
             match effect:
                 case ctl.Commit():
-                    self.transact(node, partial(self._commit, node, effect), partial(self._committed, node))
+                    write = partial(self._commit, node, node.incarnation, effect)
+                    self.transact(node, write, partial(self._committed, node))
                 case ctl.AskReplicas():
                     LogQuestions(self, node, effect).begin()
                 case ctl.ReadView():
@@ -219,12 +222,12 @@ class Cluster(Hosting):
                 case ctl.Reply():
                     require(self.wishes.pop(effect.request_id, None) == node.process, "L5", effect)
 
-    def _commit(self, node: Node, commit: ctl.Commit) -> ctl.CommitDone:
+    def _commit(self, node: Node, incarnation: int, commit: ctl.Commit) -> ctl.CommitDone:
         store = self.store
         for key, version in commit.checks.items():
             if store.version(key) != version:
                 return ctl.CommitDone(outcome="conflict", key=key)
-        if any(put.ephemeral for put in commit.puts) and store.live.get(node.id) != node.incarnation:
+        if any(put.ephemeral for put in commit.puts) and store.live.get(node.id) != incarnation:
             return ctl.CommitDone(outcome="conflict", key=rec.CONTROLLER_KEY)
         for put in commit.puts:
             match put.record:
@@ -237,7 +240,9 @@ class Cluster(Hosting):
                 case rec.ControllerRecord():
                     store.controller = put.record
                 case rec.EpochRecord() as epoch:
-                    require(epoch.controller_epoch > store.controller_epoch, "S5", epoch)
+                    elected = any(isinstance(other.record, rec.ControllerRecord) for other in commit.puts)
+                    newer = epoch.controller_epoch - store.controller_epoch
+                    require(newer == 1 if elected else newer == 0, "S5", epoch)
                     store.controller_epoch = epoch.controller_epoch
                     store.controller_epoch_version += 1
         store.revision += 1

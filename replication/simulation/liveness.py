@@ -71,9 +71,7 @@ def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | N
     require(record.leader != NO_LEADER and record.leader != without, "L1", record)
     require(without not in record.isr, "L7", f"node {without} is gone: {record}")
     require(members == set(record.isr), "L2", record)
-    replicas = {
-        host.node.id: host.replica for host in cluster.hosts_of(record.id) if not host.facts.gone
-    }
+    replicas = {host.node.id: host.replica for host in cluster.hosts_of(record.id) if not host.facts.gone}
     leader = replicas.get(record.leader)
     if leader is None or leader.leader is None:
         require(False, "L1", f"node {record.leader} does not lead: {record}")

@@ -40,6 +40,8 @@ class Oracle:
         self.risky: set[int] = set()
         """Nodes that lost what they had not flushed, and do not yet hold again what was committed."""
         self.unclean_elections = 0
+        self.asked_unclean: set[PartitionId] = set()
+        """Somebody has asked for an unclean election, should nobody lead when it comes to it."""
         self._versions: dict[tuple[str, int], int] = {}
         self._starts: dict[tuple[str, int], int] = {}
         self._cuts: dict[tuple[str, int, int], int] = {}
@@ -348,7 +350,8 @@ class Oracle:
         """S21: what a replica says of its log is so."""
         flat = host.disk.flat
         held = (flat[-1][0], host.disk.end) if host.disk.end > host.disk.start else (-1, host.disk.end)
-        require(info.completeness == held, "S21", f"{host.name} tells of {info}, and has {held}")
+        own = info.completeness == held and info.topic_id == host.facts.topic_id
+        require(own, "S21", f"{host.name} tells of {info}, and has {held}")
 
     def told(self, logs: Mapping[PartitionId, Mapping[int, LogInfo]]) -> None:
         """A controller has heard what replicas say of their logs."""
@@ -361,16 +364,19 @@ class Oracle:
         last_known = set(before.last_known_elr)
         back = all(self._cluster.was_live(node) for node in last_known)
         resort = record.leader in last_known and back
-        allowed = policy != "wait" or resort
+        asked = record.id in self.asked_unclean
+        allowed = policy != "wait" or resort or asked
         require(allowed, "S21", f"nobody asked for an unclean election: {record}, after {before}")
         infos = {
             node: info
             for node, info in self._told.get(record.id, {}).items()
-            if info.leader_epoch == before.leader_epoch
+            if info.leader_epoch == before.leader_epoch and info.topic_id == before.topic_id
         }
         if resort and len(last_known) > 1 and last_known <= infos.keys():
             self._has_most(record, {node: infos[node] for node in last_known})
-        elif policy == "most_complete" and not (resort and len(last_known) == 1):
+        elif (
+            policy != "any" and (policy == "most_complete" or asked) and not (resort and len(last_known) == 1)
+        ):
             self._has_most(record, infos)
         elif policy == "wait":
             require(len(last_known) == 1, "S21", f"{last_known} have not all told: {infos}, {before}")

@@ -49,7 +49,7 @@ class LogQuestions:
         for partition in partitions:
             host = peer.hosts.get(partition)
             info = host.replica.log_info() if host is not None and host.replica is not None else None
-            if info is not None and info.leader_epoch >= self._asked.leader_epochs[partition]:
+            if info is not None and self._asked.is_answered(partition, info):
                 assert host is not None
                 if info.leader_epoch == self._asked.leader_epochs[partition]:
                     self._cluster.oracle.telling(host, info)

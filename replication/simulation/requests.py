@@ -143,9 +143,7 @@ class Requests:
         if deletion is None:
             require(False, "L5", f"{reply} answers nothing that waits")
         elif reply.error == ErrorCode.NONE:
-            self._cluster.oracle.deletion_promised(
-                host, max(deletion.offset, reply.low_watermark)
-            )
+            self._cluster.oracle.deletion_promised(host, max(deletion.offset, reply.low_watermark))
 
     def overdue(self) -> list[Sent | Deletion]:
         """Requests without an answer, though the process that had them still runs."""

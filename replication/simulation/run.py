@@ -175,10 +175,13 @@ class Run:
     def _leave(self, node: Node) -> None:
         """It dies, or (if it runs) its log directory is offline, or (if it must write) its disk hangs."""
         cluster = self.cluster
-        if node.up and not node.paused and node.controller is not None and cluster.random.random() < 0.3:
+        runs = node.up and not node.paused
+        # A topic that is made anew would come into a directory that works.
+        settled = node.controller is not None and not self.settings.recreations
+        if runs and settled and cluster.random.random() < 0.3:
             cluster.take_offline(node, node.hosts)
             cluster.note(f"** the log directory of node {node.id} is offline")
-        elif node.up and not node.paused and cluster.random.random() < 0.5:
+        elif runs and cluster.random.random() < 0.5:
             node.stalled_until = cluster.now + 2 * self.settings.calm
             cluster.note(f"** the disk of node {node.id} hangs")
         elif node.up:

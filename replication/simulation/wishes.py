@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core import messages as m
-from ..core.types import Value
+from ..core.types import PartitionId, Value
 from ..core.wishes import Request
 
 if TYPE_CHECKING:
@@ -32,7 +32,12 @@ class Visitor:
         cluster = self._cluster
         if cluster.calm:
             return
-        cluster.wish(self._request(), fresh_id=f"unwanted {cluster.new_id()}")
+        request = self._request()
+        if isinstance(request, m.ElectLeadersRequest) and request.unclean:
+            # Those that are led now may not be when the wish is granted.
+            asked = [PartitionId(each.topic, each.partition) for each in request.partitions or ()]
+            cluster.oracle.asked_unclean.update(asked)
+        cluster.wish(request, fresh_id=f"unwanted {cluster.new_id()}")
         cluster.later((0.5 + 4 * cluster.random.random()) / cluster.settings.wishes, self.turn)
 
     def _request(self) -> Request:

@@ -105,7 +105,9 @@ def _(patch: Patch) -> None:
         seen = {p: self.store.partitions[p] for p in node.hosts if p in self.store.partitions}
 
         def register() -> bool:
-            stale = any(self.store.partitions.get(p) != v for p, v in seen.items() if change(v.record, node.id))
+            stale = any(
+                self.store.partitions.get(p) != v for p, v in seen.items() if change(v.record, node.id)
+            )
             if stale or self.store.incarnations.get(node.id, 0) != incarnation - 1:
                 return False
             right(self.store, node.id, incarnation)

@@ -7,8 +7,14 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.fetch_session import FollowerSession, LeaderSession, SessionRequest
+from insync.replication.core.fetch_session import (
+    FollowerSession,
+    LeaderSession,
+    SessionCache,
+    SessionRequest,
+)
 from insync.replication.simulation import fetches
+from insync.replication.simulation.node import Node
 
 from .catalogue import Patch, mutant
 
@@ -69,3 +75,31 @@ def _(patch: Patch) -> None:
         return changed
 
     patch.setattr(LeaderSession, "accept", accept)
+
+
+@mutant("K92", "leave open what was withdrawn")
+def _(patch: Patch) -> None:
+    patch.setattr(FollowerSession, "withdraw", lambda self, key: None)
+
+
+@mutant("K93", "go on with the sessions of the process that one replaces, in one's own name")
+def _(patch: Patch) -> None:
+    right = fetches.Fetches.process_ended
+
+    def process_ended(self: fetches.Fetches, node: Node) -> None:
+        links = self._links.get(node.id, {})
+        right(self, node)
+        self._links[node.id] = links
+
+    patch.setattr(fetches.Fetches, "process_ended", process_ended)
+
+
+@mutant("K97", "number sessions anew in each process, and take whoever knows a number for its owner")
+def _(patch: Patch) -> None:
+    right = SessionCache.__init__
+
+    def init(self: SessionCache[Any, Any], slots: int, first_id: int = 1) -> None:
+        right(self, slots)
+
+    patch.setattr(SessionCache, "__init__", init)
+    patch.setattr(fetches.Serving, "owns", staticmethod(lambda request, inquiry: True))

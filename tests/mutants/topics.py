@@ -1,11 +1,22 @@
-"""Errors in how topics that are in use are changed."""
+"""Errors in how topics that are in use are changed, deleted, and made anew under the same name."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
-from insync.replication.core import transitions
-from insync.replication.core.records import PartitionRecord
+from insync.replication.core import effects as fx
+from insync.replication.core import events as ev
+from insync.replication.core import topic_changes, transitions, wishes
+from insync.replication.core.controller import Controller
+from insync.replication.core.elections import LogInfo
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.leader import LeaderRole
+from insync.replication.core.messages import DeleteTopicRequest
+from insync.replication.core.records import PartitionRecord, Versioned
+from insync.replication.core.replica import Replica
+from insync.replication.simulation.cluster import Cluster
 
 from .catalogue import Patch, mutant
 
@@ -24,3 +35,73 @@ def _(patch: Patch) -> None:
 @mutant("K81", "set the minimum ISR of the topic alone, not of its partitions")
 def _(patch: Patch) -> None:
     patch.setattr(transitions, "set_min_insync", lambda record, min_insync: None)
+
+
+@mutant("K82", "say of a batch that was never answered that there is no such topic, because it was deleted")
+def _(patch: Patch) -> None:
+    right = Replica._on_topic_deleted
+
+    def on_topic_deleted(self: Replica) -> None:
+        if self._role is not None:
+            self._role.leave(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            self._role = None
+        right(self)
+
+    patch.setattr(Replica, "_on_topic_deleted", on_topic_deleted)
+
+
+@mutant("K83", "leave a controller's write on its way of which nobody knows whether it was carried out")
+def _(patch: Patch) -> None:
+    right = Controller._commit
+
+    def commit(self: Controller, *puts: Any, reason: str) -> None:
+        self._unclear = False
+        right(self, *puts, reason=reason)
+
+    patch.setattr(Controller, "_commit", commit)
+
+
+@mutant("K84", "store an ISR over a record of the same version, whatever topic it is of")
+def _(patch: Patch) -> None:
+    def is_same(known: Versioned, proposal: fx.ProposeIsr) -> bool:
+        return known.version == proposal.version
+
+    patch.setattr(Cluster, "is_same", staticmethod(is_same))
+
+
+@mutant("K85", "serve a follower of another topic of the same name (KIP-516)")
+def _(patch: Patch) -> None:
+    right = LeaderRole._fetch_error
+
+    def fetch_error(self: LeaderRole, event: ev.Fetch) -> ErrorCode:
+        return right(self, attrs.evolve(event, topic_id=""))
+
+    patch.setattr(LeaderRole, "_fetch_error", fetch_error)
+
+
+@mutant("K86", "believe what a log of another topic of the same name is told to have")
+def _(patch: Patch) -> None:
+    patch.setattr(LogInfo, "is_of", lambda self, topic_id: True)
+
+
+@mutant("K87", "keep the log of a topic that was deleted")
+def _(patch: Patch) -> None:
+    patch.setattr(Replica, "_maybe_retire", lambda self: None)
+
+
+@mutant("K88", "delete a topic and leave its partitions")
+def _(patch: Patch) -> None:
+    right = topic_changes._delete
+    patch.setattr(topic_changes, "_delete", lambda topic, view: right(topic, view)[:1])
+
+
+@mutant("K89", "delete whatever topic has the name, though another was meant")
+def _(patch: Patch) -> None:
+    right = wishes._change_topic
+
+    def change(request: Any, known: Any) -> Any:
+        if isinstance(request, DeleteTopicRequest):
+            request = attrs.evolve(request, topic_id="")
+        return right(request, known)
+
+    patch.setattr(wishes, "_change_topic", change)

@@ -32,6 +32,7 @@ from insync.replication.core.records import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
     ControllerRecord,
+    EpochRecord,
     NodeRecord,
     PartitionRecord,
     TopicConfig,
@@ -176,6 +177,24 @@ def test_it_writes_nothing_before_it_has_looked_again(controller: Controller, ou
     assert controller.step(wish()) == []
 
 
+def test_a_write_of_unknown_fate_is_shut_out_by_the_next_one(controller: Controller) -> None:
+    controller.step(ViewChanged(view=view(5)))
+    lost = only_commit(controller.step(wish()))
+    controller.step(CommitDone(outcome="unknown"))
+    fenced = only_commit(controller.step(ViewChanged(view=view(6))))
+    (fence,) = [put for put in fenced.puts if put.key == CONTROLLER_EPOCH_KEY]
+    assert fence.record == EpochRecord(controller_epoch=4)
+    assert lost.checks[CONTROLLER_EPOCH_KEY] == fenced.checks[CONTROLLER_EPOCH_KEY] == fence.version == 4
+    controller.step(CommitDone(outcome="conflict", key="/x"))
+    again = only_commit(controller.step(ViewChanged(view=view(7))))
+    assert fence in again.puts, "a conflict says nothing about the one that is still on its way"
+    controller.step(CommitDone(outcome="committed", revision=8))
+    after = attrs.evolve(created(view(8), again), controller_epoch_version=5)
+    controller.step(ViewChanged(view=after))
+    later = only_commit(controller.step(wish("more", request_id=8)))
+    assert all(put.key != CONTROLLER_EPOCH_KEY for put in later.puts)
+
+
 def test_it_waits_until_the_view_shows_its_own_write(controller: Controller) -> None:
     before = with_partition(view(5), led_by(3, isr=(3, OTHER), version=9))
     controller.step(ViewChanged(view=before))
@@ -290,7 +309,9 @@ def dark(*, version: int = 9, epoch: int = 9, known: tuple[int, ...] = ()) -> Ve
 
 def told(controller: Controller, *logs: tuple[int, int, int], epoch: int = 9) -> list[ControllerEffect]:
     infos = {
-        node: LogInfo(incarnation=10 + node, leader_epoch=epoch, last_epoch=last, log_end_offset=end)
+        node: LogInfo(
+            incarnation=10 + node, leader_epoch=epoch, last_epoch=last, log_end_offset=end, topic_id="x"
+        )
         for node, last, end in logs
     }
     return controller.step(LogsTold(logs={dark().record.id: infos}))
@@ -302,6 +323,7 @@ def test_the_last_known_are_asked_and_the_most_complete_is_elected(controller: C
     assert isinstance(asked, AskReplicas)
     assert asked.partitions == {partition.record.id: (ME, OTHER)}
     assert asked.leader_epochs == {partition.record.id: 9}
+    assert asked.topic_ids == {partition.record.id: "x"}
     assert controller.step(ViewChanged(view=with_partition(view(6), partition))) == []
     commit = only_commit(told(controller, (ME, 4, 10), (OTHER, 5, 3)))
     (put,) = commit.puts
@@ -320,6 +342,24 @@ def test_what_was_told_in_another_epoch_or_of_another_process_counts_for_nothing
     controller.step(ViewChanged(view=attrs.evolve(restarted, nodes=nodes)))
     (once_more,) = told(controller, (ME, 4, 10), (OTHER, 5, 3))
     assert isinstance(once_more, AskReplicas)
+
+
+def test_what_was_told_of_another_topic_of_the_name_counts_for_nothing(controller: Controller) -> None:
+    (asked,) = controller.step(ViewChanged(view=with_partition(view(5), dark(known=(ME, OTHER)))))
+    assert isinstance(asked, AskReplicas)
+    here = LogInfo(incarnation=11, leader_epoch=9, last_epoch=4, log_end_offset=1, topic_id="x")
+    gone = LogInfo(incarnation=12, leader_epoch=9, last_epoch=8, log_end_offset=9, topic_id="gone")
+    partition = dark().record.id
+    assert (asked.is_answered(partition, here), asked.is_answered(partition, gone)) == (True, False)
+    (again,) = controller.step(LogsTold(logs={partition: {ME: here, OTHER: gone}}))
+    assert isinstance(again, AskReplicas)
+    told(controller, (ME, 4, 1), (OTHER, 5, 3))
+    anew = attrs.evolve(dark(known=(ME, OTHER)).record, topic_id="y")
+    controller.step(CommitDone(outcome="conflict", key="/x"))
+    made = with_partition(view(6), Versioned(anew, 9))
+    (asked,) = controller.step(ViewChanged(view=made))
+    assert isinstance(asked, AskReplicas), "in the same epoch, but of another topic"
+    assert asked.topic_ids == {partition: "y"}
 
 
 def test_a_leader_that_died_is_first_taken_out_and_only_then_its_replicas_are_asked(

@@ -89,6 +89,17 @@ def test_what_waits_is_answered_when_the_epoch_ends() -> None:
     assert (asked.leader, asked.fetch_offset, asked.last_fetched_epoch) == (B, 1, 1)
 
 
+def test_of_what_waits_nobody_says_that_it_was_never_written_because_its_topic_is_deleted() -> None:
+    lead = Lead()
+    lead.step(produce(1))
+    effects = lead.step(ev.TopicDeleted())
+    ((error, _),) = replies(effects).values()
+    assert not error.definite
+    assert replies(lead.step(produce(2))) == {2: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}
+    assert not [effect for effect in effects if isinstance(effect, fx.Retire)]
+    assert [type(effect) for effect in lead.step(ev.Appended(log_end_offset=1))] == [fx.Retire]
+
+
 def test_a_failed_log_answers_all_and_serves_nothing_until_it_is_open() -> None:
     lead = Lead()
     lead.step(produce(1))
