@@ -191,10 +191,12 @@ class Cluster(Hosting):
             self.on(node, 0.6, partial(done, None))
         elif mishap is None or mishap[0] in ("late", "slow"):
             late, slow = (mishap[1] if mishap and mishap[0] == kind else 0.0 for kind in ("late", "slow"))
+            process = node.process
 
             def arrive() -> None:
                 result = write() if self.store.reachable else None
-                self.on(node, self.delay() + slow, lambda: done(result))
+                if node.process == process:  # else whoever asked is gone
+                    self.on(node, self.delay() + slow, lambda: done(result))
 
             self.later(delay + late, arrive)
         else:

@@ -94,7 +94,7 @@ def _(patch: Patch) -> None:
     patch.setattr(fetches.Fetches, "process_ended", process_ended)
 
 
-@mutant("K97", "number sessions anew in each process, and take whoever knows a number for its owner")
+@mutant("K99", "number sessions anew in each process, and take whoever knows a number for its owner")
 def _(patch: Patch) -> None:
     right = SessionCache.__init__
 
