@@ -1,6 +1,27 @@
 """Requests and answers between nodes, over any transport that carries frames.
 
-`serve` and `connect` make connections; plugins implement `StreamTransport` (byte streams) or `LinkTransport`.
+Who uses transports calls `serve`, with a handler, and `connect`, which gives a `Connection`; `Security` says what
+both ends prove, `Limits` what they allow. All of it belongs to one trio thread.
+
+Who writes one makes a class, and names it in the entry point group `insync.transports` under its URL scheme (or
+calls `register`). The class is made without arguments, once in a process, when the first URL of the scheme is
+used:
+
+- For an ordered stream of bytes subclass `StreamTransport`: write `parse`, `open_stream` and `listen_streams`,
+  and with them a `ByteStream` (`send`, `receive_into`, `aclose`, `abort`) and a `ByteListener` (`endpoints`,
+  `accept`, `aclose`). Frames, their limits and CRCs are done here. If the stream is a socket,
+  `insync.transport.sockets` has both but for opening and listening, with `sendfile`.
+- For whole messages subclass `LinkTransport`: `parse`, `connect` and `listen`, with a `Link` (`send`, `recv`,
+  `received`, `aclose`, `abort`) and a `Listener`.
+
+All else has a default. Each method's docstring says what it promises and raises; `schemes` and `caps` are class
+attributes. Handshake, identity, deadlines, cancelling, keepalive, credit and reconnecting are the same over every
+transport, and nothing of them is a plugin's to write. `URL`, `check_options`, `split_host_port` and `pieces`
+help; `insync.transport.testing` proves the promises case by case, and `docs/writing-a-transport.md` has a whole
+example.
+
+`API_VERSION` is the version of this interface. A class says by `api_version` for which it was written: another
+major number is refused, and so is a greater minor one.
 """
 
 from ._payload import RangePayload
@@ -41,7 +62,7 @@ from .requests import Authorise, Identity, PeerIdentity, Request, RequestHandle,
 from .security import Security, TlsFiles
 from .server import Serving, ServingGroup, serve
 from .stream import ByteListener, ByteStream, StreamTransport
-from .urls import URL, Endpoint
+from .urls import URL, Endpoint, check_options, join_host_port, split_host_port
 
 __all__ = [
     # Connections.
@@ -85,9 +106,12 @@ __all__ = [
     "Listener",
     "StreamTransport",
     "URL",
+    "check_options",
+    "join_host_port",
     "pieces",
     "register",
     "schemes",
+    "split_host_port",
     # Errors.
     "AddressInUseError",
     "AmbiguousTransportError",

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from .security import Security
 
 API_VERSION = (1, 0)
+"""Of this interface, as (major, minor): see `insync.transport`."""
 
 Buffer = bytes | bytearray | memoryview
+"""Contiguous bytes."""
 
 
 @runtime_checkable
@@ -73,18 +75,26 @@ class Payload(Protocol):
 
 @attrs.frozen
 class Capabilities:
-    """What a transport's links can do. `ranges="copy"` always works: the bytes are read and sent."""
+    """What a transport's links can do; all of it must be true, for the framework and the kit go by it."""
 
     ranges: Literal["copy", "sendfile", "handover"] = "copy"
+    """How file ranges travel: as bytes that are read first (always works), sent by the system from the file, or
+    handed over to be read at the other end (`ByteStream.receive_ranges`).
+    """
     same_host_only: bool = False
+    """Nobody on another machine can be at the other end: such links need no secret."""
     one_process: bool = False
     """Both ends are in one process."""
     encrypted: bool = False
+    """Others on the way cannot read along."""
     authenticated: bool = False
     """Links show who is at the other end, in `Link.peer_name`, and do so in secret."""
     half_close: bool = False
+    """One direction can end while the other goes on: `send_eof` works."""
     deterministic: bool = False
+    """Driven by the trio clock and a seed alone: the same seed gives the same run."""
     max_frame: int = 1 << 30
+    """Bytes of the largest frame that a link can carry."""
 
 
 class Gate(Protocol):
@@ -100,12 +110,15 @@ class Gate(Protocol):
 class Link(ABC):
     """One ordered, reliable duplex of frames. One task sends, one receives; a second raises trio.BusyResourceError.
 
-    The first thing on a link is the handshake's preface and HELLO, by `send` and `recv_hello`; frames follow.
+    The first thing on a link is the handshake's preface and HELLO, by `send` and `recv_hello`; frames follow. To a
+    link that carries messages all of these are messages; it need not look into them.
     """
 
     caps: Capabilities
+    """Those of this link: it may do less than its transport."""
     local: Endpoint
     remote: Endpoint
+    """For people, in messages and the log."""
 
     @abstractmethod
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
@@ -179,7 +192,9 @@ class Link(ABC):
         self.gate = gate
 
     limits: Limits = Limits()
+    """For frames to be received."""
     gate: Gate | None = None
+    """To be asked; None before the handshake is over."""
 
     @property
     def sent(self) -> int:
@@ -210,6 +225,7 @@ class Link(ABC):
 
     @property
     def has_rest(self) -> bool:
+        """Whether `send_now` has left a rest."""
         return False
 
     async def recv_many(self) -> list[Frame]:
@@ -233,11 +249,14 @@ class Listener(ABC):
 
 
 class LinkTransport(ABC):
-    """What a plugin offers under its schemes."""
+    """What a plugin offers under its schemes. Made without arguments, once in a process."""
 
     api_version: ClassVar[tuple[int, int]] = API_VERSION
+    """Of the interface that it was written for; a plugin writes the numbers out."""
     schemes: ClassVar[tuple[str, ...]]
+    """Of its URLs, the same as the names of its entry points."""
     caps: ClassVar[Capabilities]
+    """What its links can do at most."""
     preference: ClassVar[int] = 0
     """Of several addresses of one node that can be dialled, those of the highest preference are tried first."""
 

@@ -47,11 +47,19 @@ class ByteStream(ABC):
 
     @abstractmethod
     async def send(self, parts: Sequence[Part]) -> None:
-        """Send it all, in order. Raises LinkBroken, LinkClosed, RangeTruncated."""
+        """Send it all, in order; then `parts` are not needed any more. If it is cancelled, or fails, the stream is
+        aborted: no half of anything is followed by something else.
+
+        Raises:
+          LinkBroken: The peer is gone.
+          LinkClosed: Closed on this side, perhaps while this waited.
+          RangeTruncated: A file ended inside its range.
+        """
 
     @abstractmethod
     async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
-        """Receive at least one byte; 0 at the end. Cancelling loses nothing. Raises LinkBroken, LinkClosed.
+        """Receive at least one byte into the beginning of `buffer`; returns how many, 0 at the end of the stream.
+        Cancelling loses nothing. Raises LinkBroken, LinkClosed.
 
         Fewer than `at_least` bytes are of no use yet: a stream that can wait for as many saves wake-ups.
         """
@@ -110,10 +118,14 @@ class ByteListener(ABC):
     endpoints: Sequence[Endpoint]
 
     @abstractmethod
-    async def accept(self) -> ByteStream: ...
+    async def accept(self) -> ByteStream:
+        """The next stream, before anything was said on it. Cancelling loses none. Raises LinkClosed once this is
+        closed; OSError (EMFILE and its like) is the caller's to wait out.
+        """
 
     @abstractmethod
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Stop accepting; a blocked `accept` ends with LinkClosed. Accepted streams live on. Idempotent."""
 
 
 class StreamTransport(LinkTransport):

@@ -296,7 +296,9 @@ async def test_a_client_that_does_not_pause_is_held_up_and_loses_nothing(
                 body = wire.encode(m.MetadataRequest())
                 (await connection.request(m.Kind.METADATA, body, timeout=1)).release()
         assert [result.error for result in answered] == [0] * 8
-        assert [result.base_offset for result in answered] == list(range(1, 9)), "none was lost, none overtook"
+        assert [result.base_offset for result in answered] == list(range(1, 9)), (
+            "none was lost, none overtook"
+        )
         assert any(throttled)
         assert trio.current_time() - start >= 8 * 10_000 / 20_000 - BURST - 0.6
         connection.abort("done")
