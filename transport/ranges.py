@@ -83,7 +83,10 @@ class RangeRest:
 def after(parts: Sequence[Part], count: int) -> list[Part]:
     """The parts without their first `count` bytes."""
     for index, part in enumerate(parts):
-        size = memoryview(part).nbytes if isinstance(part, bytes | bytearray | memoryview) else part.length
+        if isinstance(part, bytes):
+            size = len(part)
+        else:
+            size = memoryview(part).nbytes if isinstance(part, bytearray | memoryview) else part.length
         if count < size:
             if count == 0:
                 return list(parts[index:])

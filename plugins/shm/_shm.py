@@ -45,6 +45,8 @@ CAPS = Capabilities(ranges="handover", same_host_only=True, half_close=True)
 HAND_OVER_FROM = 16 << 10
 """Bytes of ranges in one sending; fewer are sent as bytes: there is a cost to each handing over."""
 _RAW_BUFFER = 64 << 10
+_BYTES = int(Chunk.BYTES)
+"""As a plain number: most chunks are of this type."""
 _MOST_PENDING = 64
 """Descriptors that have come before the chunks that name them."""
 _DESCRIPTOR_SIZE = array.array("i").itemsize
@@ -138,12 +140,15 @@ class ShmStream(UnixStream):
     def send_now(self, parts: Sequence[Part]) -> int:
         if not self._has_greeted or self._sweeps():
             return 0
-        numbers = self._known_files(parts)
-        if numbers is None:
-            return 0
-        wire = b"".join(self._chunks(parts, numbers))  # type: ignore[arg-type]
-        count = super().send_now([wire])
         total = sum(map(_size, parts))
+        if any(map(is_range, parts)):
+            numbers = self._known_files(parts)
+            if numbers is None:
+                return 0
+            wire = b"".join(self._chunks(parts, numbers))  # type: ignore[arg-type]
+        else:
+            wire = b"".join((PREFIX.pack(_BYTES, 0, total), *parts))  # type: ignore[arg-type]
+        count = super().send_now([wire])
         if count == len(wire):
             return total
         if count:
@@ -291,6 +296,10 @@ class ShmStream(UnixStream):
         if not await self._has_raw(PREFIX.size):
             return False
         kind, number, length = PREFIX.unpack_from(self._raw, self._start)
+        if kind == _BYTES:
+            self._start += PREFIX.size
+            self._bytes_left = length
+            return True
         if kind == Chunk.RANGES:
             if not 0 < number <= MOST_PLACES:
                 raise ProtocolError(f"{self.remote} sends {number} ranges at once", peer=str(self.remote))
@@ -299,9 +308,7 @@ class ShmStream(UnixStream):
             self._take_places(number, length)
             return True
         self._start += PREFIX.size
-        if kind == Chunk.BYTES:
-            self._bytes_left = length
-        elif kind == Chunk.FILE and self._descriptors:
+        if kind == Chunk.FILE and self._descriptors:
             self._taken.take(number, self._descriptors.popleft())
         elif kind == Chunk.DROP:
             self._taken.drop(number)
@@ -398,4 +405,6 @@ def _is_known(found: Handed | tuple[int, int] | None) -> bool:
 
 
 def _size(part: Part) -> int:
+    if isinstance(part, bytes):
+        return len(part)
     return memoryview(part).nbytes if isinstance(part, bytes | bytearray | memoryview) else part.length
