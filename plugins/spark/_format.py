@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
 
+from ._columns import source_schema
+from ._options import Options
 from ._session import FORMAT
+from ._source import BATCH_OPTIONS, STREAM_OPTIONS, InsyncReader, InsyncStreamReader
+from ._telling import plainly
 
 
 class InsyncDataSource(DataSource):
-    """`spark.read.format("insync")`: a topic as a table with the columns of Spark's Kafka source."""
+    """`spark.read.format("insync")`: topics as a table with the columns of Spark's Kafka source."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
+
+    @plainly
+    def schema(self) -> StructType:
+        options = Options(self.options, (*BATCH_OPTIONS, *STREAM_OPTIONS))
+        columns = options.text("columns")
+        names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
+        return source_schema(names, options.flag("includeHeaders", False))
+
+    @plainly
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return InsyncReader(Options(self.options, BATCH_OPTIONS), schema)
+
+    @plainly
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        return InsyncStreamReader(Options(self.options, STREAM_OPTIONS), schema)

@@ -10,6 +10,7 @@ from ._settings import (
     Serializer,
 )
 from .admin import Admin, ClusterInfo, NodeReport, Reassignment
+from .batch_producer import BatchProducer, NamedProducer, Written
 from .blocking import (
     BlockingAdmin,
     BlockingConsumer,
@@ -82,6 +83,9 @@ __all__ = [
     "Serializer",
     "Deserializer",
     "partition_for_key",
+    "BatchProducer",
+    "NamedProducer",
+    "Written",
     "Consumer",
     "ConsumerRecord",
     "FetchedBatches",

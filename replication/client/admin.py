@@ -28,6 +28,7 @@ from ._deletions import delete_records
 from ._operations import NodeHealth, OperationsAdmin
 from ._partitions import Reassignment
 from ._settings import ClientSettings, make_settings
+from .batch_producer import ask_until_told
 from .errors import AuthorizationError, ClientError, RequestTimeoutError, ServerError, error_for
 
 __all__ = [
@@ -217,6 +218,33 @@ class Admin(OperationsAdmin):
         wanted = {PartitionId(*at): offset for at, offset in offsets.items()}
         found = await delete_records(self._cluster, wanted, timeout=timeout)
         return {(at.topic, at.partition): low for at, low in found.items()}
+
+    async def committed_offsets(self, group: str) -> dict[PartitionId, int]:
+        """The offsets that are kept under a name in the metadata store; empty if none are."""
+        return await self._offsets(m.Kind.OFFSET_FETCH, m.OffsetFetchRequest(group=group))
+
+    async def commit_offsets(
+        self, group: str, offsets: Mapping[tuple[str, int], int], *, if_absent: bool = False
+    ) -> dict[PartitionId, int]:
+        """Keep offsets under a name, in place of what was kept; none: forget what was. Gives what is kept now.
+
+        With `if_absent` only if nothing is kept yet: otherwise what was stays, and is given. Each is a write of the
+        metadata store: for what changes seldom.
+        """
+        kept = [m.CommittedOffset(topic=at[0], partition=at[1], offset=each) for at, each in offsets.items()]
+        request = m.OffsetCommitRequest(group=group, offsets=kept, if_absent=if_absent)
+        return await self._offsets(m.Kind.OFFSET_COMMIT, request)
+
+    async def _offsets(self, kind: m.Kind, request: object) -> dict[PartitionId, int]:
+        self._check_open()
+        answer = await ask_until_told(self._cluster, kind, request, self._timeout, "offsets of a group")
+        return {PartitionId(each.topic, each.partition): each.offset for each in answer.offsets}
+
+    async def forget_producers(self, prefix: str) -> None:
+        """Forget the producers whose names (`BatchProducer.identify`) begin so; their ids are not used again."""
+        self._check_open()
+        request = m.InitProducerIdRequest(identity=prefix, forget=True)
+        await ask_until_told(self._cluster, m.Kind.INIT_PRODUCER_ID, request, self._timeout, "producers")
 
     async def list_topics(self) -> list[str]:
         """The names of all topics, sorted."""

@@ -425,6 +425,20 @@ class BlockingAdmin(Held[Admin]):
         """See `Admin.delete_records`."""
         return self._portal.call(lambda: self._held.delete_records(offsets, timeout_ms=timeout_ms))
 
+    def committed_offsets(self, group: str) -> dict[PartitionId, int]:
+        """See `Admin.committed_offsets`."""
+        return self._portal.call(lambda: self._held.committed_offsets(group))
+
+    def commit_offsets(
+        self, group: str, offsets: Mapping[tuple[str, int], int], *, if_absent: bool = False
+    ) -> dict[PartitionId, int]:
+        """See `Admin.commit_offsets`."""
+        return self._portal.call(lambda: self._held.commit_offsets(group, offsets, if_absent=if_absent))
+
+    def forget_producers(self, prefix: str) -> None:
+        """See `Admin.forget_producers`."""
+        self._portal.call(lambda: self._held.forget_producers(prefix))
+
     def list_topics(self) -> list[str]:
         """See `Admin.list_topics`."""
         return self._portal.call(self._held.list_topics)

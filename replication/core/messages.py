@@ -20,6 +20,8 @@ class Kind(enum.IntEnum):
     FETCH = 1
     LIST_OFFSETS = 2
     METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
     CREATE_TOPIC = 19
     DELETE_TOPIC = 20
     DELETE_RECORDS = 21
@@ -29,6 +31,7 @@ class Kind(enum.IntEnum):
     ELECT_LEADERS = 43
     ALTER_PARTITION_REASSIGNMENTS = 45
     ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_PRODUCERS = 61
     DESCRIBE_PARTITIONS = 75
     GET_REPLICA_LOG_INFO = 93
     DESCRIBE_NODE = 1000
@@ -275,10 +278,16 @@ class CreateTopicResponse:
 
 @attrs.frozen(kw_only=True)
 class InitProducerIdRequest:
-    """`producer_id` -1 asks for a new identity; otherwise its epoch is raised."""
+    """`producer_id` -1 asks for a new identity; otherwise its epoch is raised.
+
+    `identity` names a producer that outlives its processes: whoever asks under the same name gets the same id and
+    the next epoch, which fences whoever had it before. `forget`: no more of it, nor of any whose name begins so.
+    """
 
     producer_id: int = -1
     producer_epoch: int = -1
+    identity: str = ""
+    forget: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -286,6 +295,69 @@ class InitProducerIdResponse:
     error: int
     producer_id: int = -1
     producer_epoch: int = -1
+    message: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class DescribeProducersRequest:
+    """What has a producer written to these partitions (KIP-664)? Asked of their leader."""
+
+    producer_id: int
+    partitions: list[PartitionName]
+
+
+@attrs.frozen(kw_only=True)
+class DescribeProducersResult:
+    """`last_sequence` and `last_offset` are those of its last record in the log, -1 if there is none; that is
+    committed if `last_offset` is below `high_watermark`.
+    """
+
+    topic: str
+    partition: int
+    error: int
+    producer_epoch: int = -1
+    last_sequence: int = -1
+    last_offset: int = -1
+    high_watermark: int = -1
+    leader: int = NO_LEADER
+    leader_epoch: int = NO_EPOCH
+
+
+@attrs.frozen(kw_only=True)
+class DescribeProducersResponse:
+    partitions: list[DescribeProducersResult]
+
+
+@attrs.frozen(kw_only=True)
+class CommittedOffset:
+    topic: str
+    partition: int
+    offset: int
+
+
+@attrs.frozen(kw_only=True)
+class OffsetCommitRequest:
+    """Keep offsets under the name of a group of readers, or of one; no offsets: forget them.
+
+    `if_absent`: only if none are kept; the answer has those that are kept then, whoever was first.
+    """
+
+    group: str
+    offsets: list[CommittedOffset]
+    if_absent: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class OffsetFetchRequest:
+    group: str
+
+
+@attrs.frozen(kw_only=True)
+class OffsetsResponse:
+    """The offsets that are kept; empty: none are."""
+
+    error: int
+    offsets: list[CommittedOffset] = attrs.Factory(list)
     message: str = ""
 
 

@@ -45,13 +45,14 @@ class ProducerTable:
             return SequenceVerdict.ACCEPT, None
         if batch.producer_epoch < entry.producer_epoch:
             return SequenceVerdict.FENCED, None
+        expected = (entry.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
         if batch.producer_epoch > entry.producer_epoch:
-            fresh = batch.base_sequence == 0
+            # Anew, as KIP-360 has it, or where its predecessor stopped: a producer that outlives its processes.
+            fresh = batch.base_sequence in (0, expected)
             return (SequenceVerdict.ACCEPT if fresh else SequenceVerdict.OUT_OF_ORDER), None
         for kept in entry.batches:
             if (kept.base_sequence, kept.last_sequence) == (batch.base_sequence, batch.last_sequence):
                 return SequenceVerdict.DUPLICATE, kept
-        expected = (entry.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
         in_order = batch.base_sequence == expected
         return (SequenceVerdict.ACCEPT if in_order else SequenceVerdict.OUT_OF_ORDER), None
 

@@ -18,6 +18,9 @@ INCARNATIONS_PREFIX = "/incarnations/"
 TOPICS_PREFIX = "/topics/"
 PARTITIONS_PREFIX = "/partitions/"
 QUOTAS_PREFIX = "/quotas/"
+PRODUCERS_PREFIX = "clients/producers/"
+OFFSETS_PREFIX = "clients/offsets/"
+"""What is kept for clients does not begin with a slash: nodes read all that does, whenever any of it changes."""
 
 DAY_MS = 86_400_000
 
@@ -32,6 +35,14 @@ def incarnation_key(node_id: int) -> str:
 
 def topic_key(topic: str) -> str:
     return f"{TOPICS_PREFIX}{topic}"
+
+
+def producer_key(identity: str) -> str:
+    return f"{PRODUCERS_PREFIX}{identity}"
+
+
+def offsets_key(group: str) -> str:
+    return f"{OFFSETS_PREFIX}{group}"
 
 
 def partition_key(partition: PartitionId) -> str:
@@ -120,6 +131,21 @@ class QuotaRecord:
     entity_type: str
     name: str
     limits: dict[str, int]
+
+
+@attrs.frozen(kw_only=True)
+class ProducerRecord:
+    """A producer that outlives its processes: its id, and the epoch of the latest process."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@attrs.frozen(kw_only=True)
+class OffsetsRecord:
+    """Offsets that a group of readers keeps: by topic, by partition."""
+
+    offsets: dict[str, dict[str, int]]
 
 
 @attrs.frozen(kw_only=True)

@@ -18,6 +18,7 @@ from ..core.types import PartitionId
 from ..core.view import ClusterView
 from ..core.wishes import Request
 from ..metadata import Entry, MetadataError, MetadataStore, Session, SessionExpiredError
+from ._kept import KeptForClients
 from ._peers import LogQuestions
 from ._policies import election_policies
 from ._replica_host import ReplicaHost
@@ -345,6 +346,11 @@ class ClusterState:
         """Give the registration back, so that others take over at once."""
         self.leaving = True
         await self.session.close()
+
+    @property
+    def kept(self) -> KeptForClients:
+        """What clients have asked to be kept."""
+        return KeptForClients(self._store)
 
     async def producer_ids(self, count: int) -> int:
         """Take `count` producer ids out of the store; the first of them.

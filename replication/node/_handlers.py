@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
 
 from ...storage import StorageError
-from ...transport import Connection, Identity, Request, TransportError
+from ...transport import Connection, Identity, TransportError
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
@@ -63,6 +63,9 @@ class Handlers:
             m.Kind.ALTER_CLIENT_QUOTAS: self._wish,
             m.Kind.INIT_PRODUCER_ID: self._init_producer_id,
             m.Kind.DESCRIBE_PARTITIONS: self._describe_partitions,
+            m.Kind.DESCRIBE_PRODUCERS: self._describe_producers,
+            m.Kind.OFFSET_COMMIT: self._commit_offsets,
+            m.Kind.OFFSET_FETCH: self._fetch_offsets,
             m.Kind.GET_REPLICA_LOG_INFO: self._get_replica_log_info,
             m.Kind.DESCRIBE_NODE: self._describe_node,
         }
@@ -183,20 +186,80 @@ class Handlers:
         self._nursery.start_soon(self._give_producer_id, request, message)
 
     async def _give_producer_id(self, request: Inbound, message: m.InitProducerIdRequest) -> None:
-        """A producer id is used once and never again; a producer that asks anew gets another."""
+        """A producer that has no name gets an id that was never used before, whenever it asks."""
+        kept = self._state.kept
         try:
-            async with self._taking_ids:
-                if not self._producer_ids:
-                    first = await self._state.producer_ids(PRODUCER_ID_BLOCK)
-                    self._producer_ids = range(first, first + PRODUCER_ID_BLOCK)
-                producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
-        except MetadataError as error:
-            response = m.InitProducerIdResponse(error=ErrorCode.LEADER_NOT_AVAILABLE, message=str(error))
-        else:
-            response = m.InitProducerIdResponse(
-                error=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
-            )
+            if message.forget:
+                await kept.forget_producers(message.identity)
+                response = m.InitProducerIdResponse(error=ErrorCode.NONE)
+            elif message.identity:
+                response = await kept.producer(message.identity, self._new_producer_id)
+            else:
+                response = m.InitProducerIdResponse(
+                    error=ErrorCode.NONE, producer_id=await self._new_producer_id(), producer_epoch=0
+                )
+        except (MetadataError, wire.WireError) as error:
+            response = m.InitProducerIdResponse(error=_store_error(error), message=str(error))
         request.reply(wire.encode(response))
+
+    async def _new_producer_id(self) -> int:
+        async with self._taking_ids:
+            if not self._producer_ids:
+                first = await self._state.producer_ids(PRODUCER_ID_BLOCK)
+                self._producer_ids = range(first, first + PRODUCER_ID_BLOCK)
+            producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        return producer_id
+
+    def _commit_offsets(self, request: Inbound) -> None:
+        message: m.OffsetCommitRequest = wire.decode_request(m.Kind.OFFSET_COMMIT, request.body)
+        self._nursery.start_soon(self._keep, request, lambda: self._state.kept.commit_offsets(message))
+
+    def _fetch_offsets(self, request: Inbound) -> None:
+        message: m.OffsetFetchRequest = wire.decode_request(m.Kind.OFFSET_FETCH, request.body)
+        self._nursery.start_soon(self._keep, request, lambda: self._state.kept.offsets(message.group))
+
+    async def _keep(self, request: Inbound, ask: Callable[[], Awaitable[m.OffsetsResponse]]) -> None:
+        try:
+            response = await ask()
+        except (MetadataError, wire.WireError) as error:
+            response = m.OffsetsResponse(error=_store_error(error), message=str(error))
+        request.reply(wire.encode(response))
+
+    def _describe_producers(self, request: Inbound) -> None:
+        message: m.DescribeProducersRequest = wire.decode_request(m.Kind.DESCRIBE_PRODUCERS, request.body)
+        results = [self._describe_producer(wanted, message.producer_id) for wanted in message.partitions]
+        request.reply(wire.encode(m.DescribeProducersResponse(partitions=results)))
+
+    def _describe_producer(self, wanted: m.PartitionName, producer_id: int) -> m.DescribeProducersResult:
+        host = self._replicas.hosts.get(PartitionId(wanted.topic, wanted.partition))
+        leader = host.replica.leader if host is not None else None
+        result = m.DescribeProducersResult(
+            topic=wanted.topic, partition=wanted.partition, error=ErrorCode.NONE
+        )
+        if host is None:
+            return attrs.evolve(result, error=self._replicas.missing_error(wanted.topic, wanted.partition))
+        hinted, epoch = host.replica.hint()
+        result = attrs.evolve(result, leader=hinted, leader_epoch=epoch)
+        if leader is None:
+            return attrs.evolve(result, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        error, high_watermark = leader.latest_offset()
+        found = host.replica.log.producers.get(producer_id)
+        if error != ErrorCode.NONE or found is None or not found.batches:
+            return attrs.evolve(result, error=error, high_watermark=high_watermark)
+        return attrs.evolve(
+            result,
+            producer_epoch=found.producer_epoch,
+            last_sequence=found.batches[-1].last_sequence,
+            last_offset=found.batches[-1].last_offset,
+            high_watermark=high_watermark,
+        )
+
+
+def _store_error(error: Exception) -> ErrorCode:
+    """What cannot be reached may be reached soon; what cannot be read stays so."""
+    return (
+        ErrorCode.LEADER_NOT_AVAILABLE if isinstance(error, MetadataError) else ErrorCode.UNKNOWN_SERVER_ERROR
+    )
 
 
 def _offset_at(host: ReplicaHost, timestamp_ms: int) -> tuple[ErrorCode, int]:

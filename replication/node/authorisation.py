@@ -47,6 +47,9 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.INIT_PRODUCER_ID: CLIENTS,
     Kind.DESCRIBE_PARTITIONS: CLIENTS,
     Kind.DESCRIBE_NODE: CLIENTS,
+    Kind.DESCRIBE_PRODUCERS: frozenset({Operation.PRODUCE}),
+    Kind.OFFSET_COMMIT: frozenset({Operation.CONSUME}),
+    Kind.OFFSET_FETCH: frozenset({Operation.CONSUME}),
     Kind.GET_REPLICA_LOG_INFO: frozenset({Operation.REPLICATE}),
     **dict.fromkeys(STORE_KINDS, frozenset({Operation.STORE})),
 }

@@ -21,6 +21,8 @@ RECORDS = [
     rec.ControllerRecord,
     rec.EpochRecord,
     rec.ProducerIdsRecord,
+    rec.ProducerRecord,
+    rec.OffsetsRecord,
     rec.TopicRecord,
     rec.PartitionRecord,
     rec.QuotaRecord,

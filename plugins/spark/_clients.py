@@ -1,0 +1,133 @@
+"""Clients that live as long as the Python processes that Spark keeps: opening one costs milliseconds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+from ...replication.client import BlockingAdmin, BlockingConsumer
+from ._offsets import Offsets, Partition, Subscription
+from ._options import Connection, settled
+from .errors import OptionError
+
+_START = "spark-start/"
+"""Before the names of streams, where their first offsets are kept."""
+
+FETCH_BYTES = 4 << 20
+"""Of a partition at once: some Arrow batches' worth."""
+
+C = TypeVar("C", BlockingConsumer, BlockingAdmin)
+
+_consumers: dict[tuple[int, Connection], list[BlockingConsumer]] = {}
+_admins: dict[tuple[int, Connection], list[BlockingAdmin]] = {}
+
+
+def _open_consumer(connection: Connection) -> BlockingConsumer:
+    return BlockingConsumer(
+        connection.servers,
+        auto_offset_reset="none",
+        max_partition_fetch_bytes=FETCH_BYTES,
+        **connection.settings(),
+    )
+
+
+def _open_admin(connection: Connection) -> BlockingAdmin:
+    return BlockingAdmin(connection.servers, **connection.settings())
+
+
+def consumer(connection: Connection) -> AbstractContextManager[BlockingConsumer]:
+    """One that nobody else uses while the block lasts; nothing of a former assignment is left in it."""
+    return _lent(connection, _consumers, _open_consumer)
+
+
+def admin(connection: Connection) -> AbstractContextManager[BlockingAdmin]:
+    return _lent(connection, _admins, _open_admin)
+
+
+@contextmanager
+def _lent(
+    connection: Connection,
+    kept: dict[tuple[int, Connection], list[C]],
+    make: Callable[[Connection], C],
+) -> Iterator[C]:
+    """Kept for the next one if the block ends well; a process that was forked has none of its parent's."""
+    free = kept.setdefault((os.getpid(), connection), [])
+    client = free.pop() if free else settled(lambda: make(connection))
+    well = False
+    try:
+        yield client
+        well = True
+    finally:
+        if well:
+            free.append(client)
+        else:
+            client.close(1.0)
+
+
+class ClusterReader:
+    """What a driver asks of the cluster to plan a read."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def partitions(self, wanted: Subscription) -> list[Partition]:
+        """All that is subscribed to, in order.
+
+        Raises:
+          UnknownTopicError: A topic that is named does not exist.
+          OptionError: A partition that is assigned does not exist.
+        """
+        if wanted.partitions:
+            counts = self._counts(sorted({topic for topic, _ in wanted.partitions}))
+            for topic, number in wanted.partitions:
+                if number >= counts[topic]:
+                    raise OptionError(
+                        f"assign: topic {topic!r} has {counts[topic]} partitions, and no {number}"
+                    )
+            return list(wanted.partitions)
+        names: Sequence[str] = wanted.topics
+        if wanted.pattern is not None:
+            with admin(self._connection) as client:
+                names = [name for name in client.list_topics() if wanted.matches(name)]
+        return [(name, n) for name, count in self._counts(names).items() for n in range(count)]
+
+    def _counts(self, names: Sequence[str]) -> dict[str, int]:
+        if not names:
+            return {}
+        with admin(self._connection) as client:
+            return {topic.name: len(topic.partitions) for topic in client.describe_topics(names)}
+
+    def first(self, partitions: Sequence[Partition]) -> Offsets:
+        """Where each log begins."""
+        with consumer(self._connection) as client:
+            return _plain(client.beginning_offsets(partitions))
+
+    def last(self, partitions: Sequence[Partition]) -> Offsets:
+        """The high watermark of each."""
+        with consumer(self._connection) as client:
+            return _plain(client.end_offsets(partitions))
+
+    def kept_start(self, stream_id: str) -> Offsets:
+        """Where a stream of this name began; empty if it has not."""
+        with admin(self._connection) as client:
+            return _plain(client.committed_offsets(_START + stream_id))
+
+    def keep_start(self, stream_id: str, offsets: Offsets) -> Offsets:
+        """Keep where a stream begins, unless that is kept already; what is kept."""
+        with admin(self._connection) as client:
+            return _plain(client.commit_offsets(_START + stream_id, offsets, if_absent=True))
+
+    def at_times(self, times: Offsets) -> dict[Partition, int | None]:
+        """The first offset at or after a time; None: there is none."""
+        with consumer(self._connection) as client:
+            return _plain(client.offsets_for_times(times))
+
+
+V = TypeVar("V")
+
+
+def _plain(found: Mapping[Any, V]) -> dict[Partition, V]:
+    """With keys that are ordinary tuples, which any Python can unpickle."""
+    return {(topic, partition): value for (topic, partition), value in found.items()}

@@ -1,0 +1,124 @@
+"""What a task of the source does: one range of offsets of one partition, as Arrow batches."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ...replication.client import BlockingConsumer, OffsetOutOfRangeError
+from ...storage.batch import StorageError
+from . import _clients
+from ._decode import Decoder
+from ._offsets import Range
+from ._options import Connection
+from .errors import DataLossError, SparkError, StalledError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log = logging.getLogger("insync.spark")
+_POLL_MS = 1000
+
+
+@attrs.frozen(kw_only=True)
+class ReadOptions:
+    """What tasks need to know; travels with the reader."""
+
+    connection: Connection
+    names: tuple[str, ...]
+    fail_on_data_loss: bool
+    poll_timeout_ms: int
+
+
+def read_range(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
+    """All that the range holds. Gaps that compaction left are no loss.
+
+    Raises:
+      DataLossError: Part of the range has been deleted, and that is to be told.
+      StalledError: Nothing came for `pollTimeoutMs`.
+      SparkError: A batch cannot be decoded.
+    """
+    if len(wanted) <= 0:
+        return
+    with _clients.consumer(options.connection) as consumer:
+        at = (wanted.topic, wanted.partition)
+        consumer.assign([at])
+        try:
+            yield from _Task(options, wanted, consumer).run()
+        finally:
+            # Nothing is to be read ahead for nobody.
+            consumer.assign([])
+
+
+class _Task:
+    def __init__(self, options: ReadOptions, wanted: Range, consumer: BlockingConsumer) -> None:
+        self._options = options
+        self._wanted = wanted
+        self._consumer = consumer
+        self._name = f"{wanted.topic}-{wanted.partition}"
+        self._decoder = Decoder(wanted.topic, wanted.partition, options.names)
+
+    def run(self) -> Iterator[pa.RecordBatch]:
+        position, end = self._wanted.start, self._wanted.end
+        self._seek(position)
+        quiet_since = time.monotonic()
+        while position < end:
+            try:
+                found = self._consumer.poll_batches(_POLL_MS)
+            except OffsetOutOfRangeError as error:
+                position = self._lost(position, error)
+                continue
+            if not found:
+                self._check_quiet(quiet_since, position)
+                continue
+            for fetched in found:
+                if position < end:
+                    try:
+                        yield from self._decoder.decode(fetched.data, fetched.batches, position, end)
+                    except StorageError as error:
+                        raise SparkError(f"{self._name} from offset {position} on: {error}") from error
+                position = fetched.next_offset
+            quiet_since = time.monotonic()
+
+    def _seek(self, offset: int) -> None:
+        self._consumer.seek((self._wanted.topic, self._wanted.partition), offset)
+
+    def _check_quiet(self, since: float, position: int) -> None:
+        if time.monotonic() - since > self._options.poll_timeout_ms / 1000:
+            raise StalledError(
+                f"{self._name}: nothing came from offset {position} on for "
+                f"pollTimeoutMs={self._options.poll_timeout_ms}; has the partition a leader that can be reached?"
+            )
+
+    def _lost(self, position: int, error: OffsetOutOfRangeError) -> int:
+        """Where to go on behind what is not there any more; told, or only logged."""
+        end = self._wanted.end
+        if position >= error.log_start_offset:
+            what = (
+                f"offsets [{position}, {end}) are not in the log any more, which ends at {error.end_offset}"
+            )
+            after = end
+        else:
+            gone = min(end, error.log_start_offset)
+            what = (
+                f"offsets [{position}, {gone}) have been deleted; the log begins at {error.log_start_offset}"
+            )
+            after = gone
+        tell_loss([f"{self._name}: {what}"], self._options.fail_on_data_loss)
+        if after < end:
+            self._seek(after)
+        return after
+
+
+def tell_loss(losses: Sequence[str], fail: bool) -> None:
+    """Raise DataLossError if that is wanted; a warning in the log otherwise."""
+    if not losses:
+        return
+    said = "; ".join(losses)
+    if fail:
+        raise DataLossError(f"{said}. Set failOnDataLoss to false to go on with what is left")
+    _log.warning("data loss: %s", said)

@@ -1,0 +1,281 @@
+"""The readers: which ranges of which partitions a query reads, planned on the driver and read by tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from ._clients import ClusterReader
+from ._columns import check_schema
+from ._filters import Bounds, PushFilters
+from ._offsets import (
+    EARLIEST,
+    LATEST,
+    Bound,
+    Offsets,
+    Partition,
+    Range,
+    Subscription,
+    check_inside,
+    ending,
+    from_json,
+    limited,
+    split,
+    starting,
+    to_json,
+)
+from ._options import Options
+from ._reading import ReadOptions, read_range, tell_loss
+from ._telling import plainly
+from .errors import OffsetError, OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_STARTS = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+_ENDS = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_COMMON = (
+    "subscribe",
+    "subscribePattern",
+    "assign",
+    *_STARTS,
+    "startingOffsetsByTimestampStrategy",
+    "minPartitions",
+    "failOnDataLoss",
+    "includeHeaders",
+    "columns",
+    "pollTimeoutMs",
+)
+BATCH_OPTIONS = (*_COMMON, *_ENDS)
+STREAM_OPTIONS = (*_COMMON, "maxOffsetsPerTrigger", "streamId")
+
+
+class RangePartition(InputPartition):
+    """One task's part."""
+
+    def __init__(self, wanted: Range) -> None:
+        super().__init__(wanted)
+
+
+@attrs.frozen
+class _Plan:
+    """What readers of both kinds take from their options."""
+
+    read: ReadOptions
+    subscription: Subscription
+    start: Bound
+    latest_if_none: bool
+    min_partitions: int | None
+
+    @classmethod
+    def of(cls, options: Options, schema: StructType, default_start: str) -> _Plan:
+        strategy = options.choice("startingOffsetsByTimestampStrategy", "error", ("error", "latest"))
+        return cls(
+            ReadOptions(
+                connection=options.connection(),
+                names=tuple(check_schema(schema)),
+                fail_on_data_loss=options.flag("failOnDataLoss", True),
+                poll_timeout_ms=options.number("pollTimeoutMs", 30_000),
+            ),
+            Subscription.of(options),
+            starting(options, default_start),
+            strategy == "latest",
+            options.number("minPartitions", None),
+        )
+
+    def resolve(
+        self, cluster: ClusterReader, bound: Bound, partitions: Sequence[Partition], *, to_end: bool
+    ) -> tuple[Offsets, Offsets, Offsets]:
+        """The offsets that a bound stands for, and where the logs begin and end now."""
+        first, last = cluster.first(partitions), cluster.last(partitions)
+        if bound.by_time:
+            found = self._at_times(cluster.at_times(bound.times(partitions)), last, bound, to_end=to_end)
+            return found, first, last
+        marks = bound.marks(partitions)
+        check_inside(bound.name, {at: offset for at, offset in marks.items() if offset >= 0}, first, last)
+        named = {EARLIEST: first, LATEST: last}
+        return {at: named[mark][at] if mark < 0 else mark for at, mark in marks.items()}, first, last
+
+    def _at_times(
+        self, times: dict[Partition, int | None], last: Offsets, bound: Bound, *, to_end: bool
+    ) -> Offsets:
+        for (topic, partition), offset in times.items():
+            if offset is None and not to_end and not self.latest_if_none:
+                raise OffsetError(
+                    f"{bound.name}: {topic}-{partition} has no record of that time or later; set "
+                    "startingOffsetsByTimestampStrategy to latest to begin at its end"
+                )
+        return {at: last[at] if offset is None else offset for at, offset in times.items()}
+
+
+def deleted(start: Offsets, end: Offsets, first: Offsets) -> list[str]:
+    """What of the ranges lies before the log's start, in words."""
+    return [
+        f"{topic}-{partition}: offsets [{offset}, {min(first[topic, partition], end[topic, partition])}) have been "
+        f"deleted; the log begins at {first[topic, partition]}"
+        for (topic, partition), offset in sorted(start.items())
+        if offset < min(first.get((topic, partition), 0), end[topic, partition])
+    ]
+
+
+class InsyncReader(DataSourceReader):
+    """A batch query."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._plan = _Plan.of(options, schema, "earliest")
+        self._end = ending(options)
+        if self._plan.start.mark == LATEST:
+            raise OptionError("startingOffsets cannot be latest in a batch query: there is nothing behind it")
+        self._bounds = Bounds()
+        self.pushFilters = PushFilters(self._bounds)  # type: ignore[method-assign]
+
+    @plainly
+    def partitions(self) -> list[InputPartition]:
+        plan, cluster = self._plan, ClusterReader(self._plan.read.connection)
+        partitions = cluster.partitions(plan.subscription)
+        start, first, _ = plan.resolve(cluster, plan.start, partitions, to_end=False)
+        end, _, _ = plan.resolve(cluster, self._end, partitions, to_end=True)
+        tell_loss(deleted(start, end, first), plan.read.fail_on_data_loss)
+        ranges = [Range(*at, max(offset, first[at]), end[at]) for at, offset in sorted(start.items())]
+        ranges = self._from_time(cluster, self._bounds.narrow(ranges))
+        # An empty list would be taken for one partition of nothing.
+        return [RangePartition(each) for each in split(ranges, plan.min_partitions)] or [
+            RangePartition(Range("", 0, 0, 0))
+        ]
+
+    def _from_time(self, cluster: ClusterReader, ranges: list[Range]) -> list[Range]:
+        since = self._bounds.from_ms
+        if since is None or not ranges:
+            return ranges
+        found = cluster.at_times({(each.topic, each.partition): since for each in ranges})
+        moved = [
+            attrs.evolve(each, start=max(each.start, offset))
+            for each in ranges
+            if (offset := found[each.topic, each.partition]) is not None
+        ]
+        return [each for each in moved if len(each) > 0]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._plan.read, partition.value)
+
+
+class InsyncStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A streaming query. One instance lives on the driver for the whole run; tasks have copies of another."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        self._plan = _Plan.of(options, schema, "latest")
+        self._most = options.number("maxOffsetsPerTrigger", None)
+        self._stream_id = options.text("streamId")
+        self._initial: Offsets | None = None
+        self._until: Offsets | None = None
+        self._seen: Offsets = {}
+        if self._stream_id is None and self._begins_at_the_end():
+            raise OptionError(
+                f"{self._plan.start.name}=latest needs the option streamId, a name of this stream that no other "
+                "has: the offsets at which it began are kept under it, so that nothing is left out if it is "
+                "started again before its first batch is done; or set startingOffsets to earliest"
+            )
+
+    def _begins_at_the_end(self) -> bool:
+        start = self._plan.start
+        return start.mark == LATEST or LATEST in (start.offsets or {}).values() or self._plan.latest_if_none
+
+    @property
+    def _cluster(self) -> ClusterReader:
+        return ClusterReader(self._plan.read.connection)
+
+    # Offsets
+
+    @plainly
+    def initialOffset(self) -> dict[str, dict[str, int]]:
+        """Spark asks twice, and again after a restart before the first batch was done: always the same answer."""
+        if self._initial is None:
+            self._initial = self._find_initial()
+        return to_json(self._initial)
+
+    def _find_initial(self) -> Offsets:
+        cluster = self._cluster
+        if self._stream_id is not None:
+            kept = cluster.kept_start(self._stream_id)
+            if kept:
+                return kept
+        partitions = cluster.partitions(self._plan.subscription)
+        found, first, last = self._plan.resolve(cluster, self._plan.start, partitions, to_end=False)
+        tell_loss(deleted(found, last, first), self._plan.read.fail_on_data_loss)
+        found = {at: max(offset, first[at]) for at, offset in found.items()}
+        return cluster.keep_start(self._stream_id, found) if self._stream_id is not None else found
+
+    @plainly
+    def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
+        begin = from_json(start)
+        last = self._until if self._until is not None else self._available(begin)
+        # A partition that is new begins at its first record, and one that is gone stays where it was.
+        begin |= self._starts({at for at in last if at not in begin})
+        end = {at: max(offset, last.get(at, offset)) for at, offset in begin.items()}
+        if isinstance(limit, ReadMaxRows):
+            end = limited(begin, end, limit.max_rows)
+        return to_json(end)
+
+    def _available(self, known: Offsets) -> Offsets:
+        cluster = self._cluster
+        partitions = cluster.partitions(self._plan.subscription)
+        self._seen = cluster.last(partitions)
+        gone = [f"{topic}-{number} is gone, unread" for topic, number in known.keys() - self._seen]
+        tell_loss(sorted(gone), self._plan.read.fail_on_data_loss)
+        self._tell_shrunk(known)
+        return self._seen
+
+    def _tell_shrunk(self, known: Offsets) -> None:
+        shrunk = [
+            f"{at[0]}-{at[1]}: was read up to offset {offset}, and the log ends at {self._seen[at]}"
+            for at, offset in sorted(known.items())
+            if offset > self._seen.get(at, offset)
+        ]
+        tell_loss(shrunk, self._plan.read.fail_on_data_loss)
+
+    def _starts(self, partitions: set[Partition]) -> Offsets:
+        return self._cluster.first(sorted(partitions)) if partitions else {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
+
+    def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
+        """For the lag in the query's progress."""
+        return to_json(self._seen) if self._seen else None
+
+    @plainly
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._until = self._cluster.last(self._cluster.partitions(self._plan.subscription))
+
+    # Batches
+
+    @plainly
+    def partitions(
+        self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]
+    ) -> list[InputPartition]:
+        """The same for the same offsets, also after a restart: only what was deleted meanwhile is missing."""
+        begin, until = from_json(start), from_json(end)
+        full = {at: offset for at, offset in until.items() if offset > begin.get(at, -1)}
+        first = self._starts(set(full))
+        begin = {at: begin.get(at, first[at]) for at in full}
+        tell_loss(deleted(begin, full, first), self._plan.read.fail_on_data_loss)
+        ranges = [Range(*at, max(begin[at], first[at]), full[at]) for at in sorted(full)]
+        return [RangePartition(each) for each in split(ranges, self._plan.min_partitions)] or [
+            RangePartition(Range("", 0, 0, 0))
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return read_range(self._plan.read, partition.value)
+
+    def commit(self, end: dict[str, dict[str, int]]) -> None:
+        """Nothing to do: the checkpoint has the offsets."""

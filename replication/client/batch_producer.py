@@ -1,0 +1,367 @@
+"""A producer of whole record batches, for programs that build them themselves: connectors, loaders, mirrors.
+
+It sends what it is given, byte for byte: identity and sequences are the caller's. Each partition has at most five
+batches in flight, so that its leader knows a repeated one (KIP-98); when one fails retriably, nothing more of that
+partition is sent until all in flight have settled, and those not acknowledged go again in order. What cannot be
+repaired ends the whole producer: there is no way to leave a batch out.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import attrs
+import trio
+
+from ...transport import NotAuthorisedError, Response, TransportError
+from .. import wire
+from ..core import messages as m
+from ..core.errors import ErrorCode
+from ..core.types import PartitionId
+from ._client import Client
+from ._cluster import Cluster, Leader
+from ._settings import ProducerSettings, make_settings
+from .errors import AuthorizationError, ClientError, DeliveryTimeoutError, RequestTimeoutError, error_for
+
+_WINDOW = 5
+_ACKS_ALL = -1
+_ASK_TIMEOUT = 5.0
+
+
+class Written(NamedTuple):
+    """What a producer has committed in a partition: the sequence of its last record, -1 for none, and its epoch."""
+
+    last_sequence: int
+    producer_epoch: int
+
+
+class NamedProducer(NamedTuple):
+    """A producer id and its epoch."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@attrs.define(eq=False, slots=True)
+class _Sent:
+    data: bytes
+    done: trio.Event = attrs.Factory(trio.Event)
+    outcome: Response | TransportError | None = None
+    handle: Any = None
+
+
+@attrs.define(eq=False, slots=True)
+class _Lane:
+    at: PartitionId
+    queue: deque[bytes] = attrs.Factory(deque)
+    flying: deque[_Sent] = attrs.Factory(deque)
+    more: trio.Event = attrs.Factory(trio.Event)
+    established: bool = False
+    """Whether the leader knows this producer: one that does not takes any sequence for the first."""
+    attempts: int = 0
+    failing_since: float | None = None
+
+
+class BatchProducer(Client):
+    """`async with BatchProducer(servers) as producer`; acks are always all.
+
+    Options are the fields of `ProducerSettings`; of these count the client's own, `buffer_memory`, and
+    `delivery_timeout_ms`: how long one batch may fail before all is given up.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str | Sequence[str],
+        *,
+        settings: ProducerSettings | None = None,
+        **options: Any,
+    ) -> None:
+        self._settings = settings or make_settings(ProducerSettings, options)
+        super().__init__(bootstrap_servers, self._settings)
+        self._lanes: dict[PartitionId, _Lane] = {}
+        self._used = 0
+        self._changed = trio.Event()
+        self._error: ClientError | None = None
+
+    def _start(self) -> None:
+        """Lanes start when they are first used."""
+
+    async def partitions(self, topic: str) -> int:
+        """How many partitions a topic has.
+
+        Raises:
+          UnknownTopicError: It does not exist.
+          MetadataTimeoutError: Nobody told within `max_block_ms`.
+        """
+        self._check_open()
+        found = await self._cluster.topic(topic, timeout=self._settings.max_block_ms / 1000)
+        return len(found.leaders)
+
+    async def identify(self, name: str = "") -> NamedProducer:
+        """A producer id that nobody has; with a name the one that goes with it, at the next epoch.
+
+        A name outlives its processes, until it is forgotten: whoever asked for it before is fenced where its
+        successor writes. Raises ClientError if no node can tell.
+        """
+        self._check_open()
+        request = m.InitProducerIdRequest(identity=name)
+        answer = await ask_until_told(
+            self._cluster, m.Kind.INIT_PRODUCER_ID, request, self._timeout, "producer id"
+        )
+        return NamedProducer(answer.producer_id, answer.producer_epoch)
+
+    @property
+    def _timeout(self) -> float:
+        return self._settings.request_timeout_ms / 1000
+
+    async def written(
+        self, producer_id: int, partitions: Iterable[tuple[str, int]]
+    ) -> dict[PartitionId, Written]:
+        """What a producer has committed in each partition.
+
+        Waits until all that is in the log of it is committed, so that nothing of it can vanish any more.
+        Raises RequestTimeoutError if the leaders do not tell within `delivery_timeout_ms`.
+        """
+        self._check_open()
+        question = _Describe(self._cluster, producer_id, {PartitionId(*at) for at in partitions})
+        timeout = self._settings.delivery_timeout_ms / 1000
+        with trio.move_on_after(timeout):
+            await question.run()
+        if question.missing:
+            at = min(question.missing)
+            raise RequestTimeoutError(
+                f"{at}: its leader did not tell within {timeout:g} s what producer {producer_id} has written"
+                f"; last: {question.error}"
+            )
+        return question.found
+
+    async def send(self, topic: str, partition: int, batch: bytes) -> None:
+        """Hand over one batch; waits for room only. Raises what an earlier batch of any partition met."""
+        self._check_open()
+        while self._used + len(batch) > max(self._settings.buffer_memory, len(batch)):
+            self._raise()
+            await self._changed.wait()
+        self._raise()
+        at = PartitionId(topic, partition)
+        lane = self._lanes.get(at)
+        if lane is None:
+            lane = self._lanes[at] = _Lane(at)
+            self._nursery.start_soon(self._run, lane)
+        self._used += len(batch)
+        lane.queue.append(batch)
+        lane.more.set()
+        await trio.lowlevel.checkpoint()
+
+    async def flush(self) -> None:
+        """Wait until everything is acknowledged. Raises what one of the batches met."""
+        self._check_open()
+        while self._used and self._error is None:
+            await self._changed.wait()
+        self._raise()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    async def _run(self, lane: _Lane) -> None:
+        try:
+            await self._cluster.topic(lane.at.topic, timeout=self._settings.max_block_ms / 1000)
+            self._cluster.check_partition(lane.at)
+            while self._error is None:
+                await self._turn(lane)
+        except ClientError as error:
+            self._error = self._error or error
+            self._tell()
+
+    async def _turn(self, lane: _Lane) -> None:
+        """Fill the window, then wait for the oldest in flight; or for something to do."""
+        leader = self._cluster.leader(*lane.at)
+        while lane.queue and len(lane.flying) < (_WINDOW if lane.established else 1):
+            if not await self._send(lane, leader):
+                break
+        if lane.flying:
+            await lane.flying[0].done.wait()
+            await self._settle(lane, leader)
+        elif not lane.queue:
+            lane.more = trio.Event()
+            await lane.more.wait()
+
+    async def _send(self, lane: _Lane, leader: Leader) -> bool:
+        """Whether the next batch is under way."""
+        try:
+            if leader.node_id < 0:
+                raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, str(lane.at))
+            connection = await self._cluster.links.get(leader.node_id)
+        except (TransportError, ClientError) as error:
+            if not lane.flying:
+                await self._pause(lane, leader, error)
+            return False
+        sent = _Sent(lane.queue.popleft())
+        lane.flying.append(sent)
+        at = m.ProducePartition(topic=lane.at.topic, partition=lane.at.partition, size=len(sent.data))
+        body = wire.encode(
+            m.ProduceRequest(acks=_ACKS_ALL, timeout_ms=self._settings.request_timeout_ms, partitions=[at])
+        )
+
+        def on_done(outcome: Response | TransportError) -> None:
+            sent.outcome = outcome
+            sent.done.set()
+
+        sent.handle = connection.request_nowait(
+            m.Kind.PRODUCE, body, [sent.data], timeout=self._timeout, on_done=on_done
+        )
+        return True
+
+    async def _settle(self, lane: _Lane, leader: Leader) -> None:
+        """Take the oldest answer; if it is a failure, those of all others, and put back what must go again."""
+        error = self._outcome(lane, lane.flying[0])
+        if error is None:
+            self._acknowledged(lane, lane.flying.popleft())
+            return
+        again: list[bytes] = []
+        while lane.flying:
+            sent = lane.flying.popleft()
+            await sent.done.wait()
+            failure = error if not again else self._outcome(lane, sent)
+            if failure is None:
+                self._acknowledged(lane, sent)
+                continue
+            # Behind one that failed, out of order is but the consequence.
+            follows = again and _code(failure) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if isinstance(failure, ClientError) and not failure.retriable and not follows:
+                raise failure
+            again.append(sent.data)
+        lane.queue.extendleft(reversed(again))
+        await self._pause(lane, leader, error)
+
+    def _acknowledged(self, lane: _Lane, sent: _Sent) -> None:
+        lane.established, lane.attempts, lane.failing_since = True, 0, None
+        self._cluster.trust(*lane.at)
+        self._used -= len(sent.data)
+        self._tell()
+
+    async def _pause(self, lane: _Lane, leader: Leader, error: Exception) -> None:
+        """Before another attempt; DeliveryTimeoutError if there have been enough."""
+        now = trio.current_time()
+        lane.attempts += 1
+        lane.failing_since = now if lane.failing_since is None else lane.failing_since
+        if now - lane.failing_since > self._settings.delivery_timeout_ms / 1000:
+            raise DeliveryTimeoutError(
+                f"{lane.at}: not acknowledged within delivery_timeout_ms={self._settings.delivery_timeout_ms}; "
+                f"last trouble: {error}",
+                outcome="unknown",
+            ) from error
+        self._cluster.suspect(*lane.at, leader)
+        await trio.sleep(self._cluster.quick_backoff(lane.attempts))
+
+    def _outcome(self, lane: _Lane, sent: _Sent) -> Exception | None:
+        """What went wrong with one that has settled."""
+        outcome = sent.outcome
+        if isinstance(outcome, NotAuthorisedError):
+            return AuthorizationError(f"{lane.at}: {outcome}")
+        if isinstance(outcome, TransportError):
+            return outcome
+        assert outcome is not None
+        with outcome:
+            try:
+                answer: m.ProduceResponse = wire.decode_response(m.Kind.PRODUCE, outcome.body)
+                (result,) = answer.partitions
+            except (wire.WireError, ValueError) as error:
+                return ClientError(f"{lane.at}: its leader's answer makes no sense: {error}")
+        if result.error == ErrorCode.NONE:
+            return None
+        self._cluster.hint(*lane.at, Leader(result.leader, result.leader_epoch))
+        return error_for(result.error, str(lane.at), result.message)
+
+
+def _code(error: Exception) -> ErrorCode | None:
+    return getattr(error, "code", None)
+
+
+async def ask_until_told(cluster: Cluster, kind: m.Kind, request: object, timeout: float, thing: str) -> Any:
+    """Of any node, again and again until one can answer."""
+    last: ClientError | None = None
+    attempt = 0
+    with trio.move_on_after(timeout):
+        while True:
+            attempt += 1
+            try:
+                answer = await cluster.ask(kind, request, timeout=timeout)
+            except AuthorizationError:
+                raise
+            except ClientError as error:
+                last = error
+            else:
+                if answer.error == ErrorCode.NONE:
+                    return answer
+                last = error_for(answer.error, thing, answer.message)
+                if not last.retriable:
+                    raise last
+            await trio.sleep(cluster.quick_backoff(attempt))
+    raise RequestTimeoutError(f"{thing}: not told within {timeout:g} s; last: {last}") from last
+
+
+class _Describe:
+    """Asks leaders until all have told, and what they told is committed."""
+
+    def __init__(self, cluster: Cluster, producer_id: int, missing: set[PartitionId]) -> None:
+        self.missing = missing
+        self.found: dict[PartitionId, Written] = {}
+        self.error: Exception | None = None
+        self._cluster = cluster
+        self._producer_id = producer_id
+
+    async def run(self) -> None:
+        for topic in sorted({at.topic for at in self.missing}):
+            await self._cluster.topic(topic, timeout=float("inf"))
+        for at in self.missing:
+            self._cluster.check_partition(at)
+        attempt = 0
+        while self.missing:
+            attempt += 1
+            by_leader: dict[Leader, list[PartitionId]] = {}
+            for at in self.missing:
+                by_leader.setdefault(self._cluster.leader(*at), []).append(at)
+            async with trio.open_nursery() as nursery:
+                for leader, asked in by_leader.items():
+                    nursery.start_soon(self._ask, leader, asked)
+            if self.missing:
+                await trio.sleep(self._cluster.quick_backoff(attempt))
+
+    async def _ask(self, leader: Leader, asked: list[PartitionId]) -> None:
+        names = [m.PartitionName(topic=at.topic, partition=at.partition) for at in asked]
+        request = m.DescribeProducersRequest(producer_id=self._producer_id, partitions=names)
+        try:
+            if leader.node_id < 0:
+                raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, str(asked[0]))
+            answer: m.DescribeProducersResponse = await self._cluster.ask(
+                m.Kind.DESCRIBE_PRODUCERS, request, timeout=_ASK_TIMEOUT, node_id=leader.node_id
+            )
+        except AuthorizationError:
+            raise
+        except (TransportError, ClientError) as error:
+            self.error = error
+            for at in asked:
+                self._cluster.suspect(*at, leader)
+            return
+        for result in answer.partitions:
+            self._take(result, leader)
+
+    def _take(self, result: m.DescribeProducersResult, leader: Leader) -> None:
+        at = PartitionId(result.topic, result.partition)
+        if result.error != ErrorCode.NONE:
+            self.error = error_for(result.error, str(at))
+            self._cluster.hint(*at, Leader(result.leader, result.leader_epoch))
+            if result.error != ErrorCode.OFFSET_NOT_AVAILABLE:
+                self._cluster.suspect(*at, leader)
+        elif result.last_offset >= 0 and result.last_offset >= result.high_watermark:
+            self.error = error_for(ErrorCode.OFFSET_NOT_AVAILABLE, str(at), "not all is committed yet")
+        else:
+            self.missing.discard(at)
+            self.found[at] = Written(result.last_sequence, result.producer_epoch)
