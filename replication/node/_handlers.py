@@ -9,7 +9,7 @@ import attrs
 import trio
 
 from ...storage import StorageError
-from ...transport import Connection, Identity, TransportError
+from ...transport import Connection, Identity, Request, TransportError
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode

@@ -184,11 +184,12 @@ def _slow_verdict(written: list[BatchMeta], batch: BatchMeta) -> SequenceVerdict
     if batch.producer_epoch < current:
         return SequenceVerdict.FENCED
     kept = [b for b in written if b.producer_epoch == current][-5:]
+    follows = (kept[-1].base_sequence + kept[-1].offset_count) % SEQUENCE_MODULUS == batch.base_sequence
     if batch.producer_epoch > current:
-        return SequenceVerdict.ACCEPT if batch.base_sequence == 0 else SequenceVerdict.OUT_OF_ORDER
+        fresh = batch.base_sequence == 0 or follows
+        return SequenceVerdict.ACCEPT if fresh else SequenceVerdict.OUT_OF_ORDER
     if any((b.base_sequence, b.offset_count) == (batch.base_sequence, batch.offset_count) for b in kept):
         return SequenceVerdict.DUPLICATE
-    follows = (kept[-1].base_sequence + kept[-1].offset_count) % SEQUENCE_MODULUS == batch.base_sequence
     return SequenceVerdict.ACCEPT if follows else SequenceVerdict.OUT_OF_ORDER
 
 
