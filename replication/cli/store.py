@@ -16,6 +16,9 @@ def store(
     path: Path,
     listen: str = "tcp://127.0.0.1:0",
     secret_file: Path | None = None,
+    tls_certificate: Path | None = None,
+    tls_key: Path | None = None,
+    tls_authorities: Path | None = None,
     allow_insecure: Flag = False,
     allow: tuple[str, ...] = (),
     json: Flag = False,
@@ -36,6 +39,12 @@ def store(
         Where to listen; port 0 takes a free one.
     secret_file
         File with the cluster's secret, the same in nodes and clients; else INSYNC_SECRET_FILE or INSYNC_SECRET.
+    tls_certificate
+        File in PEM with a certificate for isr://CLUSTER/store, for tls://; else INSYNC_TLS_CERTIFICATE names it.
+    tls_key
+        File in PEM with the certificate's key; else INSYNC_TLS_KEY names it.
+    tls_authorities
+        File in PEM with the authorities whose certificates are believed; else INSYNC_TLS_AUTHORITIES names it.
     allow_insecure
         Listen also for other machines without a secret or certificates: only where nobody else is on the network.
     allow
@@ -43,14 +52,15 @@ def store(
     json
         Say on standard output in JSON where it serves.
     """
-    from ...transport import Security
+    from ...transport import Security, TlsFiles
     from ..metadata import SqliteStore, serve_store
     from ..metadata.registry import REMOTE
     from ..node.authorisation import Authoriser
     from .running import run
 
     authoriser = Authoriser(allow)
-    security = Security.load(secret_file=secret_file, allow_insecure=allow_insecure)
+    tls = TlsFiles.given(tls_certificate, tls_key, tls_authorities)
+    security = Security.load(secret_file=secret_file, tls=tls, allow_insecure=allow_insecure)
 
     async def main() -> None:
         import trio

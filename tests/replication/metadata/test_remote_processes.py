@@ -1,5 +1,6 @@
 """A served store between processes: its users killed and stopped, its server killed and started again."""
 
+import contextlib
 import json
 import signal
 import subprocess
@@ -23,11 +24,13 @@ from insync.replication.metadata import (
     RemoteStore,
     Resync,
     SessionExpiredError,
+    StoreRefusedError,
     StoreUnavailableError,
     Watch,
     open_store,
 )
-from insync.transport import Identity
+from insync.transport import Identity, Security
+from tests.plugins.tcp.certificates import Authority
 from tests.processes import NodeProcess
 
 from .children import Family, gone_after
@@ -45,11 +48,12 @@ class StoreServer:
     listen: str = "tcp://127.0.0.1:0"
     url: str = ""
     process: subprocess.Popen[str] | None = None
+    options: tuple[str, ...] = ()
 
     def start(self) -> None:
         command = [sys.executable, "-m", "insync.replication.cli", "store", "--json"]
         self.process = subprocess.Popen(
-            [*command, "--path", str(self.folder / "meta.db"), "--listen", self.listen],
+            [*command, "--path", str(self.folder / "meta.db"), "--listen", self.listen, *self.options],
             stdout=subprocess.PIPE,
             text=True,
         )
@@ -170,6 +174,41 @@ async def test_server_that_is_not_there_is_named() -> None:
     store = RemoteStore("tcp://127.0.0.1:1", connect_seconds=0.2)
     with pytest.raises(StoreUnavailableError, match=r"tcp://127\.0\.0\.1:1 cannot be reached"):
         await store.__aenter__()
+
+
+async def test_the_command_serves_over_tls_by_its_rules(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    own = authority.files("isr://c/store")
+    files = ("--tls-certificate", own.certificate, "--tls-key", own.key, "--tls-authorities", own.authorities)
+    server = StoreServer(tmp_path, "tls://127.0.0.1:0", options=(*files, "--allow", "client/backup=store"))
+    server.start()
+    try:
+        for uri, identity, refusal in (
+            ("isr://c/1", A_NODE, None),
+            ("isr://c/client/backup", Identity(), None),
+            ("isr://c/client/etl", Identity(), "client/etl may not use the metadata store"),
+        ):
+            security = Security(tls=authority.files(uri))
+            store = open_store(server.url, identity=identity, security=security)
+            with (
+                contextlib.nullcontext()
+                if refusal is None
+                else pytest.raises(StoreRefusedError, match=refusal)
+            ):
+                async with store:
+                    assert isinstance(await store.commit([], [Put("key", b"value")]), Committed)
+    finally:
+        server.end()
+
+
+@pytest.mark.parametrize("arguments", [("--allow", "client=rule"), ("--tls-key", "/nowhere.key")])
+def test_the_command_says_what_is_wrong_with_its_rules_and_files(
+    tmp_path: Path, arguments: tuple[str, str]
+) -> None:
+    command = [sys.executable, "-m", "insync.replication.cli", "store", "--path", str(tmp_path / "meta.db")]
+    ended = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 1, ended
+    assert len(ended.stderr.splitlines()) == 1 and "Traceback" not in ended.stderr, ended.stderr
 
 
 async def test_nodes_share_the_store_of_one_of_them(tmp_path: Path) -> None:
