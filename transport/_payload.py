@@ -110,9 +110,6 @@ def bytes_payload(data: bytes) -> Payload:
     return BufferPayload(memoryview(data)) if data else EmptyPayload()
 
 
-_NOTHING = memoryview(b"")
-
-
 class EmptyPayload:
     """The payload of most frames: none."""
 
@@ -128,7 +125,8 @@ class EmptyPayload:
         """No bytes. Raises ValueError after `release()`."""
         if self._is_released:
             raise ValueError("this payload has been released")
-        return _NOTHING
+        # One for each call: who is given a view may release it.
+        return memoryview(b"")
 
     def copy_to(self, fd: int, offset: int) -> int:
         """Nothing to write."""
