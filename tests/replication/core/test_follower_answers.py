@@ -165,13 +165,14 @@ OFFSETS = st.integers(-1, 10)
 @hypothesis.settings(max_examples=400, deadline=None)
 @hypothesis.given(logs(), st.data())
 def test_every_answer_is_taken_by_the_rules(own: Own, data: st.DataObject) -> None:
-    kind = data.draw(st.sampled_from(("records", "nothing", "error", "divergence")))
+    kind = data.draw(st.sampled_from(("records", "nothing", "error", "range", "divergence")))
     end = st.builds(EpochEnd, st.integers(-1, LEADER_EPOCH), st.integers(0, 9))
+    errors = {"error": data.draw(ERRORS), "range": ErrorCode.OFFSET_OUT_OF_RANGE}
     answer = attrs.evolve(
         fetched(
             own.end,
             last_fetched_epoch=data.draw(st.sampled_from((None, own.last_epoch))),
-            error=data.draw(ERRORS) if kind == "error" else ErrorCode.NONE,
+            error=errors.get(kind, ErrorCode.NONE),
             high_watermark=data.draw(OFFSETS),
             log_start_offset=data.draw(OFFSETS),
             log_end_offset=data.draw(OFFSETS),

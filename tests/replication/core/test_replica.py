@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from insync.replication.core import effects as fx
 from insync.replication.core import events as ev
+from insync.replication.core.elections import LogInfo
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.records import Versioned
 from insync.replication.core.replica import Replica
@@ -198,10 +200,12 @@ def test_a_follower_that_keeps_up_and_cannot_be_proposed_yet_is_waited_for(end: 
     lead.append(2)
     lead.fetch(B, end + 2)
     assert lead.high_watermark == before, "C had everything a moment ago"
+    lead.now = 10.0
+    lead.step(ev.Tick())
+    assert lead.high_watermark == before
     lead.now = 10.1
-    lead.append(1)
-    lead.fetch(B, end + 3)
-    assert lead.high_watermark == end + 3, "C has been away for longer than its lag time"
+    lead.step(ev.Tick())
+    assert lead.high_watermark == end + 2, "C has been away for longer than its lag time"
 
 
 def test_why_a_replica_is_out() -> None:
@@ -268,3 +272,139 @@ def test_a_follower_takes_nothing_while_a_newer_epoch_waits_for_its_log() -> Non
     effects = lead.step(ev.Appended(log_end_offset=1))
     asked = [(e.leader, e.leader_epoch, e.fetch_offset) for e in effects if isinstance(e, fx.FetchNext)]
     assert asked == [(C, 3, 1)], "nothing is asked of the former leader any more"
+
+
+def test_whoever_needs_no_other_commits_what_it_has_written() -> None:
+    lead = Lead()
+    alone = attrs.evolve(record(isr=(A,), epoch=2), min_insync_replicas=1)
+    lead.step(ev.RecordChanged(versioned=Versioned(alone, 2)))
+    lead.step(ev.EpochAssigned())
+    assert replies(lead.step(produce(1))) == {}
+    assert replies(lead.step(ev.Appended(log_end_offset=1))) == {1: (ErrorCode.NONE, 0)}
+    assert lead.high_watermark == 1
+
+
+def test_only_a_leader_that_changes_the_isr_waits_for_a_record() -> None:
+    lead = Lead()
+    assert not lead.replica.awaits_record
+    lead.fetch(C, 0)
+    assert lead.replica.awaits_record
+    lead.step(ev.IsrRefused(proposal_id=1))
+    assert not lead.replica.awaits_record
+    lead.step(newer(B, 2))
+    assert not lead.replica.awaits_record
+    lead.step(ev.LogFailed(reason="gone"))
+    assert not lead.replica.awaits_record
+
+
+@pytest.mark.parametrize("leader", [A, B])
+def test_what_retention_has_deleted_is_gone_whoever_leads(leader: int) -> None:
+    lead = Lead()
+    lead.append(4)
+    lead.fetch(B, 4)
+    lead.step(newer(leader, 2))
+    if leader == A:
+        lead.step(ev.EpochAssigned())
+    raised = lead.step(ev.LogStartRaised(log_start_offset=3))
+    assert lead.replica.log.log_start_offset == 3
+    assert (fx.Wake() in raised) == (leader == A), "followers are to hear of it"
+    assert lead.step(ev.LogStartRaised(log_start_offset=2)) == [], "that is known"
+    assert lead.replica.log.log_start_offset == 3
+
+
+def fetch_error(lead: Lead) -> ErrorCode:
+    ask = ev.Fetch(
+        request_id=9, replica_id=B, incarnation=12, leader_epoch=1, fetch_offset=0, last_fetched_epoch=-1
+    )
+    (answer,) = [e for e in lead.step(ask) if isinstance(e, fx.ReplyFetch)]
+    return answer.error
+
+
+def test_a_replica_of_a_deleted_topic_answers_all_and_goes_when_its_log_is_done() -> None:
+    lead = Lead()
+    lead.step(produce(1))
+    effects = lead.step(ev.TopicDeleted())
+    assert replies(effects) == {1: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}
+    assert not [e for e in effects if isinstance(e, fx.Retire)], "it is being written yet"
+    assert replies(lead.step(produce(2))) == {2: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}
+    assert fetch_error(lead) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert lead.step(newer(B, 2)) == []
+    assert lead.step(ev.Appended(log_end_offset=1)) == [fx.Retire(leader_epoch=1)]
+    again = ev.Opened(log_start_offset=0, log_end_offset=1, high_watermark=0, epochs=(), producers=())
+    assert [lead.step(event) for event in (again, ev.Tick(), ev.TopicDeleted())] == [[], [], [fx.Wake()]]
+    assert (lead.replica.role, lead.replica.log_info()) == ("closed", None)
+
+
+def test_what_a_log_holds_is_told_in_the_epoch_that_was_entered() -> None:
+    lead = Lead()
+    lead.append(2)
+    info = lead.replica.log_info()
+    assert info == LogInfo(incarnation=LIVE[A], leader_epoch=1, last_epoch=1, log_end_offset=2)
+    lead.append(1, report=False)
+    lead.step(newer(-1, 2))
+    assert lead.replica.log_info() is None, "what is being written may count or not"
+    lead.step(ev.Appended(log_end_offset=3))
+    info = lead.replica.log_info()
+    assert info == LogInfo(incarnation=LIVE[A], leader_epoch=2, last_epoch=1, log_end_offset=3)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sequence", "error"),
+    [(1, 2, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), (0, 0, ErrorCode.INVALID_PRODUCER_EPOCH)],
+)
+def test_a_batch_that_a_producer_may_not_write_is_refused(
+    epoch: int, sequence: int, error: ErrorCode
+) -> None:
+    lead = Lead()
+    for number, (of, base) in enumerate([(1, 0), (epoch, sequence)]):
+        batch = BatchMeta(-1, 1, -1, 10, 7, of, base)
+        effects = lead.step(ev.Produce(request_id=number, acks=1, batch=batch, deadline=9.0, handle=None))
+    assert replies(effects) == {1: (error, -1)}
+    assert not [e for e in effects if isinstance(e, fx.Append)]
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [(0, ErrorCode.FENCED_LEADER_EPOCH), (2, ErrorCode.UNKNOWN_LEADER_EPOCH), (1, None), (-1, None)],
+)
+def test_a_write_may_name_the_epoch_that_it_is_for(epoch: int, error: ErrorCode | None) -> None:
+    effects = Lead().step(attrs.evolve(produce(1), leader_epoch=epoch))
+    assert replies(effects) == ({} if error is None else {1: (error, -1)})
+    for effect in effects:
+        if isinstance(effect, fx.ReplyProduce):
+            assert (effect.leader, effect.leader_epoch) == (A, 1), "whom to ask instead"
+
+
+def test_a_record_of_an_epoch_that_is_known_is_taken_though_the_log_is_away() -> None:
+    lead = Lead()
+    lead.step(ev.LogFailed(reason="gone"))
+    grown = record(isr=(A, B, C))
+    assert lead.step(ev.RecordChanged(versioned=Versioned(grown, 2))) == []
+    lead.step(ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=()))
+    assert lead.replica.leader is not None
+    assert lead.replica.leader.record.isr == (A, B, C)
+
+
+def test_a_move_adds_replicas_within_an_epoch() -> None:
+    lead = Lead()
+    assert lead.replica.leader is not None
+    moving = attrs.evolve(record(), replicas=(A, B, C, 4), adding=(4,))
+    lead.step(ev.RecordChanged(versioned=Versioned(moving, 2)))
+    assert lead.replica.leader.why_out(4) == "its node is not alive, or its log directory there is offline"
+    lead.step(ev.NodesChanged(live={**LIVE, 4: 14}))
+    ask = ev.Fetch(
+        request_id=9, replica_id=4, incarnation=14, leader_epoch=1, fetch_offset=0, last_fetched_epoch=-1
+    )
+    (proposal,) = [e for e in lead.step(ask) if isinstance(e, fx.ProposeIsr)]
+    assert proposal.joining == ((4, 14),)
+
+
+def test_a_process_that_replaces_another_proves_its_own_log() -> None:
+    lead = Lead()
+    lead.append(3)
+    lead.fetch(B, 3)
+    lead.append(1)
+    lead.fetch(B, 1, incarnation=LIVE[B] + 1)
+    assert lead.replica.leader is not None
+    assert lead.replica.leader.followers[B].log_end_offset == 1
+    assert lead.replica.leader.followers[B].leader_end_at_last_fetch == 4

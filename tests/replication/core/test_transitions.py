@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insync.replication.core import transitions
@@ -159,8 +159,11 @@ def test_the_leaders_change_touches_nobodys_leadership(record: PartitionRecord, 
     check_eligible(record, now)
 
 
-@given(records(), some, st.sampled_from((NO_LEADER, 1, 2, 3, 4, 5)))
-def test_an_election(record: PartitionRecord, live: set[int], unclean: int) -> None:
+@settings(max_examples=300, deadline=None)
+@given(records(), some, st.sampled_from((NO_LEADER, 1, 2, 3, 4, 5)), st.booleans())
+def test_an_election(record: PartitionRecord, live: set[int], unclean: int, dark: bool) -> None:
+    if dark:
+        live -= {*record.isr, *record.elr}
     now = transitions.elect(record, live, unclean)
     alive = set(record.isr) & live
     clean = ordered(alive or set(record.elr) & live)
