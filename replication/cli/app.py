@@ -25,6 +25,9 @@ _COMMANDS = {
     "produce": "produce:produce",
     "consume": "consume:consume",
     "status": "status:status",
+    "health": "health:health",
+    "top": "top:top",
+    "bench": "bench:app",
     "simulate": "simulate:simulate",
     "log": "log:app",
 }
@@ -46,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except CycloptsError as error:
-        return _complain(f"{one_line(str(error))} (see: insync --help)", EXIT_USAGE)
+        command = " ".join(("insync", *(error.command_chain or ()), "--help"))
+        return _complain(f"{one_line(str(error))} (see: {command})", EXIT_USAGE)
     except BrokenPipeError:
         return _reader_left()
     except BaseException as failure:  # noqa: BLE001 - the outermost frame: whatever it is becomes one line

@@ -28,7 +28,7 @@ Json = Annotated[
 
 def known(servers: str) -> str:
     """The given servers; raises `UsageError` if there are none."""
-    if not servers.strip():
+    if not servers.strip(" ,"):
         raise UsageError(
             "no servers to ask: give --servers tcp://host:port or set INSYNC_SERVERS "
             "(insync up starts a cluster to try and prints its servers)"

@@ -35,7 +35,9 @@ def consume(
     *,
     from_beginning: Flag = False,
     offset: Annotated[int | None, _NotNegative] = None,
-    partition: Annotated[tuple[int, ...], Parameter(show_default=False)] = (),
+    partition: Annotated[
+        tuple[int, ...], Parameter(show_default=False, validator=validators.Number(gte=0))
+    ] = (),
     max_records: Annotated[int | None, _NotNegative] = None,
     timeout_ms: Annotated[int | None, _NotNegative] = None,
     keys: Flag = False,

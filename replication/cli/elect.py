@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from .clusters import Flag, Json, Servers, known, print_json
 from .errors import EXIT_FAILURE, UsageError
@@ -19,7 +19,9 @@ def elect(
     topic: str = "",
     /,
     *,
-    partition: Annotated[tuple[int, ...], Parameter(show_default=False)] = (),
+    partition: Annotated[
+        tuple[int, ...], Parameter(show_default=False, validator=validators.Number(gte=0))
+    ] = (),
     unclean: Flag = False,
     servers: Servers = "",
     json: Json = False,

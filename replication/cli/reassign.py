@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import attrs
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from .clusters import Flag, Json, Servers, known, print_json
 from .elect import print_outcomes
@@ -15,6 +15,8 @@ from .errors import EXIT_FAILURE, UsageError
 if TYPE_CHECKING:
     from ..client import Admin
     from ..client.admin import Reassignment
+
+_THROTTLES = ("leader_replication_throttled_rate", "follower_replication_throttled_rate")
 
 Targets = dict[tuple[str, int], Sequence[int] | None]
 
@@ -27,13 +29,15 @@ def reassign(
     to_nodes: Annotated[str, Parameter(show_default=False)] = "",
     cancel: Flag = False,
     wait: Flag = False,
+    throttle: Annotated[int | None, Parameter(show_default=False, validator=validators.Number(gte=1))] = None,
     servers: Servers = "",
     json: Json = False,
 ) -> int:
     """Move partitions to other nodes; without anything to do, list what is being moved.
 
-    The new replicas fetch all that there is, and only when all of them are in sync the old ones go. How fast a node
-    fetches for that is bounded by its setting `follower_replication_throttled_rate`.
+    The new replicas fetch all that there is, and only when all of them are in sync the old ones go. How fast nodes
+    send and fetch for that is bounded by `leader_replication_throttled_rate` and
+    `follower_replication_throttled_rate`: settings of nodes, or --throttle.
 
     Examples: `insync reassign orders --replicas 0=1,2,4 --wait`, `insync reassign orders --to-nodes 1,2,4`
 
@@ -49,6 +53,9 @@ def reassign(
         Take back what is under way for the topic.
     wait
         Come back when it is done.
+    throttle
+        Bytes a second that moves may take of each node, to send and to fetch, from now on. With --wait the limit is
+        taken away when all moves are done; otherwise see `insync config quota node --remove`.
     """
     from .running import run
 
@@ -66,6 +73,8 @@ def reassign(
         from ..client import Admin
 
         async with Admin(known(servers)) as admin:
+            if throttle is not None:
+                await admin.alter_quotas("node", "", dict.fromkeys(_THROTTLES, throttle))
             if not chosen:
                 _print_list(await admin.list_partition_reassignments([topic] if topic else None), json)
             else:
@@ -75,6 +84,8 @@ def reassign(
                 print_outcomes(outcomes, "goes back" if cancel else "is to move", json)
             if wait:
                 await admin.wait_for_reassignments([topic] if topic else None)
+            if throttle is not None and wait and not await admin.list_partition_reassignments():
+                await admin.alter_quotas("node", "", remove=_THROTTLES)
 
     status = run(reassign_them)
     return EXIT_FAILURE if failed else status

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import attrs
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from ..simulation import FAULTS, Replay, Result, minimise, read, replay_of, run, run_watched
 from .errors import UsageError
@@ -72,7 +72,7 @@ _COUNTED = (
 def simulate(
     *,
     seeds: str = "0:200",
-    jobs: Annotated[int, Parameter(show_default="one for each core")] = 0,
+    jobs: Annotated[int, Parameter(show_default="one for each core", validator=validators.Number(gte=0))] = 0,
     json_output: Annotated[bool, Parameter(name="--json")] = False,
     replay: Path | None = None,
     save: Path | None = None,
@@ -80,6 +80,8 @@ def simulate(
     """Run a simulated cluster under faults, once for each seed, and check the protocol's promises.
 
     Exits with 1 if one is broken, and prints the seed with the shortest run found that breaks the same one.
+
+    Example: `insync simulate --seeds 0:5000 --jobs 2`
 
     Parameters
     ----------

@@ -316,7 +316,8 @@ def _replica_line(state: dict[str, Any]) -> str:
     parts = ["in sync" if state["in_sync"] else "OUT OF SYNC"]
     if "log_end_offset" in state:
         parts.append(
-            f"LEO {state['log_end_offset']}, HW {state['high_watermark']}, {state['size_bytes']} bytes"
+            f"epoch {state['leader_epoch']}, LEO {state['log_end_offset']}, HW {state['high_watermark']}, "
+            f"begins at {state['log_start_offset']}, {state['size_bytes']} bytes"
         )
     if state["in_sync"] and state["error"]:
         parts.append(state["error"])

@@ -9,7 +9,7 @@ from ._settings import (
     ProducerSettings,
     Serializer,
 )
-from .admin import Admin, ClusterInfo, NodeReport, Reassignment
+from .admin import Admin, ClusterInfo, NodeHealth, NodeReport, Reassignment
 from .batch_producer import BatchProducer, NamedProducer, Written
 from .blocking import (
     BlockingAdmin,

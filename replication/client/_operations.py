@@ -45,10 +45,17 @@ class OperationsAdmin(PartitionAdmin):
     """Health and quotas; a part of `Admin`."""
 
     async def describe_nodes(self, *, timeout_ms: int = 5000) -> list[NodeHealth]:
-        """How every registered node is, by node id; those that do not answer are reported as such."""
-        answer = await self._metadata([])
+        """How every node is, by node id; those that do not answer are reported as such.
+
+        Nodes that are named as replicas of some partition but are not registered are among them.
+        """
+        answer = await self._metadata(None)
         self._cluster.nodes = {node.node_id: node for node in answer.nodes}
-        found: list[NodeHealth] = []
+        named = {node for topic in answer.topics for part in topic.partitions for node in part.replicas}
+        found = [
+            NodeHealth(node_id=node_id, error="not registered; its process is down or cut off")
+            for node_id in named - self._cluster.nodes.keys()
+        ]
 
         async def ask(node_id: int) -> None:
             found.append(await self._ask_health(node_id, timeout_ms / 1000))

@@ -345,7 +345,7 @@ _REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.TOPIC_ALREADY_EXISTS: "use it as it is, or choose another name",
     ErrorCode.INVALID_PARTITIONS: "use at least one partition",
     ErrorCode.INVALID_REPLICATION_FACTOR: "start more nodes, or lower the replication factor",
-    ErrorCode.INVALID_CONFIG: "mend the topic's settings",
+    ErrorCode.INVALID_CONFIG: "mend the settings",
     ErrorCode.INVALID_REPLICA_ASSIGNMENT: "name nodes that are alive, each once",
     ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "start that node, or wait until it has caught up",
     ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "start a node that holds a replica",

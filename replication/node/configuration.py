@@ -108,6 +108,9 @@ def _converted(source: str, name: str, value: object) -> object:
     try:
         return msgspec.convert(value, wanted, strict=not isinstance(value, str))
     except msgspec.ValidationError as error:
+        if typing.get_origin(wanted) is typing.Literal:
+            known = " or ".join(map(str, typing.get_args(wanted)))
+            raise InvalidSettingError(f"{source}: {name}={value!r}: use {known}") from error
         raise InvalidSettingError(
             f"{source}: {name}={value!r}: {str(error)[:1].lower()}{str(error)[1:]}"
         ) from error

@@ -53,7 +53,7 @@ def test_the_reason_of_being_out_of_sync_is_the_leaders() -> None:
     one, two, three = described["replica_states"]
     assert (one["role"], one["log_end_offset"], two["high_watermark"]) == ("leader", 12, 10)
     assert three == {"node_id": 3, "in_sync": False, "error": "not registered", "why_out": "lags 31000 ms"}
-    assert _replica_line(two) == "in sync; LEO 12, HW 10, 100 bytes"
+    assert _replica_line(two) == "in sync; epoch 4, LEO 12, HW 10, begins at 0, 100 bytes"
     assert _replica_line(three) == "OUT OF SYNC; why: lags 31000 ms"
 
 

@@ -1,0 +1,217 @@
+"""`health`, `top`, `bench` and limits, as commands against real nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from insync.replication.cli import main
+from insync.replication.cli.bench import percentile
+from insync.replication.cli.top import _amount, _draw, _Sample, picture
+from insync.replication.client import NodeHealth
+from insync.replication.core.messages import HealthCheck
+from tests.processes import NodeProcess, cluster
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
+    with cluster(tmp_path_factory.mktemp("cluster"), 2) as nodes:
+        assert (
+            main(["topic", "create", "load", "--partitions", "2", "--replication-factor", "2", *at(nodes)])
+            == 0
+        )
+        yield nodes
+
+
+def at(nodes: list[NodeProcess]) -> list[str]:
+    return ["--servers", ",".join(node.endpoint for node in nodes)]
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+    capsys.readouterr()
+    assert main(list(arguments)) == status, capsys.readouterr()
+    return capsys.readouterr().out
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> Any:
+    (line,) = said(capsys, *arguments, "--json", status=status).splitlines()
+    return json.loads(line)
+
+
+def test_health_is_a_status_and_says_why_not(
+    nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert said(capsys, "health", "--wait", "20", *at(nodes)) == "node 1: ready\nnode 2: ready\n"
+    (one,) = told(capsys, "health", "--node", "1", *at(nodes))
+    assert one["node_id"] == 1 and one["ready"] and all(check["ok"] for check in one["checks"])
+    assert main(["health", "--node", "9", *at(nodes)]) == 1
+    assert "there is no node 9: the cluster has 1, 2" in capsys.readouterr().err
+
+
+def test_health_of_a_cluster_that_has_lost_a_node(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    with cluster(tmp_path, 2) as nodes:
+        servers = at(nodes[:1])
+        said(capsys, "topic", "create", "t", "--partitions", "2", "--replication-factor", "2", *servers)
+        said(capsys, "health", "--wait", "20", *servers)
+        nodes[1].kill()
+        while True:
+            one, two = told(capsys, "health", *servers, status=1)
+            if two["error"].startswith("not registered"):
+                break
+        lines = said(capsys, "health", *servers, status=1)
+        assert "node 2: NO ANSWER: not registered" in lines
+        assert (
+            "node 1: NOT READY\n  min_isr: 2 partitions led here under min_insync_replicas: t-0, t-1" in lines
+        )
+        assert [check["name"] for check in one["checks"] if not check["ok"]] == ["min_isr"]
+        shown = said(capsys, "top", "--once", "--interval", "0.1", *servers)
+        assert "DOWN" in shown and "not ready: min_isr" in shown and "under-replicated: t-0" in shown
+        described = said(capsys, "topic", "describe", "t", *servers)
+        assert "AR [1, 2], ISR [1], OSR [2], ELR [2]" in described
+        assert "node 2: OUT OF SYNC; why: its node is not alive" in described
+        again = NodeProcess.start(2, tmp_path)
+        nodes.append(again)
+        assert said(capsys, "health", "--wait", "20", *servers) == "node 1: ready\nnode 2: ready\n"
+
+
+def test_a_bench_writes_and_reads_what_it_says(
+    nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = told(
+        capsys, "bench", "produce", "load", "--records", "2500", "--record-size", "100", *at(nodes)
+    )
+    assert (written["records"], written["bytes"]) == (2500, 250_000)
+    assert written["records_per_second"] == pytest.approx(2500 / written["seconds"], rel=0.05)
+    assert 0 < written["latency_ms"]["p50"] <= written["latency_ms"]["p99"] <= written["latency_ms"]["max"]
+    read = told(capsys, "bench", "consume", "load", *at(nodes))
+    assert read["records"] >= 2500 and read["bytes"] >= 250_000 and read["latency_ms"] == {}
+    some = told(capsys, "bench", "consume", "load", "--records", "10", *at(nodes))
+    assert 10 <= some["records"] <= read["records"]
+    text = said(capsys, "bench", "produce", "load", "--records", "10", *at(nodes))
+    assert text.startswith("10 records, 10,240 bytes in ") and "latency p50" in text
+
+
+def test_a_bench_keeps_to_its_rate(nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str]) -> None:
+    paced = told(
+        capsys, "bench", "produce", "load", "--records", "60", "--rate", "100", "--linger-ms", "0", *at(nodes)
+    )
+    assert 0.55 <= paced["seconds"] < 5
+
+
+def test_an_empty_topic_is_not_waited_for(
+    nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, "topic", "create", "empty", "--replication-factor", "1", *at(nodes))
+    assert main(["bench", "consume", "empty", *at(nodes)]) == 1
+    assert "topic 'empty' is empty: write to it first" in capsys.readouterr().err
+    followed = told(capsys, "bench", "consume", "empty", "--follow", "--seconds", "0.3", *at(nodes))
+    assert followed["records"] == 0 and followed["latency_ms"] == {}
+
+
+def test_limits_are_set_shown_and_taken_away(
+    nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "no limits are set" in said(capsys, "config", "quotas", *at(nodes))
+    entity = "client_id/insync-bench"
+    shown = said(capsys, "config", "quota", entity, "producer_byte_rate=20000", *at(nodes))
+    assert shown == f"{entity}: producer_byte_rate=20000\n"
+    said(capsys, "config", "quota", "node", "leader_replication_throttled_rate=1000000", *at(nodes))
+    assert told(capsys, "config", "quotas", *at(nodes)) == {
+        entity: {"producer_byte_rate": 20000},
+        "node": {"leader_replication_throttled_rate": 1000000},
+    }
+    slow = told(
+        capsys,
+        *("bench", "produce", "load", "--records", "120", "--record-size", "1000", "--batch-size", "4000"),
+        *("--linger-ms", "0", *at(nodes)),
+    )
+    assert slow["seconds"] > 0.8, "two nodes take 20 kB at once, and 20 kB a second after that"
+    assert told(capsys, "config", "quota", entity, "--remove", "producer_byte_rate", *at(nodes)) == {}
+    said(capsys, "config", "quota", "node", "--remove", "leader_replication_throttled_rate", *at(nodes))
+    assert told(capsys, "config", "quotas", *at(nodes)) == {}
+    assert main(["config", "quota", "group/x", "producer_byte_rate=5", *at(nodes)]) == 1
+    assert "name one of user, client_id, node" in capsys.readouterr().err
+
+
+def test_a_throttled_move_takes_its_limit_away_when_it_is_done(
+    nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    said(capsys, "topic", "create", "moving", "--replication-factor", "1", *at(nodes))
+    (info,) = told(capsys, "topic", "describe", "moving", *at(nodes))["partitions"]
+    target = 3 - info["leader"]
+    said(
+        capsys,
+        *("reassign", "moving", "--replicas", f"0={target}", "--throttle", "1000000", "--wait", *at(nodes)),
+    )
+    (info,) = told(capsys, "topic", "describe", "moving", *at(nodes))["partitions"]
+    assert info["replicas"] == [target]
+    assert told(capsys, "config", "quotas", *at(nodes)) == {}
+
+
+def test_top_measures_one_interval(nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str]) -> None:
+    shown = told(capsys, "top", "--once", "--interval", "0.2", *at(nodes))
+    assert [node["node_id"] for node in shown["nodes"]] == [1, 2]
+    assert shown["interval_s"] >= 0.2 and "load" in [each["topic"] for each in shown["by_topic"]]
+    text = said(capsys, "top", "--once", "--interval", "0.1", *at(nodes))
+    assert "controller" in text and "ready" in text and "load" in text
+
+
+def sample(at: float, counters: dict[str, int], ends: int, incarnation: int = 1, error: str = "") -> _Sample:
+    checks = [HealthCheck(name="min_isr", ok=not error)]
+    health = NodeHealth(node_id=1, incarnation=incarnation, counters=counters, checks=checks, error=error)
+    node = {"node_id": 1, "alive": True, "leads": 1, "replicas": 1, "lag": 3, "error": ""}
+    seen = {
+        "cluster_id": "c",
+        "controller_id": -1,
+        "topics": 1,
+        "partitions": 1,
+        "nodes": [node],
+        "under_replicated": [],
+        "leaderless": ["t-0"],
+    }
+    topic = {"partitions": 1, "under_replicated": 0, "leaderless": 1, "end_offsets": ends, "size_bytes": 5}
+    return _Sample(at, seen, [health], {"t": topic})
+
+
+def test_rates_are_what_was_counted_over_the_time_between() -> None:
+    shown = picture(
+        sample(10, {"bytes_in": 100, "messages_in": 10}, 50),
+        sample(12, {"bytes_in": 300, "messages_in": 14}, 60),
+    )
+    assert shown["nodes"][0]["per_second"]["bytes_in"] == 100
+    assert shown["nodes"][0]["per_second"]["messages_in"] == 2
+    assert shown["by_topic"][0]["records_per_second"] == 5
+    restarted = picture(sample(10, {"bytes_in": 100}, 50), sample(12, {"bytes_in": 5}, 50, incarnation=2))
+    assert restarted["nodes"][0]["per_second"]["bytes_in"] == 0, "a new process counts from 0"
+    silent = picture(sample(10, {"bytes_in": 1}, 5), sample(12, {}, 5, error="no answer"))
+    assert silent["nodes"][0]["per_second"]["bytes_in"] == 0 and not silent["nodes"][0]["ready"]
+
+
+def test_what_is_wrong_stands_below_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    from rich.console import Console
+
+    shown = picture(sample(1, {}, 5), sample(2, {}, 5))
+    Console(width=120).print(_draw(shown))
+    drawn = capsys.readouterr().out
+    assert "WITHOUT A LEADER: t-0" in drawn and "controller none" in drawn
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0"), (1023, "1,023"), (1024, "1.0 Ki"), (1536 << 10, "1.5 Mi"), (1 << 50, "1,024.0 Ti")],
+)
+def test_amounts_are_read_by_people(number: int, text: str) -> None:
+    assert _amount(number) == text
+
+
+def test_percentiles_are_by_nearest_rank() -> None:
+    values = [float(n) for n in range(1, 101)]
+    assert [percentile(values, at) for at in (50, 95, 99, 99.9)] == [50, 95, 99, 100]
+    assert percentile([7.0], 50) == 7.0 and percentile([3.0, 1.0, 2.0], 0) == 1.0
