@@ -40,7 +40,6 @@ class FollowerRole:
         self._ask()
 
     def leave(self, error: ErrorCode) -> None:
-        self._asked = None
         self._replica.emit(fx.StopFetch())
 
     def _ask(self, *, delayed: bool = False) -> None:

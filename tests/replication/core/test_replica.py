@@ -324,7 +324,7 @@ def test_a_replica_of_a_deleted_topic_answers_all_and_goes_when_its_log_is_done(
     lead = Lead()
     lead.step(produce(1))
     effects = lead.step(ev.TopicDeleted())
-    assert replies(effects) == {1: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}
+    assert replies(effects) == {1: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}, "it may be written"
     assert not [e for e in effects if isinstance(e, fx.Retire)], "it is being written yet"
     assert replies(lead.step(produce(2))) == {2: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}
     assert fetch_error(lead) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -338,14 +338,13 @@ def test_a_replica_of_a_deleted_topic_answers_all_and_goes_when_its_log_is_done(
 def test_what_a_log_holds_is_told_in_the_epoch_that_was_entered() -> None:
     lead = Lead()
     lead.append(2)
-    info = lead.replica.log_info()
-    assert info == LogInfo(incarnation=LIVE[A], leader_epoch=1, last_epoch=1, log_end_offset=2)
+    told = LogInfo(incarnation=LIVE[A], leader_epoch=1, last_epoch=1, log_end_offset=2, topic_id="x")
+    assert lead.replica.log_info() == told
     lead.append(1, report=False)
     lead.step(newer(-1, 2))
     assert lead.replica.log_info() is None, "what is being written may count or not"
     lead.step(ev.Appended(log_end_offset=3))
-    info = lead.replica.log_info()
-    assert info == LogInfo(incarnation=LIVE[A], leader_epoch=2, last_epoch=1, log_end_offset=3)
+    assert lead.replica.log_info() == attrs.evolve(told, leader_epoch=2, log_end_offset=3)
 
 
 @pytest.mark.parametrize(
@@ -408,3 +407,43 @@ def test_a_process_that_replaces_another_proves_its_own_log() -> None:
     assert lead.replica.leader is not None
     assert lead.replica.leader.followers[B].log_end_offset == 1
     assert lead.replica.leader.followers[B].leader_end_at_last_fetch == 4
+
+
+def test_who_takes_a_role_says_so_and_what_it_does_first() -> None:
+    replica = Replica(PartitionId("t", 0), A, LIVE[A])
+    replica.step(
+        ev.Opened(log_start_offset=0, log_end_offset=3, high_watermark=0, epochs=(), producers=()), 0.0
+    )
+    leaderless = replica.step(newer(-1, 2), 0.0)
+    assert leaderless == [
+        fx.Wake(),
+        fx.RoleChanged(role="follower", leader=-1, leader_epoch=2, reason="no replica may lead"),
+    ], "there is nobody to ask"
+    leading = replica.step(newer(A, 3), 0.0)
+    assert leading == [
+        fx.StopFetch(),
+        fx.Wake(),
+        fx.AssignEpoch(epoch=3, start_offset=3),
+        fx.RoleChanged(role="leader", leader=A, leader_epoch=3, reason="elected at offset 3"),
+    ]
+    following = replica.step(newer(B, 4), 0.0)
+    assert following == [], "the log has not noted the epoch yet"
+    following = replica.step(ev.EpochAssigned(), 0.0)
+    assert [type(effect) for effect in following] == [fx.Wake, fx.RoleChanged, fx.FetchNext]
+    assert following[1] == fx.RoleChanged(
+        role="follower", leader=B, leader_epoch=4, reason="as the partition record says"
+    )
+
+
+def test_five_batches_of_a_producer_may_be_repeated_and_no_more() -> None:
+    lead = Lead()
+    for number in range(6):
+        assert replies(lead.step(produce(number, acks=0, sequence=number))) == {
+            number: (ErrorCode.NONE, number)
+        }
+    for number in range(1, 6):
+        repeated = lead.step(produce(10 + number, acks=0, sequence=number))
+        assert replies(repeated) == {10 + number: (ErrorCode.NONE, number)}
+        assert not [e for e in repeated if isinstance(e, fx.Append)]
+    oldest = lead.step(produce(20, acks=0, sequence=0))
+    assert replies(oldest) == {20: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)}
