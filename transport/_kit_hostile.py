@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 
 import trio
 
@@ -13,7 +14,7 @@ from .errors import EndOfLink, FrameTooLargeError, LinkBroken, ProtocolError
 from .frames import HEADER_SIZE, Flag, FrameType, Limits, crc32c, encode_header
 from .stream import ByteStream
 
-QUICK = Limits(handshake_timeout=0.3, max_half_open=16)
+QUICK = Limits(handshake_timeout=0.3 * PATIENCE, max_half_open=16)
 
 
 @case("F", Needs.STREAM)
@@ -31,7 +32,9 @@ async def garbage_is_hung_up_on(env: Env) -> None:
         for data in garbage:
             stream = await raw_dial(env, url)
             if data:
-                await stream.send([data])
+                # On a busy machine its time may be over before it has said anything.
+                with suppress(LinkBroken):
+                    await stream.send([data])
             with trio.fail_after(2 * PATIENCE):
                 await _until_hung_up(stream)
             await _expect_service(env, url, nursery)

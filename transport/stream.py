@@ -59,7 +59,8 @@ class ByteStream(ABC):
     @abstractmethod
     async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
         """Receive at least one byte into the beginning of `buffer`; returns how many, 0 at the end of the stream.
-        Cancelling loses nothing. Raises LinkBroken, LinkClosed.
+        Cancelling loses nothing. Raises LinkBroken, LinkClosed. `buffer` may have room for a whole payload: what
+        reads into memory of its own should ask for less.
 
         Fewer than `at_least` bytes are of no use yet: a stream that can wait for as many saves wake-ups.
         """
