@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import attrs
 import trio
 
-from ...storage.batch import CorruptBatchError, scan
+from ...storage.batch import BatchInfo, CorruptBatchError, scan
 from ...transport import Connection, NotAuthorisedError, Response, TransportError
 from .. import wire
 from ..core import messages as m
@@ -360,12 +360,13 @@ class Fetcher:
             self._retry(reading, leader)
 
     def _take(self, poll: _Poll, reading: Reading, leader: Leader, data: bytes) -> None:
+        assert reading.fetch_offset is not None
         try:
             batches = scan(data, verify_crc=self._settings.check_crcs)
+            _check_places(batches, reading.fetch_offset, reading.high_watermark)
         except CorruptBatchError as error:
             self._corrupt(poll, reading, leader, error)
             return
-        assert reading.fetch_offset is not None
         reading.corrupt = 0
         chunk = Chunk(data, batches, reading.fetch_offset, batches[-1].next_offset)
         if chunk.next_offset > reading.fetch_offset:
@@ -478,3 +479,21 @@ class Fetcher:
                 self._drop(poll)
         self.arrived.set()
         self.wake()
+
+
+def _check_places(batches: Sequence[BatchInfo], fetch_offset: int, high_watermark: int) -> None:
+    """A batch's CRC leaves out its base offset, which a rotten disk may change as well (batch format v2).
+
+    Raises:
+      CorruptBatchError: They do not follow each other from the offset that was asked for on, or are not committed.
+    """
+    following = -1
+    for batch in batches:
+        if batch.next_offset <= fetch_offset or batch.base_offset < following:
+            reason = f"below what is to come next, {max(fetch_offset, following)}"
+        elif batch.next_offset > high_watermark:
+            reason = f"such that it ends behind the high watermark, {high_watermark}"
+        else:
+            following = batch.next_offset
+            continue
+        raise CorruptBatchError(batch.position, f"its base offset {batch.base_offset} is {reason}")

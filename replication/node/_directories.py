@@ -32,6 +32,8 @@ from .settings import NodeSettings
 
 log = logging.getLogger("insync.node")
 
+_STUCK_SECONDS = 0.5
+_STALLS_TO_CLOSE = 4
 LOOKS_PER_STALL = 4
 """How often a write that does not end is looked at within `storage_stall_timeout_ms`."""
 
@@ -253,10 +255,45 @@ class LogDirectories:
     async def stop_threads(self) -> None:
         """Have all that was asked for done; threads that hang in the device are left behind."""
         for home in self.all:
-            with trio.move_on_after(0.5) if home.is_stuck else trio.CancelScope():
+            await self._stop_threads_of(home)
+
+    async def _stop_threads_of(self, home: Home) -> None:
+        """A device that hangs must not keep the process: others lead already what it led."""
+        timeout = self._settings.storage_stall_timeout_ms / 1000
+        while True:
+            number = home.writer.under_way
+            with trio.move_on_after(_STUCK_SECONDS if home.is_stuck else timeout):
                 await home.keeper.stop()
                 await home.writer.stop()
                 await home.flusher.stop()
+                return
+            if home.is_stuck:
+                return
+            if home.writer.under_way == number:
+                self.give_up_at_stop(home)
+                return
+
+    def patience_to_close(self, home: Home) -> float:
+        """Seconds: some stalls, because all logs of the directory are brought to the device at once."""
+        stall = self._settings.storage_stall_timeout_ms / 1000
+        return _STUCK_SECONDS if home.is_stuck else _STALLS_TO_CLOSE * stall
+
+    def give_up_at_stop(self, home: Home) -> None:
+        """A directory is not done, and is left as it is: as after a kill, the next start checks all of it."""
+        home.is_stuck = True
+        if home.failure:
+            return
+        home.failure = "its device hung (storage_stall_timeout_ms) when the node stopped"
+        log.error(
+            event(
+                "log_directory_changed",
+                path=home.path,
+                state="offline",
+                partitions=len(home.partitions),
+                why=home.failure,
+                remedy="the next start checks all of it",
+            )
+        )
 
 
 def opened_log(log: object) -> Log:

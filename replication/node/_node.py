@@ -318,8 +318,10 @@ class Node:
             broker_epoch=self.incarnation if self._registered else directory.previous_broker_epoch,
         )
         try:
-            with trio.move_on_after(0.5) if home.is_stuck else trio.CancelScope():
+            with trio.move_on_after(self._replicas.directories.patience_to_close(home)) as waiting:
                 await trio.to_thread.run_sync(close, abandon_on_cancel=True)
+            if waiting.cancelled_caught:
+                self._replicas.directories.give_up_at_stop(home)
         except StorageError as error:
             if not home.failure:
                 return LogDirectoryFailedError(

@@ -69,6 +69,9 @@ def in_milliseconds(latencies: list[float]) -> dict[str, float]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seconds", type=float, default=60, help="how long faults are injected")
+    parser.add_argument(
+        "--times", type=int, default=0, help="how many faults are injected, in place of --seconds"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--transport", choices=["tcp", "tls", "shm"], default="tcp")
     parser.add_argument("--store", choices=["sqlite", "zookeeper", "remote"], default="sqlite")
@@ -87,6 +90,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     plan = Plan(
         seconds=given.seconds,
+        times=given.times,
         seed=given.seed,
         transport=given.transport,
         store=given.store,

@@ -270,6 +270,29 @@ async def test_a_leader_that_hangs_is_left_as_soon_as_others_know_the_next():
             assert len(await consumer.poll(2000)) == 10
 
 
+@pytest.mark.parametrize(
+    ("index", "bit"), [(0, 22), (1, 0), (1, 1), (1, 4), (1, 33), (1, 62), (2, 2), (2, 3)]
+)
+async def test_a_base_offset_that_has_rotted_is_told_and_nothing_is_read_at_a_wrong_place(
+    index: int, bit: int
+):
+    """The CRC of a batch does not cover it."""
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        log = cluster.topics["t"][0]
+        fill(log, 30)
+        whole = list(log.batches)
+        wrong = int.from_bytes(whole[index][:8], "big") ^ 1 << bit
+        log.batches[index] = wrong.to_bytes(8, "big") + whole[index][8:]
+        async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            with trio.fail_after(5), pytest.raises(CorruptMessageError, match="its base offset"):
+                while found := await consumer.poll(10_000):
+                    assert all(record.value == b"%d" % record.offset for record in found)
+            log.batches[:] = whole
+            consumer.seek(("t", 0), 0)
+            assert [record.offset for record in await read(consumer, 30)] == list(range(30))
+
+
 async def test_a_corrupt_batch_is_asked_for_again_and_then_told():
     async with fake_cluster(nodes=1, t=1) as cluster:
         log = cluster.topics["t"][0]

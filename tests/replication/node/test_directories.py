@@ -200,6 +200,20 @@ async def test_a_directory_that_hangs_takes_only_its_own_partitions_with_it(
     assert "has not come to an end for 0.4 s" in line
 
 
+async def test_a_node_stops_though_a_device_hangs(
+    tmp_path: Path, device: Device, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with Node(settings(tmp_path, 1, storage_stall_timeout_ms=400)) as node:
+        async with Admin(node.endpoints) as admin:
+            await admin.create_topic("t", 2, 1)
+        await produce(node.endpoints, "t", [b"x"] * 4)
+        device.hang(tmp_path / "1-a")
+        stopping = trio.current_time()
+    assert trio.current_time() - stopping < 5
+    (line,) = [each for each in caplog.messages if "event=log_directory_changed" in each]
+    assert "1-a" in line and "hung" in line
+
+
 async def test_a_node_stops_when_its_last_directory_fails(tmp_path: Path, device: Device) -> None:
     with pytest.raises(LogDirectoryFailedError, match=r"no log directory works any more.*Input/output error"):
         async with Node(settings(tmp_path, 1)) as node:
