@@ -16,7 +16,7 @@ import attrs
 from .explained import explained
 from .operators import Site, sites
 from .reach import CORE, measure, warm_up
-from .trial import Tried, attempt, digest
+from .trial import ALIVE, Tried, attempt, digest
 
 
 def main() -> int:
@@ -27,7 +27,7 @@ def main() -> int:
         return 0
     known = explained()
     picked = _pick(everything, chosen)
-    before = {} if chosen.results is None else _tried_before(chosen.results, picked, chosen.again)
+    before = {} if chosen.results is None else _tried_before(chosen.results, picked, chosen)
     todo = [site for site in picked if site.id not in before]
     reach = measure() if todo else None
     warm_up()
@@ -39,8 +39,8 @@ def main() -> int:
         if chosen.results:
             with chosen.results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(attrs.asdict(one)) + "\n")
-        if one.verdict == "survived" or len(tried) % 25 == 0:
-            verdict = "explained" if one.verdict == "survived" and one.id in known else one.verdict
+        if one.verdict in ALIVE or len(tried) % 25 == 0:
+            verdict = "explained" if one.verdict in ALIVE and one.id in known else one.verdict
             print(f"{len(tried):4}/{len(picked)} {verdict:10} {one.id}", file=sys.stderr, flush=True)
     figures = _figures(len(everything), tried, known)
     print(json.dumps(figures) if chosen.json else _text(figures))
@@ -75,31 +75,35 @@ def _pick(everything: list[Site], chosen: argparse.Namespace) -> list[Site]:
     return order[: chosen.sample]
 
 
-def _tried_before(file: Path, picked: list[Site], again: bool) -> dict[str, Tried]:
-    """The last result of each change, if the file that it changes is still the same."""
+def _tried_before(file: Path, picked: list[Site], chosen: argparse.Namespace) -> dict[str, Tried]:
+    """The last result of each change, if its file is still the same and it says all that is asked for now."""
     if not file.exists():
         return {}
-    sources = {site.id: digest(site) for site in picked}
     lines = file.read_text(encoding="utf-8").splitlines()
     told = {one.id: one for one in (Tried(**json.loads(line)) for line in lines)}
-    return {
-        name: told[name]
-        for name, source in sources.items()
-        if name in told and told[name].source == source and not (again and told[name].verdict == "survived")
+    known = {
+        site.id: told[site.id] for site in picked if site.id in told and told[site.id].source == digest(site)
     }
+    return {name: one for name, one in known.items() if _settles(one, chosen)}
+
+
+def _settles(one: Tried, chosen: argparse.Namespace) -> bool:
+    if one.verdict not in ALIVE:
+        return True
+    return not chosen.again and (chosen.tests_only or one.verdict != "unnoticed")
 
 
 def _figures(possible: int, tried: list[Tried], known: dict[str, str]) -> dict[str, Any]:
     verdicts = Counter(one.verdict for one in tried)
-    survived = [one.id for one in tried if one.verdict == "survived"]
+    survived = [one.id for one in tried if one.verdict in ALIVE]
     return {
         "possible": possible,
         "sample": len(tried),
         "killed": len(tried) - len(survived),
-        "killed_by": {verdict: count for verdict, count in sorted(verdicts.items()) if verdict != "survived"},
+        "killed_by": {verdict: count for verdict, count in sorted(verdicts.items()) if verdict not in ALIVE},
         "explained": sum(one in known for one in survived),
         "survivors": [one for one in survived if one not in known],
-        "killed_and_explained": [one.id for one in tried if one.verdict != "survived" and one.id in known],
+        "killed_and_explained": [one.id for one in tried if one.verdict not in ALIVE and one.id in known],
     }
 
 

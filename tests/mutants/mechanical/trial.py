@@ -25,19 +25,21 @@ LOADING = 2.0
 GRACE = 4
 """How many times its share of processor time a trial may take before it counts as hung."""
 
-SURVIVED, BY_TESTS, BY_SIMULATION, AT_IMPORT = 10, 11, 12, 13
+SURVIVED, BY_TESTS, BY_SIMULATION, AT_IMPORT, UNNOTICED = 10, 11, 12, 13, 14
 VERDICTS = {
     SURVIVED: "survived",
     BY_TESTS: "tests",
     BY_SIMULATION: "simulation",
     AT_IMPORT: "import",
+    UNNOTICED: "unnoticed",
 }
 HUNG = "hung"
+ALIVE = ("survived", "unnoticed")
 
 
 @attrs.frozen(kw_only=True)
 class Tried:
-    """`verdict`: what noticed the change, or `survived`."""
+    """`verdict`: what noticed the change, or `survived`; `unnoticed` if no unit test did and no more was asked."""
 
     id: str
     source: str
@@ -89,7 +91,7 @@ def _in_child(site: Site, seconds: float, reach: Reach, simulate: bool) -> int:
     if tests and not run_tests(tests):
         return BY_TESTS
     if not simulate:
-        return SURVIVED
+        return UNNOTICED
     _allow(time.process_time() + GRACE * seconds)
     from insync.replication.simulation import run
 
