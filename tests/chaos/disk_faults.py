@@ -160,15 +160,15 @@ async def bit_flip_live(scene: Scene) -> Bite:
     member = scene.any_member()
     path = next(each for each in member.segments() if each.parent.name.startswith(f"{topic}-"))
     partition = int(path.parent.name.rpartition("-")[2])
-    others = [each.number for each in scene.members if each is not member]
     (info,) = await scene.admin.describe_topics([topic])
-    replicas = info.partitions[partition].replicas
+    others = [each for each in info.partitions[partition].replicas if each != member.number]
     if info.partitions[partition].leader == member.number:
-        await _lead(scene, partition, [each for each in others if each in replicas] + [member.number])
+        await _lead(scene, partition, [*others, member.number])
     _flip(scene, path)
     target = f"node {member.number}, {path.parent.name}"
-    await _lead(scene, partition, [member.number, *(each for each in replicas if each != member.number)])
-    told = await _reads_as_corrupt(scene, topic, partition)
+    told = await _lead(scene, partition, [member.number, *others]) and await _reads_as_corrupt(
+        scene, topic, partition
+    )
     await member.end(signal.SIGKILL)
     refused = await _refuses_to_start(scene, member, path)
     return Bite(target, f"a reader was told of it, then {refused}" if told and refused else "")
@@ -181,12 +181,18 @@ def _flip(scene: Scene, path: Path) -> None:
         os.pwrite(file.fileno(), bytes((byte ^ 1 << scene.random.randrange(8),)), position)
 
 
-async def _lead(scene: Scene, partition: int, wanted: list[int]) -> None:
-    """Have the first of these lead, by preference."""
-    place = TOPICS["all"], partition
-    await scene.admin.reassign_partitions({place: wanted})
-    await scene.admin.wait_for_reassignments([place[0]])
-    await scene.admin.elect_leaders([place])
+async def _lead(scene: Scene, partition: int, wanted: list[int]) -> bool:
+    """Have the first of these lead, by preference; it cannot while it is out of the ISR."""
+    topic = TOPICS["all"]
+    await scene.admin.reassign_partitions({(topic, partition): wanted})
+    await scene.admin.wait_for_reassignments([topic])
+
+    async def leads() -> bool:
+        await scene.admin.elect_leaders([(topic, partition)])
+        (info,) = await scene.admin.describe_topics([topic])
+        return info.partitions[partition].leader == wanted[0]
+
+    return await until_async(leads, 30)
 
 
 async def _reads_as_corrupt(scene: Scene, topic: str, partition: int) -> bool:
