@@ -237,9 +237,7 @@ class Replica:
         )
         self._open = True
         self.failure = ""
-        newest = self._waiting or self.versioned
-        if newest is not None:
-            self._waiting = newest
+        self._waiting = self._waiting or self.versioned
 
     def _on_log_failed(self, reason: str) -> None:
         self._leave_role(ErrorCode.KAFKA_STORAGE_ERROR)
@@ -253,10 +251,12 @@ class Replica:
         known = self._waiting or self.versioned
         if known is not None and versioned.version < known.version:
             return
-        if known is None or versioned.record.leader_epoch > known.record.leader_epoch or self._waiting:
-            self._waiting = versioned
-            return
-        if self._role is None:
+        if (
+            known is None
+            or self._waiting
+            or self._role is None
+            or versioned.record.leader_epoch > known.record.leader_epoch
+        ):
             self._waiting = versioned
             return
         unchanged = versioned.version == known.version

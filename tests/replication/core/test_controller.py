@@ -195,6 +195,15 @@ def test_a_write_of_unknown_fate_is_shut_out_by_the_next_one(controller: Control
     assert all(put.key != CONTROLLER_EPOCH_KEY for put in later.puts)
 
 
+def test_a_new_term_shuts_out_what_is_on_its_way_by_itself(controller: Controller) -> None:
+    controller.step(ViewChanged(view=view(5)))
+    only_commit(controller.step(wish()))
+    controller.step(CommitDone(outcome="unknown"))
+    term = only_commit(controller.step(ViewChanged(view=view(6, controller=None))))
+    assert [put.key for put in term.puts] == [CONTROLLER_KEY, CONTROLLER_EPOCH_KEY]
+    assert term.puts[1].record == EpochRecord(controller_epoch=5)
+
+
 def test_it_waits_until_the_view_shows_its_own_write(controller: Controller) -> None:
     before = with_partition(view(5), led_by(3, isr=(3, OTHER), version=9))
     controller.step(ViewChanged(view=before))
