@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import signal
+from contextlib import ExitStack
 
 import trio
 
+from insync.replication import Producer, ReplicationError
+
 from . import disk_faults as disk
 from .load import PARTITIONS, TOPICS, until
-from .members import LAG_MS, PORT, Member
+from .members import LAG_MS, PORT, STALL_MS, Member
 from .network import OURS
 from .scene import Bite, Fault, Scene
 
@@ -33,9 +36,18 @@ async def kill_controller(scene: Scene) -> Bite:
 
 
 async def kill_all(scene: Scene) -> Bite:
+    statuses = await _kill_all(scene)
+    started = await _start_all(scene)
+    return Bite("all nodes", f"statuses {statuses}" if set(statuses) == {-9} and started else "")
+
+
+async def _kill_all(scene: Scene) -> list[int]:
     for member in scene.members:
         member.send(signal.SIGKILL)
-    statuses = [await member.end(signal.SIGKILL) for member in scene.members]
+    return [await member.end(signal.SIGKILL) for member in scene.members]
+
+
+async def _start_all(scene: Scene) -> bool:
     started: list[bool] = []
 
     async def start(member: Member) -> None:
@@ -44,7 +56,38 @@ async def kill_all(scene: Scene) -> Bite:
     async with trio.open_nursery() as nursery:
         for member in scene.members:
             nursery.start_soon(start, member)
-    return Bite("all nodes", f"statuses {statuses}" if set(statuses) == {-9} and all(started) else "")
+    return all(started)
+
+
+async def kill_before_folders(scene: Scene) -> Bite:
+    """SIGKILL of all nodes when a topic stands in the store and nowhere else: it is led by itself all the same."""
+    topic = f"new-{scene.random.randrange(1 << 30)}"
+    with ExitStack() as stack:
+        for member in scene.members:
+            stack.enter_context(member.suffering("hang", str(member.folder)))
+        with trio.move_on_after(STALL_MS / 2000):
+            await scene.admin.create_topic(topic, PARTITIONS, 3, config={"min_insync_replicas": 2})
+        await _kill_all(scene)
+    made = [path for each in scene.members for folder in each.log_dirs for path in folder.glob(f"{topic}-*")]
+    started = await _start_all(scene)
+    is_there = topic in await scene.admin.list_topics()
+    written = is_there and await _write_to_all(scene, topic)
+    if is_there:
+        await scene.admin.delete_topic(topic)
+    evidence = "no node had a folder of it; it was written" if not made and started and written else ""
+    return Bite(f"all nodes, topic {topic}", evidence)
+
+
+async def _write_to_all(scene: Scene, topic: str) -> bool:
+    """Whether every partition of a topic takes an acks=all write."""
+    servers = [member.endpoint for member in scene.members]
+    try:
+        async with Producer(servers, delivery_timeout_ms=30_000, request_timeout_ms=5_000) as producer:
+            for partition in range(PARTITIONS):
+                await (await producer.send(topic, b"n:0", partition=partition)).wait()
+    except ReplicationError:
+        return False
+    return True
 
 
 async def pause(scene: Scene) -> Bite:
@@ -156,6 +199,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("kill", kill),
     Fault("kill_controller", kill_controller),
     Fault("kill_all", kill_all),
+    Fault("kill_before_folders", kill_before_folders),
     Fault("pause", pause),
     Fault("rolling_restart", rolling_restart),
     Fault("cut_pair", cut_pair, needs_network=True),
