@@ -90,6 +90,8 @@ class LogWriter:
         """Whether some work was not done as asked."""
         self.under_way = 0
         """Number of the piece of work that has begun and not ended; 0 if there is none."""
+        self.queued = 0
+        """Pieces of work that were submitted and whose end has not been told."""
         self._count = 0
         self._after = after
         self._died = died
@@ -105,13 +107,9 @@ class LogWriter:
         self._token = trio.lowlevel.current_trio_token()
         self._thread.start()
 
-    @property
-    def queued(self) -> int:
-        """Pieces of work that have not begun."""
-        return len(self._queue)
-
     def submit(self, work: Work) -> None:
         """Queue work; from the event loop only."""
+        self.queued += 1
         self._queue.append(work)
         if not self._wake.is_set():  # else the thread has not begun to look at the queue
             self._wake.set()
@@ -145,8 +143,9 @@ class LogWriter:
             self._wake.clear()
             stopping = self._stopping
             while self._queue:
-                told = self._carry_out(self._take_all())
-                self._token.run_sync_soon(self._deliver, told)
+                taken = self._take_all()
+                told = self._carry_out(taken)
+                self._token.run_sync_soon(self._deliver, told, len(taken))
             if stopping:
                 return
 
@@ -262,7 +261,8 @@ class LogWriter:
         self.has_failed = True
         told.append(Told(lane, partial(lane.failed, error)))
 
-    def _deliver(self, told: Sequence[Told]) -> None:
+    def _deliver(self, told: Sequence[Told], count: int) -> None:
+        self.queued -= count
         if self._silent:
             return
         try:

@@ -258,7 +258,10 @@ class Fetches:
                 continue
             if not self._is_at_hand(wanted, answer) or self._must_wait(partition, message, answer):
                 continue
-            result, ranges = self._read(request, wanted, answer, budget - size, must_read=size == 0)
+            room = budget - size
+            if self._is_throttled(partition, message.replica_id):
+                room = min(room, self.throttle.rate)
+            result, ranges = self._read(request, wanted, answer, room, must_read=size == 0)
             results[partition] = result
             parts += ranges
             size += result.size

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from ._replicas import Replicas
 
 
+MOST_QUEUED = 1000
+"""Pieces of work that may wait for a log directory before acks=0 is answered late."""
+
+
 class RejectedBatchError(Exception):
     """A batch that must not reach a log; (code, text for the producer)."""
 
@@ -136,7 +140,7 @@ class Produces:
         host.step(
             ev.Produce(
                 request_id=request_id,
-                acks=message.acks,
+                acks=self._acks(message.acks, host),
                 batch=to_meta(info),
                 deadline=trio.current_time() + message.timeout_ms / 1000,
                 handle=batches,
@@ -148,6 +152,15 @@ class Produces:
             return
         self._node.counters.bytes_in[wanted.topic] += wanted.size
         self._node.counters.messages_in[wanted.topic] += info.record_count
+
+    def _acks(self, asked: int, host: ReplicaHost) -> int:
+        """Who wants no answer gets one at once, unless the disk is slower than producers: then after the write.
+
+        So the requests that a connection may have unanswered bound what waits for the disk; their payloads alone
+        are no bound, because small batches take more memory than they count.
+        """
+        is_behind = host.home is not None and host.home.writer.queued >= MOST_QUEUED
+        return 1 if asked == 0 and is_behind else asked
 
     def _host(self, wanted: m.ProducePartition) -> ReplicaHost:
         host = self._node.hosts.get(PartitionId(wanted.topic, wanted.partition))

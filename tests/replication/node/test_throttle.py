@@ -9,10 +9,13 @@ import pytest
 import trio
 import trio.testing
 
+from insync.replication import Admin, Node, Producer
 from insync.replication.core.records import PartitionRecord, Versioned
 from insync.replication.core.view import ClusterView
 from insync.replication.node._throttle import Throttle
 
+from .test_cluster import full_isr, produce, until
+from .test_cluster import settings as node_settings
 from .test_parts import PARTITION, replicas
 
 RECORD = PartitionRecord(
@@ -54,3 +57,46 @@ async def test_only_replicas_that_are_being_added_are_held_up(
         assert node.fetchers.fetch_size(PARTITION) == (1000 if throttled else size)
         assert node.fetchers.fetch_size(PARTITION, handed_over=True) == (1000 if throttled else 4 * size)
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("where", ["leader", "follower"])
+async def test_a_move_takes_as_long_as_its_throttle_says_and_in_sync_replicas_do_not_wait(
+    tmp_path: Path, where: str
+) -> None:
+    """A second's worth is in the first answer; the limit is set, and raised, while the nodes run."""
+    rate, batches = 20_000, 8
+    async with (
+        Node(node_settings(tmp_path, 1)) as one,
+        Node(node_settings(tmp_path, 2)) as two,
+        Admin(one.endpoints) as admin,
+        Producer(one.endpoints, batch_size=10_000, linger_ms=0) as producer,
+    ):
+        servers = [*one.endpoints, *two.endpoints]
+        await admin.create_topic("moves", 1, 1)
+        await admin.create_topic("stays", 1, 2)
+        (info,) = await admin.describe_topics(["moves"])
+        for _ in range(batches):
+            await (await producer.send("moves", b"x" * 10_000)).wait()
+        await admin.alter_quotas("node", "", {f"{where}_replication_throttled_rate": rate})
+
+        async def known() -> bool:
+            found = [node._replicas for node in (one, two)]
+            throttles = [
+                each.fetches.throttle if where == "leader" else each.fetchers.throttle
+                for each in found
+                if each
+            ]
+            return all(throttle.rate == rate for throttle in throttles)
+
+        await until(known)
+        start = trio.current_time()
+        target = 3 - info.partitions[0].leader
+        assert await admin.reassign_partitions({("moves", 0): [target]}) == {("moves", 0): None}
+        await produce(servers, "stays", [b"x" * 10_000] * 8)
+        assert trio.current_time() - start < 2.0, "who is in sync is not held up"
+        await until(lambda: full_isr(admin, "stays", 2))
+        with trio.fail_after(20):
+            await admin.wait_for_reassignments(["moves"])
+        assert trio.current_time() - start >= batches * 10_000 / rate - 1.5
+        (info,) = await admin.describe_topics(["moves"])
+        assert info.partitions[0].replicas == [target]
