@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import trio
 import trio.testing
 
@@ -184,6 +186,28 @@ async def all_connections_share_a_budget(env: Env) -> None:
 
 
 @case("G")
+async def who_has_no_room_gives_signs_of_life(env: Env) -> None:
+    """A peer that reads no further until there is room is not taken for dead; then all of it arrives."""
+    keeper, budget, limits = Keeper(), ReceiveBudget(MIB), Limits(keepalive=0.1 * PATIENCE)
+    async with served(env, keeper, budget=budget, limits=limits) as (nursery, url):
+        ends = Answers()
+        connections = [await dial(env, url, nursery, limits=limits) for _ in range(3)]
+        for connection in connections:
+            for _ in range(3):
+                connection.request_nowait(1, b"", [bytes(MIB)], timeout=8 * PATIENCE, on_done=ends.append)
+        await until(lambda: keeper.count >= 1, "the budget is used up")
+        with trio.move_on_after(10 * limits.keepalive):
+            await wait_any(connection.closed for connection in connections)
+        assert not [each.close_reason for each in connections if each.closed.is_set()]
+        with trio.fail_after(5 * PATIENCE):
+            while len(ends) < 9:
+                keeper.release()
+                await trio.sleep(0.005)
+        assert all(isinstance(end, Response) for end in ends), ends
+        keeper.release()
+
+
+@case("G")
 async def two_that_do_not_answer_do_not_deadlock(env: Env) -> None:
     """Requests with large payloads both ways to handlers that never answer end at their deadlines."""
     ends = Answers()
@@ -262,6 +286,18 @@ async def signs_of_life_pass_a_full_data_lane(env: Env) -> None:
             if sorted(times)[98] < 0.05:
                 return
     raise AssertionError(f"a sign of life takes {sorted(times)[98] * 1000:.0f} ms beside a full data lane")
+
+
+async def wait_any(events: Iterable[trio.Event]) -> None:
+    """Return when one of them is set."""
+    async with trio.open_nursery() as nursery:
+
+        async def wait(event: trio.Event) -> None:
+            await event.wait()
+            nursery.cancel_scope.cancel()
+
+        for event in events:
+            nursery.start_soon(wait, event)
 
 
 async def _time_of_requests(connection: Connection) -> float:

@@ -438,10 +438,13 @@ class Connection:
                 # Ticks are counted, not seconds: a process that was stopped itself hears its peer before it judges.
                 # A large frame that the peer takes slowly is a sign of life; what goes out at once is none.
                 takes = self._sleeping_writer is None and self._link.sent != sent
-                alive = takes or self._link.received != seen or self._is_congested()
-                silent = 0 if alive else silent + 1
+                deaf = self._is_congested() or self._session.intake.is_held_back
+                silent = 0 if deaf or takes or self._link.received != seen else silent + 1
                 seen, sent = self._link.received, self._link.sent
                 self._ask_for_life(silent)
+                if deaf:
+                    # Nor do we hear the peer ask for a sign of life.
+                    self._session.ping()
             self._wake_writer()
             self._check_idle()
             self._check_relieved()

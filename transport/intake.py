@@ -59,6 +59,10 @@ class ReceiveBudget:
             self._turns[who] = trio.Event()
         await self._turns[who].wait()
 
+    def keeps_waiting(self, who: Intake) -> bool:
+        """Whether a payload of theirs has not found room yet."""
+        return who in self._turns
+
     def take(self, nbytes: int) -> None:
         """Count what is here already."""
         self.used += nbytes
@@ -120,6 +124,11 @@ class Intake:
         if not self.held:
             return False
         return self._budget.is_exceeded or (not self._knows_credit and self.held > self._window)
+
+    @property
+    def is_held_back(self) -> bool:
+        """Nothing more is read: for its own sake, or until others have released something."""
+        return self.is_congested or self._budget.keeps_waiting(self)
 
     def admits(self, nbytes: int) -> bool:
         """Whether room for a payload could be reserved, before there is memory for it; else `wait`.
