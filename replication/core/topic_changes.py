@@ -1,4 +1,4 @@
-"""What becomes of a topic that exists: deleted, given more partitions, or set otherwise.
+"""What becomes of a topic that exists: deleted, given more partitions (KIP-195), or set otherwise (KIP-339).
 
 Each change is one transaction, so a controller that takes over finds it done or not begun. Planning one that is
 done already plans nothing.

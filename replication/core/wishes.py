@@ -194,6 +194,7 @@ def _change_topic(request: ChangeTopicRequest, known: Knowledge) -> Planned:
 
 
 def _elect_preferred(request: m.ElectLeadersRequest, view: ClusterView) -> Planned:
+    """Leadership goes to the preferred replicas, where it may (KIP-183, KIP-460); the others are told why not."""
     results, changes = [], []
     for named in _named(request.partitions, view):
         versioned = view.partitions.get(named)
@@ -229,7 +230,10 @@ def _why_not(record: PartitionRecord, preferred: int, view: ClusterView) -> str:
 
 
 def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
-    """The most complete of the living replicas leads, whatever the policy of the topic."""
+    """The most complete of the living replicas leads, whatever the policy of the topic (KIP-460).
+
+    Only where nobody has everything: an unclean election is the last resort, not a choice.
+    """
     view = known.view
     results, changes = [], []
     needed: dict[PartitionId, AskLogs] = {}
@@ -298,6 +302,7 @@ def replace(record: PartitionRecord, known: Versioned, view: ClusterView) -> Put
 
 
 def _alter_reassignments(request: m.AlterReassignmentsRequest, view: ClusterView) -> Planned:
+    """Each partition for itself, as in KIP-455: one that cannot be moved does not keep the others from it."""
     results, changes = [], []
     for named, wanted in {
         PartitionId(each.topic, each.partition): each for each in request.partitions

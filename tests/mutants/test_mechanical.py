@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 
+import attrs
+
+from .mechanical.__main__ import tried_before
 from .mechanical.explained import explained
-from .mechanical.operators import changed, sites
-from .mechanical.reach import CORE, ROOT
+from .mechanical.operators import Site, changed, sites
+from .mechanical.reach import CORE, ROOT, Reach
+from .mechanical.trial import Tried, digest
 
 
 def test_every_change_has_a_name_of_its_own_and_changes_something() -> None:
@@ -43,3 +49,42 @@ def test_an_obvious_change_is_noticed() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     figures = json.loads(done.stdout)
     assert (figures["sample"], figures["killed"], done.returncode) == (1, 1, 0), done.stderr
+
+
+def test_a_test_is_asked_about_the_lines_that_it_runs_and_the_quickest_comes_first() -> None:
+    site = next(site for site in sites(CORE) if site.id.startswith("isr.py::may_join"))
+    reach = Reach(
+        {"isr.py": {site.line: ["slow", "quick"], site.line + 50: ["other"]}}, {"slow": 2.0, "quick": 0.5}
+    )
+    assert reach.of(site) == ["quick", "slow"]
+    assert reach.cost(reach.of(site)) == 2.5
+    assert Reach({}, {}).of(site) == []
+
+
+def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
+    """Nothing is taken over that was found out about another text, or by asking less than now."""
+    results = tmp_path / "results.jsonl"
+    wanted = [site for site in sites(CORE) if site.id.startswith("isr.py::may_join")]
+    killed, elsewhere, alive, halfway = wanted[0], wanted[1], *sites(CORE)[:2]
+
+    def line(site: Site, verdict: str, source: str = "") -> str:
+        tried = Tried(id=site.id, source=source or digest(site), line=site.line, verdict=verdict, seconds=1.0)
+        return json.dumps(attrs.asdict(tried)) + "\n"
+
+    results.write_text(
+        line(killed, "tests")
+        + line(elsewhere, "tests", source="another text")
+        + line(alive, "tests")
+        + line(alive, "survived")
+        + line(halfway, "unnoticed")
+    )
+    picked = [killed, elsewhere, alive, halfway]
+
+    def known(*, tests_only: bool, again: bool) -> set[str]:
+        chosen = argparse.Namespace(tests_only=tests_only, again=again)
+        return set(tried_before(results, picked, chosen))
+
+    assert known(tests_only=False, again=False) == {killed.id, alive.id}
+    assert known(tests_only=True, again=False) == {killed.id, alive.id, halfway.id}
+    assert known(tests_only=False, again=True) == known(tests_only=True, again=True) == {killed.id}
+    assert tried_before(tmp_path / "none", picked, argparse.Namespace()) == {}

@@ -27,7 +27,7 @@ def main() -> int:
         return 0
     known = explained()
     picked = _pick(everything, chosen)
-    before = {} if chosen.results is None else _tried_before(chosen.results, picked, chosen)
+    before = {} if chosen.results is None else tried_before(chosen.results, picked, chosen)
     todo = [site for site in picked if site.id not in before]
     reach = measure() if todo else None
     warm_up()
@@ -75,7 +75,7 @@ def _pick(everything: list[Site], chosen: argparse.Namespace) -> list[Site]:
     return order[: chosen.sample]
 
 
-def _tried_before(file: Path, picked: list[Site], chosen: argparse.Namespace) -> dict[str, Tried]:
+def tried_before(file: Path, picked: list[Site], chosen: argparse.Namespace) -> dict[str, Tried]:
     """The last result of each change, if its file is still the same and it says all that is asked for now."""
     if not file.exists():
         return {}

@@ -409,6 +409,13 @@ def test_a_round_that_is_over_counts_in_its_epoch_only(controller: Controller) -
     assert anew.leader_epochs == {dark().record.id: 10}
 
 
+def test_answers_that_nobody_asked_for_count_for_nothing(controller: Controller) -> None:
+    controller.step(ViewChanged(view=view(5)))
+    assert told(controller, (ME, 4, 10), (OTHER, 5, 3)) == []
+    (asked,) = controller.step(ViewChanged(view=most_complete(with_partition(view(6), dark()))))
+    assert isinstance(asked, AskReplicas)
+
+
 def test_several_dark_partitions_are_asked_about_in_one_round(controller: Controller) -> None:
     other = attrs.evolve(dark().record, partition=1, leader_epoch=4)
     base = most_complete(with_partition(view(5), dark()))

@@ -237,3 +237,44 @@ def test_deleting_up_to_the_beginning_is_done_at_once() -> None:
     lead = Deleting()
     lead.fetch_from(C, 0, 0)
     assert told(lead.delete(0)) == {1: (ErrorCode.NONE, 0)}
+
+
+NODES = st.sets(st.sampled_from((B, C)))
+STARTS = st.integers(0, 9)
+
+
+@given(NODES, NODES, NODES, NODES, STARTS, st.fixed_dictionaries({B: STARTS, C: STARTS}), STARTS)
+def test_a_deletion_is_done_when_nobody_alive_or_electable_holds_it(
+    live: set[int],
+    isr: set[int],
+    elr: set[int],
+    have_fetched: set[int],
+    own: int,
+    starts: dict[int, int],
+    wished: int,
+) -> None:
+    lead = Lead((A, B, C))
+    lead.append(10)
+    for node in (B, C):
+        lead.fetch(node, 10)
+    lead.step(ev.LogStartRaised(log_start_offset=own))
+    assert lead.replica.leader is not None
+    for node, known in lead.replica.leader.followers.items():
+        known.log_start_offset = starts[node] if node in have_fetched else -1
+    members = (A, *sorted(isr))
+    state = attrs.evolve(record(isr=members), elr=tuple(sorted(elr - isr)) if not isr else ())
+    lead.step(ev.NodesChanged(live={A: 11, **{node: 10 + node for node in live}}))
+    lead.step(ev.RecordChanged(versioned=Versioned(state, 2)))
+    counted = live | set(members) | set(state.elr)
+    holding = [own, *(starts[node] if node in have_fetched else -1 for node in counted - {A})]
+    effects = lead.step(ev.DeleteRecords(request_id=1, offset=wished, deadline=5.0))
+    assert advanced(effects) == ([wished] if wished > own else [])
+    done = told(effects) | told(lead.step(ev.LogStartAdvanced(log_start_offset=max(own, wished))))
+    low = min([max(own, wished), *holding[1:]])
+    if wished > low:
+        assert done == {}
+    else:
+        assert done.keys() == {1}
+        error, answered = done[1]
+        assert error == ErrorCode.NONE
+        assert wished <= answered <= low
