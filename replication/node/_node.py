@@ -21,7 +21,7 @@ from ...transport import (
     TransportError,
     serve,
 )
-from ..metadata import MetadataError, MetadataStore, open_store, serve_store
+from ..metadata import MetadataError, MetadataStore, SessionExpiredError, open_store, serve_store
 from ..metadata.registry import REMOTE
 from ..wire import WireError
 from ._cluster_state import ClusterState
@@ -41,6 +41,7 @@ from .settings import NodeSettings
 log = logging.getLogger("insync.node")
 
 RENEWALS_PER_TIMEOUT = 4
+_ENTRIES = 10
 
 
 class Node:
@@ -180,8 +181,7 @@ class Node:
                 authorise=authoriser,
             )
             self.store_url = await _serve_store(serving, settings.serve_store, nursery)
-        patience = session.timeout_ms / 1000 + 1
-        state.oldest_revision = await registration.enter(session, self.endpoints, patience)
+        await self._enter(store, registration, state)
         self._registered = True
         log.info(
             event(
@@ -208,6 +208,22 @@ class Node:
             self.metrics_address = await _serve_operations(settings, replicas, state, handlers, nursery)
         stack.push_async_callback(self._depart, registration, state)
         await state.ready.wait()
+
+    async def _enter(self, store: MetadataStore, registration: Registration, state: ClusterState) -> None:
+        """Register for the first time. On a machine that is very busy a session may end before that."""
+        for attempts_left in reversed(range(_ENTRIES)):
+            patience = state.session.timeout_ms / 1000 + 1
+            try:
+                state.oldest_revision = await registration.enter(state.session, self.endpoints, patience)
+            except SessionExpiredError:
+                if not attempts_left:
+                    raise
+                log.warning(
+                    event("session_changed", state="lost", why="it ended before the node was registered")
+                )
+                state.session = await store.open_session(self._session_timeout_ms(store))
+            else:
+                return
 
     async def _keep_registered(
         self, store: MetadataStore, registration: Registration, state: ClusterState

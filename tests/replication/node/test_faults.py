@@ -156,6 +156,31 @@ async def test_a_node_registers_though_the_outcome_was_lost(
     assert lost == [how]
 
 
+@pytest.mark.parametrize("ends", [2, 99])
+async def test_a_session_that_ends_before_the_node_is_registered_is_replaced(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, ends: int
+) -> None:
+    original = Registration.enter
+    ended: list[int] = []
+
+    async def enter(self: Registration, session: Any, *arguments: Any) -> int:
+        if len(ended) < ends:
+            await session.close()
+            ended.append(session.id)
+        return await original(self, session, *arguments)
+
+    monkeypatch.setattr(Registration, "enter", enter)
+    if ends > 10:
+        with pytest.raises(NodeStartError, match="is over"):
+            await Node(cluster.settings(1)).__aenter__()
+        assert len(ended) == 10
+        return
+    async with Node(cluster.settings(1)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 1, 1)
+        await produce(node.endpoints, "t", [b"x"])
+    assert len(set(ended)) == ends
+
+
 async def test_a_node_outlives_an_outage_longer_than_its_session(cluster: Cluster) -> None:
     async with AsyncExitStack() as stack:
         nodes = [
