@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ....replication.client import BlockingAdmin, BlockingProducer, Deliveries
+from ....replication.client import BlockingAdmin, BlockingProducer
+from ....replication.client.blocking import BlockingDeliveries
 from ._parquet import bytes_of
 
 if TYPE_CHECKING:
@@ -37,16 +38,15 @@ def write_topic(rows: DataFrame, servers: str, topic: str) -> tuple[int, int]:
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         records = size = 0
         with BlockingProducer(servers, batch_size=BATCH_BYTES, client_id="insync-pipeline") as producer:
-            unsettled: deque[Deliveries] = deque()
+            unsettled: deque[BlockingDeliveries] = deque()
             for batch in batches:
                 unsettled.extend(_send(producer, topic, batch, names))
                 records += len(batch)
                 size += bytes_of(batch)
                 while len(unsettled) > _OUTSTANDING:
-                    producer.flush()
-                    _settle(unsettled)
-            producer.flush()
-            _settle(unsettled)
+                    unsettled.popleft().result()
+            while unsettled:
+                unsettled.popleft().result()
         yield pa.RecordBatch.from_pylist([{"records": records, "bytes": size}], schema=_SCHEMA)
 
     found = rows.mapInArrow(write, "records LONG, bytes LONG").collect()
@@ -58,7 +58,7 @@ _SCHEMA = pa.schema([("records", pa.int64()), ("bytes", pa.int64())])
 
 def _send(
     producer: BlockingProducer, topic: str, batch: pa.RecordBatch, names: list[str]
-) -> Iterator[Deliveries]:
+) -> Iterator[BlockingDeliveries]:
     if not len(batch):
         return
     columns = dict(zip(names, batch.columns, strict=True))
@@ -73,10 +73,3 @@ def _send(
         some_keys = keys[start:end] if keys is not None else None
         partition = int(numbers[start])
         yield producer.send_many(topic, values[start:end], some_keys, partition=partition)
-
-
-def _settle(unsettled: deque[Deliveries]) -> None:
-    """Raise the first error of what was flushed."""
-    while unsettled:
-        for delivery in unsettled.popleft():
-            delivery.result()

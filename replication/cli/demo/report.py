@@ -31,6 +31,8 @@ class Report:
     elapsed_s: float = 0.0
     rss_mb: dict[str, float] = attrs.Factory(dict)
     planted: str | None = None
+    spark: dict[str, int] | None = None
+    """What the Spark step saw: rows, wrong_keys, batches; None without one."""
     verification: Verification | None = None
     problems: list[str] = attrs.Factory(list)
     """What is wrong beside the defects that the verification names."""
@@ -115,6 +117,7 @@ class Report:
             "seed": self.seed,
             "rss_mb": {name: round(size, 1) for name, size in self.rss_mb.items()},
             "planted": self.planted,
+            "spark": self.spark,
             "defects": [] if checked is None else [str(defect) for defect in checked.defects],
             "problems": self.problems,
         }

@@ -24,6 +24,7 @@ from .production import Production
 from .readback import ReadBack, read_back, wait_for_watermarks
 from .report import Report
 from .scene import Progress, Scene
+from .steps import StepTask, reading_along
 from .verify import Verification, verify
 
 TOPIC = "demo"
@@ -46,6 +47,8 @@ class Options:
     records: int | None = None
     plant: Plant | None = None
     transport: TransportName = "tcp"
+    spark: bool = True
+    """Whether the Spark step takes part, if it can."""
 
 
 @attrs.define(eq=False)
@@ -106,8 +109,11 @@ class Story:
             observer = Observer(admin, TOPIC, self._nodes, self.scene)
             await self._create_topic(admin, observer)
             nursery.start_soon(observer.run)
-            await self._produce(servers, observer)
-            await self._level(admin)
+            task = StepTask(servers, TOPIC, self.folder / "spark", self._access)
+            async with reading_along(task, self.scene, self.report, wanted=self.options.spark) as along:
+                await self._produce(servers, observer)
+                await self._level(admin)
+                await along.compare(self._stream)
             read = await self._read_back(servers_of(self._nodes))
             leaders = await observer.leaders()
             nursery.cancel_scope.cancel()

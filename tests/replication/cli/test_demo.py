@@ -23,7 +23,7 @@ def last_line(run: Command) -> dict[str, Any]:
 
 
 def test_a_killed_leader_loses_nothing(tmp_path: Path) -> None:
-    with command(["demo", "--records", str(RECORDS), "--seed", "5", "--json"], tmp_path) as run:
+    with command(["demo", "--no-spark", "--records", str(RECORDS), "--seed", "5", "--json"], tmp_path) as run:
         assert run.finish() == 0, run.lines
         told = last_line(run)
         assert told["verdict"] == "passed"
@@ -43,7 +43,17 @@ def test_a_killed_leader_loses_nothing(tmp_path: Path) -> None:
 def test_nothing_is_lost_over_any_transport(tmp_path: Path, transport: str) -> None:
     if transport == "tls" and shutil.which("openssl") is None:
         missing("no openssl on the path")
-    arguments = ["demo", "--records", str(RECORDS), "--seed", "5", "--transport", transport, "--json"]
+    arguments = [
+        "demo",
+        "--no-spark",
+        "--records",
+        str(RECORDS),
+        "--seed",
+        "5",
+        "--transport",
+        transport,
+        "--json",
+    ]
     with command(arguments, tmp_path) as run:
         assert run.finish() == 0, run.lines
         told = last_line(run)
@@ -58,7 +68,7 @@ def test_nothing_is_lost_over_any_transport(tmp_path: Path, transport: str) -> N
 
 @pytest.mark.parametrize("kind", ["drop", "flip"])
 def test_a_planted_defect_fails_the_demo(tmp_path: Path, kind: str) -> None:
-    arguments = ["demo", "--records", str(RECORDS), "--seed", "6", "--plant", kind, "--json"]
+    arguments = ["demo", "--no-spark", "--records", str(RECORDS), "--seed", "6", "--plant", kind, "--json"]
     with command(arguments, tmp_path) as run:
         assert run.finish() == 1
         told = last_line(run)
@@ -73,7 +83,7 @@ def test_data_is_kept_on_request(tmp_path: Path) -> None:
     source = tmp_path / "poem.txt"
     source.write_text("roses are red\nviolets are blue\n" * 40)
     keep = tmp_path / "keep"
-    arguments = ["demo", "--input", str(source), "--records", "1000", "--keep", str(keep)]
+    arguments = ["demo", "--no-spark", "--input", str(source), "--records", "1000", "--keep", str(keep)]
     with command(arguments, tmp_path) as run:
         assert run.finish() == 0, run.lines
         assert "PASSED: 1,000 records acknowledged" in run.wait_for_line("PASSED")
@@ -89,7 +99,7 @@ def test_data_is_kept_on_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moment", ["nodes are up", "SIGKILL to node", "acknowledged by all"])
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
-    with command(["demo", "--records", "30000", "--seed", "7"], tmp_path) as run:
+    with command(["demo", "--no-spark", "--records", "30000", "--seed", "7"], tmp_path) as run:
         run.wait_for_line(moment)
         nodes = run.children()
         assert len(nodes) >= 2
@@ -101,7 +111,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
 
 
 def test_nodes_do_not_outlive_a_killed_demo(tmp_path: Path) -> None:
-    with command(["demo", "--records", "3000000"], tmp_path) as run:
+    with command(["demo", "--no-spark", "--records", "3000000"], tmp_path) as run:
         run.wait_for_line("nodes are up")
         nodes = run.children()
         assert len(nodes) == 3

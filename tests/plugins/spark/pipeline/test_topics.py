@@ -1,0 +1,188 @@
+"""Jobs that read and write topics of running nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from insync.plugins.spark.pipeline import (
+    FolderInput,
+    InputError,
+    PipelineError,
+    TopicInput,
+    dedupe,
+    export,
+    load,
+    stats,
+)
+from insync.replication import BlockingAdmin, BlockingConsumer, BlockingProducer
+from insync.replication.client import ConsumerRecord, UnknownTopicError
+from insync.storage.batch import build_batch
+
+from . import data_folders as data
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def read(servers: str, topic: str) -> list[ConsumerRecord]:
+    with BlockingConsumer(servers, auto_offset_reset="earliest") as consumer:
+        partitions = consumer.assign_topic(topic)
+        missing = sum(consumer.end_offsets(partitions).values())
+        found: list[ConsumerRecord] = []
+        while len(found) < missing:
+            found += consumer.poll(5000)
+    return found
+
+
+def produce(servers: str, topic: str, rows: Iterable[tuple[bytes | None, bytes, int]]) -> None:
+    with BlockingProducer(servers) as producer:
+        for key, value, partition in rows:
+            producer.send(topic, value, key=key, partition=partition)
+
+
+def test_lines_become_records(
+    spark: SparkSession, admin: BlockingAdmin, servers: str, topic: str, tmp_path: Path
+) -> None:
+    admin.create_topic(topic, 3, 3)
+    lines = [f"line {at} ü" for at in range(500)]
+    (tmp_path / "a.txt").write_text("\n".join(lines[:200]) + "\n")
+    (tmp_path / "b.txt").write_text("\n".join(lines[200:]))
+    report = load(spark, [tmp_path / "a.txt", tmp_path / "b.txt"], servers, topic)
+    found = read(servers, topic)
+    assert sorted(record.value.decode() for record in found if record.value) == sorted(lines)
+    assert (report.records, report.bytes) == (500, sum(len(line.encode()) for line in lines))
+    assert all(record.key is None for record in found)
+
+
+def test_columns_become_keys_and_values(
+    spark: SparkSession, admin: BlockingAdmin, servers: str, topic: str, tmp_path: Path
+) -> None:
+    admin.create_topic(topic, 3, 3)
+    rows = [{"id": at, "who": f"w{at % 5}", "raw": bytes([at, 255])} for at in range(100)]
+    (tmp_path / "t.csv").write_text("id;who\n" + "".join(f"{row['id']};{row['who']}\n" for row in rows))
+    load(spark, [tmp_path / "t.csv"], servers, topic, format="csv", key="who", options={"sep": ";"})
+    found = read(servers, topic)
+    assert sorted((record.key, json.loads(record.value or b"")["id"]) for record in found) == sorted(
+        (str(row["who"]).encode(), str(row["id"])) for row in rows
+    )
+    for key in {record.key for record in found}:
+        same = [record for record in found if record.key == key]
+        assert len({record.partition for record in same}) == 1
+        ids = [int(json.loads(record.value or b"")["id"]) for record in sorted(same, key=lambda r: r.offset)]
+        assert ids == sorted(ids)
+
+    before = len(found)
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
+    load(spark, [tmp_path / "t.parquet"], servers, topic, format="parquet", key="id", value=["raw"])
+    (tmp_path / "t.json").write_text('{"a": {"b": "x"}, "c": 1}\n{"c": 2}\n')
+    load(spark, [tmp_path / "t.json"], servers, topic, format="json", key="a.b")
+    pairs = {(record.key, record.value) for record in read(servers, topic)}
+    assert {(b"7", bytes([7, 255])), (b"x", b'{"a": {"b": "x"}, "c": 1}'), (None, b'{"c": 2}')} <= pairs
+    assert len(read(servers, topic)) == before + 102
+
+
+def test_what_cannot_be_loaded(
+    spark: SparkSession, admin: BlockingAdmin, servers: str, topic: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text("id,who\n1,a\n")
+    with pytest.raises(UnknownTopicError):
+        load(spark, [tmp_path / "t.csv"], servers, "nowhere-" + topic)
+    admin.create_topic(topic, 1, 3)
+    with pytest.raises(InputError, match="does not exist"):
+        load(spark, [tmp_path / "other.csv"], servers, topic)
+    with pytest.raises(InputError, match="there is no column 'customer'; there are id, who"):
+        load(spark, [tmp_path / "t.csv"], servers, topic, format="csv", key="customer")
+
+
+def test_a_topic_is_exported_and_counted(
+    spark: SparkSession, admin: BlockingAdmin, servers: str, topic: str, tmp_path: Path
+) -> None:
+    admin.create_topic(topic, 2, 3)
+    rows: list[tuple[bytes | None, bytes, int]] = [
+        (b"k%d" % (at % 3), b"%d" % at, at % 2) for at in range(200)
+    ]
+    produce(servers, topic, rows)
+    source, out = TopicInput(servers, topic), tmp_path / "out"
+    assert export(spark, source, out).rows == 200
+    produce(servers, topic, [(None, b"late", 1)])
+    assert export(spark, source, out).rows == 1
+    table = ds.dataset(out, partitioning="hive", ignore_prefixes=["_", "."]).to_table()
+    found = sorted(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+    assert found == [(0, at) for at in range(100)] + [(1, at) for at in range(101)]
+    assert sorted(table["value"].to_pylist()) == sorted([row[1] for row in rows] + [b"late"])
+    report = stats(spark, source)
+    assert (report.records, report.keys, report.late) == (201, 4, 0)
+
+
+def test_the_first_of_each_identity_is_kept(
+    spark: SparkSession, admin: BlockingAdmin, servers: str, topic: str
+) -> None:
+    """Every third order was sent twice, some into the other partition."""
+    admin.create_topic(topic, 2, 3)
+    admin.create_topic(f"{topic}-once", 2, 3)
+    rows: list[tuple[bytes | None, bytes, int]] = []
+    for at in range(60):
+        rows.append((b"k%d" % (at % 4), b'{"order": {"id": %d}}' % at, 0))
+        if at % 3 == 0:
+            rows.append((b"again", b'{"order": {"id": %d}}' % at, at % 2))
+    rows.append((None, b"no order", 1))
+    rows.append((None, b"no order", 1))
+    produce(servers, topic, rows)
+    source = TopicInput(servers, topic)
+    report = dedupe(spark, source, by="json:order.id", to_topic=f"{topic}-once")
+    assert (report.records, report.unidentified, report.duplicates, report.kept) == (82, 2, 20, 62)
+    assert report.identities == 60
+    assert all(each.partition == 1 or each.first_offset < each.offset for each in report.examples)
+    found = read(servers, f"{topic}-once")
+    first = sorted((record for record in found if record.partition == 0), key=lambda record: record.offset)
+    assert [json.loads(record.value or b"")["order"]["id"] for record in first] == list(range(60))
+    assert [record.value for record in found if record.partition == 1] == [b"no order"] * 2
+    again = dedupe(spark, TopicInput(servers, f"{topic}-once"), by="json:order.id")
+    assert (again.duplicates, again.kept) == (0, 62)
+    with pytest.raises(PipelineError, match="cannot be written to while it is read"):
+        dedupe(spark, source, by="key", to_topic=topic)
+    with pytest.raises(PipelineError, match="name a data folder"):
+        dedupe(spark, source, by="sequence")
+    with pytest.raises(InputError, match="'colour' tells no records apart"):
+        dedupe(spark, source, by="colour")
+
+
+def test_a_batch_that_was_appended_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """As a producer without a sequence check would leave it; only the sequence tells, and only of its producer."""
+
+    def batch(base: int, producer_id: int = 7) -> tuple[int, bytes]:
+        return 0, build_batch(
+            [None] * 5,
+            [b"same"] * 5,
+            timestamps_ms=data.TIME_MS,
+            producer_id=producer_id,
+            producer_epoch=1,
+            base_sequence=base,
+        )
+
+    plain = (0, build_batch([None] * 3, [b"same"] * 3, timestamps_ms=data.TIME_MS))
+    content = [batch(0), batch(5), plain, batch(5), batch(0, 8), batch((1 << 31) - 2), plain]
+    folder = data.write_folder(tmp_path / "node-1", 1, {0: content})
+    report = dedupe(spark, FolderInput(folder, data.TOPIC), to_parquet=tmp_path / "once")
+    # The last but one wraps: its sequences 2147483646, 2147483647, 0, 1, 2 repeat those of the first.
+    assert (report.records, report.unidentified, report.duplicates) == (31, 6, 8)
+    assert [(each.first_offset, each.offset) for each in report.examples] == [
+        (5, 13),
+        (6, 14),
+        (7, 15),
+        (8, 16),
+        (9, 17),
+        (0, 25),
+        (1, 26),
+        (2, 27),
+    ]
+    kept = ds.dataset(tmp_path / "once", ignore_prefixes=["_", "."]).to_table()
+    assert sorted(kept["offset"].to_pylist()) == [*range(13), *range(18, 25), *range(28, 31)]
