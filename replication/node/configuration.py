@@ -107,6 +107,8 @@ def _converted(source: str, name: str, value: object) -> object:
         value = _truth(source, name, value)
     try:
         return msgspec.convert(value, wanted, strict=not isinstance(value, str))
+    except UnicodeEncodeError as error:
+        raise InvalidSettingError(f"{source}: {name}={value!r}: not a text in UTF-8") from error
     except msgspec.ValidationError as error:
         if typing.get_origin(wanted) is typing.Literal:
             known = " or ".join(map(str, typing.get_args(wanted)))

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from insync.replication.node import _handlers, configuration
+from insync.replication.wire import _codec
 from insync.transport import frames as frames_
 from insync.transport import stream as stream_
 from insync.transport.session import Session
 
-from . import transport
+from . import requests, settings, transport
 from ._python import PythonTarget, fuzz_python
 
-PYTHON = [target for target in transport.TARGETS if isinstance(target, PythonTarget)]
+PYTHON = [
+    target
+    for area in (transport, settings, requests)
+    for target in area.TARGETS
+    if isinstance(target, PythonTarget)
+]
+
+
+@pytest.fixture(autouse=True)
+def node() -> Iterator[None]:
+    yield
+    requests.let_go()
 
 
 def steps(data: bytes) -> None:
@@ -26,7 +40,7 @@ def steps(data: bytes) -> None:
 
 
 def by_name(name: str) -> PythonTarget:
-    return next(target for target in PYTHON if target.name == f"transport_{name}")
+    return next(target for target in PYTHON if target.name == name)
 
 
 def test_what_reaches_more_is_followed(tmp_path: Path) -> None:
@@ -42,7 +56,7 @@ def test_what_reaches_more_is_followed(tmp_path: Path) -> None:
 def test_nothing_is_found_in_a_short_run(tmp_path: Path, target: PythonTarget) -> None:
     found = fuzz_python(target, tmp_path, 1, seed=1)
     assert not found.failure, found.failure
-    assert found.units > 20 and found.coverage > 20
+    assert found.units > 20 and found.coverage > (5 if "decoder" in target.name else 20)
 
 
 def expect_a_finding(folder: Path, name: str) -> None:
@@ -53,7 +67,7 @@ def test_lengths_that_are_believed_are_found(tmp_path: Path, monkeypatch: pytest
     limits = frames_.Limits()
     real = stream_.decode_header
     monkeypatch.setattr(stream_, "decode_header", lambda raw, _: real(raw, limits))
-    expect_a_finding(tmp_path, "frames")
+    expect_a_finding(tmp_path, "transport_frames")
 
 
 def test_errors_that_no_caller_knows_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,12 +75,12 @@ def test_errors_that_no_caller_knows_are_found(tmp_path: Path, monkeypatch: pyte
         return dict.fromkeys(range(1, 8), body[8:]) if body[:1] == b"\x01" else {9: bytes([body[99]])}
 
     monkeypatch.setattr(frames_, "_decode_tags", decode)
-    expect_a_finding(tmp_path, "hello")
+    expect_a_finding(tmp_path, "transport_hello")
 
 
 def test_a_proof_that_is_not_compared_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport._handshake, "is_proof", lambda given, expected: len(given) == 32)
-    expect_a_finding(tmp_path, "strangers")
+    expect_a_finding(tmp_path, "transport_strangers")
 
 
 def test_a_credit_that_is_not_checked_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,4 +88,34 @@ def test_a_credit_that_is_not_checked_is_found(tmp_path: Path, monkeypatch: pyte
         self.intake.held += 1
 
     monkeypatch.setattr(Session, "_receive_cancel", release_nothing)
-    expect_a_finding(tmp_path, "session")
+    expect_a_finding(tmp_path, "transport_session")
+
+
+def test_a_decoder_that_lets_its_own_errors_out_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_codec, "_decode", lambda decoders, what, kind, body: decoders[kind].decode(body))
+    expect_a_finding(tmp_path, "requests_decoder")
+
+
+def test_a_request_that_breaks_its_handler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = _handlers.Handlers._list_offset
+
+    def fragile(self: _handlers.Handlers, wanted: object) -> object:
+        return real(self, wanted) if wanted.partition in (0, 1) else {}["of that number"]  # type: ignore[attr-defined, arg-type]
+
+    monkeypatch.setattr(_handlers.Handlers, "_list_offset", fragile)
+    expect_a_finding(tmp_path, "requests_node")
+
+
+def test_an_answer_that_nobody_can_read_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(self: _handlers.Handlers, request: object) -> None:
+        request.reply(b"\xc1")  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(_handlers.Handlers, "_describe_partitions", odd)
+    expect_a_finding(tmp_path, "requests_node")
+
+
+def test_a_setting_that_is_believed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuration, "_truth", lambda source, name, text: {"true": True}[text])
+    expect_a_finding(tmp_path, "settings_texts")

@@ -1,0 +1,291 @@
+"""The programs of docs/examples do what they say, on real nodes that are killed."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import Admin, Consumer, Node, NodeSettings, Producer
+from tests.processes import NodeProcess, cluster
+
+EXAMPLES = Path(__file__).parent.parent / "docs" / "examples"
+
+
+def example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+kv = example("kv")
+
+
+async def create(servers: list[str], topic: str, partitions: int = 1) -> None:
+    async with Admin(servers) as admin:
+        await admin.create_topic(topic, partitions, 3)
+
+
+async def leader_of(servers: list[str], topic: str) -> int:
+    async with Admin(servers) as admin:
+        (found,) = await admin.describe_topics([topic])
+    return found.partitions[0].leader
+
+
+class Watch:
+    """One writes rising numbers through one copy, others read through theirs: no read may be behind."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.reads = 0
+        self.stop = trio.Event()
+        self._written = trio.Event()
+
+    async def write(self, store: Any) -> None:
+        while not self.stop.is_set():
+            await store.put("x", self.done + 1)
+            self.done += 1
+            self._written.set()
+            self._written = trio.Event()
+
+    async def read(self, store: Any) -> None:
+        while not self.stop.is_set():
+            before = self.done
+            found = await store.get("x")
+            assert (found or 0) >= before, f"read {found} though {before} was written before"
+            self.reads += 1
+
+    async def add(self, store: Any, count: int) -> None:
+        """Add one, so often, to what others add to, too."""
+        for _ in range(count):
+            while True:
+                old = await store.get("sum")
+                if await store.swap("sum", old, (old or 0) + 1):
+                    break
+
+    async def until(self, done: int) -> None:
+        with trio.fail_after(60):
+            while self.done < done:
+                await self._written.wait()
+
+
+async def test_the_key_value_store_is_current_and_whole_through_a_failover(tmp_path: Path) -> None:
+    with cluster(tmp_path) as nodes:
+        servers = [node.endpoint for node in nodes]
+        await create(servers, kv.TOPIC)
+        async with (
+            kv.open_store(servers, "alice", tmp_path / "alice", snapshot_every=50) as alice,
+            kv.open_store(servers, "bob", tmp_path / "bob", snapshot_every=70) as bob,
+        ):
+            watch = Watch()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(watch.write, alice)
+                nursery.start_soon(watch.read, bob)
+                nursery.start_soon(watch.add, alice, 30)
+                nursery.start_soon(watch.add, bob, 30)
+                await watch.until(100)
+                killed = await leader_of(servers, kv.TOPIC)
+                nodes[killed - 1].kill()
+                await watch.until(watch.done + 100)
+                nodes[killed - 1] = NodeProcess.start(killed, tmp_path)
+                await watch.until(watch.done + 50)
+                watch.stop.set()
+            assert watch.reads > 20
+            assert await alice.get("sum") == await bob.get("sum") == 60
+            assert await alice.get("x") == await bob.get("x") == watch.done
+            with trio.fail_after(10):
+                await alice._come_to(bob.machine.applied - 1)
+            assert alice.machine.snapshot() == bob.machine.snapshot()
+            state = bob.machine.snapshot()
+        # Both are made anew: one from its file, the other from nothing.
+        (tmp_path / "bob").unlink()
+        servers = [node.endpoint for node in nodes]
+        async with (
+            kv.open_store(servers, "carol", tmp_path / "alice") as carol,
+            kv.open_store(servers, "dave", tmp_path / "bob") as dave,
+        ):
+            assert carol._written > 100 and dave._written == 0
+            assert await carol.get("x") == await dave.get("x") == watch.done
+            assert carol.machine.data == dave.machine.data == state["data"]
+
+
+async def test_a_command_that_is_repeated_is_done_once_and_the_former_writer_is_shut_out(
+    tmp_path: Path,
+) -> None:
+    with cluster(tmp_path) as nodes:
+        servers = [node.endpoint for node in nodes]
+        await create(servers, kv.TOPIC)
+        async with (
+            kv.open_store(servers, "alice", tmp_path / "one") as former,
+            Producer(servers, value_serializer=lambda value: kv.json.dumps(value).encode()) as producer,
+        ):
+            assert await former.swap("x", None, 1)
+            repeated = {
+                "do": "swap",
+                "writer": "alice",
+                "token": former._token,
+                "number": 1,
+                "key": "x",
+                "old": 1,
+                "value": 99,
+            }
+            await (await producer.send(kv.TOPIC, repeated, partition=0)).wait()
+            assert await former.get("x") == 1
+            async with kv.open_store(servers, "alice", tmp_path / "two") as successor:
+                await successor.put("x", 2)
+                with pytest.raises(kv.FencedError, match="alice"):
+                    await former.put("x", 3)
+                assert await former.get("x") == await successor.get("x") == 2
+                assert not await successor.delete("y") and await successor.delete("x")
+                assert former.get_stale("x") == 2 or former.machine.applied == successor.machine.applied
+
+
+delivery = example("delivery")
+
+
+class Crash(Exception):
+    """The process ends here, as far as the example can tell."""
+
+
+class Handling:
+    """Notes what is handled; crashes before or after the fifth record, once."""
+
+    def __init__(self, crash: str) -> None:
+        self.crash = crash
+        self.handled: list[bytes] = []
+        self.all = trio.Event()
+
+    async def handle(self, record: Any) -> None:
+        if self.crash == "before" and record.value == b"v4":
+            self.crash = ""
+            raise Crash
+        self.handled.append(record.value)
+        if self.crash == "after" and record.value == b"v4":
+            self.crash = ""
+            raise Crash
+        if record.value == b"v9":
+            self.all.set()
+
+
+async def fill(servers: list[str], topic: str, values: list[bytes]) -> None:
+    async with Producer(servers) as producer:
+        await (await producer.send_many(topic, values, partition=0)).wait()
+
+
+def crashed(group: BaseException) -> bool:
+    return isinstance(group, Crash) or (
+        isinstance(group, BaseExceptionGroup) and all(crashed(each) for each in group.exceptions)
+    )
+
+
+async def run_to_the_end(function: Any, servers: list[str], position: Path, handling: Handling) -> None:
+    with trio.fail_after(30):
+        while not handling.all.is_set():
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(function, servers, "in", position, handling.handle)
+                    await handling.all.wait()
+                    nursery.cancel_scope.cancel()
+            except BaseException as error:
+                if not crashed(error):
+                    raise
+
+
+VALUES = [b"v%d" % n for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("how", "crash", "expected"),
+    [
+        ("at_most_once", "before", [*VALUES[:4], *VALUES[5:]]),
+        ("at_most_once", "after", VALUES),
+        ("at_least_once", "before", VALUES),
+        ("at_least_once", "after", [*VALUES[:5], *VALUES[4:]]),
+    ],
+)
+async def test_what_a_crash_skips_or_repeats(
+    tmp_path: Path, how: str, crash: str, expected: list[bytes]
+) -> None:
+    store = f"memory://{tmp_path.name}-{how}-{crash}"
+    settings = NodeSettings(node_id=1, data_dir=tmp_path, store=store, listeners=(f"mem://{store[9:]}/1",))
+    async with Node(settings) as node:
+        async with Admin(node.endpoints) as admin:
+            await admin.create_topic("in", 1, 1, {"min_insync_replicas": 1})
+        await fill(node.endpoints, "in", VALUES)
+        handling = Handling(crash)
+        await run_to_the_end(getattr(delivery, how), node.endpoints, tmp_path / "position", handling)
+        assert handling.handled == expected
+
+
+COUNT = 4000
+
+
+def start(name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, str(EXAMPLES / f"{name}.py"), *arguments])
+
+
+async def killed_again_and_again(arguments: list[str], ready: Any, kills: int) -> None:
+    """Start the program, and kill it when there is some more of its work; the last time when all is there."""
+    for number in range(kills + 1):
+        process = start("delivery", arguments)
+        try:
+            with trio.fail_after(60):
+                while await ready() < (COUNT if number == kills else COUNT * (number + 1) // (kills + 2)):
+                    assert process.poll() is None, "it ended by itself"
+                    await trio.sleep(0.01)
+        finally:
+            process.kill()
+            process.wait()
+
+
+async def test_a_database_has_each_result_once_however_often_its_writer_is_killed(tmp_path: Path) -> None:
+    with cluster(tmp_path) as nodes:
+        servers = [node.endpoint for node in nodes]
+        await create(servers, "in")
+        await fill(servers, "in", [b"order %d" % n for n in range(COUNT)])
+        database = tmp_path / "results.db"
+
+        async def rows() -> int:
+            with contextlib.suppress(sqlite3.OperationalError):
+                return int(sqlite3.connect(database).execute("SELECT count(*) FROM results").fetchone()[0])
+            return 0
+
+        await killed_again_and_again(["exactly_once", ",".join(servers), "in", str(database)], rows, 2)
+        found = (
+            sqlite3.connect(database).execute("SELECT source, value FROM results ORDER BY rowid").fetchall()
+        )
+        assert found == [(n, b"ORDER %d" % n) for n in range(COUNT)]
+
+
+async def test_a_topic_has_each_result_once_for_those_who_read_it_so(tmp_path: Path) -> None:
+    with cluster(tmp_path) as nodes:
+        servers = [node.endpoint for node in nodes]
+        await create(servers, "in")
+        await create(servers, "out")
+        await fill(servers, "in", [b"order %d" % n for n in range(COUNT)])
+        once, found = delivery.ReadOnce(), []
+        async with Consumer(servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("out", 0)])
+
+            async def read() -> int:
+                found.extend(each.value for each in await consumer.poll(50) if once.counts(each))
+                return len(found)
+
+            arguments = ["exactly_once_to_topic", ",".join(servers), "in", "out"]
+            await killed_again_and_again(arguments, read, 2)
+            # A process that was taken for dead writes what its successor has written long ago.
+            async with Producer(servers) as zombie:
+                await zombie.send("out", b"ORDER 7", headers=[(delivery.SOURCE, b"7")], partition=0)
+            await read()
+        assert found == [b"ORDER %d" % n for n in range(COUNT)]
