@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import re
 import sqlite3
 import subprocess
 import sys
@@ -289,3 +290,42 @@ async def test_a_topic_has_each_result_once_for_those_who_read_it_so(tmp_path: P
                 await zombie.send("out", b"ORDER 7", headers=[(delivery.SOURCE, b"7")], partition=0)
             await read()
         assert found == [b"ORDER %d" % n for n in range(COUNT)]
+
+
+CLIENTS = (EXAMPLES.parent / "clients.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(0, "order 0 at 0\norder 1 at 1\norder 2 at 2\n"), (1, "['order 0', 'order 1', 'order 2']\n")],
+    ids=["asyncio", "threads"],
+)
+def test_the_programs_of_the_page_about_clients_run(tmp_path: Path, number: int, said: str) -> None:
+    program = re.findall(r"```python\n(.*?)```", CLIENTS, flags=re.DOTALL)[number]
+    (tmp_path / "service.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "service.py", str(tmp_path)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
+
+
+def test_the_page_about_clients_names_what_admin_has() -> None:
+    table = CLIENTS.partition("## Running a cluster")[2]
+    named = set(re.findall(r"`([a-z_]+)`", table))
+    methods = {name for name in dir(Admin) if not name.startswith("_")}
+    assert named - {"Admin"} <= methods | {"list", "describe", "grow", "delete"}
+    assert methods <= named
+
+
+def test_what_the_pages_quote_stands_in_the_programs() -> None:
+    page = (EXAMPLES.parent / "delivery-semantics.md").read_text()
+    program = (EXAMPLES / "delivery.py").read_text()
+    quoted = [line.strip() for line in page.splitlines() if line.startswith("    ")]
+    assert len(quoted) > 5
+    for line in quoted:
+        assert line in program, line

@@ -12,7 +12,7 @@ from ..client._settings import make_settings
 from ..client.admin import TopicInfo
 from ..client.blocking import client_portal
 from ..core.messages import QuotaInfo
-from ..core.types import Value
+from ..core.types import PartitionId, Value
 from ._bridge import Bridge
 
 
@@ -73,6 +73,20 @@ class Admin(Bridge[TrioAdmin]):
     ) -> dict[tuple[str, int], int]:
         """See `insync.replication.Admin.delete_records`."""
         return await self._call(lambda: self._held.delete_records(offsets, timeout_ms=timeout_ms))
+
+    async def committed_offsets(self, group: str) -> dict[PartitionId, int]:
+        """See `insync.replication.Admin.committed_offsets`."""
+        return await self._call(lambda: self._held.committed_offsets(group))
+
+    async def commit_offsets(
+        self, group: str, offsets: Mapping[tuple[str, int], int], *, if_absent: bool = False
+    ) -> dict[PartitionId, int]:
+        """See `insync.replication.Admin.commit_offsets`."""
+        return await self._call(lambda: self._held.commit_offsets(group, offsets, if_absent=if_absent))
+
+    async def forget_producers(self, prefix: str) -> None:
+        """See `insync.replication.Admin.forget_producers`."""
+        await self._call(lambda: self._held.forget_producers(prefix))
 
     async def list_topics(self) -> list[str]:
         """See `insync.replication.Admin.list_topics`."""

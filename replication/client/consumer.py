@@ -65,8 +65,8 @@ class FetchedBatches:
 class Consumer(Client):
     """Reads partitions that it is told to read.
 
-    It belongs to no group, and no offsets are committed for it: there are no consumer groups. Whoever reads keeps
-    the position where the results are, best in one transaction with them (`docs/delivery-semantics.md`).
+    It belongs to no group, and nothing is committed for it: there are no consumer groups. Whoever reads keeps the
+    position where the results are, best in one transaction with them (`docs/delivery-semantics.md`).
 
     Args:
       bootstrap_servers: URLs of some nodes, as a list or comma separated; `host:port` means tcp.

@@ -60,7 +60,7 @@ def test_nothing_is_found_in_a_short_run(tmp_path: Path, target: PythonTarget) -
 
 
 def expect_a_finding(folder: Path, name: str) -> None:
-    assert fuzz_python(by_name(name), folder, 20, seed=1).failure
+    assert fuzz_python(by_name(name), folder, 60, seed=1).failure
 
 
 def test_lengths_that_are_believed_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,8 @@ def test_a_request_that_breaks_its_handler_is_found(tmp_path: Path, monkeypatch:
     real = _handlers.Handlers._list_offset
 
     def fragile(self: _handlers.Handlers, wanted: object) -> object:
-        return real(self, wanted) if wanted.partition in (0, 1) else {}["of that number"]  # type: ignore[attr-defined, arg-type]
+        known = {("t", 0): real, ("t", 1): real}
+        return known[wanted.topic, wanted.partition](self, wanted)  # type: ignore[attr-defined, arg-type]
 
     monkeypatch.setattr(_handlers.Handlers, "_list_offset", fragile)
     expect_a_finding(tmp_path, "requests_node")
