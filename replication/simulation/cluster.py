@@ -183,14 +183,17 @@ class Cluster(Hosting):
             if node.id in known.record.replicas and partition not in node.hosts:
                 self._new_host(node, known.record)
 
-    def transact(self, node: Node, write: Callable[[], object], done: Callable[[object], None]) -> None:
-        """Do `write` in the store; `done` gets its result, or None if nobody knows."""
+    def transact(
+        self, node: Node, write: Callable[[], object], done: Callable[[object], None], slow: float = 0.0
+    ) -> None:
+        """Do `write` in the store; `done` gets its result, so much later, or None if nobody knows."""
         delay = 0.01 + 0.09 * self.random.random()
         mishap = self.weather.write()
         if not self._reaches_store(node):
             self.on(node, 0.6, partial(done, None))
         elif mishap is None or mishap[0] in ("late", "slow"):
-            late, slow = (mishap[1] if mishap and mishap[0] == kind else 0.0 for kind in ("late", "slow"))
+            late = mishap[1] if mishap and mishap[0] == "late" else 0.0
+            slow += mishap[1] if mishap and mishap[0] == "slow" else 0.0
             process = node.process
 
             def arrive() -> None:

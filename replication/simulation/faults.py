@@ -59,11 +59,14 @@ class Injector:
             delay = 0.4 * (place % 1)
             self._cluster.later(delay, partial(self._strike, fault, node))
 
+        if fault.label == "PZ" and "MS" in self._cluster.settings.faults:
+            # Until its leader hears that it has joined, only the leader's own caution counts it.
+            self._cluster.traps.late_answers.append(fault.seconds)
         self._cluster.traps.lay(JOIN if fault.kind.endswith("join") else ELECTION, strike)
         return False
 
     def _strike(self, fault: Fault, node: Node) -> None:
-        done = self._kill if fault.label == "CS" else self._power_off
+        done = {"CS": self._kill, "PZ": self._pause}.get(fault.label, self._power_off)
         if not self._cluster.calm and done(fault, [node]):
             self.applied[fault.label] += 1
             self._cluster.note(f"** {fault}: node {node.id}")
@@ -213,6 +216,10 @@ class Injector:
         self._cluster.stop_store(fault.seconds)
         return True
 
+    def _answer_late(self, fault: Fault, nodes: list[Node]) -> bool:
+        self._cluster.traps.late_answers.append(fault.seconds)
+        return True
+
     def _end_session(self, fault: Fault, nodes: list[Node]) -> bool:
         if nodes[0].id not in self._cluster.store.live:
             return False
@@ -298,6 +305,8 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "kill": Injector._kill,
     "kill at once": Injector._kill,
     "kill the next to join": Injector._lie_in_wait,
+    "pause the next to join": Injector._lie_in_wait,
+    "tell late of the ISR": Injector._answer_late,
     "kill one after the next election": Injector._lie_in_wait,
     "power off the next to join": Injector._lie_in_wait,
     "power off one after the next election": Injector._lie_in_wait,

@@ -178,6 +178,20 @@ class Fetches:
         self._links[node.id] = {}
         self._serving.pop(node.id, None)
 
+    def unasked(self) -> list[str]:
+        """Questions that are open, or will be asked again, though no replica wants to know."""
+        return [
+            f"node {node} asks node {link.leader.id} for {partition}"
+            for node, links in self._links.items()
+            for link in links.values()
+            for partition in link.session.open
+            if self._link_of(link.follower, partition) is not link
+        ]
+
+    def _link_of(self, node: Node, partition: PartitionId) -> Link | None:
+        host = node.hosts.get(partition)
+        return self._asking.get(host) if host is not None else None
+
     # The side that asks
 
     def want(self, host: Host, effect: fx.FetchNext) -> None:

@@ -42,7 +42,9 @@ class Hosting(World, ABC):
     def read_store(self, node: Node) -> None: ...
 
     @abstractmethod
-    def transact(self, node: Node, write: Callable[[], object], done: Callable[[object], None]) -> None: ...
+    def transact(
+        self, node: Node, write: Callable[[], object], done: Callable[[object], None], slow: float = 0.0
+    ) -> None: ...
 
     @abstractmethod
     def retire(self, host: Host) -> None: ...
@@ -249,7 +251,9 @@ class Hosting(World, ABC):
 
     def _propose_isr(self, host: Host, proposal: fx.ProposeIsr) -> None:
         self.oracle.proposed(host, proposal)
-        self.transact(host.node, partial(self.store_isr, proposal), partial(self._isr_told, host, proposal))
+        slow = self.traps.lateness() if proposal.joining else 0.0
+        told = partial(self._isr_told, host, proposal)
+        self.transact(host.node, partial(self.store_isr, proposal), told, slow)
         self.traps.spring(JOIN, [node for node, _ in proposal.joining])
 
     def _isr_told(self, host: Host, proposal: fx.ProposeIsr, result: object) -> None:

@@ -23,6 +23,8 @@ def check_health(cluster: Cluster, producers: list[Producer], *, without: int | 
         _check_partition(cluster, versioned.record, without)
     overdue = [sent for sent in cluster.requests.overdue() if sent.node != without]
     require(not overdue, "L5", f"never answered: {overdue[:1]}")
+    unasked = cluster.fetches.unasked()
+    require(not unasked, "L5", f"nobody wants to know any more: {unasked}")
     for host in (h for node in cluster.nodes.values() if node.id != without for h in node.hosts.values()):
         require(len(host.parked) < 100, "L5", f"{host.name} keeps {len(host.parked)} fetches")
     if without is None:

@@ -116,12 +116,13 @@ _KINDS = {
         ("power off one after the next election", (0.3, 2.0)),
     ),
     "DK": (("tear a write of", (0.3, 2.0, 8.0)),),
-    "PZ": (("pause", (0.5, 2.0, 6.0)),),
+    "PZ": (("pause", (0.5, 2.0, 6.0)), ("pause the next to join", (6.0, 8.0))),
     "NP": (("cut", (1.0, 5.0, 10.0)), ("cut one way", (1.0, 5.0, 10.0)), ("isolate", (1.0, 6.0))),
     "CK": (("drift the clock of", (5.0, 15.0)), ("set ahead the clock of", (0.0,))),
     "MS": (
         ("cut from the store", (0.5, 3.0, 6.0)),
         ("end the session of", (0.0,)),
+        ("tell late of the ISR", (2.0, 6.0)),
         ("stop the store, as seen by", (0.5, 2.0, 5.0)),
     ),
     "ST": (
@@ -142,7 +143,7 @@ def _draw_one(dice: random.Random, at: float, label: str, settings: Settings) ->
         nodes = tuple(dice.sample(everyone, 2))
     elif kind.startswith("stop") or kind == "power off at once":
         nodes = everyone
-    elif "the next" in kind:
+    elif "the next" in kind or kind == "tell late of the ISR":
         nodes = ()
     else:
         nodes = (dice.choice(everyone),)

@@ -19,9 +19,15 @@ class Traps:
 
     def __init__(self) -> None:
         self._laid: dict[str, deque[Strike]] = {JOIN: deque(), ELECTION: deque()}
+        self.late_answers: deque[float] = deque()
+        """How much later leaders hear what became of the next members that they propose, each."""
 
     def lay(self, moment: str, strike: Strike) -> None:
         self._laid[moment].append(strike)
+
+    def lateness(self) -> float:
+        """Of the answer to a proposal that is made now."""
+        return self.late_answers.popleft() if self.late_answers else 0.0
 
     def spring(self, moment: str, nodes: Sequence[int]) -> None:
         """The moment is there; `nodes` are not empty, or nothing happens."""

@@ -7,12 +7,7 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.fetch_session import (
-    FollowerSession,
-    LeaderSession,
-    SessionCache,
-    SessionRequest,
-)
+from insync.replication.core.fetch_session import FollowerSession, LeaderSession, SessionRequest
 from insync.replication.simulation import fetches
 from insync.replication.simulation.node import Node
 
@@ -92,14 +87,3 @@ def _(patch: Patch) -> None:
         self._links[node.id] = links
 
     patch.setattr(fetches.Fetches, "process_ended", process_ended)
-
-
-@mutant("K99", "number sessions anew in each process, and take whoever knows a number for its owner")
-def _(patch: Patch) -> None:
-    right = SessionCache.__init__
-
-    def init(self: SessionCache[Any, Any], slots: int, first_id: int = 1) -> None:
-        right(self, slots)
-
-    patch.setattr(SessionCache, "__init__", init)
-    patch.setattr(fetches.Serving, "owns", staticmethod(lambda request, inquiry: True))

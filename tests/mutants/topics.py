@@ -10,7 +10,6 @@ from insync.replication.core import effects as fx
 from insync.replication.core import events as ev
 from insync.replication.core import topic_changes, transitions, wishes
 from insync.replication.core.controller import Controller
-from insync.replication.core.elections import LogInfo
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.leader import LeaderRole
 from insync.replication.core.messages import DeleteTopicRequest
@@ -77,11 +76,6 @@ def _(patch: Patch) -> None:
         return right(self, attrs.evolve(event, topic_id=""))
 
     patch.setattr(LeaderRole, "_fetch_error", fetch_error)
-
-
-@mutant("K86", "believe what a log of another topic of the same name is told to have")
-def _(patch: Patch) -> None:
-    patch.setattr(LogInfo, "is_of", lambda self, topic_id: True)
 
 
 @mutant("K87", "keep the log of a topic that was deleted")
