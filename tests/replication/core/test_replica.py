@@ -97,7 +97,12 @@ def test_of_what_waits_nobody_says_that_it_was_never_written_because_its_topic_i
     effects = lead.step(ev.TopicDeleted())
     ((error, _),) = replies(effects).values()
     assert not error.definite
-    assert replies(lead.step(produce(2))) == {2: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}
+    (refused,) = lead.step(produce(2))
+    assert isinstance(refused, fx.ReplyProduce)
+    assert (refused.error, refused.message) == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "its topic was deleted",
+    )
     assert not [effect for effect in effects if isinstance(effect, fx.Retire)]
     assert [type(effect) for effect in lead.step(ev.Appended(log_end_offset=1))] == [fx.Retire]
 
@@ -326,7 +331,12 @@ def test_a_replica_of_a_deleted_topic_answers_all_and_goes_when_its_log_is_done(
     effects = lead.step(ev.TopicDeleted())
     assert replies(effects) == {1: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}, "it may be written"
     assert not [e for e in effects if isinstance(e, fx.Retire)], "it is being written yet"
-    assert replies(lead.step(produce(2))) == {2: (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}
+    (refused,) = lead.step(produce(2))
+    assert isinstance(refused, fx.ReplyProduce)
+    assert (refused.error, refused.message) == (
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        "its topic was deleted",
+    )
     assert fetch_error(lead) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert lead.step(newer(B, 2)) == []
     assert lead.step(ev.Appended(log_end_offset=1)) == [fx.Retire(leader_epoch=1)]
