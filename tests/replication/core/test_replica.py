@@ -13,7 +13,7 @@ from insync.replication.core.records import Versioned
 from insync.replication.core.replica import Replica
 from insync.replication.core.types import BatchMeta, PartitionId
 
-from .test_isr_change import LIVE, A, B, C, Lead, record
+from .test_isr_change import LIVE, A, B, C, Lead, proposals, record
 
 
 def produce(request: int, *, acks: int = -1, sequence: int = -1, deadline: float = 99.0) -> ev.Produce:
@@ -38,7 +38,7 @@ def test_acks_decide_when_a_write_is_answered() -> None:
     assert replies(lead.step(produce(1, acks=0))) == {1: (ErrorCode.NONE, 0)}
     assert replies(lead.step(produce(2, acks=1))) == {}
     assert replies(lead.step(produce(3))) == {}
-    lead.step(ev.Appended(log_end_offset=1))
+    assert replies(lead.step(ev.Appended(log_end_offset=1))) == {}, "that one has been answered"
     assert replies(lead.step(ev.Appended(log_end_offset=2))) == {2: (ErrorCode.NONE, 1)}
     lead.step(ev.Appended(log_end_offset=3))
     assert replies(lead.fetch(B, 3)) == {3: (ErrorCode.NONE, 2)}
@@ -457,3 +457,17 @@ def test_five_batches_of_a_producer_may_be_repeated_and_no_more() -> None:
         assert not [e for e in repeated if isinstance(e, fx.Append)]
     oldest = lead.step(produce(20, acks=0, sequence=0))
     assert replies(oldest) == {20: (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, -1)}
+
+
+def test_what_a_process_had_says_nothing_about_when_its_successor_has_caught_up() -> None:
+    lead = Lead()
+    lead.append(3)
+    lead.now = 4.0
+    lead.fetch(C, 2)
+    lead.now = 5.0
+    lead.append(2)
+    lead.now = 8.0
+    lead.fetch(C, 3, incarnation=14)
+    lead.step(ev.NodesChanged(live={**LIVE, C: 14}))
+    assert proposals(lead.fetch(C, 3, incarnation=14)) == [], "it has never had all that there was"
+    assert len(proposals(lead.fetch(C, 5, incarnation=14))) == 1
