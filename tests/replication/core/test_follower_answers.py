@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 
 from insync.replication.core import effects as fx
@@ -227,3 +228,19 @@ def test_what_the_leader_has_deleted_is_deleted_before_the_next_question() -> No
     (asked,) = replica.step(ev.LogStartAdvanced(log_start_offset=2), 0.0)
     assert isinstance(asked, fx.FetchNext)
     assert (asked.log_start_offset, asked.fetch_offset, asked.last_fetched_epoch) == (2, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("leader_start", "cut"),
+    [
+        (0, fx.Truncate(offset=0)),
+        (1, fx.Truncate(offset=1, restart=True)),
+        (2, fx.Truncate(offset=2, restart=True)),
+    ],
+)
+def test_nothing_is_kept_that_ends_before_what_the_leader_still_has(
+    leader_start: int, cut: fx.Truncate
+) -> None:
+    own = Own((3, 3), 0, 0)
+    parted = fetched(2, log_start_offset=leader_start, diverging=EpochEnd(2, 0), leader_epoch=LEADER_EPOCH)
+    assert own.replica().step(parted, 0.0) == [cut]
