@@ -82,8 +82,8 @@ def test_minus_one_deletes_all_that_is_committed() -> None:
 def test_nothing_uncommitted_is_deleted(offset: int) -> None:
     lead = Deleting()
     lead.append(3)
-    effects = lead.delete(offset)
-    assert (advanced(effects), told(effects)) == ([], {1: (ErrorCode.OFFSET_OUT_OF_RANGE, -1)})
+    effects = lead.delete(offset, request=70)
+    assert (advanced(effects), told(effects)) == ([], {70: (ErrorCode.OFFSET_OUT_OF_RANGE, -1)})
 
 
 def test_a_dead_replica_is_waited_for_as_long_as_it_may_be_elected() -> None:
