@@ -35,7 +35,7 @@ class Load:
     stopping: bool = False
 
     async def write(self, *, task_status: trio.TaskStatus[None]) -> None:
-        async with Producer(self.servers, linger_ms=0) as producer:
+        async with Producer(self.servers) as producer:
             await producer.prepare(TOPIC)
             task_status.started()
             begun, count = trio.current_time(), 0
