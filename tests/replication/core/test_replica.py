@@ -471,3 +471,10 @@ def test_what_a_process_had_says_nothing_about_when_its_successor_has_caught_up(
     lead.step(ev.NodesChanged(live={**LIVE, C: 14}))
     assert proposals(lead.fetch(C, 3, incarnation=14)) == [], "it has never had all that there was"
     assert len(proposals(lead.fetch(C, 5, incarnation=14))) == 1
+
+
+def test_a_replica_of_a_deleted_topic_waits_for_no_log_that_has_failed() -> None:
+    lead = Lead()
+    lead.step(produce(1))
+    lead.step(ev.LogFailed(reason="disk full"))
+    assert fx.Retire(leader_epoch=1) in lead.step(ev.TopicDeleted())
