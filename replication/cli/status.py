@@ -71,6 +71,12 @@ def summarise(
             for name, each in partitions
             if len(each.isr) < len(each.replicas)
         ],
+        "under_min_isr": [
+            f"{topic.name}-{each.partition}"
+            for topic in topics
+            for each in topic.partitions
+            if len(each.isr) < min(int(topic.config.get("min_insync_replicas", 1)), len(each.replicas))
+        ],
         "leaderless": [f"{name}-{each.partition}" for name, each in partitions if each.leader < 0],
     }
 
@@ -96,6 +102,8 @@ def _print(seen: dict[str, Any]) -> None:
         print(f"node {node['node_id']}{place}: {held}; {health}")
     for each in seen["under_replicated"]:
         print(f"under-replicated: {each['partition']}, ISR {each['isr']} of {each['replicas']}")
+    for name in seen["under_min_isr"]:
+        print(f"takes no acks=all write, under min_insync_replicas: {name}")
     for name in seen["leaderless"]:
         print(f"WITHOUT A LEADER: {name}")
     if not seen["under_replicated"] and not seen["leaderless"]:

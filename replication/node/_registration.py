@@ -29,6 +29,8 @@ from ..core import transitions
 from ..core.types import PartitionId
 from ..metadata import MetadataStore, Session
 from .errors import ClusterMismatchError, DuplicateNodeError
+from .logs import Event
+from .operations.changes import partition_changed
 
 log = logging.getLogger("insync.node")
 
@@ -148,10 +150,12 @@ class Registration:
                     raise self._duplicate(holder)
                 await trio.sleep(POLL_PAUSE)
                 continue
-            compares, puts = self._entry(listing, holder)
+            compares, puts, changes = self._entry(listing, holder)
             puts.append(self._node_put(endpoints))
             outcome = await self.store.commit(compares, puts, session=session)
             if isinstance(outcome, store_api.Committed):
+                for change in changes:
+                    log.info(change)
                 return outcome.revision
             read = await self.store.get(rec.node_key(self.node_id))
             if read.entry is not None and read.entry.session_id == session.id:
@@ -177,7 +181,8 @@ class Registration:
 
     def _entry(
         self, listing: store_api.Listing, holder: store_api.Entry | None
-    ) -> tuple[list[store_api.Compare], list[store_api.Operation]]:
+    ) -> tuple[list[store_api.Compare], list[store_api.Operation], list[Event]]:
+        """What is to hold and what to write, and the lines of the log for what that changes."""
         key = rec.incarnation_key(self.node_id)
         former_entry = listing.entries.get(key)
         compares: list[store_api.Compare] = [
@@ -192,6 +197,7 @@ class Registration:
             directories=self._proofs(former),
         )
         puts: list[store_api.Operation] = [store_api.Put(key, wire.encode_record(record))]
+        changes: list[Event] = []
         whole, same_directories = self._whole_directories(former), self._has_all_directories(former)
         offline = self.holdings.offline()
         for partition_key, entry in listing.entries.items():
@@ -213,7 +219,12 @@ class Registration:
             changed = self._change(partition, whole, same_directories)
             if changed is not None:
                 puts.append(store_api.Put(partition_key, wire.encode_record(changed)))
-        return compares, puts
+                has_all = changed.isr == partition.isr
+                why = f"node {self.node_id} was started again" + (
+                    "" if has_all else " without proof of its log"
+                )
+                changes.append(partition_changed(partition, changed, why))
+        return compares, puts, changes
 
     def _change(
         self, partition: rec.PartitionRecord, whole: frozenset[str], same_directories: bool

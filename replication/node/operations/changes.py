@@ -87,20 +87,7 @@ class Changes:
         if former is not None and former.partition_epoch == record.partition_epoch:
             return
         why = self.reasons.get((partition, record.partition_epoch)) or self._why(former, record)
-        yield event(
-            "partition_changed",
-            partition=str(partition),
-            leader=record.leader,
-            was_leader=former.leader if former is not None else NO_LEADER,
-            leader_epoch=record.leader_epoch,
-            isr=list(record.isr),
-            was_isr=list(former.isr) if former is not None else [],
-            elr=list(record.elr),
-            replicas=list(record.replicas),
-            partition_epoch=record.partition_epoch,
-            was_partition_epoch=former.partition_epoch if former is not None else -1,
-            why=why,
-        )
+        yield partition_changed(former, record, why)
 
     def _why(self, former: PartitionRecord | None, record: PartitionRecord) -> str:
         if former is None:
@@ -159,6 +146,24 @@ class Changes:
         if then is None or then.incarnation != now.incarnation:
             return f"node {node} was started again"
         return ""
+
+
+def partition_changed(former: PartitionRecord | None, record: PartitionRecord, why: str) -> Event:
+    """The line for one change of a partition; `former` None: there was none, or another topic of that name."""
+    return event(
+        "partition_changed",
+        partition=str(record.id),
+        leader=record.leader,
+        was_leader=former.leader if former is not None else NO_LEADER,
+        leader_epoch=record.leader_epoch,
+        isr=list(record.isr),
+        was_isr=list(former.isr) if former is not None else [],
+        elr=list(record.elr),
+        replicas=list(record.replicas),
+        partition_epoch=record.partition_epoch,
+        was_partition_epoch=former.partition_epoch if former is not None else -1,
+        why=why,
+    )
 
 
 def _node_change(before: NodeRecord | None, after: NodeRecord | None) -> tuple[str, str]:

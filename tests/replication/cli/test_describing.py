@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import attrs
 import pytest
 
 from insync.replication.cli.produce import read_lines, split_keys
@@ -77,7 +78,9 @@ def test_status_counts_lag_and_what_is_under_replicated() -> None:
         (3, False, 0, 8),
     ]
     assert seen["under_replicated"] == [{"partition": "t-0", "isr": [1, 2], "replicas": [1, 2, 3]}]
-    assert seen["leaderless"] == []
+    assert seen["leaderless"] == [] and seen["under_min_isr"] == []
+    strict = attrs.evolve(TOPIC, config={"min_insync_replicas": 3})
+    assert summarise(cluster, [strict], REPORTS)["under_min_isr"] == ["t-0"]
 
 
 def test_keys_end_at_the_first_separator() -> None:

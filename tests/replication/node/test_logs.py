@@ -14,7 +14,7 @@ import attrs
 import pytest
 import trio
 
-from insync.replication import Admin, Producer
+from insync.replication import Admin, Node, Producer
 from insync.replication.core import records as rec
 from insync.replication.core import transitions
 from insync.replication.core.records import ControllerRecord, NodeRecord, PartitionRecord, Versioned
@@ -24,7 +24,7 @@ from insync.replication.node.logs import Event, JsonFormatter, TextFormatter, ev
 from insync.replication.node.operations.changes import Changes
 from tests.processes import NodeProcess, cluster
 
-from .test_cluster import full_isr, until
+from .test_cluster import full_isr, settings, until
 
 RECORD = PartitionRecord(
     topic="t", partition=0, topic_id="x", replicas=(1, 2, 3), isr=(1, 2, 3), leader=1, min_insync_replicas=2
@@ -281,6 +281,9 @@ async def test_real_nodes_tell_each_change_exactly_once(tmp_path: Path) -> None:
                 offices.append((line["controller"], line["controller_epoch"]))
         assert len(offices) == len(set(offices)), "a controller is told of once"
         if each.node_id == victim.node_id:
+            for chain in chains.values():
+                steps = [step for step in chain if step[0] != -1]
+                assert all(now[0] >= then[1] for then, now in pairwise(steps)), "away for a while, never back"
             continue
         assert set(chains) == set(final)
         for partition, chain in chains.items():
@@ -297,3 +300,29 @@ async def test_real_nodes_tell_each_change_exactly_once(tmp_path: Path) -> None:
 
 def test_partition_keys_are_what_the_lines_name() -> None:
     assert str(PartitionId("t", 0)) == "t-0" and rec.partition_key(PartitionId("t", 0)) == "/partitions/t/0"
+
+
+async def test_a_node_that_is_alone_tells_what_its_own_return_has_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its registration ends its leaderships, before it has read anything: no other line could tell of that."""
+    caplog.set_level(logging.INFO, "insync.node")
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 1, 1)
+        await until(lambda: full_isr(admin, "t", 1))
+    caplog.clear()
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+        await until(lambda: full_isr(admin, "t", 1))
+
+        async def leads() -> bool:
+            return (await admin.describe_topics(["t"]))[0].partitions[0].leader == 1
+
+        await until(leads)
+    told = [
+        record.msg.facts
+        for record in caplog.records
+        if isinstance(record.msg, Event) and record.msg.name == "partition_changed"
+    ]
+    steps = [(each["was_partition_epoch"], each["partition_epoch"], each["leader"]) for each in told]
+    assert steps[:2] == [(steps[0][0], steps[0][0] + 1, -1), (steps[0][0] + 1, steps[0][0] + 2, 1)]
+    assert told[0]["why"] == "node 1 was started again"
