@@ -62,12 +62,11 @@ async def exactly_once(servers: Servers, topic: str, database: Path) -> None:
 async def exactly_once_to_topic(servers: Servers, topic: str, output: str) -> None:
     """Every output record says of which input it was made; the last one is the position.
 
-    The producer is idempotent: what it repeats is not there twice, and nothing is out of order. What a process that
-    was taken for dead still writes, or what was under way as one died, may come once more after its successor has
-    looked: `ReadOnce` leaves that out, because sources only rise.
+    The producer is idempotent: what it repeats is not there twice, and nothing is out of order. And it has a name:
+    from its mark on no process writes to the output that was opened under that name before, though it still runs.
     """
-    async with Producer(servers, acks="all", linger_ms=5) as producer:
-        # A mark behind everything that any former process has had acknowledged; where it stands is known.
+    async with Producer(servers, producer_name=f"{topic} to {output}") as producer:
+        # All that former processes have written stands before the mark, and nothing of theirs ever behind it.
         mark = await (await producer.send(output, None, partition=PARTITION)).wait()
         start = 0
         async with _reader(servers, output, 0) as outputs:
@@ -79,20 +78,6 @@ async def exactly_once_to_topic(servers: Servers, topic: str, output: str) -> No
             async for record in consumer:
                 headers = [(SOURCE, b"%d" % record.offset)]
                 await producer.send(output, process(record.value), headers=headers, partition=PARTITION)
-
-
-class ReadOnce:
-    """Tells of the outputs of `exactly_once_to_topic`, in order, which ones count: that of each input once."""
-
-    def __init__(self) -> None:
-        self.last = -1
-
-    def counts(self, record: ConsumerRecord) -> bool:
-        source = _source(record)
-        if source <= self.last:
-            return False
-        self.last = source
-        return True
 
 
 def process(value: bytes) -> bytes:

@@ -13,7 +13,7 @@ from ..core.errors import ErrorCode
 from ._batch import ProducerIdentity
 from ._cluster import Cluster
 from ._settings import ProducerSettings
-from .errors import ClientError, error_for
+from .errors import ClientError, ProducerFencedError, error_for
 
 _log = logging.getLogger("insync.client")
 _GREATEST_EPOCH = 2**15 - 1
@@ -32,6 +32,8 @@ class Identities:
         nursery: trio.Nursery,
         wake: Callable[[float], None],
     ) -> None:
+        self.fenced: ProducerFencedError | None = None
+        """Set once another producer has the name."""
         self.current: ProducerIdentity | None = None
         self._settings = settings
         self._cluster = cluster
@@ -47,10 +49,11 @@ class Identities:
             self._nursery.start_soon(self._ask)
 
     async def _ask(self) -> None:
-        request = m.InitProducerIdRequest()
-        if self.current is not None and self.current.epoch < _GREATEST_EPOCH:
+        name = self._settings.producer_name
+        request = m.InitProducerIdRequest(identity=name)
+        if self.current is not None and (name or self.current.epoch < _GREATEST_EPOCH):
             producer_id, epoch = self.current
-            request = m.InitProducerIdRequest(producer_id=producer_id, producer_epoch=epoch)
+            request = m.InitProducerIdRequest(identity=name, producer_id=producer_id, producer_epoch=epoch)
         try:
             answer: m.InitProducerIdResponse = await self._cluster.ask(
                 m.Kind.INIT_PRODUCER_ID, request, timeout=self._settings.request_timeout_ms / 1000
@@ -59,6 +62,8 @@ class Identities:
                 raise error_for(answer.error, "producer id", answer.message)
             self.current = ProducerIdentity(answer.producer_id, answer.producer_epoch)
             self._failures = 0
+        except ProducerFencedError as error:
+            self.fenced = error
         except (ClientError, TransportError) as error:
             self._failures += 1
             _log.warning("no producer id yet: %s", error)

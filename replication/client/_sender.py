@@ -92,6 +92,7 @@ class Sender:
     def _pump(self) -> float:
         """Send all that may be sent; gives the time at which to look again."""
         now = trio.current_time()
+        self.fenced = self.fenced or self._identities.fenced
         if self.fenced is not None:
             self._fail_unsent(self.fenced)
         self._check_requests(now)

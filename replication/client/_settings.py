@@ -94,6 +94,9 @@ class ProducerSettings(ClientSettings):
       waiting (KIP-480, KIP-794). "sticky": the latter whatever the keys. "round_robin": each record to the next
       partition that has a leader, whatever the keys. Or a function of topic, key and number of partitions.
     key_serializer, value_serializer: functions that make the bytes; without them keys and values are bytes.
+    producer_name: a name that outlives the process. Whoever opens another producer under it shuts this one out of
+      each partition that it writes to: `ProducerFencedError` (the fencing of KIP-98; there are no transactions). Each
+      opening is a write in the metadata store, and takes one of 32,768 epochs; `Admin.forget_producers` begins anew.
     """
 
     acks: Literal["all", -1, 0, 1] = "all"
@@ -110,6 +113,7 @@ class ProducerSettings(ClientSettings):
     partitioner: Partitioner | PartitionerName = "default"
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
+    producer_name: str = ""
 
     @property
     def idempotent(self) -> bool:
@@ -139,6 +143,10 @@ class ProducerSettings(ClientSettings):
         self._check_callable("key_serializer", "value_serializer")
         if self.idempotent:
             self._check_idempotence()
+        elif self.producer_name:
+            raise InvalidSettingError(
+                "producer_name needs enable_idempotence: without it no batch says who writes"
+            )
 
     def _check_idempotence(self) -> None:
         if self.wire_acks != -1:

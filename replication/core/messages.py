@@ -281,7 +281,9 @@ class InitProducerIdRequest:
     """`producer_id` -1 asks for a new identity; otherwise its epoch is raised.
 
     `identity` names a producer that outlives its processes: whoever asks under the same name gets the same id and
-    the next epoch, which fences whoever had it before. `forget`: no more of it, nor of any whose name begins so.
+    the next epoch, which fences whoever had it before. With `producer_id` and `producer_epoch` only if they are
+    still those of the name, otherwise whoever asks is fenced itself (KIP-360). `forget`: no more of it, nor of any
+    whose name begins so.
     """
 
     producer_id: int = -1

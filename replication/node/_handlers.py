@@ -193,7 +193,7 @@ class Handlers:
                 await kept.forget_producers(message.identity)
                 response = m.InitProducerIdResponse(error=ErrorCode.NONE)
             elif message.identity:
-                response = await kept.producer(message.identity, self._new_producer_id)
+                response = await kept.producer(message, self._new_producer_id)
             else:
                 response = m.InitProducerIdResponse(
                     error=ErrorCode.NONE, producer_id=await self._new_producer_id(), producer_epoch=0

@@ -27,8 +27,15 @@ class KeptForClients:
     def __init__(self, store: store_api.MetadataStore) -> None:
         self._store = store
 
-    async def producer(self, identity: str, new_id: Callable[[], Awaitable[int]]) -> m.InitProducerIdResponse:
-        """The id that goes with a name, and the next epoch: that of whoever asked before is fenced."""
+    async def producer(
+        self, message: m.InitProducerIdRequest, new_id: Callable[[], Awaitable[int]]
+    ) -> m.InitProducerIdResponse:
+        """The id that goes with a name, and the next epoch: that of whoever asked before is fenced.
+
+        Who tells the epoch that it has only gets the next one if nobody has asked since (KIP-360): a producer that
+        was replaced must not replace its successor. One whose answer was lost is taken for such, too, to be safe.
+        """
+        identity = message.identity
         key = rec.producer_key(_safe(identity))
         if len(key) > MAX_NAME_BYTES:
             return m.InitProducerIdResponse(
@@ -36,6 +43,9 @@ class KeptForClients:
             )
         while True:
             entry = (await self._store.get(key)).entry
+            if message.producer_epoch >= 0 and not _is_of(entry, message):
+                text = f"another producer has been opened under the name {identity!r}"
+                return m.InitProducerIdResponse(error=ErrorCode.INVALID_PRODUCER_EPOCH, message=text)
             if entry is None:
                 record = rec.ProducerRecord(producer_id=await new_id(), producer_epoch=0)
             else:
@@ -88,6 +98,14 @@ class KeptForClients:
             compare = store_api.VersionIs(key, entry.version)
         operation = store_api.Delete(key) if value is None else store_api.Put(key, value)
         return isinstance(await self._store.commit([compare], [operation]), store_api.Committed)
+
+
+def _is_of(entry: store_api.Entry | None, message: m.InitProducerIdRequest) -> bool:
+    """Whether the name still belongs to the producer that asks."""
+    if entry is None:
+        return False
+    kept = wire.decode_record(rec.ProducerRecord, entry.value)
+    return (kept.producer_id, kept.producer_epoch) == (message.producer_id, message.producer_epoch)
 
 
 def _safe(name: str) -> str:

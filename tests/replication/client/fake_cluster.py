@@ -310,12 +310,21 @@ class FakeNode:
         request.reply(wire.encode(m.ListOffsetsResponse(partitions=results)))
 
     def _init_producer_id(self, request: Any, message: m.InitProducerIdRequest) -> None:
-        if message.producer_id >= 0:
+        error, names = ErrorCode.NONE, self.cluster.producer_names
+        if message.identity:
+            had = names.get(message.identity)
+            if had is None:
+                self.cluster.producer_ids += 1
+            elif message.producer_epoch >= 0 and had != (message.producer_id, message.producer_epoch):
+                error = ErrorCode.INVALID_PRODUCER_EPOCH
+            identity = (self.cluster.producer_ids, 0) if had is None else (had[0], had[1] + 1)
+            names[message.identity] = identity if not error else had or identity
+        elif message.producer_id >= 0:
             identity = (message.producer_id, message.producer_epoch + 1)
         else:
             self.cluster.producer_ids += 1
             identity = (self.cluster.producer_ids, 0)
-        answer = m.InitProducerIdResponse(error=0, producer_id=identity[0], producer_epoch=identity[1])
+        answer = m.InitProducerIdResponse(error=error, producer_id=identity[0], producer_epoch=identity[1])
         request.reply(wire.encode(answer))
 
     def _create_topic(self, request: Any, message: m.CreateTopicRequest) -> None:
@@ -362,6 +371,7 @@ class FakeCluster:
     nodes: list[FakeNode] = attrs.Factory(list)
     topics: dict[str, list[Partition]] = attrs.Factory(dict)
     producer_ids: int = 0
+    producer_names: dict[str, tuple[int, int]] = attrs.Factory(dict)
     creations: Counter[str] = attrs.Factory(Counter)
     changed: trio.Event = attrs.Factory(trio.Event)
     chaos: Fault | None = None

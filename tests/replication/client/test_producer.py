@@ -421,6 +421,53 @@ async def test_what_waits_when_a_producer_is_fenced_fails_too():
         assert cluster.topics["t"][1].values() == []
 
 
+async def test_a_named_producer_shuts_its_predecessor_out_where_it_writes():
+    async with (
+        fake_cluster(nodes=1, t=2) as cluster,
+        Producer(cluster.urls, linger_ms=0, producer_name="job") as former,
+        Producer(cluster.urls, linger_ms=0, producer_name="job") as successor,
+    ):
+        await (await former.send("t", b"a", partition=0)).wait()
+        await (await successor.send("t", b"b", partition=0)).wait()
+        assert (await (await former.send("t", b"c", partition=1)).wait()).offset == 0
+        with pytest.raises(ProducerFencedError):
+            await (await former.send("t", b"zombie", partition=0)).wait()
+        with pytest.raises(ProducerFencedError):
+            await former.send("t", b"zombie", partition=1)
+        await (await successor.send("t", b"d", partition=0)).wait()
+        assert cluster.topics["t"][0].values() == [b"a", b"b", b"d"]
+        assert cluster.producer_names == {"job": (1, 1)}
+
+
+async def test_a_named_producer_that_must_begin_anew_does_not_shut_its_successor_out():
+    """After a gap it needs the next epoch, which is not its own any more."""
+    async with fake_cluster(nodes=1, t=2) as cluster:
+        node = cluster.nodes[0]
+        async with Producer(cluster.urls, linger_ms=0, producer_name="job") as former:
+            await (await former.send("t", b"a", partition=0)).wait()
+            cluster.producer_names["job"] = (1, 1)
+            node.script(Kind.PRODUCE, fail_with(ErrorCode.RECORD_TOO_LARGE))
+            with pytest.raises(RecordTooLargeError):
+                await (await former.send("t", b"x", partition=0)).wait()
+            with trio.fail_after(5), pytest.raises(ProducerFencedError):
+                await (await former.send("t", b"y", partition=0)).wait()
+        assert cluster.topics["t"][0].values() == [b"a"]
+        assert cluster.producer_names == {"job": (1, 1)}
+
+
+async def test_a_named_producer_goes_on_under_the_next_epoch_of_its_name():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        async with Producer(cluster.urls, linger_ms=0, producer_name="job") as producer:
+            await (await producer.send("t", b"a")).wait()
+            cluster.nodes[0].script(Kind.PRODUCE, fail_with(ErrorCode.RECORD_TOO_LARGE))
+            with pytest.raises(RecordTooLargeError):
+                await (await producer.send("t", b"x")).wait()
+            with trio.fail_after(5):
+                await (await producer.send("t", b"b")).wait()
+        assert cluster.topics["t"][0].values() == [b"a", b"b"]
+        assert cluster.producer_names == {"job": (1, 1)}
+
+
 async def test_acks_zero_does_not_wait_for_answers():
     async with fake_cluster(nodes=1, t=1) as cluster:
         cluster.nodes[0].script(Kind.PRODUCE, drop_after_append)
@@ -435,6 +482,7 @@ async def test_acks_zero_does_not_wait_for_answers():
         ({"acks": 2}, "acks"),
         ({"acks": 1, "enable_idempotence": True}, "acks='all'"),
         ({"max_in_flight_requests_per_connection": 6}, "at most 5"),
+        ({"acks": 1, "producer_name": "x"}, "producer_name needs enable_idempotence"),
         ({"linger": 5}, "did you mean linger_ms"),
         ({"linger_ms": -1}, "negative"),
     ],

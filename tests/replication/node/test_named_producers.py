@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import trio
 
-from insync.replication import Admin, Consumer
+from insync.replication import Admin, Consumer, Producer
 from insync.replication.client import (
     BatchProducer,
     NamedProducer,
@@ -135,3 +136,29 @@ async def test_offsets_are_kept_under_a_name(tmp_path: Path) -> None:
             assert await admin.committed_offsets("g/ä") == {("t", 0): 9}
             assert await admin.commit_offsets("g/ä", {}) == {}
             assert await admin.committed_offsets("g/ä") == {}
+
+
+async def test_who_was_replaced_gets_no_epoch_and_the_name_goes_on(tmp_path: Path) -> None:
+    """A producer that was taken for dead and needs a new epoch is told that it is fenced, not given one."""
+    with cluster(tmp_path, 1) as nodes:
+        servers = [nodes[0].endpoint]
+        async with Admin(servers) as admin:
+            await admin.create_topic("t", 1, 1, {"min_insync_replicas": 1})
+        async with (
+            Producer(servers, linger_ms=0, producer_name="job/2") as former,
+            Producer(servers, linger_ms=0, producer_name="job/2") as successor,
+            BatchProducer(servers) as names,
+        ):
+            await (await former.send("t", b"0")).wait()
+            await (await successor.send("t", b"1")).wait()
+            identities = former._sender._identities
+            assert identities.current is not None
+            identities.want()
+            with trio.fail_after(10):
+                while identities.fenced is None:
+                    await trio.lowlevel.checkpoint()
+            with pytest.raises(ProducerFencedError, match="another producer has been opened"):
+                await former.send("t", b"zombie")
+            await (await successor.send("t", b"2")).wait()
+            assert (await names.identify("job/2")).producer_epoch == 2
+        assert await read(servers, "t", 3) == [b"0", b"1", b"2"]
