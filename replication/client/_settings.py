@@ -95,8 +95,8 @@ class ProducerSettings(ClientSettings):
       partition that has a leader, whatever the keys. Or a function of topic, key and number of partitions.
     key_serializer, value_serializer: functions that make the bytes; without them keys and values are bytes.
     producer_name: a name that outlives the process. Whoever opens another producer under it shuts this one out of
-      each partition that it writes to: `ProducerFencedError` (the fencing of KIP-98; there are no transactions). Each
-      opening is a write in the metadata store, and takes one of 32,768 epochs; `Admin.forget_producers` begins anew.
+      each partition that it writes to: `ProducerFencedError` (the fencing of KIP-98, without transactions). Each
+      opening is a write in the metadata store and takes one of 32,768 epochs; `Admin.forget_producers` begins anew.
     """
 
     acks: Literal["all", -1, 0, 1] = "all"
