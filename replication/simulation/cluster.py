@@ -102,6 +102,8 @@ class Cluster(Hosting):
 
     def _drop(self, key: str, writer: str) -> None:
         """A controller deletes what stands under a key."""
+        if self.store.quotas.pop(key, None) is not None:
+            return
         named = self.store.named(key)
         if isinstance(named, PartitionId):
             self.store.drop_partition(named)
@@ -238,6 +240,8 @@ class Cluster(Hosting):
             match put.record:
                 case None:
                     self._drop(put.key, f"controller {node.id}")
+                case rec.QuotaRecord():
+                    store.quotas[put.key] = put.record, put.version + 1
                 case rec.PartitionRecord():
                     self.put_record(put.record, f"controller {node.id}")
                 case rec.TopicRecord():

@@ -12,6 +12,7 @@ from ..core.records import (
     ControllerRecord,
     NodeRecord,
     PartitionRecord,
+    QuotaRecord,
     TopicRecord,
     Versioned,
     partition_key,
@@ -43,6 +44,7 @@ class Store:
         self.topics: dict[str, TopicRecord] = {}
         self.topic_versions: dict[str, int] = {}
         self.partitions: dict[PartitionId, Versioned] = {}
+        self.quotas: dict[str, tuple[QuotaRecord, int]] = {}
         self.live: dict[int, int] = {}
         self.leaving: set[int] = set()
         self.offline: dict[int, frozenset[PartitionId]] = {}
@@ -70,6 +72,7 @@ class Store:
                 topics=dict(self.topics),
                 topic_versions=dict(self.topic_versions),
                 partitions=dict(self.partitions),
+                quotas=dict(self.quotas),
                 controller=self.controller,
                 controller_epoch=self.controller_epoch,
                 controller_epoch_version=self.controller_epoch_version,
@@ -83,6 +86,8 @@ class Store:
             return self.controller_epoch_version
         if key == CONTROLLER_KEY:
             return 0 if self.controller is None else 1
+        if key in self.quotas:
+            return self.quotas[key][1]
         for partition, versioned in self.partitions.items():
             if partition_key(partition) == key:
                 return versioned.version

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core import messages as m
+from ..core import quotas
 from ..core.types import PartitionId, Value
 from ..core.wishes import Request
+from .errors import require
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -20,6 +22,10 @@ _BAD_SETTINGS: tuple[dict[str, Value], ...] = (
     {"max_message_bytes": 1},
     {"min_compaction_lag_ms": 10, "max_compaction_lag_ms": 5},
 )
+
+
+_NAMES = ("", "1", "etl")
+_RATES = (quotas.PRODUCER, quotas.CONSUMER, quotas.LEADER_THROTTLE, quotas.FOLLOWER_THROTTLE)
 
 
 class Visitor:
@@ -38,6 +44,7 @@ class Visitor:
             asked = [PartitionId(each.topic, each.partition) for each in request.partitions or ()]
             cluster.oracle.asked_unclean.update(asked)
         cluster.wish(request, fresh_id=f"unwanted {cluster.new_id()}")
+        self._look_up_limits()
         cluster.later((0.5 + 4 * cluster.random.random()) / cluster.settings.wishes, self.turn)
 
     def _request(self) -> Request:
@@ -47,7 +54,7 @@ class Visitor:
         topic = topics[int(dice.random() * len(topics))]
         bad = _BAD_SETTINGS[int(dice.random() * len(_BAD_SETTINGS))]
         nobody = m.PartitionName(topic=topic.name, partition=99)
-        leaderless = [
+        every = [
             m.PartitionName(topic=held.topic, partition=held.partition)
             for held in self._cluster.store.partitions
         ]
@@ -72,7 +79,10 @@ class Visitor:
             m.ElectLeadersRequest(partitions=None),
             m.ElectLeadersRequest(partitions=[nobody]),
             m.ElectLeadersRequest(partitions=[nobody], unclean=True),
-            m.ElectLeadersRequest(partitions=self._led(leaderless), unclean=True),
+            m.ElectLeadersRequest(
+                partitions=every if dice.random() < 0.3 else self._led(every), unclean=True
+            ),
+            *self._limits(),
             m.AlterReassignmentsRequest(
                 partitions=[m.PartitionReassignment(topic=topic.name, partition=0, replicas=impossible)]
             ),
@@ -81,6 +91,54 @@ class Visitor:
             ),
         )
         return choices[int(dice.random() * len(choices))]
+
+    def _limits(self) -> tuple[Request, ...]:
+        """Limits that are set, raised, taken away again, and such as cannot be."""
+        dice = self._cluster.random
+        kind = (*quotas.LIMITS, "nobody")[int(dice.random() * 4)]
+        name = (*_NAMES, "not\nprintable")[int(dice.random() * 4)]
+        rate = _RATES[int(dice.random() * 4)]
+        value = int(dice.random() * 3)
+        right = quotas.LIMITS.get(kind, _RATES)[int(dice.random() * 2)]
+        return (
+            m.AlterQuotasRequest(entity_type=kind, name=name, limits={rate: value}),
+            m.AlterQuotasRequest(entity_type=kind, name=name, limits={right: 1 + value}),
+            m.AlterQuotasRequest(entity_type=kind, name=name, remove=[right]),
+            m.AlterQuotasRequest(entity_type=kind, name=name, remove=list(quotas.LIMITS.get(kind, ()))),
+        )
+
+    def _look_up_limits(self) -> None:
+        """S6: nobody is given another limit than the store has, nor one that cannot be."""
+        held = {
+            quotas.Entity(record.entity_type, record.name): record
+            for record, _ in self._cluster.store.quotas.values()
+        }
+        for entity, record in held.items():
+            right = (
+                set(record.limits) <= set(quotas.LIMITS[entity.entity_type])
+                and min(record.limits.values()) > 0
+            )
+            require(right, "S6", f"limits that cannot be: {record}")
+        dice = self._cluster.random
+        user, client = _NAMES[int(dice.random() * 3)], _NAMES[int(dice.random() * 3)]
+        order = [(quotas.USER, user), (quotas.CLIENT_ID, client), (quotas.USER, ""), (quotas.CLIENT_ID, "")]
+        asked = order if user else [entity for entity in order if entity[0] != quotas.USER]
+        self._expect(held, asked, quotas.PRODUCER, quotas.limit_of(held, user, client, quotas.PRODUCER))
+        throttle = quotas.throttle_of(held, 1, quotas.LEADER_THROTTLE)
+        nodes = [(quotas.NODE, "1"), (quotas.NODE, "")]
+        self._expect(held, nodes, quotas.LEADER_THROTTLE, throttle)
+
+    @staticmethod
+    def _expect(
+        held: quotas.Quotas,
+        order: list[tuple[str, str]],
+        rate: str,
+        found: tuple[quotas.Entity, int] | int | None,
+    ) -> None:
+        limits = [held[quotas.Entity(*each)].limits for each in order if quotas.Entity(*each) in held]
+        right = next((limit[rate] for limit in limits if rate in limit), None)
+        value = found[1] if isinstance(found, tuple) else found
+        require(value == right, "S6", f"{rate} of {order} is {found}, not {right}")
 
     def _led(self, named: list[m.PartitionName]) -> list[m.PartitionName]:
         """Those that have a leader: an unclean election of another would be one that somebody asked for."""
