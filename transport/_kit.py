@@ -205,6 +205,7 @@ async def served(env: Env, handler: Handler, **settings: Any) -> AsyncIterator[t
     """A server; gives a nursery for connections, and the URL."""
     settings.setdefault("identity", Identity("kit", 1, 1))
     settings.setdefault("security", env.security_for(settings["identity"]))
+    settings.setdefault("limits", Limits(handshake_timeout=5.0 * PATIENCE))
 
     async def start(task_status: trio.TaskStatus[Any]) -> None:
         await serve(env.listen_url(), handler, **settings, task_status=task_status)
@@ -230,6 +231,7 @@ async def dial(
     """A connection to a server, as somebody."""
     me = identity or Identity()
     settings.setdefault("security", env.security_for(me))
+    settings.setdefault("timeout", 5.0 * PATIENCE)
     return await connect(url, identity=me, nursery=nursery, **settings)
 
 
