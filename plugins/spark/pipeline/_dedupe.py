@@ -203,7 +203,7 @@ def _target(
     if topic is not None and parquet is not None:
         raise PipelineError("give a topic or a folder of Parquet to write to, not both")
     if parquet is not None:
-        path = os.fspath(parquet)
+        path = os.path.abspath(parquet)
         if os.path.exists(path):
             raise PipelineError(f"{path} exists already: name a new folder")
         return _ToParquet(path)

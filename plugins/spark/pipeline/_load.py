@@ -69,11 +69,7 @@ def load(
     """
     began = time.monotonic()
     partitions_of(servers, topic)
-    names = [os.fspath(path) for path in paths]
-    for name in names:
-        if "://" not in name and not os.path.exists(name):
-            raise InputError(f"{name} does not exist")
-    rows = _rows(spark, names, format, options or {})
+    rows = _rows(spark, [_found(os.fspath(path)) for path in paths], format, options or {})
     if format in ("lines", "json"):
         table = _of_lines(rows, key, value)
     else:
@@ -81,6 +77,15 @@ def load(
     with watching(spark, "loading", progress):
         records, size = write_topic(table, servers, topic)
     return LoadReport(topic, records, size, time.monotonic() - began)
+
+
+def _found(path: str) -> str:
+    """As the JVM finds it, whose working folder may be another. What has a scheme is for Spark to find."""
+    if "://" in path:
+        return path
+    if not os.path.exists(path):
+        raise InputError(f"{path} does not exist")
+    return os.path.abspath(path)
 
 
 def _rows(spark: SparkSession, paths: list[str], format: Format, options: Mapping[str, str]) -> DataFrame:
