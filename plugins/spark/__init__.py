@@ -8,11 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._java import LEAST_JAVA, check_java
+from ._plan import check_repeatable, exactly_once
 from ._session import FORMAT, check_pyspark, register, session
 from ._shipping import archive_settings, make_archive
 from .errors import (
     DataLossError,
     JavaError,
+    NotRepeatableError,
     OffsetError,
     OptionError,
     SchemaError,
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = [
     "session",
     "register",
+    "exactly_once",
+    "check_repeatable",
     "InsyncDataSource",
     "FORMAT",
     "LEAST_JAVA",
@@ -37,6 +41,7 @@ __all__ = [
     "SparkError",
     "SparkMissingError",
     "JavaError",
+    "NotRepeatableError",
     "OptionError",
     "SchemaError",
     "OffsetError",

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamArrowWriter,
+    DataSourceStreamReader,
+)
 from pyspark.sql.types import StructType
 
 from ._columns import source_schema
 from ._options import Options
 from ._session import FORMAT
+from ._sink import WRITE_OPTIONS, InsyncStreamWriter, InsyncWriter, write_options
 from ._source import BATCH_OPTIONS, STREAM_OPTIONS, InsyncReader, InsyncStreamReader
 from ._telling import plainly
 
@@ -33,3 +40,11 @@ class InsyncDataSource(DataSource):
     @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return InsyncStreamReader(Options(self.options, STREAM_OPTIONS), schema)
+
+    @plainly
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return InsyncWriter(write_options(Options(self.options, WRITE_OPTIONS), schema, overwrite))
+
+    @plainly
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+        return InsyncStreamWriter(write_options(Options(self.options, WRITE_OPTIONS), schema, overwrite))

@@ -33,5 +33,9 @@ class DataLossError(SparkError):
     """Offsets that were asked for have been deleted; see `failOnDataLoss`."""
 
 
+class NotRepeatableError(SparkError):
+    """`exactlyOnce` was asked for rows that may differ, or come in another order, when a task is run again."""
+
+
 class StalledError(SparkError):
     """Nothing could be read or written for as long as the options allow."""

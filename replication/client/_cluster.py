@@ -126,8 +126,13 @@ class Cluster:
                 raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r}")
         return self.topics[name]
 
-    def check_partition(self, at: PartitionId) -> None:
-        """Raise `UnknownTopicError` if a topic that is known has no such partition."""
+    async def check_partition(self, at: PartitionId) -> None:
+        """Raise `UnknownTopicError` if a topic that is known has no such partition, as of now: it may have grown.
+
+        What `refresh` raises, too, where it has to look.
+        """
+        if at.partition >= len(self.topics[at.topic].leaders):
+            await self.refresh()
         count = len(self.topics[at.topic].leaders)
         if not 0 <= at.partition < count:
             raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{at} (the topic has {count} partitions)")

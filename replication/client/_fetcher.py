@@ -443,7 +443,7 @@ class Fetcher:
         """See that the partition exists."""
         try:
             await self._cluster.topic(reading.at.topic, timeout=_NEVER)
-            self._cluster.check_partition(reading.at)
+            await self._cluster.check_partition(reading.at)
             reading.known = True
         except ClientError as error:
             if reading.generation == generation:

@@ -50,7 +50,7 @@ class _Query:
         for topic in sorted({at.topic for at in self.missing}):
             await self._cluster.topic(topic, timeout=float("inf"))
         for at in self.missing:
-            self._cluster.check_partition(at)
+            await self._cluster.check_partition(at)
         attempt = 0
         while self.missing and self.refusal is None:
             by_leader = self._by_leader()

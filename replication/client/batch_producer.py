@@ -103,7 +103,8 @@ class BatchProducer(Client):
         """A producer id that nobody has; with a name the one that goes with it, at the next epoch.
 
         A name outlives its processes, until it is forgotten: whoever asked for it before is fenced where its
-        successor writes. Raises ClientError if no node can tell.
+        successor writes. Begin its sequences at 1, so that a successor is let in only exactly where its predecessor
+        stopped: at 0 a new epoch begins anew, whatever the log holds. Raises ClientError if no node can tell.
         """
         self._check_open()
         request = m.InitProducerIdRequest(identity=name)
@@ -172,7 +173,7 @@ class BatchProducer(Client):
     async def _run(self, lane: _Lane) -> None:
         try:
             await self._cluster.topic(lane.at.topic, timeout=self._settings.max_block_ms / 1000)
-            self._cluster.check_partition(lane.at)
+            await self._cluster.check_partition(lane.at)
             while self._error is None:
                 await self._turn(lane)
         except ClientError as error:
@@ -321,7 +322,7 @@ class _Describe:
         for topic in sorted({at.topic for at in self.missing}):
             await self._cluster.topic(topic, timeout=float("inf"))
         for at in self.missing:
-            self._cluster.check_partition(at)
+            await self._cluster.check_partition(at)
         attempt = 0
         while self.missing:
             attempt += 1

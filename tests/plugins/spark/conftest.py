@@ -47,7 +47,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
     """Three node processes that no test harms."""
-    with cluster(tmp_path_factory.mktemp("nodes"), 3) as running:
+    # A loaded machine may stop a process for longer than a session lasts by default.
+    with cluster(tmp_path_factory.mktemp("nodes"), 3, "--session-timeout-ms", "10000") as running:
         yield running
 
 

@@ -1,0 +1,154 @@
+"""The writers: rows into topics. What is checked is checked on the driver; what is written, by tasks."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, get_args
+
+import attrs
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, StructType
+
+from ...storage.batch import Compression
+from ._clients import admin
+from ._options import Options
+from ._telling import plainly
+from ._writing import WriteOptions, write_rows
+from .errors import OptionError, SchemaError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WRITE_OPTIONS = (
+    "topic",
+    "exactlyOnce",
+    "repeatablePlan",
+    "compressionType",
+    "batchBytes",
+    "deliveryTimeoutMs",
+)
+_TEXT = (BinaryType, StringType)
+
+
+def write_options(options: Options, schema: StructType, overwrite: bool) -> WriteOptions:
+    """What tasks have to know.
+
+    Raises:
+      OptionError: An option cannot be, or the mode is not append.
+      SchemaError: The columns are not those of records.
+      UnknownTopicError: The topic that `topic` names does not exist.
+    """
+    if overwrite:
+        raise OptionError("a log can only be appended to: use mode append (output mode append for a stream)")
+    topic = options.text("topic")
+    _check_columns(schema, topic)
+    exactly_once = options.flag("exactlyOnce", False)
+    if exactly_once and not options.flag("repeatablePlan", False):
+        raise OptionError(
+            "exactlyOnce=true needs a plan that gives the same rows in the same order whenever a task is run "
+            "again, and Spark does not show its plan to a sink: write by insync.plugins.spark.exactly_once(df), "
+            "which looks at it (or set repeatablePlan=true if you know that it does)"
+        )
+    found = WriteOptions(
+        connection=options.connection(),
+        topic=topic,
+        exactly_once=exactly_once,
+        compression=options.choice("compressionType", "none", get_args(Compression)),  # type: ignore[arg-type]
+        batch_bytes=options.number("batchBytes", 1_000_000, least=1024),
+        delivery_timeout_ms=options.number("deliveryTimeoutMs", 120_000),
+    )
+    with admin(found.connection) as client:
+        # Also where rows name their topics: that the cluster is there is to be known before tasks are started.
+        client.describe_topics([] if topic is None else [topic])
+    return found
+
+
+def _check_columns(schema: StructType, topic: str | None) -> None:
+    kinds = {field.name: field.dataType for field in schema.fields}
+    if "value" not in kinds:
+        raise SchemaError(f"there is no column 'value' to be written, only {', '.join(kinds) or 'none'}")
+    if topic is None and "topic" not in kinds:
+        raise SchemaError("neither an option nor a column says which topic to write to")
+    allowed = {"key": _TEXT, "value": _TEXT, "topic": (StringType,), "partition": (IntegerType,)}
+    for name, types in allowed.items():
+        if name in kinds and not isinstance(kinds[name], types):
+            wanted = " or ".join(kind.typeName() for kind in types)
+            raise SchemaError(
+                f"column {name!r} is {kinds[name].simpleString()}; it must be {wanted}: cast it"
+            )
+    headers = kinds.get("headers")
+    if headers is not None:
+        expected = "array<struct<key:string,value:binary>>"
+        if not isinstance(headers, ArrayType) or headers.simpleString() != expected:
+            raise SchemaError(f"column 'headers' is {headers.simpleString()}; it must be {expected}")
+
+
+@attrs.frozen
+class Done(WriterCommitMessage):
+    """What a task has written; `identities` is before the names of its job's producers."""
+
+    rows: int
+    identities: str
+
+
+class InsyncWriter(DataSourceArrowWriter):
+    """A batch query's rows into topics."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+        self._job = f"spark/{uuid.uuid4().hex}/"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        part = context.partitionId() if context is not None else 0
+        return Done(write_rows(self._options, iterator, f"{self._job}{part}", part), self._job)
+
+    @plainly
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """No task of this job will be run again."""
+        self._forget()
+
+    @plainly
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """What was written stays: a log takes nothing back."""
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._options.exactly_once:
+            with admin(self._options.connection) as client:
+                client.forget_producers(self._job)
+
+
+class InsyncStreamWriter(DataSourceStreamArrowWriter):
+    """A streaming query's rows into topics; the names of producers are the same when a batch is replayed."""
+
+    def __init__(self, options: WriteOptions) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        context = TaskContext.get()
+        assert context is not None
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        part = context.partitionId()
+        rows = write_rows(self._options, iterator, f"spark/{query}/{batch}/{part}", part)
+        return Done(rows, f"spark/{query}/")
+
+    @plainly
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """The batch before this one cannot come again; this one can, until Spark has noted that it is done."""
+        if not self._options.exactly_once:
+            return
+        prefixes = {message.identities for message in messages if isinstance(message, Done)}
+        with admin(self._options.connection) as client:
+            for prefix in prefixes:
+                client.forget_producers(f"{prefix}{batchId - 1}/")
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """The batch comes again, and goes on where this one stopped."""

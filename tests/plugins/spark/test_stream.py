@@ -1,0 +1,134 @@
+"""Streaming queries over topics of real nodes: over restarts, over the death of a leader, each record once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from insync.replication import BlockingAdmin, BlockingProducer
+from tests.processes import cluster
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+Stream = Callable[..., "DataFrame"]
+SOLE = {"min_insync_replicas": 1}
+
+
+@pytest.fixture
+def stream(spark: SparkSession, servers: str) -> Stream:
+    def load(**options: Any) -> DataFrame:
+        given = {"kafka.bootstrap.servers": servers, **options}
+        return spark.readStream.format("insync").options(**given).load()
+
+    return load
+
+
+def produce(servers: str, topic: str, start: int, stop: int) -> None:
+    with BlockingProducer(servers) as producer:
+        for n in range(start, stop):
+            producer.send(topic, b"%d" % n, partition=n % 2)
+
+
+class Output:
+    """A query that writes Parquet under a checkpoint; started and ended as often as wanted."""
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self._spark = spark
+        self.table, self.checkpoint = str(folder / "table"), str(folder / "checkpoint")
+
+    def start(self, frame: DataFrame, **trigger: Any) -> StreamingQuery:
+        writer = frame.selectExpr("CAST(CAST(value AS STRING) AS INT) AS n").writeStream.format("parquet")
+        if trigger:
+            writer = writer.trigger(**trigger)
+        return writer.option("checkpointLocation", self.checkpoint).start(self.table)
+
+    def run(self, frame: DataFrame) -> StreamingQuery:
+        """All that is there now."""
+        query = self.start(frame, availableNow=True)
+        assert query.awaitTermination(60)
+        return query
+
+    def numbers(self) -> list[int]:
+        return sorted(row.n for row in self._spark.read.parquet(self.table).collect())
+
+
+@pytest.fixture
+def output(spark: SparkSession, tmp_path: Path) -> Output:
+    return Output(spark, tmp_path)
+
+
+def test_all_that_is_there_in_small_batches_and_on_after_a_restart(
+    stream: Stream, output: Output, servers: str, admin: BlockingAdmin, topic: str
+) -> None:
+    admin.create_topic(topic, 2, 1, SOLE)
+    produce(servers, topic, 0, 100)
+    frame = stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="40", minPartitions="3")
+    sizes = [progress.numInputRows for progress in output.run(frame).recentProgress]
+    assert [size for size in sizes if size] == [40, 40, 20]
+    produce(servers, topic, 100, 130)
+    admin.create_partitions(topic, 3)
+    with BlockingProducer(servers) as producer:
+        producer.send(topic, b"130", partition=2).result(30)
+    query = output.run(frame)
+    assert output.numbers() == list(range(131))
+    assert query.lastProgress.sources[0].endOffset == f'{{"{topic}": {{"0": 65, "1": 65, "2": 1}}}}'.replace(
+        " ", ""
+    )
+
+
+def test_latest_begins_where_it_first_began(
+    stream: Stream, output: Output, servers: str, admin: BlockingAdmin, topic: str, tmp_path: Path
+) -> None:
+    """A query that ended before its first batch was done loses nothing that came meanwhile."""
+    admin.create_topic(topic, 2, 1, SOLE)
+    produce(servers, topic, 0, 10)
+    output.run(stream(subscribe=topic, streamId=topic))
+    produce(servers, topic, 10, 20)
+    elsewhere = Output(output._spark, tmp_path / "again")
+    elsewhere.run(stream(subscribe=topic, streamId=topic))
+    assert elsewhere.numbers() == list(range(10, 20))
+    with pytest.raises(Exception, match="needs the option streamId"):
+        elsewhere.run(stream(subscribe=topic))
+
+
+def test_what_retention_deleted_fails_the_query_or_is_passed_over(
+    stream: Stream, output: Output, servers: str, admin: BlockingAdmin, topic: str
+) -> None:
+    admin.create_topic(topic, 2, 1, SOLE)
+    produce(servers, topic, 0, 20)
+    strict = stream(subscribe=topic, startingOffsets="earliest")
+    output.run(strict)
+    produce(servers, topic, 20, 40)
+    admin.delete_records({(topic, 0): 15})
+    with pytest.raises(Exception, match=rf"{topic}-0: offsets \[10, 15\) have been deleted"):
+        output.run(strict)
+    output.run(stream(subscribe=topic, startingOffsets="earliest", failOnDataLoss="false"))
+    lost = {20, 22, 24, 26, 28}
+    assert output.numbers() == [n for n in range(40) if n not in lost]
+
+
+def test_each_record_once_though_the_leader_dies(spark: SparkSession, output: Output, tmp_path: Path) -> None:
+    """A query over nodes of its own runs on while leaders change under it, and goes on under its checkpoint."""
+    (tmp_path / "nodes").mkdir()
+    with cluster(tmp_path / "nodes", 3, "--session-timeout-ms", "5000") as nodes:
+        servers = ",".join(node.endpoint for node in nodes)
+        with BlockingAdmin(servers) as admin:
+            admin.create_topic("t", 2, 3)
+            options = {"servers": servers, "subscribe": "t", "startingOffsets": "earliest"}
+            frame = spark.readStream.format("insync").options(**options).load()
+            produce(servers, "t", 0, 500)
+            query = output.start(frame, processingTime="0 seconds")
+            query.processAllAvailable()
+            (found,) = admin.describe_topics(["t"])
+            nodes[found.partitions[0].leader - 1].kill()
+        produce(servers, "t", 500, 1000)
+        query.processAllAvailable()
+        query.stop()
+        produce(servers, "t", 1000, 1100)
+        output.run(frame)
+    assert output.numbers() == list(range(1100))
