@@ -98,7 +98,7 @@ class Lasting:
 
     def run(self) -> None:
         query = self._writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(90)
+        assert query.awaitTermination(150)
 
 
 def test_a_batch_that_is_replayed_leaves_no_duplicate(

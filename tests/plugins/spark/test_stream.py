@@ -50,7 +50,7 @@ class Output:
     def run(self, frame: DataFrame) -> StreamingQuery:
         """All that is there now."""
         query = self.start(frame, availableNow=True)
-        assert query.awaitTermination(60)
+        assert query.awaitTermination(150)
         return query
 
     def numbers(self) -> list[int]:
