@@ -149,7 +149,7 @@ async def test_who_was_replaced_gets_no_epoch_and_the_name_goes_on(tmp_path: Pat
                 while identities.fenced is None:
                     await trio.lowlevel.checkpoint()
             with pytest.raises(ProducerFencedError, match="another producer has been opened"):
-                await former.send("t", b"zombie")
+                await (await former.send("t", b"zombie")).wait()
             await (await successor.send("t", b"2")).wait()
             assert (await names.identify("job/2")).producer_epoch == 2
         assert await read(servers, "t", 3) == [b"0", b"1", b"2"]
