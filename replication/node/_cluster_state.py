@@ -12,12 +12,12 @@ from .. import metadata as store_api
 from .. import wire
 from ..core import controller as ctl
 from ..core import effects as fx
-from ..core import events as ev
 from ..core import records as rec
 from ..core.types import PartitionId
 from ..core.view import ClusterView
 from ..core.wishes import Request
-from ..metadata import Entry, MetadataError, MetadataStore, Session, SessionExpiredError
+from ..metadata import MetadataError, MetadataStore, Session
+from ._isr_writer import RETRY_PAUSE, IsrWriter
 from ._kept import KeptForClients
 from ._peers import LogQuestions
 from ._policies import election_policies
@@ -28,7 +28,6 @@ from .operations.changes import Changes
 
 log = logging.getLogger("insync.node")
 
-RETRY_PAUSE = 0.1
 WISH_TIMEOUT = 9.0
 """Seconds until a wish that could not be granted is answered; whoever forwarded it waits a little longer."""
 
@@ -50,19 +49,6 @@ def _eviction(
     return compares, deletes
 
 
-def _may_join(entry: Entry, incarnation: int, partition: PartitionId) -> bool:
-    """Whether a registration is still that of the process that caught up, with its log directory in use."""
-    record = wire.decode_record(rec.NodeRecord, entry.value)
-    is_same = record.incarnation == incarnation
-    return is_same and not record.leaving and partition not in record.offline
-
-
-def _is_same(entry: Entry, proposal: fx.ProposeIsr) -> bool:
-    """Whether the record is still the one that a proposal was made from."""
-    record = wire.decode_record(rec.PartitionRecord, entry.value)
-    return entry.version == proposal.version and record.topic_id == proposal.record.topic_id
-
-
 class ClusterState:
     """Follows the store, keeps the node's controller informed, and writes for it and for the replicas."""
 
@@ -81,8 +67,9 @@ class ClusterState:
             policies=election_policies(),
             imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
         )
-        self._reasons: dict[tuple[PartitionId, int], str] = {}
-        """Why we have written what the store will show us, by partition and partition epoch."""
+        self._isr = IsrWriter(
+            store, replicas, lambda: self.session, lambda *task: self._nursery.start_soon(*task)
+        )
         self._read_again = trio.Event()
         self._next_request = 0
         self._wishes: dict[int, Callable[[ctl.Response], None]] = {}
@@ -178,13 +165,9 @@ class ClusterState:
             replicas = versioned.record.replicas if versioned is not None else ()
             return leads or partition in self._replicas.hosts or me in replicas
 
-        for each in Changes(before, after, tells, self._reasons).events():
+        for each in Changes(before, after, tells, self._isr.reasons).events():
             log.info(each)
-        self._reasons = {
-            (partition, epoch): why
-            for (partition, epoch), why in self._reasons.items()
-            if (known := after.partitions.get(partition)) is not None and epoch > known.record.partition_epoch
-        }
+        self._isr.forget_reasons(after.partitions)
 
     # Writes
 
@@ -209,64 +192,7 @@ class ClusterState:
         self._suspects.discard(node)
 
     def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
-        self._nursery.start_soon(self._store_isr, host, proposal)
-
-    async def _store_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
-        self._reasons[host.partition, proposal.record.partition_epoch] = proposal.reason
-        outcome = await self._try_store_isr(host, proposal)
-        self._count_isr(host, proposal, outcome)
-        if isinstance(outcome, ev.IsrRefused):
-            # The core may propose it again as soon as it hears, and what stands against it takes a moment to go.
-            await trio.sleep(RETRY_PAUSE)
-        host.step(outcome)
-        self._replicas.settle()
-
-    def _count_isr(
-        self,
-        host: ReplicaHost,
-        proposal: fx.ProposeIsr,
-        outcome: ev.IsrStored | ev.IsrRefused | ev.IsrUnclear,
-    ) -> None:
-        counters, known = self._replicas.counters, self._replicas.view.partitions.get(host.partition)
-        if not isinstance(outcome, ev.IsrStored):
-            counters.failed_isr_updates += 1
-            self._reasons.pop((host.partition, proposal.record.partition_epoch), None)
-        elif proposal.joining:
-            counters.isr_expands += 1
-        elif known is not None and len(proposal.record.isr) < len(known.record.isr):
-            counters.isr_shrinks += 1
-
-    async def _try_store_isr(
-        self, host: ReplicaHost, proposal: fx.ProposeIsr
-    ) -> ev.IsrStored | ev.IsrRefused | ev.IsrUnclear:
-        key = rec.partition_key(host.partition)
-        unclear = ev.IsrUnclear(proposal_id=proposal.proposal_id)
-        refused = ev.IsrRefused(proposal_id=proposal.proposal_id)
-        compares: list[store_api.Compare] = []
-        try:
-            for node_id, incarnation in proposal.joining:
-                entry = (await self._store.get(rec.node_key(node_id))).entry
-                if entry is None or not _may_join(entry, incarnation, host.partition):
-                    return refused
-                compares.append(store_api.ValueIs(rec.node_key(node_id), entry.value))
-            stored = (await self._store.get(key)).entry
-            if stored is None or not _is_same(stored, proposal):
-                return unclear
-            # By value, not by version: that begins anew when a topic of the same name is created again.
-            compares.insert(0, store_api.ValueIs(key, stored.value))
-            put = store_api.Put(key, wire.encode_record(proposal.record))
-            outcome = await self._store.commit(compares, [put], session=self.session)
-        except SessionExpiredError:
-            return refused
-        except (MetadataError, wire.WireError) as error:
-            log.warning("%s: the ISR could not be stored: %s", host.partition, error)
-            return unclear
-        match outcome:
-            case store_api.Committed():
-                return ev.IsrStored(proposal_id=proposal.proposal_id, version=outcome.versions[key])
-            case store_api.Conflict() if outcome.key != key:
-                return refused
-        return unclear
+        self._isr.propose(host, proposal)
 
     def _step(self, event: ctl.ControllerEvent) -> None:
         for effect in self._controller.step(event):

@@ -241,7 +241,8 @@ class Node:
             try:
                 if state.session.expired.is_set():
                     state.session = await store.open_session(self._session_timeout_ms(store))
-                await registration.enter_again(state.session, self.endpoints)
+                state.oldest_revision = await registration.enter_again(state.session, self.endpoints)
+                state.unregistered = trio.Event()
             except (MetadataError, WireError) as error:
                 log.warning("node %d cannot register: %s", self.node_id, error)
                 state.unregistered.set()

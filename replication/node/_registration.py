@@ -163,8 +163,10 @@ class Registration:
                 return read.revision
             self._check_not_replaced(await _former(self.store, self.node_id))
 
-    async def enter_again(self, session: Session, endpoints: list[str]) -> None:
+    async def enter_again(self, session: Session, endpoints: list[str]) -> int:
         """Register anew after a lost session; the process and its incarnation are still the same.
+
+        Returns the store's revision from then on: what was read before that does not show it.
 
         Raises:
           DuplicateNodeError: Another process has taken the node id meanwhile.
@@ -177,7 +179,7 @@ class Registration:
             unchanged = store_api.VersionIs(read.entry.key, read.entry.version)
             outcome = await self.store.commit([unchanged], [self._node_put(endpoints)], session=session)
             if isinstance(outcome, store_api.Committed):
-                return
+                return outcome.revision
 
     def _entry(
         self, listing: store_api.Listing, holder: store_api.Entry | None

@@ -1,0 +1,225 @@
+"""ISR changes on their way into the metadata store: those that leaders on this node propose at a time go together.
+
+After a node has come back, hundreds of partitions take it into their ISR within a moment. Each transaction has
+every node read the store again, so one for each partition would cost the square of their number.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from .. import metadata as store_api
+from .. import wire
+from ..core import effects as fx
+from ..core import events as ev
+from ..core import records as rec
+from ..core.types import PartitionId
+from ..metadata import Entry, MetadataError, MetadataStore, Session, SessionExpiredError
+from ._replica_host import ReplicaHost
+
+if TYPE_CHECKING:
+    from ._replicas import Replicas
+
+log = logging.getLogger("insync.node")
+
+RETRY_PAUSE = 0.1
+MOST_TOGETHER = 100
+"""Proposals in one transaction; a store may limit its bytes."""
+
+Outcome = ev.IsrStored | ev.IsrRefused | ev.IsrUnclear
+Spawn = Callable[..., None]
+
+
+@attrs.frozen(eq=False)
+class Proposed:
+    """A proposal and who made it."""
+
+    host: ReplicaHost
+    proposal: fx.ProposeIsr
+
+    @property
+    def key(self) -> str:
+        return rec.partition_key(self.host.partition)
+
+    @property
+    def refused(self) -> Outcome:
+        """It is certainly not stored, and never will be."""
+        return ev.IsrRefused(proposal_id=self.proposal.proposal_id)
+
+    @property
+    def unclear(self) -> Outcome:
+        return ev.IsrUnclear(proposal_id=self.proposal.proposal_id)
+
+    def conditions(self, entries: Mapping[str, Entry]) -> list[store_api.Compare] | Outcome:
+        """What has to hold when it is stored, if it may be; else what becomes of it."""
+        compares: list[store_api.Compare] = []
+        for node_id, incarnation in self.proposal.joining:
+            entry = entries.get(rec.node_key(node_id))
+            if entry is None or not _may_join(entry, incarnation, self.host.partition):
+                return self.refused
+            compares.append(store_api.ValueIs(entry.key, entry.value))
+        stored = entries.get(self.key)
+        if stored is None or not _is_same(stored, self.proposal):
+            return self.unclear
+        # By value, not by version: that begins anew when a topic of the same name is created again.
+        return [store_api.ValueIs(self.key, stored.value), *compares]
+
+
+class IsrWriter:
+    """Writes for the leaders on one node, one transaction at a time."""
+
+    def __init__(
+        self, store: MetadataStore, replicas: Replicas, session: Callable[[], Session], spawn: Spawn
+    ) -> None:
+        """`session` is asked for each transaction; `spawn(function, *arguments)` runs something in a task."""
+        self.reasons: dict[tuple[PartitionId, int], str] = {}
+        """Why we have written what the store will show us, by partition and partition epoch."""
+        self._store = store
+        self._replicas = replicas
+        self._session = session
+        self._spawn = spawn
+        self._waiting: list[Proposed] = []
+        self._running = False
+
+    def propose(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
+        """Store it soon, and tell `host` what has become of it."""
+        self.reasons[host.partition, proposal.record.partition_epoch] = proposal.reason
+        self._waiting.append(Proposed(host, proposal))
+        if not self._running:
+            self._running = True
+            self._spawn(self._run)
+
+    def forget_reasons(self, partitions: Mapping[PartitionId, rec.Versioned]) -> None:
+        """Those of changes that have been seen by now, or of partitions that are no more."""
+        self.reasons = {
+            (partition, epoch): why
+            for (partition, epoch), why in self.reasons.items()
+            if (known := partitions.get(partition)) is not None and epoch > known.record.partition_epoch
+        }
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                taken = self._take()
+                for each, outcome in zip(taken, await self._store_all(taken), strict=True):
+                    self._count(each, outcome)
+                    if isinstance(outcome, ev.IsrRefused):
+                        self._spawn(self._tell_later, each, outcome)
+                    else:
+                        each.host.step(outcome)
+                self._replicas.settle()
+        finally:
+            self._running = False
+
+    def _take(self) -> list[Proposed]:
+        """The oldest proposals, one for each partition at most."""
+        taken: dict[str, Proposed] = {}
+        left = []
+        for each in self._waiting:
+            if len(taken) < MOST_TOGETHER and each.key not in taken:
+                taken[each.key] = each
+            else:
+                left.append(each)
+        self._waiting = left
+        return list(taken.values())
+
+    async def _tell_later(self, each: Proposed, outcome: Outcome) -> None:
+        """The core may propose it again as soon as it hears, and what stands against it takes a moment to go."""
+        await trio.sleep(RETRY_PAUSE)
+        each.host.step(outcome)
+        self._replicas.settle()
+
+    async def _store_all(self, taken: Sequence[Proposed]) -> list[Outcome]:
+        """What has become of each, in order."""
+        if len(taken) > 1:
+            together = await self._store_together(taken)
+            if together is not None:
+                return together
+        return [await self._store_one(each) for each in taken]
+
+    async def _store_together(self, taken: Sequence[Proposed]) -> list[Outcome] | None:
+        """None if nothing was written because one of them met a conflict: nobody knows which others would have."""
+        judged: dict[Proposed, list[store_api.Compare] | Outcome] = {}
+        try:
+            entries = (await self._store.list("/")).entries
+            judged = {each: each.conditions(entries) for each in taken}
+            compares = [compare for found in judged.values() if isinstance(found, list) for compare in found]
+            puts = [_put(each) for each, found in judged.items() if isinstance(found, list)]
+            result: Any = None
+            if puts:
+                result = await self._store.commit(
+                    list(dict.fromkeys(compares)), puts, session=self._session()
+                )
+        except SessionExpiredError:
+            return [each.refused for each in taken]
+        except (MetadataError, wire.WireError) as error:
+            log.warning("the ISRs of %d partitions could not be stored: %s", len(taken), error)
+            return [
+                found if isinstance(found := judged.get(each), Outcome) else each.unclear for each in taken
+            ]
+        if isinstance(result, store_api.Conflict):
+            return None
+
+        def outcome(each: Proposed) -> Outcome:
+            found = judged[each]
+            if not isinstance(found, list):
+                return found
+            if isinstance(result, store_api.Committed):
+                version = result.versions[each.key]
+                return ev.IsrStored(proposal_id=each.proposal.proposal_id, version=version)
+            return each.unclear
+
+        return [outcome(each) for each in taken]
+
+    async def _store_one(self, each: Proposed) -> Outcome:
+        keys = [each.key, *(rec.node_key(node_id) for node_id, _ in each.proposal.joining)]
+        try:
+            read = [(await self._store.get(key)).entry for key in keys]
+            found = each.conditions({entry.key: entry for entry in read if entry is not None})
+            if not isinstance(found, list):
+                return found
+            result = await self._store.commit(found, [_put(each)], session=self._session())
+        except SessionExpiredError:
+            return each.refused
+        except (MetadataError, wire.WireError) as error:
+            log.warning("%s: the ISR could not be stored: %s", each.host.partition, error)
+            return each.unclear
+        match result:
+            case store_api.Committed():
+                return ev.IsrStored(proposal_id=each.proposal.proposal_id, version=result.versions[each.key])
+            case store_api.Conflict() if result.key != each.key:
+                return each.refused
+        return each.unclear
+
+    def _count(self, each: Proposed, outcome: Outcome) -> None:
+        counters, proposal = self._replicas.counters, each.proposal
+        known = self._replicas.view.partitions.get(each.host.partition)
+        if not isinstance(outcome, ev.IsrStored):
+            counters.failed_isr_updates += 1
+            self.reasons.pop((each.host.partition, proposal.record.partition_epoch), None)
+        elif proposal.joining:
+            counters.isr_expands += 1
+        elif known is not None and len(proposal.record.isr) < len(known.record.isr):
+            counters.isr_shrinks += 1
+
+
+def _put(each: Proposed) -> store_api.Operation:
+    return store_api.Put(each.key, wire.encode_record(each.proposal.record))
+
+
+def _may_join(entry: Entry, incarnation: int, partition: PartitionId) -> bool:
+    """Whether a registration is still that of the process that caught up, with its log directory in use."""
+    record = wire.decode_record(rec.NodeRecord, entry.value)
+    is_same = record.incarnation == incarnation
+    return is_same and not record.leaving and partition not in record.offline
+
+
+def _is_same(entry: Entry, proposal: fx.ProposeIsr) -> bool:
+    """Whether the record is still the one that a proposal was made from."""
+    record = wire.decode_record(rec.PartitionRecord, entry.value)
+    return entry.version == proposal.version and record.topic_id == proposal.record.topic_id
