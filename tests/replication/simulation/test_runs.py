@@ -58,6 +58,18 @@ def test_without_faults_the_records_never_change(monkeypatch: pytest.MonkeyPatch
     assert one.cluster.requests.acknowledged > 20
 
 
+def test_topics_are_deleted_and_others_of_their_name_are_made() -> None:
+    one = Run(4, attrs.evolve(QUIET, recreations=0.2))
+    one.play()
+    known = one.cluster.oracle.known
+    (here,) = one.cluster.oracle.partitions.values()
+    gone = [facts for facts in known.values() if facts is not here]
+    assert len(gone) >= 2
+    assert all(facts.gone and facts.committed for facts in gone)
+    assert here.committed and not here.gone
+    assert len({facts.topic_id for facts in known.values()}) == len(known)
+
+
 def test_a_seed_is_one_run_and_its_script_replays_it() -> None:
     first, again = run(1), run(1)
     assert first.digest == again.digest
