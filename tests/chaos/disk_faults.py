@@ -166,9 +166,10 @@ async def bit_flip_live(scene: Scene) -> Bite:
         await _lead(scene, partition, [*others, member.number])
     _flip(scene, path)
     target = f"node {member.number}, {path.parent.name}"
-    told = await _lead(scene, partition, [member.number, *others]) and await _reads_as_corrupt(
-        scene, topic, partition
-    )
+    # On a machine that is very busy it may lose its leadership before the reader comes.
+    attempts = 0
+    while not (told := await _shows_it(scene, member.number, others, partition)) and attempts < 3:
+        attempts += 1
     await member.end(signal.SIGKILL)
     refused = await _refuses_to_start(scene, member, path)
     return Bite(target, f"a reader was told of it, then {refused}" if told and refused else "")
@@ -193,6 +194,11 @@ async def _lead(scene: Scene, partition: int, wanted: list[int]) -> bool:
         return info.partitions[partition].leader == wanted[0]
 
     return await until_async(leads, 30)
+
+
+async def _shows_it(scene: Scene, leader: int, others: list[int], partition: int) -> bool:
+    leads = await _lead(scene, partition, [leader, *others])
+    return leads and await _reads_as_corrupt(scene, TOPICS["all"], partition)
 
 
 async def _reads_as_corrupt(scene: Scene, topic: str, partition: int) -> bool:
