@@ -1,0 +1,102 @@
+"""The reader of a streaming query, asked as Spark asks it, without Spark: after restarts, growth and losses."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from insync.plugins.spark import DataLossError, OptionError
+from insync.replication import BlockingAdmin, BlockingProducer
+from tests.requires import missing
+
+try:
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+    from insync.plugins.spark._columns import source_schema
+    from insync.plugins.spark._options import Options
+    from insync.plugins.spark._source import STREAM_OPTIONS, InsyncStreamReader
+except ImportError as error:
+    missing(f"{error.name} is not installed")
+
+SOLE = {"min_insync_replicas": 1}
+ALL = ReadAllAvailable()
+
+
+def reader(servers: str, **options: str) -> InsyncStreamReader:
+    given = Options({"servers": servers, **options}, STREAM_OPTIONS)
+    return InsyncStreamReader(given, source_schema(["value", "offset"], include_headers=False))
+
+
+def produce(servers: str, topic: str, count: int, partition: int = 0) -> None:
+    with BlockingProducer(servers) as producer:
+        producer.send_many(topic, [b"x"] * count, partition=partition).result(30)
+
+
+def test_latest_is_where_the_stream_first_began(servers: str, admin: BlockingAdmin, topic: str) -> None:
+    admin.create_topic(topic, 2, 1, SOLE)
+    produce(servers, topic, 5)
+    first = reader(servers, subscribe=topic, streamId=topic)
+    began = {topic: {"0": 5, "1": 0}}
+    assert first.initialOffset() == began
+    produce(servers, topic, 3)
+    assert first.initialOffset() == began
+    assert reader(servers, subscribe=topic, streamId=topic).initialOffset() == began
+    assert reader(servers, subscribe=topic, streamId=f"{topic}-b").initialOffset() == {
+        topic: {"0": 8, "1": 0}
+    }
+    with pytest.raises(OptionError, match="needs the option streamId"):
+        reader(servers, subscribe=topic)
+
+
+def test_offsets_only_grow_and_new_partitions_are_read_whole(
+    servers: str, admin: BlockingAdmin, topic: str
+) -> None:
+    admin.create_topic(topic, 1, 1, SOLE)
+    stream = reader(servers, subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="4")
+    start = stream.initialOffset()
+    produce(servers, topic, 10)
+    limit = stream.getDefaultReadLimit()
+    assert isinstance(limit, ReadMaxRows) and limit.max_rows == 4
+    assert stream.latestOffset(start, limit) == {topic: {"0": 4}}
+    admin.create_partitions(topic, 2)
+    produce(servers, topic, 6, partition=1)
+    end = stream.latestOffset(start, ALL)
+    assert json.dumps(end) == json.dumps({topic: {"0": 10, "1": 6}})
+    assert stream.reportLatestOffset() == end
+    parts = [part.value for part in stream.partitions(start, end)]
+    assert [(part.partition, part.start, part.end) for part in parts] == [(0, 0, 10), (1, 0, 6)]
+    rows = [
+        row
+        for part in stream.partitions(start, end)
+        for batch in stream.read(part)
+        for row in batch.to_pylist()
+    ]
+    assert [row["offset"] for row in rows] == [*range(10), *range(6)]
+    assert next(part.value for part in stream.partitions(end, end)).start == 0
+
+
+def test_available_now_ends_at_what_there_was(servers: str, admin: BlockingAdmin, topic: str) -> None:
+    admin.create_topic(topic, 1, 1, SOLE)
+    produce(servers, topic, 10)
+    stream = reader(servers, subscribe=topic, startingOffsets="earliest")
+    stream.prepareForTriggerAvailableNow()
+    produce(servers, topic, 10)
+    assert stream.latestOffset({topic: {"0": 3}}, ALL) == {topic: {"0": 10}}
+    assert stream.latestOffset({topic: {"0": 10}}, ALL) == {topic: {"0": 10}}
+
+
+def test_losses_are_named(servers: str, admin: BlockingAdmin, topic: str) -> None:
+    admin.create_topic(topic, 1, 1, SOLE)
+    produce(servers, topic, 10)
+    strict = reader(servers, subscribe=topic, startingOffsets="earliest")
+    with pytest.raises(DataLossError, match="was read up to offset 12, and the log ends at 10"):
+        strict.latestOffset({topic: {"0": 12}}, ALL)
+    loose = reader(servers, subscribe=topic, startingOffsets="earliest", failOnDataLoss="false")
+    assert loose.latestOffset({topic: {"0": 12}}, ALL) == {topic: {"0": 12}}
+    admin.delete_records({(topic, 0): 7})
+    start, end = {topic: {"0": 2}}, {topic: {"0": 9}}
+    with pytest.raises(DataLossError, match=rf"{topic}-0: offsets \[2, 7\) have been deleted"):
+        strict.partitions(start, end)
+    (part,) = loose.partitions(start, end)
+    assert [row["offset"] for batch in loose.read(part) for row in batch.to_pylist()] == [7, 8]
