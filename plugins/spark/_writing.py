@@ -30,7 +30,7 @@ from ._options import Connection, settled
 from .errors import NotRepeatableError, SchemaError
 
 _GATHERED_BYTES = 8 << 20
-"""Of rows that are cut into batches at once, so that many partitions get batches worth sending."""
+"""Of rows that are cut into batches at once, at most, so that many partitions get batches worth sending."""
 _ROOM_FOR_ONE = 64 << 20
 """For a record that alone is larger than a batch: whether it is too large is for the topic's nodes to say."""
 _RUN = 4096
@@ -74,7 +74,7 @@ async def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], ident
         async with producer:
             who = await producer.identify(identity if options.exactly_once else "")
             task = _Task(options, producer, who, part)
-            async for gathered in _gather(batches):
+            async for gathered in _gather(batches, min(_GATHERED_BYTES, 8 * options.batch_bytes)):
                 await task.take(gathered)
             await producer.flush()
             task.check_all_came_again()
@@ -88,7 +88,7 @@ async def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], ident
     return task.rows if task is not None else 0
 
 
-async def _gather(batches: Iterator[pa.RecordBatch]) -> Any:
+async def _gather(batches: Iterator[pa.RecordBatch], enough: int) -> Any:
     """Arrow batches, several joined; what waits to be sent is sent while Spark makes the next one."""
     held: list[pa.RecordBatch] = []
     size = 0
@@ -97,7 +97,7 @@ async def _gather(batches: Iterator[pa.RecordBatch]) -> Any:
         if batch is not None and batch.num_rows:
             held.append(batch)
             size += batch.nbytes
-        if held and (batch is None or size >= _GATHERED_BYTES):
+        if held and (batch is None or size >= enough):
             yield held[0] if len(held) == 1 else pa.concat_batches(held)
             held, size = [], 0
         if batch is None:

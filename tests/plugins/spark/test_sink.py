@@ -93,7 +93,7 @@ class Lasting:
 
     def __init__(self, frame: Any, servers: str, topic: str, checkpoint: Path) -> None:
         self._writer = exactly_once(frame).options(
-            servers=servers, topic=topic, batchBytes="4096", checkpointLocation=str(checkpoint)
+            servers=servers, topic=topic, batchBytes="1024", checkpointLocation=str(checkpoint)
         )
 
     def run(self) -> None:
