@@ -1,15 +1,14 @@
-"""Heavy jobs over logs, on Spark: `load`, `export`, `audit`, `dedupe`, `stats`. Also as `insync pipeline`."""
+"""Heavy jobs over logs, on Spark: `load`, `export`, `audit`, `dedupe`, `stats`. Also as `insync pipeline`.
+
+Importing this needs nothing but the framework; a job's name is looked up when it is first used.
+"""
 
 from __future__ import annotations
 
-from ._audit import AuditReport, audit
-from ._dedupe import DedupeReport, Duplicate, dedupe
-from ._export import ExportReport, export
-from ._findings import Defect
-from ._inputs import FolderInput, TopicInput
-from ._load import LoadReport, load
-from ._locate import Difference
-from ._stats import KeyCount, Minute, PartitionStats, StatsReport, stats
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from .. import check_pyspark
 from .errors import (
     DamagedSegmentError,
     DataFolderError,
@@ -18,6 +17,16 @@ from .errors import (
     LostRecordsError,
     PipelineError,
 )
+
+if TYPE_CHECKING:
+    from ._audit import AuditReport, audit
+    from ._dedupe import DedupeReport, Duplicate, dedupe
+    from ._export import ExportReport, export
+    from ._findings import Defect
+    from ._inputs import FolderInput, TopicInput
+    from ._load import LoadReport, load
+    from ._locate import Difference
+    from ._stats import KeyCount, Minute, PartitionStats, StatsReport, stats
 
 __all__ = [
     "TopicInput",
@@ -45,3 +54,44 @@ __all__ = [
     "InputError",
     "LostRecordsError",
 ]
+
+_HOMES = {
+    "._audit": (
+        "AuditReport",
+        "audit",
+    ),
+    "._dedupe": (
+        "DedupeReport",
+        "Duplicate",
+        "dedupe",
+    ),
+    "._export": (
+        "ExportReport",
+        "export",
+    ),
+    "._findings": ("Defect",),
+    "._inputs": (
+        "FolderInput",
+        "TopicInput",
+    ),
+    "._load": (
+        "LoadReport",
+        "load",
+    ),
+    "._locate": ("Difference",),
+    "._stats": (
+        "KeyCount",
+        "Minute",
+        "PartitionStats",
+        "StatsReport",
+        "stats",
+    ),
+}
+
+
+def __getattr__(name: str) -> object:
+    for home, names in _HOMES.items():
+        if name in names:
+            check_pyspark()
+            return getattr(import_module(home, __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _TABLE = "counts"
 _PAUSE_S = 0.1
 _PATIENCE_S = 120.0
+_ATTEMPTS = 4
+_WORKER_WAS_LATE = "failed to connect back"
 _OPTIONS = {
     "tls_certificate": "tlsCertificate",
     "tls_key": "tlsKey",
@@ -73,10 +75,7 @@ def _run(about: dict[str, Any], tell: Tell) -> None:
             "spark.ui.showConsoleProgress": "false",
         },
     )
-    query = _start(spark, about)
-    while query.lastProgress is None:
-        _must_live(query)
-        time.sleep(_PAUSE_S)
+    query = _first_batch(spark, about)
     tell({"state": "ready"})
     line = sys.stdin.readline()
     if line:
@@ -86,7 +85,25 @@ def _run(about: dict[str, Any], tell: Tell) -> None:
         tell({"state": "counted", "counts": counts, "batches": batches})
 
 
-def _start(spark: SparkSession, about: dict[str, Any]) -> StreamingQuery:
+def _first_batch(spark: SparkSession, about: dict[str, Any]) -> StreamingQuery:
+    """The query, once it has committed a batch.
+
+    Spark gives a Python worker 10 s to start and no second chance, which a busy machine may need.
+    """
+    for attempt in range(_ATTEMPTS):
+        try:
+            query = _start(spark, about, f"checkpoint-{attempt}")
+            while query.lastProgress is None:
+                _must_live(query)
+                time.sleep(_PAUSE_S)
+            return query
+        except Exception as error:
+            if _WORKER_WAS_LATE not in str(error) or attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+def _start(spark: SparkSession, about: dict[str, Any], checkpoint: str) -> StreamingQuery:
     reader = spark.readStream.format("insync").option("kafka.bootstrap.servers", about["servers"])
     for name, value in about["access"].items():
         reader = reader.option(_OPTIONS[name], value)
@@ -97,7 +114,7 @@ def _start(spark: SparkSession, about: dict[str, Any]) -> StreamingQuery:
         .writeStream.outputMode("complete")
         .format("memory")
         .queryName(_TABLE)
-        .option("checkpointLocation", f"{about['folder']}/checkpoint")
+        .option("checkpointLocation", f"{about['folder']}/{checkpoint}")
         .trigger(processingTime="500 milliseconds")
         .start()
     )

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING
 import attrs
 import pytest
 
-from insync.plugins.spark.pipeline import AuditReport, DataFolderError, audit
+from insync.plugins.spark import SparkMissingError
+from tests.requires import missing
 
 from . import data_folders as data
+
+try:
+    from insync.plugins.spark.pipeline import AuditReport, DataFolderError, audit
+except (ImportError, SparkMissingError) as error:
+    missing(str(error))
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

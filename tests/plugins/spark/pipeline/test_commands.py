@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -139,3 +141,18 @@ def test_without_java(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest
     assert run("insync pipeline audit data/node-1") == 1
     said = capfd.readouterr().err
     assert len(said.splitlines()) == 1 and "install Java 17" in said
+
+
+def test_without_what_the_extra_brings(here: Path) -> None:
+    """The command, the demo's step and the package itself can be imported; what is missing is one line."""
+    code = (
+        "import sys\n"
+        "for name in ('pyspark', 'pyarrow', 'pandas', 'numpy', 'matplotlib'): sys.modules[name] = None\n"
+        "from insync.plugins.spark.pipeline.demo import SparkStep\n"
+        "from insync.replication.cli import main\n"
+        "sys.exit(main(['pipeline', 'audit', 'data/node-1']))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert len(ended.stderr.splitlines()) == 1
+    assert "pip install 'insync[spark]'" in ended.stderr

@@ -11,23 +11,30 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.dataset as ds
 import pytest
 
-from insync.plugins.spark.pipeline import (
-    DamagedSegmentError,
-    ExportStateError,
-    FolderInput,
-    LostRecordsError,
-    export,
-)
-from insync.plugins.spark.pipeline._manifest import Manifest
-from insync.plugins.spark.pipeline._parquet import ByKeyRange, key_bounds
+from insync.plugins.spark import SparkMissingError
 from insync.storage import LogDirectory
 from insync.storage.batch import build_batch, records
+from tests.requires import missing
 
 from . import data_folders as data
+
+try:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    from insync.plugins.spark.pipeline import (
+        DamagedSegmentError,
+        ExportStateError,
+        FolderInput,
+        LostRecordsError,
+        export,
+    )
+    from insync.plugins.spark.pipeline._manifest import Manifest
+    from insync.plugins.spark.pipeline._parquet import ByKeyRange, key_bounds
+except (ImportError, SparkMissingError) as error:
+    missing(str(error))
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

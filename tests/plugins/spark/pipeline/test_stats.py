@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from insync.plugins.spark.pipeline import FolderInput, stats
+from insync.plugins.spark import SparkMissingError
 from insync.storage.batch import build_batch
+from tests.requires import missing
 
 from . import data_folders as data
+
+try:
+    from insync.plugins.spark.pipeline import FolderInput, stats
+except (ImportError, SparkMissingError) as error:
+    missing(str(error))
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,26 +7,33 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.dataset as ds
-import pyarrow.parquet as pq
 import pytest
 
-from insync.plugins.spark.pipeline import (
-    FolderInput,
-    InputError,
-    PipelineError,
-    TopicInput,
-    dedupe,
-    export,
-    load,
-    stats,
-)
+from insync.plugins.spark import SparkMissingError
 from insync.replication import BlockingAdmin, BlockingConsumer, BlockingProducer
 from insync.replication.client import ConsumerRecord, UnknownTopicError
 from insync.storage.batch import build_batch
+from tests.requires import missing
 
 from . import data_folders as data
+
+try:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    from insync.plugins.spark.pipeline import (
+        FolderInput,
+        InputError,
+        PipelineError,
+        TopicInput,
+        dedupe,
+        export,
+        load,
+        stats,
+    )
+except (ImportError, SparkMissingError) as error:
+    missing(str(error))
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

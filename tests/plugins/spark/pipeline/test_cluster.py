@@ -1,0 +1,105 @@
+"""The jobs on a standalone cluster of Spark: master, workers, executors and driver as processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from insync.plugins.spark import JavaError, SparkMissingError, check_java, check_pyspark
+from tests.requires import missing
+
+from . import data_folders as data
+
+DEADLINE_S = 500.0
+RUN = """
+import sys
+from insync.replication.cli import main
+for arguments in sys.argv[1].split("|"):
+    status = main(arguments.split())
+    if status:
+        sys.exit(status)
+"""
+
+
+def wait_for(log: Path, pattern: str, process: subprocess.Popen[bytes]) -> re.Match[str]:
+    deadline = time.monotonic() + DEADLINE_S
+    while process.poll() is None and time.monotonic() < deadline:
+        found = re.search(pattern, log.read_text())
+        if found:
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"no {pattern!r} in {log.read_text()}")
+
+
+@pytest.fixture
+def master(tmp_path: Path) -> Iterator[str]:
+    """The URL of a master with two workers, whose environment knows nothing of this package."""
+    try:
+        check_pyspark()
+        check_java()
+    except (SparkMissingError, JavaError) as error:
+        missing(str(error))
+    import pyspark
+
+    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    left_out = ("PYTHONPATH", "SPARK_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *arguments: str) -> tuple[Path, subprocess.Popen[bytes]]:
+        log = tmp_path / f"{name}.log"
+        with log.open("wb") as out:
+            command = [str(program), f"org.apache.spark.deploy.{arguments[0]}", *arguments[1:]]
+            started.append(subprocess.Popen(command, stdout=out, stderr=out, env=environment, cwd=tmp_path))
+        return log, started[-1]
+
+    try:
+        loopback = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        url = wait_for(*_swap(start("master", "master.Master", *loopback), r"spark://127\.0\.0\.1:\d+"))[0]
+        workers = []
+        for number in (1, 2):
+            work = ("--work-dir", str(tmp_path / f"work-{number}"), "--cores", "1", "--memory", "1g")
+            workers.append(start(f"worker-{number}", "worker.Worker", *loopback, *work, url))
+        for worker in workers:
+            wait_for(*_swap(worker, "Successfully registered with master"))
+        yield url
+    finally:
+        for process in reversed(started):
+            process.kill()
+            process.wait()
+
+
+def _swap(
+    started: tuple[Path, subprocess.Popen[bytes]], pattern: str
+) -> tuple[Path, str, subprocess.Popen[bytes]]:
+    log, process = started
+    return log, pattern, process
+
+
+def test_an_audit_and_an_export_by_executors_of_their_own(master: str, tmp_path: Path) -> None:
+    folders = data.three(tmp_path, {0: data.batches(), 1: data.batches(20)})
+    audit = f"pipeline audit {' '.join(map(str, folders))} --master {master} --json"
+    export = f"pipeline export orders {tmp_path / 'out'} --data-dir {folders[0]} --master {master} --json"
+    run = subprocess.run(
+        [sys.executable, "-c", RUN, f"{audit}|{export}"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        timeout=DEADLINE_S,
+        check=False,
+    )
+    assert run.returncode == 0, run.stderr
+    audited, exported = map(json.loads, run.stdout.splitlines())
+    assert (audited["ok"], audited["replicas"], audited["records"]) == (True, 6, 3 * 2200)
+    assert (exported["rows"], exported["offsets"]) == (2200, {"0": 2000, "1": 200})
+    used = list(tmp_path.glob("work-*/app-*/*/insync-lib"))
+    assert used, "no executor has unpacked the package"
