@@ -96,6 +96,7 @@ async def test_a_log_directory_that_fails_makes_a_node_unready_until_it_is_resta
 ) -> None:
     async with Node(two_directories(tmp_path, 1, metrics_port=0)) as node, Admin(node.endpoints) as admin:
         await admin.create_topic("t", 2, 1)
+        await produce(node.endpoints, "t", [b"x"] * 40)
         bad = tmp_path / ("1-a" if (tmp_path / "1-a" / "t-0").exists() else "1-b")
         device.refuse(bad, errno.EIO)
         with trio.move_on_after(1):

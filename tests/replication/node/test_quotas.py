@@ -220,14 +220,17 @@ async def test_a_producer_is_slowed_to_its_rate_and_another_is_not(tmp_path: Pat
             return trio.current_time() - start
 
         took = await produce("greedy")
-        assert 12 * 9000 / rate - BURST - 0.3 <= took < 8
+        assert took >= 12 * 9000 / rate - BURST - 0.3
         assert node._replicas is not None
-        assert node._replicas.counters.throttled_ms[PRODUCER] > 500
+        throttled = node._replicas.counters.throttled_ms[PRODUCER]
+        assert throttled > 500
         assert node._replicas.quotas.held == 0, "our client pauses by itself"
-        assert await produce("modest") < took / 2
+        await produce("modest")
+        assert node._replicas.counters.throttled_ms[PRODUCER] == throttled, "others do not notice"
         await admin.alter_quotas("client_id", "greedy", remove=["producer_byte_rate"])
         assert await admin.describe_quotas() == []
-        assert await produce("greedy") < took / 2
+        await produce("greedy")
+        assert node._replicas.counters.throttled_ms[PRODUCER] == throttled, "the limit is gone"
         with pytest.raises(InvalidConfigError, match="1 byte a second"):
             await admin.alter_quotas("client_id", "greedy", {"producer_byte_rate": 0})
 
@@ -246,7 +249,7 @@ async def test_a_consumer_is_slowed_to_its_rate(tmp_path: Path) -> None:
             consumer.assign([("t", 0)])
             while found < 12:
                 found += len(await consumer.poll(timeout_ms=200))
-        assert 12 * 9000 / rate - BURST - 0.3 <= trio.current_time() - start < 8
+        assert trio.current_time() - start >= 12 * 9000 / rate - BURST - 0.3
         assert node._replicas is not None
         assert node._replicas.counters.throttled_ms[CONSUMER] > 500
 
@@ -271,30 +274,35 @@ async def test_a_client_that_does_not_pause_is_held_up_and_loses_nothing(
         answered: list[m.ProduceResult] = []
         throttled: list[int] = []
 
-        async def send(number: int) -> None:
+        done = trio.Event()
+
+        def answer(outcome: Any) -> None:
+            with outcome:
+                told: m.ProduceResponse = wire.decode_response(m.Kind.PRODUCE, outcome.body)
+            answered.extend(told.partitions)
+            throttled.append(told.throttle_time_ms)
+            if len(answered) == 8:
+                done.set()
+
+        start = trio.current_time()
+        for number in range(8):
             batch = build_batch([None], [b"%d" % number * 10_000], timestamps_ms=0)
             wanted = m.ProducePartition(topic="t", partition=0, size=len(batch))
             body = wire.encode(
-                m.ProduceRequest(acks=1, timeout_ms=5000, partitions=[wanted], client_id="rude")
+                m.ProduceRequest(acks=1, timeout_ms=30_000, partitions=[wanted], client_id="rude")
             )
-            with await connection.request(m.Kind.PRODUCE, body, [batch], timeout=20) as response:
-                answer: m.ProduceResponse = wire.decode_response(m.Kind.PRODUCE, response.body)
-            answered.extend(answer.partitions)
-            throttled.append(answer.throttle_time_ms)
+            connection.request_nowait(m.Kind.PRODUCE, body, [batch], timeout=60, on_done=answer)
 
-        start = trio.current_time()
-        async with trio.open_nursery() as sending:
-            for number in range(8):
-                sending.start_soon(send, number)
+        async def holds() -> bool:
+            assert node._replicas is not None
+            return node._replicas.quotas.held > 0
 
-            async def holds() -> bool:
-                assert node._replicas is not None
-                return node._replicas.quotas.held > 0
-
-            await until(holds)
-            with trio.fail_after(1):
-                body = wire.encode(m.MetadataRequest())
-                (await connection.request(m.Kind.METADATA, body, timeout=1)).release()
+        await until(holds)
+        with trio.fail_after(10):
+            body = wire.encode(m.MetadataRequest())
+            (await connection.request(m.Kind.METADATA, body, timeout=10)).release()
+            assert not done.is_set(), "other kinds pass"
+            await done.wait()
         assert [result.error for result in answered] == [0] * 8
         assert [result.base_offset for result in answered] == list(range(1, 9)), (
             "none was lost, none overtook"
