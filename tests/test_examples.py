@@ -63,6 +63,7 @@ class Watch:
 
     async def read(self, store: Any) -> None:
         while not self.stop.is_set():
+            await trio.lowlevel.checkpoint()
             before = self.done
             found = await store.get("x")
             assert (found or 0) >= before, f"read {found} though {before} was written before"
@@ -237,25 +238,37 @@ def start(name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, str(EXAMPLES / f"{name}.py"), *arguments])
 
 
-async def killed_again_and_again(arguments: list[str], ready: Any, kills: int) -> None:
-    """Start the program, and kill it when there is some more of its work; the last time when all is there."""
-    for number in range(kills + 1):
-        process = start("delivery", arguments)
-        try:
-            with trio.fail_after(60):
-                while await ready() < (COUNT if number == kills else COUNT * (number + 1) // (kills + 2)):
-                    assert process.poll() is None, "it ended by itself"
-                    await trio.sleep(0.01)
-        finally:
-            process.kill()
-            process.wait()
+LEAD = 500
+
+
+async def killed_again_and_again(servers: list[str], arguments: list[str], ready: Any, kills: int) -> None:
+    """Start the program, and kill it in the midst of its work, which never runs out; at last when all is done.
+
+    It is given input up to `LEAD` records ahead of what it has done.
+    """
+    fed = 0
+    async with Producer(servers) as producer:
+        for number in range(kills + 1):
+            process = start("delivery", arguments)
+            try:
+                with trio.fail_after(60):
+                    done = 0
+                    while done < (COUNT if number == kills else COUNT * (number + 1) // (kills + 2)):
+                        assert process.poll() is None, "it ended by itself"
+                        done = await ready()
+                        more = [b"order %d" % n for n in range(fed, min(COUNT, done + LEAD))]
+                        await (await producer.send_many("in", more, partition=0)).wait()
+                        fed += len(more)
+                        await trio.sleep(0 if more else 0.01)
+            finally:
+                process.kill()
+                process.wait()
 
 
 async def test_a_database_has_each_result_once_however_often_its_writer_is_killed(tmp_path: Path) -> None:
     with cluster(tmp_path) as nodes:
         servers = [node.endpoint for node in nodes]
         await create(servers, "in")
-        await fill(servers, "in", [b"order %d" % n for n in range(COUNT)])
         database = tmp_path / "results.db"
 
         async def rows() -> int:
@@ -263,7 +276,9 @@ async def test_a_database_has_each_result_once_however_often_its_writer_is_kille
                 return int(sqlite3.connect(database).execute("SELECT count(*) FROM results").fetchone()[0])
             return 0
 
-        await killed_again_and_again(["exactly_once", ",".join(servers), "in", str(database)], rows, 2)
+        await killed_again_and_again(
+            servers, ["exactly_once", ",".join(servers), "in", str(database)], rows, 2
+        )
         found = (
             sqlite3.connect(database).execute("SELECT source, value FROM results ORDER BY rowid").fetchall()
         )
@@ -275,7 +290,6 @@ async def test_a_topic_has_each_result_once_however_often_its_writer_is_killed(t
         servers = [node.endpoint for node in nodes]
         await create(servers, "in")
         await create(servers, "out")
-        await fill(servers, "in", [b"order %d" % n for n in range(COUNT)])
         found: list[bytes] = []
         async with Consumer(servers, auto_offset_reset="earliest") as consumer:
             consumer.assign([("out", 0)])
@@ -287,7 +301,7 @@ async def test_a_topic_has_each_result_once_however_often_its_writer_is_killed(t
             arguments = ["exactly_once_to_topic", ",".join(servers), "in", "out"]
             async with Producer(servers, producer_name="in to out") as zombie:
                 await (await zombie.send("out", None, partition=0)).wait()
-                await killed_again_and_again(arguments, read, 2)
+                await killed_again_and_again(servers, arguments, read, 2)
                 # It was taken for dead, and goes on with what its successors have written long ago.
                 delivery_ = await zombie.send("out", b"ORDER 7", partition=0)
                 with pytest.raises(ProducerFencedError):

@@ -350,6 +350,18 @@ async def test_paused_partitions_wait_where_they_are():
                 consumer.pause([("t", 7)])
 
 
+async def test_nothing_is_fetched_of_paused_partitions():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        fill(cluster.topics["t"][0], 30)
+        async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            consumer.pause()
+            assert await consumer.poll(50) == []
+            assert cluster.nodes[0].seen[Kind.FETCH] == 0
+            consumer.resume()
+            assert len(await read(consumer, 30)) == 30
+
+
 async def test_resuming_does_not_wait_for_the_long_poll():
     async with fake_cluster(nodes=1, t=2) as cluster:
         fill(cluster.topics["t"][1], 10)
