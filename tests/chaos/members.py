@@ -112,6 +112,12 @@ class Member:
         """Whether it said this on standard error after position `since` of the file."""
         return text in self.errors.read_bytes()[since:].decode(errors="replace")
 
+    def last_words(self) -> str:
+        """Its exit status, and the last line that it said."""
+        status = None if self.process is None else self.process.poll()
+        lines = self.errors.read_text(errors="replace").splitlines()
+        return f"status {status}, {lines[-1] if lines else 'without a word'}"
+
     def position(self) -> int:
         return self.errors.stat().st_size if self.errors.exists() else 0
 

@@ -273,7 +273,9 @@ class Run:
             self.problems.append(f"{fault.name} of {bite.target} caused: {bite.harm}")
         for member in self.members:
             if not member.alive:
-                self.problems.append(f"node {member.number} was not there any more after {fault.name}")
+                self.problems.append(
+                    f"node {member.number} was not there any more after {fault.name}: {member.last_words()}"
+                )
                 await member.start()
         recovery = await self._recovery(trio.current_time())
         if recovery is None:
