@@ -71,7 +71,8 @@ def _(patch: Patch) -> None:
     right = LeaderRole.enter
 
     def enter(self: LeaderRole) -> None:
-        for node, earlier in kept.get(self.replica, {}).items():
+        former = kept.get(self.replica, {})
+        for node, earlier in ((node, former[node]) for node in self.followers if node in former):
             self.followers[node].log_end_offset = earlier.log_end_offset
             self.followers[node].incarnation = earlier.incarnation
         kept[self.replica] = self.followers
