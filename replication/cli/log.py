@@ -335,14 +335,14 @@ def _snapshot_lines(path: Path) -> Iterator[dict[str, Any]]:
     if producers is None:
         yield {"file": path.name, "damaged": "its CRC-32C, version or size is wrong"}
     for producer in producers or ():
-        (last,) = producer.batches
-        yield {
-            "file": path.name,
-            "producer_id": producer.producer_id,
-            "producer_epoch": producer.producer_epoch,
-            **last._asdict(),
-            "timestamp_ms": producer.timestamp_ms,
-        }
+        for batch in producer.batches:
+            yield {
+                "file": path.name,
+                "producer_id": producer.producer_id,
+                "producer_epoch": producer.producer_epoch,
+                **batch._asdict(),
+                "timestamp_ms": producer.timestamp_ms,
+            }
 
 
 def _print_line(line: dict[str, Any]) -> None:

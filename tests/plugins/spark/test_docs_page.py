@@ -23,10 +23,10 @@ def test_the_examples_run(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name in ("orders", "lines", "copy"):
+    for name in ("sales", "lines", "copy"):
         admin.create_topic(name, 2, 1, {"min_insync_replicas": 1})
     with BlockingProducer(servers) as producer:
-        producer.send_many("orders", [b"%d teapots" % n for n in range(50)], partition=1).result(30)
+        producer.send_many("sales", [b"%d teapots" % n for n in range(50)], partition=1).result(30)
     names: dict[str, Any] = {"servers": servers, "folder": str(tmp_path)}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) == 5
