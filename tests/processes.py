@@ -42,19 +42,20 @@ class NodeProcess:
         where = [
             part for each in data_dirs or (folder / f"node-{node_id}",) for part in ("--data-dir", str(each))
         ]
-        process = subprocess.Popen(
-            [
-                *command,
-                sys.executable,
-                *("-m", "insync.replication.cli", "node", "--json"),
-                *("--node-id", str(node_id), *where),
-                *("--store", store or f"sqlite://{folder / 'meta.db'}", *options),
-            ],
-            stdout=subprocess.PIPE,
-            stderr=(folder / f"node-{node_id}.err").open("a"),
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
-        )
+        with (folder / f"node-{node_id}.err").open("a") as errors:
+            process = subprocess.Popen(
+                [
+                    *command,
+                    sys.executable,
+                    *("-m", "insync.replication.cli", "node", "--json"),
+                    *("--node-id", str(node_id), *where),
+                    *("--store", store or f"sqlite://{folder / 'meta.db'}", *options),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            )
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line:
@@ -88,3 +89,5 @@ def cluster(
         for node in nodes:
             if node.process.poll() is None:
                 node.kill()
+            if node.process.stdout is not None:
+                node.process.stdout.close()

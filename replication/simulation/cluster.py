@@ -399,7 +399,11 @@ class Cluster(Hosting):
 
     def was_live(self, node: int) -> bool:
         """Whether the store shows a node as alive, or did so until a moment ago: controllers see it later."""
-        return node in self.store.live or self.now - self.nodes[node].left < UNSEEN
+        return node in self.store.live or self.left_unseen(node)
+
+    def left_unseen(self, node: int) -> bool:
+        """Whether a session of a node has ended so lately that controllers may not have seen it."""
+        return self.now - self.nodes[node].left < UNSEEN
 
     def stop_store(self, seconds: float) -> None:
         """Nobody reaches the store for so long; sessions that ran out meanwhile end when it is back."""

@@ -20,7 +20,7 @@ def check_health(cluster: Cluster, producers: list[Producer], *, without: int | 
         made = topic.name in cluster.store.topics
         require(made or not possible, "L1", f"topic {topic.name} was never created")
     for versioned in cluster.store.partitions.values():
-        _check_partition(cluster, versioned.record, without)
+        _check_partition(cluster, versioned.record, _missing(cluster, versioned.record, without))
     overdue = [sent for sent in cluster.requests.overdue() if sent.node != without]
     require(not overdue, "L5", f"never answered: {overdue[:1]}")
     unasked = cluster.fetches.unasked()
@@ -62,6 +62,15 @@ def _check_producer(producer: Producer) -> None:
         "L9",
         f"{facts.name}: never acknowledged: {list(producer.window)}",
     )
+
+
+def _missing(cluster: Cluster, record: PartitionRecord, without: int | None) -> int | None:
+    """Whom a partition has to do without: what is made after a log directory went offline stands in another."""
+    if without is None:
+        return None
+    node = cluster.nodes[without]
+    elsewhere = node.up and bool(node.offline) and record.id not in node.offline
+    return None if elsewhere else without
 
 
 def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | None) -> None:

@@ -383,12 +383,18 @@ class Oracle:
         self.partitions[record.id].unclean = True
         self.unclean_elections += 1
 
-    @staticmethod
-    def _has_most(record: PartitionRecord, infos: Mapping[int, LogInfo]) -> None:
-        chosen = infos.get(record.leader)
-        best = max((info.completeness for info in infos.values()), default=None)
-        most = chosen is not None and chosen.completeness == best
-        require(most, "S21", f"of {infos} the most complete was to lead: {record}")
+    def _has_most(self, record: PartitionRecord, infos: Mapping[int, LogInfo]) -> None:
+        """Who leads has told of its log in this life, and nobody who has, too, has more."""
+        live, chosen = self._cluster.store.live, infos.get(record.leader)
+        best = max(
+            (info.completeness for node, info in infos.items() if live.get(node) == info.incarnation),
+            default=(-1, -1),
+        )
+        most = chosen is not None and chosen.completeness >= best
+        require(most, "S21", f"of {infos}, alive {live}, the most complete was to lead: {record}")
+        known = chosen is not None and live.get(record.leader) == chosen.incarnation
+        seen = known or self._cluster.left_unseen(record.leader)
+        require(seen, "S21", f"{chosen} was told by an earlier process of the leader: {record}, alive {live}")
 
     # Clients
 
