@@ -69,8 +69,8 @@ def _missing(cluster: Cluster, record: PartitionRecord, without: int | None) -> 
     if without is None:
         return None
     node = cluster.nodes[without]
-    elsewhere = node.up and bool(node.offline) and record.id not in node.offline
-    return None if elsewhere else without
+    works = node.up and node.stalled_until <= cluster.now
+    return None if works and node.offline and record.id not in node.offline else without
 
 
 def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | None) -> None:
