@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import JavaError, SparkMissingError, check_java, check_pyspark, session
@@ -75,35 +76,40 @@ def _run(about: dict[str, Any], tell: Tell) -> None:
             "spark.ui.showConsoleProgress": "false",
         },
     )
-    query = _first_batch(spark, about)
+    query, checkpoint = _first_batch(spark, about)
     tell({"state": "ready"})
     line = sys.stdin.readline()
     if line:
         counts = _counts(spark, query, json.loads(line)["records"])
-        progress = query.lastProgress
-        batches = 0 if progress is None else progress.batchId + 1
-        tell({"state": "counted", "counts": counts, "batches": batches})
+        tell({"state": "counted", "counts": counts, "batches": _batches(checkpoint)})
 
 
-def _first_batch(spark: SparkSession, about: dict[str, Any]) -> StreamingQuery:
-    """The query, once it has committed a batch.
+def _batches(checkpoint: Path) -> int:
+    """How many batches a query has begun: each plans its offsets first. What it tells of its progress comes later
+    than what the batch has counted."""
+    return 1 + max(int(file.name) for file in (checkpoint / "offsets").iterdir() if file.name.isdecimal())
+
+
+def _first_batch(spark: SparkSession, about: dict[str, Any]) -> tuple[StreamingQuery, Path]:
+    """The query, once it has committed a batch, and its checkpoint.
 
     Spark gives a Python worker 10 s to start and no second chance, which a busy machine may need.
     """
     for attempt in range(_ATTEMPTS):
         try:
-            query = _start(spark, about, f"checkpoint-{attempt}")
+            checkpoint = Path(about["folder"]) / f"checkpoint-{attempt}"
+            query = _start(spark, about, checkpoint)
             while query.lastProgress is None:
                 _must_live(query)
                 time.sleep(_PAUSE_S)
-            return query
+            return query, checkpoint
         except Exception as error:
             if _WORKER_WAS_LATE not in str(error) or attempt == _ATTEMPTS - 1:
                 raise
     raise AssertionError
 
 
-def _start(spark: SparkSession, about: dict[str, Any], checkpoint: str) -> StreamingQuery:
+def _start(spark: SparkSession, about: dict[str, Any], checkpoint: Path) -> StreamingQuery:
     reader = spark.readStream.format("insync").option("kafka.bootstrap.servers", about["servers"])
     for name, value in about["access"].items():
         reader = reader.option(_OPTIONS[name], value)
@@ -114,7 +120,7 @@ def _start(spark: SparkSession, about: dict[str, Any], checkpoint: str) -> Strea
         .writeStream.outputMode("complete")
         .format("memory")
         .queryName(_TABLE)
-        .option("checkpointLocation", f"{about['folder']}/{checkpoint}")
+        .option("checkpointLocation", str(checkpoint))
         .trigger(processingTime="500 milliseconds")
         .start()
     )
