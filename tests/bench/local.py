@@ -16,7 +16,6 @@ from pathlib import Path
 import attrs
 import trio
 
-from insync.replication.node._fetchers import HANDED_OVER
 from insync.storage import Chunk, DiskLog
 from insync.storage.batch import scan
 from insync.transport import Connection, Identity, Payload, Response, TransportError, connect
@@ -27,7 +26,6 @@ from .report import Result, against
 GIB = 1 << 30
 FETCH_BYTES = 1 << 20
 """`replica_fetch_max_bytes`, as it is by default."""
-LARGE_FETCH_BYTES = HANDED_OVER * FETCH_BYTES
 SMALL_WINDOW, LARGE_WINDOW = 64, 4
 URLS = {"tcp": "tcp://127.0.0.1:0", "unix": "unix://@", "shm": "shm://@"}
 
@@ -90,11 +88,8 @@ def far_end(scheme: str, place: Path, total: int) -> Iterator[Far]:
             process.kill()
 
 
-async def follow(far: Far, take: Take, place: Path, fetch_bytes: int = 0) -> Load:
-    """Fetch a log from its beginning to its end, one fetch after the other, into a log of one's own.
-
-    `fetch_bytes` at a time; 0: as many as a node asks for.
-    """
+async def follow(far: Far, take: Take, place: Path) -> Load:
+    """Fetch a log from its beginning to its end, one fetch after the other, into a log of one's own."""
     folder = place / "follower"
     folder.mkdir()
     log = DiskLog(folder, "bench", 0)
@@ -103,9 +98,8 @@ async def follow(far: Far, take: Take, place: Path, fetch_bytes: int = 0) -> Loa
             connection = await connect(far.url, identity=Identity(), nursery=nursery)
             cpu = await _cpu(connection) + time.process_time()
             start = time.perf_counter()
-            size = fetch_bytes or FETCH_BYTES * (HANDED_OVER if connection.hands_over_files else 1)
             while log.log_end_offset < far.log_end_offset:
-                body = FETCH_BODY.pack(log.log_end_offset, size)
+                body = FETCH_BODY.pack(log.log_end_offset, FETCH_BYTES)
                 with await connection.request(FETCH, body, timeout=30) as response:
                     take(log, response.payload)
             elapsed = time.perf_counter() - start
@@ -221,10 +215,6 @@ def run(*, smoke: bool) -> Sequence[Result]:
                 "tcp": partial(trio.run, follow, far["tcp"], append, place),
                 "unix": partial(trio.run, follow, far["unix"], append, place),
                 "shm": partial(trio.run, follow, far["shm"], append, place),
-                "tcp, 4 MiB at a time": partial(
-                    trio.run, follow, far["tcp"], append, place, LARGE_FETCH_BYTES
-                ),
-                "shm, 1 MiB at a time": partial(trio.run, follow, far["shm"], append, place, FETCH_BYTES),
                 "shm, staged": partial(trio.run, follow, far["shm"], stage, place),
             },
         )
