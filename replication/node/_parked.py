@@ -248,6 +248,8 @@ class Fetches:
         budget = min(message.max_bytes, self._max_bytes)
         size = 0
         urgent = False
+        # Whoever begins anew is told all, so that news also reach those who never keep a session for long.
+        goes_on = message.session_epoch > NEW_SESSION
         for partition in list(inquiry.news):
             if size >= budget and inquiry.session is not None:
                 break  # looked at by the next request
@@ -265,7 +267,7 @@ class Fetches:
             results[partition] = result
             parts += ranges
             size += result.size
-            urgent = urgent or (result.size == 0 and not _is_quiet(wanted, answer))
+            urgent = urgent or (result.size == 0 and not (goes_on and _is_quiet(wanted, answer)))
         if not final and not urgent and size < max(1, message.min_bytes):
             if results and size == 0 and inquiry.quiet is None:
                 inquiry.quiet = self._node.timers.call_after(QUIET_DELAY, lambda: self._expire(inquiry))
