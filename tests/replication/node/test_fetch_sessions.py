@@ -115,7 +115,10 @@ async def test_a_refused_session_is_begun_anew_with_every_question(
     assert {each.session_epoch for each in told} >= {0, 1}
 
 
-async def test_more_followers_than_sessions_are_served_all_the_same(tmp_path: Path) -> None:
+async def test_more_followers_than_sessions_are_served_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_parked, "QUIET_DELAY", 100.0)  # no session lasts until then
     async with AsyncExitStack() as stack:
         nodes = [
             await stack.enter_async_context(
