@@ -30,6 +30,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError, SequentialThreadingHandler
 from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.states import KazooState
+from kazoo.retry import KazooRetry
 from kazoo.security import make_digest_acl
 
 from insync.replication.metadata import StoreUnavailableError
@@ -40,6 +41,10 @@ LOST = (ConnectionLoss, ConnectionClosedError, OperationTimeoutError, SessionExp
 """What an operation ends in when its connection ends."""
 
 _LOOK_SECONDS = 0.01
+_HANDSHAKES_PER_TIMEOUT = 3
+_FIRST_DELAY_SECONDS = 0.05
+_DELAYS_PER_TIMEOUT = 20
+_LONGEST_DELAY_SECONDS = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -86,6 +91,8 @@ class InlineHandler(SequentialThreadingHandler):
     """Kazoo's threads without the two workers that would reorder events and answers.
 
     last_contact: when the server was last heard of, by the monotonic clock.
+    handshake_seconds: how long a connection may take to be made again. Kazoo would wait for the session's whole
+    timeout, so that one handshake without an answer (of a server that just starts, or has just died) would cost it.
     over: whether the ZooKeeper session has ended, for a connection that is to have one only (it has a pulse). Kazoo
     would begin another session, and what was meant for the first would be done in its name; so from then on
     it does not connect.
@@ -94,7 +101,9 @@ class InlineHandler(SequentialThreadingHandler):
     def __init__(self, pulse: Pulse | None) -> None:
         super().__init__()
         self.last_contact = time.monotonic()
+        self.handshake_seconds = math.inf
         self.over = False
+        self._connecting = False
         self._pulse = pulse
         self._wakers: set[int] = set()
         self.callback_queue = self.completion_queue = _Inline()
@@ -113,17 +122,23 @@ class InlineHandler(SequentialThreadingHandler):
     def create_connection(self, *args: Any, **kwargs: Any) -> Any:
         if self.over:
             raise ConnectionRefusedError("the session is over")
-        return super().create_connection(*args, **kwargs)
+        self._connecting = True
+        timeout = min(kwargs.pop("timeout"), self.handshake_seconds)
+        return super().create_connection(*args, timeout=timeout, **kwargs)
 
     def state_changed(self, state: str) -> None:
         """In the connection's thread, before it goes on."""
+        if state == KazooState.CONNECTED:
+            self._connecting = False
         if state == KazooState.LOST and self._pulse is not None:
             self.over = True
 
-    def select(self, *args: Any, **kwargs: Any) -> Any:
+    def select(self, read: Any, write: Any, other: Any, timeout: float) -> Any:
         if self._pulse is not None:
             self._pulse.wait()
-        ready = super().select(*args, **kwargs)
+        if self._connecting:
+            timeout = min(timeout, self.handshake_seconds)
+        ready = super().select(read, write, other, timeout)
         if any(sock.fileno() not in self._wakers for sock in ready[0]):
             self.last_contact = time.monotonic()
         return ready
@@ -161,6 +176,7 @@ class Connection:
             address.hosts,
             timeout=timeout_ms / 1000,
             handler=handler,
+            connection_retry=_pace(handler, timeout_ms),
             auth_data=[("digest", digest)] if digest else None,
             default_acl=[make_digest_acl(*digest.split(":", 1), all=True)] if digest else None,
             logger=_log.getChild("kazoo"),
@@ -176,6 +192,7 @@ class Connection:
                     f"no ZooKeeper server answers at {address.hosts} within {connect_seconds:g} s; "
                     "is one running, and can it be reached from here?"
                 ) from error
+        handler.handshake_seconds = granted.timeout_ms / 1000 / _HANDSHAKES_PER_TIMEOUT
         return cls(address, client, handler, pulse, granted.timeout_ms, token)
 
     @property
@@ -244,6 +261,18 @@ class Connection:
     def _stop(self) -> None:
         self.client.stop()
         self.client.close()
+
+
+def _pace(handler: InlineHandler, timeout_ms: int) -> KazooRetry:
+    """How soon a lost connection is tried again: often enough for the session to live through an absence of the
+    server that is shorter than its timeout. Kazoo's own pace doubles up to an hour."""
+    longest = min(timeout_ms / 1000 / _DELAYS_PER_TIMEOUT, _LONGEST_DELAY_SECONDS)
+    return KazooRetry(
+        max_tries=-1,
+        delay=min(_FIRST_DELAY_SECONDS, longest),
+        max_delay=longest,
+        sleep_func=handler.sleep_func,
+    )
 
 
 class _GrantedTimeout:

@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -143,6 +144,80 @@ async def test_short_restart_of_the_server_keeps_sessions(own_server: ZookeeperS
         assert {key: entry.value for key, entry in listing.entries.items()} == {"e": b"1", "p": b"1"}
         assert not session.expired.is_set()
         assert isinstance(await eventually(store, session_put=("e", b"2"), session=session), Committed)
+
+
+async def test_handshake_without_an_answer_does_not_cost_the_session(server: ZookeeperServer) -> None:
+    """A server that accepts and is silent (it starts, or hangs) is left for the next attempt in time."""
+    async with trio.open_nursery() as nursery:
+        relay = Relay(server.port)
+        port = await nursery.start(relay.serve)
+        async with ZookeeperStore(ZookeeperAddress(f"127.0.0.1:{port}", "/silent")) as store:
+            session = await store.open_session(TIMEOUT_MS * 5)
+            await store.commit([], [Put("e", b"1", ephemeral=True)], session=session)
+            began = trio.current_time()
+            relay.silence()
+            with trio.fail_after(10):
+                await relay.met_silence.wait()
+            relay.silent = False
+            with trio.fail_after(10):
+                outcome = await eventually(store, session_put=("e", b"2"), session=session)
+            assert isinstance(outcome, Committed)
+            assert trio.current_time() - began < session.timeout_ms / 1000
+        nursery.cancel_scope.cancel()
+
+
+class Relay:
+    """Passes bytes on to a server's port; while it is silent, it accepts and says nothing.
+
+    met_silence: set when somebody has waited for an answer to what it sent, in vain, on every connection there was.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.silent = False
+        self.met_silence = trio.Event()
+        self._port = port
+        self._passing: set[trio.CancelScope] = set()
+        self._cut = 0
+
+    def silence(self) -> None:
+        """Cut every connection, and answer no new one."""
+        self.silent = True
+        self._cut = len(self._passing)
+        for scope in self._passing:
+            scope.cancel()
+
+    async def serve(self, task_status: trio.TaskStatus[int]) -> None:
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        task_status.started(listeners[0].socket.getsockname()[1])
+        await trio.serve_listeners(self._relay, listeners)
+
+    async def _relay(self, client: trio.SocketStream) -> None:
+        if self.silent:
+            await self._say_nothing(client)
+            return
+        server = await trio.open_tcp_stream("127.0.0.1", self._port)
+        with trio.CancelScope() as scope:
+            self._passing.add(scope)
+            async with server, client, trio.open_nursery() as nursery:
+                nursery.start_soon(_pass_on, client, server, scope)
+                nursery.start_soon(_pass_on, server, client, scope)
+        self._passing.discard(scope)
+
+    async def _say_nothing(self, client: trio.SocketStream) -> None:
+        async with client:
+            assert await client.receive_some()
+            self._cut -= 1
+            if self._cut == 0:
+                self.met_silence.set()
+            while await client.receive_some():
+                pass
+
+
+async def _pass_on(source: trio.SocketStream, target: trio.SocketStream, scope: trio.CancelScope) -> None:
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        async for chunk in source:
+            await target.send_all(chunk)
+    scope.cancel()
 
 
 async def unreachable(store: ZookeeperStore) -> None:
