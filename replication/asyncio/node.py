@@ -6,11 +6,11 @@ from types import TracebackType
 
 from ..node import Node as TrioNode
 from ..node import NodeSettings
-from ..node.blocking import close_seconds, node_portal
+from ..node.blocking import NodeFacts, close_seconds, node_portal
 from ._bridge import Bridge, done
 
 
-class Node(Bridge[TrioNode]):
+class Node(NodeFacts, Bridge[TrioNode]):
     """`insync.replication.Node` for asyncio: `async with Node(settings) as node: ...`.
 
     It runs in a thread of its own: a loop that is busy does not hold it up, but what keeps the interpreter's lock
@@ -30,23 +30,8 @@ class Node(Bridge[TrioNode]):
         super().__init__(lambda: node_portal(settings))
 
     @property
-    def endpoints(self) -> list[str]:
-        """The URLs at which the node is reached."""
-        return self._held.endpoints
-
-    @property
-    def store_url(self) -> str:
-        """What other nodes may be given as their store."""
-        return self._held.store_url
-
-    @property
-    def cluster_id(self) -> str:
-        return self._held.cluster_id
-
-    @property
-    def incarnation(self) -> int:
-        """The number of this process among those that have been this node, from 1 on."""
-        return self._held.incarnation
+    def _running(self) -> TrioNode:
+        return self._held
 
     async def wait(self) -> None:
         """Come back when the node has ended; raises `NodeError` if it has failed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -30,7 +31,34 @@ def close_seconds(settings: NodeSettings) -> float:
     return settings.controlled_shutdown_timeout_ms / 1000 + _CLOSE_MARGIN
 
 
-class BlockingNode(Held[Node]):
+class NodeFacts(ABC):
+    """What a node in another thread tells of itself, to any thread."""
+
+    @property
+    @abstractmethod
+    def _running(self) -> Node: ...
+
+    @property
+    def endpoints(self) -> list[str]:
+        """The URLs at which the node is reached."""
+        return self._running.endpoints
+
+    @property
+    def store_url(self) -> str:
+        """What other nodes may be given as their store."""
+        return self._running.store_url
+
+    @property
+    def cluster_id(self) -> str:
+        return self._running.cluster_id
+
+    @property
+    def incarnation(self) -> int:
+        """The number of this process among those that have been this node, from 1 on."""
+        return self._running.incarnation
+
+
+class BlockingNode(NodeFacts, Held[Node]):
     """`Node` for programs without trio, from any thread: `with BlockingNode(settings) as node: ...`.
 
     The node runs in a daemon thread of this process and shares the interpreter's lock with all others: a thread
@@ -53,23 +81,8 @@ class BlockingNode(Held[Node]):
         super().__init__(node_portal(settings))
 
     @property
-    def endpoints(self) -> list[str]:
-        """The URLs at which the node is reached."""
-        return self._held.endpoints
-
-    @property
-    def store_url(self) -> str:
-        """What other nodes may be given as their store."""
-        return self._held.store_url
-
-    @property
-    def cluster_id(self) -> str:
-        return self._held.cluster_id
-
-    @property
-    def incarnation(self) -> int:
-        """The number of this process among those that have been this node, from 1 on."""
-        return self._held.incarnation
+    def _running(self) -> Node:
+        return self._held
 
     def wait(self, timeout: float | None = None) -> None:
         """Come back when the node has ended.
