@@ -22,6 +22,7 @@ from insync.replication.metadata import (
     Session,
     SessionExpiredError,
     StoreUnavailableError,
+    Unknown,
     Watch,
 )
 from tests.replication.metadata.children import Family, gone_after
@@ -233,13 +234,15 @@ async def gap(watch: Watch) -> None:
             pass
 
 
-async def eventually(store: ZookeeperStore, session_put: tuple[str, bytes], session: object) -> object:
+async def eventually(store: ZookeeperStore, session_put: tuple[str, bytes], session: Session) -> object:
     """Commit as soon as the session's own connection is back, which has a pace of its own."""
     key, value = session_put
     with trio.fail_after(30):
         while True:
             try:
-                return await store.commit([], [Put(key, value, ephemeral=True)], session=session)  # type: ignore[arg-type]
+                outcome = await store.commit([], [Put(key, value, ephemeral=True)], session=session)
+                if not isinstance(outcome, Unknown):
+                    return outcome
             except StoreUnavailableError:
                 await trio.sleep(0.01)
 

@@ -19,6 +19,7 @@ from insync.replication.metadata import (
     Put,
     Session,
     SessionExpiredError,
+    StoreUnavailableError,
     VersionIs,
     open_store,
 )
@@ -38,11 +39,17 @@ async def put(store: MetadataStore, key: str, value: str) -> str:
 
 
 async def fence(store: MetadataStore, session: Session, key: str) -> str:
-    try:
-        await store.commit([], [Put(key, b"")], session=session)
-    except SessionExpiredError:
-        return "expired"
-    return "committed"
+    """What a commit comes to in the end: a connection that ended with the session leaves its fate open at first."""
+    while True:
+        try:
+            outcome = await store.commit([], [Put(key, b"")], session=session)
+        except SessionExpiredError:
+            return "expired"
+        except StoreUnavailableError:
+            await trio.sleep(0.01)
+            continue
+        if isinstance(outcome, Committed):
+            return "committed"
 
 
 async def count(store: MetadataStore, rounds: int) -> str:
