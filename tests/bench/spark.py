@@ -1,7 +1,10 @@
-"""Spark on local[2]: the source and the sink with one node, beside Parquet; what a trigger costs beside `rate`.
+"""Spark on local[2]: our source and sink beside Spark's own Kafka connector with a real Kafka, and beside Parquet.
 
-Replication factor 1, acks=all, no compression, two partitions. Spark's own Parquet reader runs in the JVM and skips
-the columns that nobody asks for: it is the bar that a file format sets, not one that a log has to reach.
+One session reads and writes the same rows in all of them, in turn: one node of ours and one broker of Kafka's, each
+with replication factor 1, acks=all, no compression, two partitions. Spark's own Parquet reader runs in the JVM and
+skips the columns that nobody asks for: it is the bar that a file format sets, not one that a log has to reach. A
+trigger is compared with one of `rate`, Spark's source of made-up rows, and of the connector. Needs Java, Maven and
+Maven Central. Some 8 minutes.
 """
 
 from __future__ import annotations
@@ -9,75 +12,75 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from insync.plugins.spark import session
-from insync.replication import BlockingAdmin
 
 from ..processes import cluster
+from ._spark_logs import Log, connector_jars, kafka
 from .report import Result, against, interleaved
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PARTITIONS = 2
-ROUNDS = 3
+ROUNDS = 5
 SIZES = (("100 B", 100), ("1 KiB", 1024))
-SOLE = {"min_insync_replicas": 1}
+MEGABYTES = 300
+"""Of values, for each size."""
+TRIGGERS = 40
+TRIGGER_ROWS = 200
+SOURCE_BAR = 2.0
+SINK_BAR = 1.5
+"""Times the connector's rows a second."""
 
 
 class Bench:
-    """A session, a node, and the same rows in a topic and in Parquet."""
+    """The same rows in both logs and in Parquet; copies of them, written and removed."""
 
-    def __init__(self, spark: SparkSession, servers: str, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, ours: Log, theirs: Log, folder: Path) -> None:
         self._spark = spark
-        self._servers = servers
+        self.ours = ours
+        self.theirs = theirs
         self._folder = folder
+        self._copies = 0
 
     def fill(self, name: str, size: int, rows: int) -> None:
-        """The same rows as Parquet files and in a topic, read from those."""
+        """Parquet first, and both topics from that."""
         # No two values are alike, so that Parquet's dictionaries cannot help.
         text = f"substring(repeat(sha2(CAST(id AS STRING), 256), {size // 64 + 1}), 1, {size})"
         frame = self._spark.range(0, rows, 1, PARTITIONS).selectExpr(
             "CAST(CONCAT('key-', id % 1000) AS BINARY) AS key", f"CAST({text} AS BINARY) AS value"
         )
         frame.write.option("compression", "uncompressed").parquet(self._path(name))
-        with BlockingAdmin(self._servers) as admin:
-            admin.create_topic(name, PARTITIONS, 1, SOLE)
-        self._save(self._spark.read.parquet(self._path(name)), name)
+        for log in (self.ours, self.theirs):
+            log.create(name, PARTITIONS)
+            log.save(self.parquet(name), name)
+            found = log.read(name).groupBy("partition").count().collect()
+            if sum(row["count"] for row in found) != rows or len(found) != PARTITIONS:
+                raise RuntimeError(f"{log.format} holds {found} of {rows} rows")
 
     def _path(self, name: str) -> str:
         return str(self._folder / name)
 
-    def _save(self, frame: DataFrame, topic: str) -> None:
-        writer = frame.write.format("insync").mode("append").option("servers", self._servers)
-        writer.option("topic", topic).save()
-
-    def log(self, name: str) -> DataFrame:
-        return self._spark.read.format("insync").options(servers=self._servers, subscribe=name).load()
-
     def parquet(self, name: str) -> DataFrame:
         return self._spark.read.parquet(self._path(name))
 
-    def write(self, name: str, copy: str) -> float:
-        """Seconds for all rows of the Parquet files into a new topic."""
-        with BlockingAdmin(self._servers) as admin:
-            admin.create_topic(copy, PARTITIONS, 1, SOLE)
-        return timed(lambda: self._save(self.parquet(name), copy))
+    def write(self, log: Log, name: str) -> float:
+        """Seconds for all rows of the Parquet files into a new topic, which then goes."""
+        self._copies += 1
+        copy = f"{name}-{self._copies}"
+        log.create(copy, PARTITIONS)
+        took = timed(lambda: log.save(self.parquet(name), copy))
+        log.delete(copy)
+        return took
 
-    def triggers(self, source: str, count: int) -> float:
+    def trigger(self, rows: DataFrame, count: int) -> float:
         """The median of seconds that a trigger takes, with some rows each time, into `noop`."""
-        reader = self._spark.readStream.format(source)
-        if source == "insync":
-            reader = reader.options(
-                servers=self._servers, subscribe=SIZES[0][0].replace(" ", ""), startingOffsets="earliest"
-            ).option("maxOffsetsPerTrigger", "200")
-        else:
-            reader = reader.option("rowsPerBatch", "200").option("numPartitions", str(PARTITIONS))
         place = tempfile.mkdtemp(dir=self._folder)
-        writer = reader.load().writeStream.format("noop").option("checkpointLocation", place)
+        writer = rows.writeStream.format("noop").option("checkpointLocation", place)
         query = writer.trigger(processingTime="0 seconds").start()
         try:
             while len(done := [p for p in query.recentProgress if p.numInputRows]) < count:
@@ -88,50 +91,87 @@ class Bench:
             query.stop()
         return statistics.median(p.durationMs["triggerExecution"] for p in done[2:]) / 1000
 
+    def rate(self) -> DataFrame:
+        options = {"rowsPerBatch": str(TRIGGER_ROWS), "numPartitions": str(PARTITIONS)}
+        return self._spark.readStream.format("rate-micro-batch").options(**options).load()
 
-def timed(work: Any) -> float:
+
+def timed(work: Callable[[], object]) -> float:
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
 
 
-def noop(frame: DataFrame) -> None:
-    frame.write.format("noop").mode("overwrite").save()
+def count(frame: DataFrame) -> float:
+    return timed(frame.count)
+
+
+def noop(frame: DataFrame) -> float:
+    return timed(lambda: frame.write.format("noop").mode("overwrite").save())
 
 
 def run(*, smoke: bool) -> Sequence[Result]:
-    megabytes, rounds, triggers = (4, 1, 6) if smoke else (400, ROUNDS, 40)
-    spark = session("local[2]", app_name="bench", config={"spark.log.level": "OFF"})
+    megabytes, rounds, triggers = (4, 1, 6) if smoke else (MEGABYTES, ROUNDS, TRIGGERS)
+    config = {
+        "spark.log.level": "OFF",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "1g",
+        "spark.jars": connector_jars(),
+    }
+    spark = session("local[2]", app_name="bench", config=config)
     results: list[Result] = []
     try:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
-            with cluster(folder, 1) as nodes:
-                bench = Bench(spark, nodes[0].endpoint, folder)
+            with cluster(folder, 1) as nodes, kafka(spark, folder / "broker") as theirs:
+                bench = Bench(spark, Log(spark, "insync", nodes[0].endpoint), theirs, folder)
                 for label, size in SIZES:
-                    results += _sizes(bench, label, megabytes * 1_000_000 // size, size, rounds)
-                ours, rate = bench.triggers("insync", triggers), bench.triggers("rate-micro-batch", triggers)
-                results.append(against("a trigger of 200 rows", ours * 1000, "ms", rate * 1000))
+                    results += _sizes(bench, label, size, megabytes * 1_000_000 // size, rounds)
+                results += _triggers(bench, triggers)
     finally:
         spark.stop()
     return results
 
 
-def _sizes(bench: Bench, label: str, rows: int, size: int, rounds: int) -> list[Result]:
+def _sizes(bench: Bench, label: str, size: int, rows: int, rounds: int) -> list[Result]:
     name = label.replace(" ", "")
     bench.fill(name, size, rows)
-    copies = iter(range(1000))
-    measures = {
-        "count": (lambda: timed(bench.log(name).count), lambda: timed(bench.parquet(name).count)),
-        "noop": (
-            lambda: timed(lambda: noop(bench.log(name))),
-            lambda: timed(lambda: noop(bench.parquet(name))),
-        ),
-    }
     found = []
-    for what, pair in measures.items():
-        ours, parquet = interleaved(rounds, *pair)
-        found.append(against(f"source, {label}, {what}", rows / ours, "rows/s", rows / parquet))
-    (written,) = interleaved(rounds, lambda: bench.write(name, f"{name}-{next(copies)}"))
-    found.append(against(f"sink, {label}", rows / written, "rows/s", rows / ours))
-    return found
+    for what, measure in (("count", count), ("noop", noop)):
+        ours, connector, parquet = _medians(
+            rounds,
+            lambda measure=measure: measure(bench.ours.read(name)),
+            lambda measure=measure: measure(bench.theirs.read(name)),
+            lambda measure=measure: measure(bench.parquet(name)),
+        )
+        title = f"source, {label}, {what}, beside"
+        found.append(against(f"{title} the connector", rows / ours, "rows/s", rows / connector, SOURCE_BAR))
+        found.append(against(f"{title} Parquet", rows / ours, "rows/s", rows / parquet))
+    ours, connector = _medians(
+        rounds, lambda: bench.write(bench.ours, name), lambda: bench.write(bench.theirs, name)
+    )
+    title = f"sink, {label}, beside the connector"
+    return [*found, against(title, rows / ours, "rows/s", rows / connector, SINK_BAR)]
+
+
+def _medians(rounds: int, *measures: Callable[[], float]) -> list[float]:
+    """Once before it counts: Java compiles what runs often."""
+    interleaved(1, *measures)
+    return interleaved(rounds, *measures)
+
+
+def _triggers(bench: Bench, count: int) -> list[Result]:
+    name = SIZES[0][0].replace(" ", "")
+    ours, connector, rate = (
+        bench.trigger(rows, count) * 1000
+        for rows in (
+            bench.ours.stream(name, TRIGGER_ROWS),
+            bench.theirs.stream(name, TRIGGER_ROWS),
+            bench.rate(),
+        )
+    )
+    title = f"a trigger of {TRIGGER_ROWS} rows, beside"
+    return [
+        against(f"{title} rate", ours, "ms", rate),
+        against(f"{title} the connector", ours, "ms", connector),
+    ]

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import tempfile
 from base64 import urlsafe_b64encode
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -19,6 +19,7 @@ import pytest
 from ..requires import EVERYTHING, missing
 
 HERE = Path(__file__).parent
+POM = HERE / "pom.xml"
 DUMP_TOOL = "kafka.tools.DumpLogSegments"
 _CLASSPATH = "insync/kafka-4.1.0"
 _QUICK = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
@@ -31,19 +32,19 @@ def find_java(remembered: pytest.Cache) -> Java:
     known = remembered.get(_CLASSPATH, "")
     if known and all(os.path.exists(jar) for jar in known.split(":")):
         return Java(known)
-    found = _resolve()
+    found = resolve(POM, online=EVERYTHING)
     remembered.set(_CLASSPATH, found)
     return Java(found)
 
 
-def _resolve() -> str:
+def resolve(pom: Path, *, online: bool) -> str:
+    """The jars that a page for Maven names, as a class path. online: get those that its cache lacks."""
     if shutil.which("mvn") is None:
         missing("no mvn on the path to find Kafka's jars with")
-    online = [] if EVERYTHING else ["--offline"]
     with tempfile.NamedTemporaryFile("r") as answer:
         asked = ["dependency:build-classpath", f"-Dmdep.outputFile={answer.name}"]
         result = subprocess.run(
-            ["mvn", "-q", "-B", *online, "-f", str(HERE / "pom.xml"), *asked],
+            ["mvn", "-q", "-B", *([] if online else ["--offline"]), "-f", str(pom), *asked],
             capture_output=True,
             text=True,
             timeout=600,
@@ -51,7 +52,7 @@ def _resolve() -> str:
         if result.returncode:
             missing(
                 f"Maven cannot get Kafka: {result.stdout[-500:]}"
-                if EVERYTHING
+                if online
                 else "Maven's cache has no Kafka; INSYNC_TEST_REQUIRE=all python -m pytest tests/interop fetches it"
             )
         return answer.read().strip()
@@ -60,9 +61,11 @@ def _resolve() -> str:
 @attrs.frozen
 class Java:
     classpath: str
+    options: Sequence[str] = _QUICK
+    """Of the virtual machine: by default those of a program that does not run for long."""
 
     def command(self, *arguments: str) -> list[str]:
-        return ["java", *_QUICK, "-cp", self.classpath, *arguments]
+        return ["java", *self.options, "-cp", self.classpath, *arguments]
 
     def run(self, *arguments: str) -> str:
         """Standard output of a program that ends well."""
@@ -105,7 +108,7 @@ class Broker:
 
 
 @contextmanager
-def broker(java: Java, place: Path) -> Iterator[Broker]:
+def broker(java: Java, place: Path, *, heap: str = "384m") -> Iterator[Broker]:
     """A Kafka on ports of the loopback interface; it is gone when the block is left."""
     folder, settings = place / "kafka", place / "server.properties"
     port, controller = _free_port(), _free_port()
@@ -124,7 +127,7 @@ def broker(java: Java, place: Path) -> Iterator[Broker]:
     java.run("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings))
     with (place / "kafka.out").open("wb") as out:
         process = subprocess.Popen(
-            java.command("-Xmx384m", "kafka.Kafka", str(settings)), stdout=out, stderr=out
+            java.command(f"-Xmx{heap}", "kafka.Kafka", str(settings)), stdout=out, stderr=out
         )
     try:
         _wait_until_it_listens(process, port, place / "kafka.out")

@@ -13,7 +13,7 @@ CLUSTER = "a-cluster-of-tests-0000"
 TIME_MS = 1_700_000_000_000
 SMALL = LogSettings(segment_bytes=40_000, segment_index_bytes=4000, index_interval_bytes=1000)
 
-Batches = Sequence[tuple[int, bytes]]
+Batches = Iterable[tuple[int, bytes]]
 """Leader epoch and batch, in order."""
 
 
@@ -103,9 +103,30 @@ def change_record(folder: Path, offset: int) -> None:
     """One byte of the record at the offset, with a CRC that fits, as software that goes wrong would write it."""
     path, info = find(folder, offset)
     data = bytearray(path.read_bytes())
+    _alter(data, info, offset)
+    path.write_bytes(data)
+
+
+def diverge(folder: Path, offset: int) -> list[Path]:
+    """Other records from the offset on, every batch sound in itself: a replica that went on by itself.
+
+    Gives the segment files that are others now.
+    """
+    paths = sorted((folder / f"{TOPIC}-0").glob("*.log"))
+    changed = [each for each in paths if each >= find(folder, offset)[0]]
+    for path in changed:
+        data = bytearray(path.read_bytes())
+        for info in scan(bytes(data)):
+            if info.next_offset > offset:
+                _alter(data, info, max(offset, info.base_offset))
+        path.write_bytes(data)
+    return changed
+
+
+def _alter(data: bytearray, info: BatchInfo, offset: int) -> None:
+    """One byte of the value of that record, which `batch` has made, and the CRC of its batch."""
     part = data[info.position : info.position + info.size_bytes]
     mark = b"/%d/" % (offset - info.base_offset)
     part[part.index(mark) + len(mark)] ^= 1
     part[17:21] = crc32c(bytes(part[21:])).to_bytes(4)
     data[info.position : info.position + info.size_bytes] = part
-    path.write_bytes(data)
