@@ -87,6 +87,11 @@ class Connection:
         """Somebody waits until it is not congested any more."""
         self._idle: trio.Event | None = None
 
+    @property
+    def hands_over_files(self) -> bool:
+        """Whether file ranges come by descriptor, not by bytes: then it costs little to ask for more at a time."""
+        return self._link.caps.ranges == "handover"
+
     def __repr__(self) -> str:
         return f"<Connection to {self._name}{', closed' if self.closed.is_set() else ''}>"
 

@@ -51,6 +51,8 @@ _MOST_PENDING = 64
 """Descriptors that have come before the chunks that name them."""
 _DESCRIPTOR_SIZE = array.array("i").itemsize
 _SPACE = socket.CMSG_SPACE(8 * _DESCRIPTOR_SIZE)
+_RECEIVE_FLAGS, _CUT_RIGHTS = int(socket.MSG_CMSG_CLOEXEC), int(socket.MSG_CTRUNC)
+"""As plain numbers: an enumeration's operators cost each frame a microsecond."""
 _SWEEP_PAUSE = 10.0
 _NO_DESCRIPTORS_FOR = 60.0
 """Seconds for which new links of a process that has run out of descriptors ask to be sent bytes instead."""
@@ -140,15 +142,22 @@ class ShmStream(UnixStream):
     def send_now(self, parts: Sequence[Part]) -> int:
         if not self._has_greeted or self._sweeps():
             return 0
-        total = sum(map(_size, parts))
-        if any(map(is_range, parts)):
+        total = 0
+        has_ranges = False
+        for part in parts:
+            if isinstance(part, bytes):
+                total += len(part)
+            else:
+                total += _size(part)
+                has_ranges = has_ranges or is_range(part)
+        if has_ranges:
             numbers = self._known_files(parts)
             if numbers is None:
                 return 0
             wire = b"".join(self._chunks(parts, numbers))  # type: ignore[arg-type]
         else:
             wire = b"".join((PREFIX.pack(_BYTES, 0, total), *parts))  # type: ignore[arg-type]
-        count = super().send_now([wire])
+        count = self._try_send(wire)
         if count == len(wire):
             return total
         if count:
@@ -246,19 +255,19 @@ class ShmStream(UnixStream):
         self._check_open()
         if not self._has_greeted:
             await self.prepare()
-        while not self._bytes_left and not self._places:
-            if not await self._next_chunk():
+        while not self._bytes_left:
+            if self._places:
+                await trio.lowlevel.checkpoint()
+                return self._read_place(buffer)
+            if not self._next_chunk() and not await self._more_raw():
                 return 0
-        if self._places:
-            await trio.lowlevel.checkpoint()
-            return self._read_place(buffer)
         target = buffer[: self._bytes_left]
         if self._start < self._end:
             count = min(len(target), self._end - self._start)
             target[:count] = self._raw[self._start : self._start + count]
             self._start += count
         else:
-            count = await self._receive([target])
+            count = await self._receive(target)
             if count == 0:
                 raise self._cut()
         self._bytes_left -= count
@@ -266,7 +275,7 @@ class ShmStream(UnixStream):
 
     async def receive_ranges(self, length: int) -> Payload | None:
         while not self._bytes_left and not self._places:
-            if not await self._next_chunk():
+            if not self._next_chunk() and not await self._more_raw():
                 raise self._cut()
         if self._bytes_left or not self._is_fresh or self._places_bytes != length:
             return None
@@ -291,23 +300,24 @@ class ShmStream(UnixStream):
             self._places[0] = Place(place.file, place.offset + count, place.length - count)
         return count
 
-    async def _next_chunk(self) -> bool:
-        """Take the next chunk's beginning; False at the end of the stream."""
-        if not await self._has_raw(PREFIX.size):
+    def _next_chunk(self) -> bool:
+        """Take the next chunk's beginning; False if not all of it is there."""
+        start = self._start
+        if self._end - start < PREFIX.size:
             return False
-        kind, number, length = PREFIX.unpack_from(self._raw, self._start)
+        kind, number, length = PREFIX.unpack_from(self._raw, start)
         if kind == _BYTES:
-            self._start += PREFIX.size
+            self._start = start + PREFIX.size
             self._bytes_left = length
             return True
         if kind == Chunk.RANGES:
             if not 0 < number <= MOST_PLACES:
                 raise ProtocolError(f"{self.remote} sends {number} ranges at once", peer=str(self.remote))
-            if not await self._has_raw(PREFIX.size + number * PLACE.size):
-                raise self._cut()
+            if self._end - start < PREFIX.size + number * PLACE.size:
+                return False
             self._take_places(number, length)
             return True
-        self._start += PREFIX.size
+        self._start = start + PREFIX.size
         if kind == Chunk.FILE and self._descriptors:
             self._taken.take(number, self._descriptors.popleft())
         elif kind == Chunk.DROP:
@@ -330,14 +340,13 @@ class ShmStream(UnixStream):
                 f"{self.remote} sent ranges of another size than announced", peer=str(self.remote)
             )
 
-    async def _has_raw(self, size: int) -> bool:
-        """Whether so many bytes are there; False at the end of the stream between two chunks."""
-        while self._end - self._start < size:
-            if not await self._fill_raw():
-                if self._start == self._end:
-                    return False
-                raise self._cut()
-        return True
+    async def _more_raw(self) -> bool:
+        """Receive more of a chunk's beginning; False at the end of the stream between two chunks."""
+        if await self._fill_raw():
+            return True
+        if self._start < self._end:
+            raise self._cut()
+        return False
 
     async def _fill_raw(self) -> int:
         if self._start == self._end:
@@ -346,11 +355,11 @@ class ShmStream(UnixStream):
             rest = bytes(self._raw[self._start : self._end])
             self._start, self._end = 0, len(rest)
             self._raw[: len(rest)] = rest
-        count = await self._receive([self._raw[self._end :]])
+        count = await self._receive(self._raw[self._end :])
         self._end += count
         return count
 
-    async def _receive(self, buffers: Sequence[memoryview]) -> int:
+    async def _receive(self, buffer: memoryview) -> int:
         """Receive bytes, and the descriptors that come with them."""
         if not self._drained:
             await trio.lowlevel.checkpoint()
@@ -359,16 +368,15 @@ class ShmStream(UnixStream):
             if self._drained:
                 await self._wait_readable()
             try:
-                count, ancillary, flags, _ = self._socket.recvmsg_into(
-                    buffers, _SPACE, socket.MSG_CMSG_CLOEXEC
-                )
+                count, ancillary, flags, _ = self._socket.recvmsg_into([buffer], _SPACE, _RECEIVE_FLAGS)
             except BlockingIOError:
                 self._drained = True
                 continue
             except OSError as error:
                 raise self._broken(error) from error
-            self._drained = count < sum(map(len, buffers))
-            self._keep_descriptors(ancillary, flags)
+            self._drained = count < len(buffer)
+            if ancillary or flags & _CUT_RIGHTS:
+                self._keep_descriptors(ancillary, flags)
             return count
 
     def _keep_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]], flags: int) -> None:
@@ -376,7 +384,7 @@ class ShmStream(UnixStream):
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 rights = array.array("i", data[: len(data) - len(data) % _DESCRIPTOR_SIZE])
                 self._descriptors.extend(map(OpenFile, rights))
-        if flags & socket.MSG_CTRUNC:
+        if flags & _CUT_RIGHTS:
             _shortage.until = trio.current_time() + _NO_DESCRIPTORS_FOR
             log.warning("%s: no descriptor was left for a file: files will be sent as bytes", self.remote)
             raise LinkBroken(f"{self.remote}: no descriptor was left for a file", peer=str(self.remote))

@@ -61,6 +61,8 @@ class NodeSettings:
       ZooKeeper 6,000). Shorter than Kafka's 9,000: failover is fenced, so a false suspicion costs an election
       and nothing else.
     replica_lag_time_max_ms: how long a follower may lag before it leaves the ISR.
+    replica_fetch_max_bytes: how much of a partition a follower asks for at a time; four times as much where files
+      are handed over (shm://).
     replica_fetch_backoff_ms: pause of a follower after a failed fetch. Shorter than Kafka's 1,000: it bounds how
       soon a new leader has its followers, and with them its first commit.
     max_incremental_fetch_session_cache_slots: how many followers' fetch sessions are remembered; one for each

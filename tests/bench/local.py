@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import statistics
 import subprocess
@@ -16,34 +17,31 @@ from pathlib import Path
 import attrs
 import trio
 
+from insync.replication.node._fetchers import HANDED_OVER
 from insync.storage import Chunk, DiskLog
 from insync.storage.batch import scan
 from insync.transport import Connection, Identity, Payload, Response, TransportError, connect
 
+from . import _bare
+from ._bare import Load, touch
 from ._local_peer import BYTES, CPU, ECHO, FETCH, FETCH_BODY, PAYLOAD_BYTES, SECONDS
 from .report import Result, against
 
 GIB = 1 << 30
 FETCH_BYTES = 1 << 20
 """`replica_fetch_max_bytes`, as it is by default."""
+LARGE_FETCH_BYTES = HANDED_OVER * FETCH_BYTES
 SMALL_WINDOW, LARGE_WINDOW = 64, 4
 URLS = {"tcp": "tcp://127.0.0.1:0", "unix": "unix://@", "shm": "shm://@"}
 
 
 @attrs.frozen
 class Far:
-    """A leader's process: where it is reached, and where its log ends."""
+    """A leader's process: where it is reached, and where its log of `size` bytes ends."""
 
     url: str
     log_end_offset: int
-
-
-@attrs.frozen
-class Load:
-    """Bytes a second, and the CPU seconds per GiB of both ends together."""
-
-    rate: float
-    cpu: float
+    size: int
 
 
 @attrs.frozen
@@ -58,6 +56,23 @@ class Source:
 
     def copy_to(self, fd: int, offset: int) -> None:
         self.payload.copy_to(fd, offset)
+
+
+@contextmanager
+def bare_end(scheme: str, place: Path, total: int) -> Iterator[str]:
+    """The leader of the loop by bare system calls; gives its address."""
+    command = [sys.executable, "-m", "tests.bench._bare", scheme, str(total)]
+    piped = subprocess.PIPE
+    with subprocess.Popen(
+        command, stdin=piped, stdout=piped, text=True, env={**os.environ, "TMPDIR": str(place)}
+    ) as process:
+        try:
+            assert process.stdout is not None and process.stdin is not None
+            yield process.stdout.readline().strip()
+            process.stdin.close()
+            process.wait(5)
+        finally:
+            process.kill()
 
 
 Take = Callable[[DiskLog, Payload], None]
@@ -81,25 +96,30 @@ def far_end(scheme: str, place: Path, total: int) -> Iterator[Far]:
         try:
             assert process.stdout is not None and process.stdin is not None
             url, end = process.stdout.readline().split()
-            yield Far(url, int(end))
+            yield Far(url, int(end), total)
             process.stdin.close()
             process.wait(5)
         finally:
             process.kill()
 
 
-async def follow(far: Far, take: Take, place: Path) -> Load:
-    """Fetch a log from its beginning to its end, one fetch after the other, into a log of one's own."""
+async def follow(far: Far, take: Take, place: Path, fetch_bytes: int = 0) -> Load:
+    """Fetch a log from its beginning to its end, one fetch after the other, into a log of one's own.
+
+    `fetch_bytes` at a time; 0: as many as a node asks for.
+    """
     folder = place / "follower"
     folder.mkdir()
+    touch(place, far.size)
     log = DiskLog(folder, "bench", 0)
     try:
         async with trio.open_nursery() as nursery:
             connection = await connect(far.url, identity=Identity(), nursery=nursery)
             cpu = await _cpu(connection) + time.process_time()
             start = time.perf_counter()
+            size = fetch_bytes or FETCH_BYTES * (HANDED_OVER if connection.hands_over_files else 1)
             while log.log_end_offset < far.log_end_offset:
-                body = FETCH_BODY.pack(log.log_end_offset, FETCH_BYTES)
+                body = FETCH_BODY.pack(log.log_end_offset, size)
                 with await connection.request(FETCH, body, timeout=30) as response:
                     take(log, response.payload)
             elapsed = time.perf_counter() - start
@@ -209,13 +229,25 @@ def run(*, smoke: bool) -> Sequence[Result]:
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         far = {scheme: stack.enter_context(far_end(scheme, place, total)) for scheme in URLS}
+        bare = {scheme: stack.enter_context(bare_end(scheme, place, total)) for scheme in ("tcp", "shm")}
         followed = _loads(
             rounds,
             {
                 "tcp": partial(trio.run, follow, far["tcp"], append, place),
                 "unix": partial(trio.run, follow, far["unix"], append, place),
                 "shm": partial(trio.run, follow, far["shm"], append, place),
+                "tcp, 4 MiB at a time": partial(
+                    trio.run, follow, far["tcp"], append, place, LARGE_FETCH_BYTES
+                ),
+                "shm, 1 MiB at a time": partial(trio.run, follow, far["shm"], append, place, FETCH_BYTES),
                 "shm, staged": partial(trio.run, follow, far["shm"], stage, place),
+                **{
+                    f"bare {scheme}, {size >> 20} MiB at a time": partial(
+                        _bare.follow, scheme, address, total, size, place
+                    )
+                    for scheme, address in bare.items()
+                    for size in (FETCH_BYTES, LARGE_FETCH_BYTES)
+                },
             },
         )
         count = total // PAYLOAD_BYTES

@@ -11,7 +11,9 @@ import trio
 
 from insync.replication import Admin, Consumer, Node, NodeSettings, Producer
 from insync.replication.client._links import Links
+from insync.replication.core.messages import FetchRequest
 from insync.replication.node import NodeStartError
+from insync.replication.node._fetchers import LeaderFetcher
 from insync.transport import Identity, RangePayload, RangeTruncated
 
 from ...plugins.tcp.certificates import Authority
@@ -60,6 +62,32 @@ async def test_one_machine_speaks_by_shared_memory_without_being_told(tmp_path: 
         await until(lambda: bool(fetches_from(one) | fetches_from(other)))
         followed = fetches_from(one) | fetches_from(other)
         assert all(url.startswith("shm://") for url in followed), followed
+
+
+async def test_more_is_asked_for_where_files_are_handed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[tuple[str, int]] = set()
+    request = LeaderFetcher._request
+
+    def recorded(self: LeaderFetcher) -> FetchRequest:
+        made = request(self)
+        assert self._connection is not None
+        scheme = self._connection.url.partition(":")[0]
+        asked.update((scheme, each.max_bytes) for each in made.partitions)
+        return made
+
+    monkeypatch.setattr(LeaderFetcher, "_request", recorded)
+    for number, scheme in enumerate(("shm://@", "unix://@", "tcp://127.0.0.1:0")):
+        listeners = (scheme,)
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        async with (
+            Node(settings(folder, 1, listeners=listeners)) as one,
+            Node(settings(folder, 2, listeners=listeners)),
+        ):
+            await write(one.endpoints)
+    assert asked == {("shm", 4 << 20), ("unix", 1 << 20), ("tcp", 1 << 20)}
 
 
 async def test_every_pair_takes_what_both_have(tmp_path: Path) -> None:

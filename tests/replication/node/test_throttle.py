@@ -55,6 +55,7 @@ async def test_only_replicas_that_are_being_added_are_held_up(
         assert node.fetchers.is_throttled(PARTITION) is throttled
         size = node.settings.replica_fetch_max_bytes
         assert node.fetchers.fetch_size(PARTITION) == (1000 if throttled else size)
+        assert node.fetchers.fetch_size(PARTITION, handed_over=True) == (1000 if throttled else 4 * size)
         nursery.cancel_scope.cancel()
 
 
