@@ -361,7 +361,7 @@ class _Describe:
             self._cluster.hint(*at, Leader(result.leader, result.leader_epoch))
             if result.error != ErrorCode.OFFSET_NOT_AVAILABLE:
                 self._cluster.suspect(*at, leader)
-        elif result.last_offset >= 0 and result.last_offset >= result.high_watermark:
+        elif not result.settled:
             self.error = error_for(ErrorCode.OFFSET_NOT_AVAILABLE, str(at), "not all is committed yet")
         else:
             self.missing.discard(at)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+
 from . import effects as fx
 from . import events as ev
 from . import isr as rules
@@ -11,6 +13,7 @@ from .deletions import Deletions
 from .epochs import diverges
 from .errors import ErrorCode
 from .isr_change import IsrChange
+from .messages import DescribeProducersResult
 from .producers import SequenceVerdict
 from .purgatory import ProducePurgatory
 from .types import CONSUMER, NO_EPOCH, BatchMeta, EpochEnd
@@ -373,6 +376,28 @@ class LeaderRole:
         if log.high_watermark < self.epoch_start:
             return ErrorCode.OFFSET_NOT_AVAILABLE, -1
         return ErrorCode.NONE, log.high_watermark
+
+    def describe_producer(self, producer_id: int) -> DescribeProducersResult:
+        """What a producer has last written (KIP-664), and how far that is committed."""
+        error, high_watermark = self.latest_offset()
+        entry = self._replica.log.producers.get(producer_id) if error == ErrorCode.NONE else None
+        said = DescribeProducersResult(
+            topic=self.record.topic,
+            partition=self.record.partition,
+            error=error,
+            high_watermark=high_watermark,
+            leader=self._replica.node_id,
+            leader_epoch=self.epoch,
+        )
+        if entry is None:
+            return said
+        last = entry.batches[-1]
+        return attrs.evolve(
+            said,
+            producer_epoch=entry.producer_epoch,
+            last_sequence=last.last_sequence,
+            last_offset=last.last_offset,
+        )
 
     def why_out(self, node: int) -> str:
         """Why a replica is not in the ISR, in words; empty if it is."""

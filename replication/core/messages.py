@@ -321,6 +321,11 @@ class DescribeProducersResult:
     leader: int = NO_LEADER
     leader_epoch: int = NO_EPOCH
 
+    @property
+    def settled(self) -> bool:
+        """Whether nothing of what the producer has written can vanish: only then may another go on from there."""
+        return self.error == 0 and (self.last_offset < 0 or self.last_offset < self.high_watermark)
+
 
 @attrs.frozen(kw_only=True)
 class DescribeProducersResponse:

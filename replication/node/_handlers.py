@@ -233,26 +233,15 @@ class Handlers:
     def _describe_producer(self, wanted: m.PartitionName, producer_id: int) -> m.DescribeProducersResult:
         host = self._replicas.hosts.get(PartitionId(wanted.topic, wanted.partition))
         leader = host.replica.leader if host is not None else None
+        if leader is not None:
+            return leader.describe_producer(producer_id)
         result = m.DescribeProducersResult(
-            topic=wanted.topic, partition=wanted.partition, error=ErrorCode.NONE
+            topic=wanted.topic, partition=wanted.partition, error=ErrorCode.NOT_LEADER_OR_FOLLOWER
         )
         if host is None:
             return attrs.evolve(result, error=self._replicas.missing_error(wanted.topic, wanted.partition))
         hinted, epoch = host.replica.hint()
-        result = attrs.evolve(result, leader=hinted, leader_epoch=epoch)
-        if leader is None:
-            return attrs.evolve(result, error=ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        error, high_watermark = leader.latest_offset()
-        found = host.replica.log.producers.get(producer_id)
-        if error != ErrorCode.NONE or found is None or not found.batches:
-            return attrs.evolve(result, error=error, high_watermark=high_watermark)
-        return attrs.evolve(
-            result,
-            producer_epoch=found.producer_epoch,
-            last_sequence=found.batches[-1].last_sequence,
-            last_offset=found.batches[-1].last_offset,
-            high_watermark=high_watermark,
-        )
+        return attrs.evolve(result, leader=hinted, leader_epoch=epoch)
 
 
 def _store_error(error: Exception) -> ErrorCode:

@@ -260,4 +260,5 @@ def _producers(opened: Log) -> tuple[ProducerEntry, ...]:
             tuple(SequencedBatch(*batch) for batch in state.batches),
         )
         for state in opened.producer_states()
+        if state.batches  # none of a producer that wrote without sequences: there is nothing to compare with
     )

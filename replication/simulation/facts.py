@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import attrs
 
+from ..core.types import BatchMeta
 from .disk import Disk, Stored, key_of
 from .errors import require
 from .node import Host
 
 UNKNOWN_HISTORY = -1
+NAMED_FROM = 1_000_000
+"""Producer ids from here on are those of names: their sequences go on from one epoch to the next."""
 
 
 @attrs.define(eq=False)
@@ -31,6 +34,8 @@ class PartitionFacts:
     refused: set[str] = attrs.Factory(set)
     written: set[str] = attrs.Factory(set)
     sequences: dict[tuple[int, int], int] = attrs.Factory(dict)
+    epochs: dict[int, int] = attrs.Factory(dict)
+    """The epoch in which each producer last had something committed."""
     latest: int = 0
     acknowledged: int = 0
     """The greatest end of what was promised to anybody."""
@@ -91,18 +96,25 @@ class PartitionFacts:
         for meta, payload, _ in _between(host.disk, known, high_watermark):
             self.last_of_key[key_of(payload)] = meta.base_offset
             if meta.producer_id >= 0:
-                producer = meta.producer_id, meta.producer_epoch
-                expected = self.sequences.get(producer, 0)
-                found = meta.base_sequence
-                # Whoever commits it need not be who took it.
-                blind = (meta.base_offset, meta.leader_epoch) in self.blind
-                self.forgot |= blind and found != expected
-                require(
-                    found == expected or self.forgot,
-                    "S12",
-                    f"{self.name}: {found} of producer {producer}, not {expected}",
-                )
-                self.sequences[producer] = expected + meta.offset_count
+                self._go_on(meta)
+
+    def _go_on(self, meta: BatchMeta) -> None:
+        """S12: a producer's batches are all there, in order. S13: none of an older epoch of it follows."""
+        named = meta.producer_id >= NAMED_FROM
+        producer = meta.producer_id, -1 if named else meta.producer_epoch
+        expected, found = self.sequences.get(producer, 1 if named else 0), meta.base_sequence
+        latest = self.epochs.get(meta.producer_id, -1)
+        right, fenced = found == expected, meta.producer_epoch < latest
+        # Whoever commits it need not be who took it.
+        self.forgot |= (meta.base_offset, meta.leader_epoch) in self.blind and (fenced or not right)
+        require(
+            right or self.forgot, "S12", f"{self.name}: {found} of producer {producer}, not {expected}"
+        )
+        require(
+            not fenced or self.forgot, "S13", f"{self.name}: {meta} after epoch {latest} of its producer"
+        )
+        self.sequences[producer] = found + meta.offset_count
+        self.epochs[meta.producer_id] = meta.producer_epoch
 
 
 def _between(disk: Disk, start: int, end: int) -> list[Stored]:

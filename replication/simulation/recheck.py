@@ -9,7 +9,7 @@ from ..core.types import PartitionId
 from . import chain
 from .disk import LEFT_OUT, WHOLE, key_of
 from .errors import require
-from .facts import PartitionFacts
+from .facts import NAMED_FROM, PartitionFacts
 from .node import Host
 
 if TYPE_CHECKING:
@@ -140,9 +140,11 @@ def _sequences_stand(hosts: list[Host], facts: PartitionFacts) -> None:
         found: dict[tuple[int, int], list[int]] = {}
         for meta, _, _ in host.disk.batches:
             if meta.producer_id >= 0 and meta.next_offset <= len(facts.committed):
-                numbers = found.setdefault((meta.producer_id, meta.producer_epoch), [])
+                named = meta.producer_id >= NAMED_FROM
+                producer = meta.producer_id, -1 if named else meta.producer_epoch
+                numbers = found.setdefault(producer, [])
                 numbers += range(meta.base_sequence, meta.base_sequence + meta.offset_count)
         for producer, numbers in found.items():
-            first = 0 if start == 0 else numbers[0]
+            first = int(producer[0] >= NAMED_FROM) if start == 0 else numbers[0]
             right = list(range(first, first + len(numbers)))
             require(numbers == right, "S12", f"{facts.name}: producer {producer}: {numbers}")

@@ -11,6 +11,7 @@ import attrs
 from ..core import effects as fx
 from ..core import events as ev
 from ..core.errors import ErrorCode
+from ..core.messages import DescribeProducersResult
 from ..core.types import BatchMeta, PartitionId
 from .errors import require
 from .node import Host
@@ -70,20 +71,43 @@ class Requests:
         Whether there was a node to send to.
         """
         cluster = self._cluster
-        meant = batches[0].facts
-        hosts = [h for h in cluster.hosts_of(batches[0].partition) if h.node.up and h.replica is not None]
-        hosts = [h for h in hosts if meant is None or h.facts is meant]
-        leaders = [h for h in hosts if h.replica is not None and h.replica.leader is not None]
-        candidates = leaders or hosts
-        if not candidates:
+        host = self._choose(batches[0].partition, batches[0].facts)
+        if host is None:
             return False
-        host = candidates[int(cluster.random.random() * len(candidates))]
         for sent in batches:
             sent.node, sent.process, sent.facts = host.node.id, host.node.process, host.facts
             if sent.names_epoch and host.replica is not None:
                 sent.leader_epoch = host.replica.leader_epoch
         cluster.send(0, host.node, partial(self._arrive, host, tuple(batches)))
         return True
+
+    def describe(
+        self,
+        partition: PartitionId,
+        facts: PartitionFacts,
+        producer_id: int,
+        told: Callable[[DescribeProducersResult], None],
+    ) -> None:
+        """Ask a node that holds itself for the leader what a producer has written; `told` gets what it says."""
+        cluster, host = self._cluster, self._choose(partition, facts)
+        if host is None:
+            return
+
+        def arrive() -> None:
+            leader = host.replica.leader if host.replica is not None else None
+            if leader is not None:
+                cluster.send(host.node.id, None, partial(told, leader.describe_producer(producer_id)))
+
+        cluster.send(0, host.node, arrive)
+
+    def _choose(self, partition: PartitionId, meant: PartitionFacts | None) -> Host | None:
+        """A node that holds itself for the leader, or else any that has a replica; None if there is none."""
+        cluster = self._cluster
+        hosts = [h for h in cluster.hosts_of(partition) if h.node.up and h.replica is not None]
+        hosts = [h for h in hosts if meant is None or h.facts is meant]
+        leaders = [h for h in hosts if h.replica is not None and h.replica.leader is not None]
+        candidates = leaders or hosts
+        return candidates[int(cluster.random.random() * len(candidates))] if candidates else None
 
     def _arrive(self, host: Host, batches: tuple[Sent, ...]) -> None:
         for sent in batches:

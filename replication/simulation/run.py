@@ -12,6 +12,7 @@ from .cluster import DEPARTURE, Cluster
 from .errors import Violated, require
 from .faults import Injector
 from .liveness import check_health, leaderships
+from .named import Tasks
 from .node import Node
 from .recheck import recheck
 from .schedule import Fault, draw
@@ -75,6 +76,7 @@ class Run:
         self.schedule = schedule
         self.injector = Injector(self.cluster, schedule)
         self.producers: list[Producer] = []
+        self.tasks: list[Tasks] = []
         self._recheck_every = recheck_every
         self._rechecked = self._served = 0
 
@@ -95,6 +97,8 @@ class Run:
             self._return(absent)
         self._until(cluster.now + settings.calm)
         check_health(cluster, self.producers)
+        unfinished = [tasks.unfinished for tasks in self.tasks if tasks.unfinished]
+        require(not unfinished, "L9", unfinished)
         self._probe_stillness()
         self._probe_outages()
         self._probe_departure()
@@ -129,6 +133,10 @@ class Run:
             self.producers.append(producer)
             cluster.later(cluster.random.random(), producer.turn)
         cluster.later(cluster.random.random(), PlainProducer(cluster, partition).turn)
+        if self.settings.named:
+            tasks = Tasks(cluster, partition, number)
+            self.tasks.append(tasks)
+            cluster.later(cluster.random.random(), tasks.turn)
         cluster.later(cluster.random.random(), Consumer(cluster, partition).turn)
         if self.settings.deletes:
             cluster.later(cluster.random.random(), Deleter(cluster, partition).turn)

@@ -51,7 +51,8 @@ class Settings:
     often they are deleted and made anew under the same name; `reassignments`: how
     often an operator moves replicas or asks for preferred leaders; 0 for never. `rebalance`: after how many seconds
     the controller looks whether preferred replicas lead; 0 for never. `compactions`:
-    how often a replica is compacted; `wishes`: how often the controller is asked for something else.
+    how often a replica is compacted; `wishes`: how often the controller is asked for something else. `named`: how
+    often a producer that outlives its processes is begun anew.
     """
 
     nodes: int = 3
@@ -70,6 +71,7 @@ class Settings:
     compactions: float = 0.0
     wishes: float = 0.0
     recreations: float = 0.0
+    named: float = 0.0
     drop: float = 0.05
     double: float = 0.05
     late: float = 0.1
@@ -123,6 +125,7 @@ class Settings:
             compactions=dice.choice((0.0, 0.0, 0.5, 2.0)) if topics is None else 0.0,
             wishes=dice.choice((0.0, 0.0, 1.0)) if topics is None else 0.0,
             recreations=dice.choice((0.0, 0.0, 0.0, 0.05, 0.2)) if topics is None else 0.0,
+            named=dice.choice((0.0, 0.3, 1.0)) if topics is None else 0.0,
         )
 
 

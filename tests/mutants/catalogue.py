@@ -14,6 +14,7 @@ _FILES = (
     "followers",
     "leaders",
     "isr",
+    "producers",
     "controllers",
     "hosts",
     "deletions",

@@ -1,0 +1,43 @@
+"""Errors in how producers that outlive their processes follow one another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from insync.replication.core.messages import DescribeProducersResult
+from insync.replication.core.producers import ProducerTable, SequenceVerdict
+from insync.replication.core.types import BatchMeta
+
+from .catalogue import Patch, mutant
+
+
+@mutant("K30", "let a producer go on though another has followed under its name (KIP-360)")
+def _(patch: Patch) -> None:
+    right = ProducerTable.check
+
+    def check(self: ProducerTable, batch: BatchMeta) -> Any:
+        entry = self.get(batch.producer_id)
+        if entry is not None and batch.producer_epoch < entry.producer_epoch:
+            if batch.base_sequence == entry.batches[-1].last_sequence + 1:
+                return SequenceVerdict.ACCEPT, None
+        return right(self, batch)
+
+    patch.setattr(ProducerTable, "check", check)
+
+
+@mutant("K31", "let a new epoch of a producer begin anywhere")
+def _(patch: Patch) -> None:
+    right = ProducerTable.check
+
+    def check(self: ProducerTable, batch: BatchMeta) -> Any:
+        verdict, kept = right(self, batch)
+        entry = self.get(batch.producer_id)
+        newer = entry is not None and batch.producer_epoch > entry.producer_epoch
+        return (SequenceVerdict.ACCEPT if newer else verdict), kept
+
+    patch.setattr(ProducerTable, "check", check)
+
+
+@mutant("K32", "go on from what a producer has written, though it is not committed")
+def _(patch: Patch) -> None:
+    patch.setattr(DescribeProducersResult, "settled", property(lambda self: self.error == 0))
