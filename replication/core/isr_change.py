@@ -139,6 +139,17 @@ class IsrChange:
         )
         fence.joining = joining
 
+    def take_over(self, earlier: IsrChange) -> None:
+        """What an earlier role has proposed over the record that we know, so in this epoch, may yet be stored.
+
+        Until it is settled, who joins by it counts: else what it does not hold would be taken for committed.
+        """
+        pending, known = earlier.pending, self._replica.versioned
+        if pending is not None and known is not None and known.version == pending.proposal.version:
+            pending.unclear = True
+            self.pending = pending
+            self._look_again(pending)
+
     def _look_again(self, pending: PendingChange) -> None:
         pending.retry_at = self._replica.now + self._replica.settings.isr_retry_backoff
         self._replica.emit(fx.ReadRecord())

@@ -34,7 +34,10 @@ class LeaderRole:
 
     name = "leader"
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, earlier: LeaderRole | None = None) -> None:
+        """earlier: the role in which this replica led last. A log that is opened again begins another one in the
+        same epoch, and what was proposed before that may yet be stored.
+        """
         assert replica.versioned is not None
         self._replica = replica
         self.epoch = replica.versioned.record.leader_epoch
@@ -52,6 +55,8 @@ class LeaderRole:
             if node != replica.node_id
         }
         self.change = IsrChange(self)
+        if earlier is not None:
+            self.change.take_over(earlier.change)
         self.deletions = Deletions(self)
         self._parked = ProducePurgatory()
 
@@ -353,6 +358,7 @@ class LeaderRole:
 
     def on_isr_outcome(self, event: ev.IsrStored | ev.IsrRefused | ev.IsrUnclear) -> None:
         self.change.on_outcome(event)
+        self._meet_new_members()
         self._reconsider()
 
     def _reconsider(self) -> None:

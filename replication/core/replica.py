@@ -51,6 +51,8 @@ class Replica:
         self._deleted = self._retired = False
         self._waiting: Versioned | None = None
         self._role: LeaderRole | FollowerRole | None = None
+        self._led: LeaderRole | None = None
+        """The last role that led: what it has proposed may yet be stored."""
         self._effects: list[fx.Effect] = []
         self._proposals = 0
 
@@ -272,7 +274,7 @@ class Replica:
         self.versioned, self._waiting = self._waiting, None
         record = self.versioned.record
         if record.leader == self.node_id:
-            self._role = LeaderRole(self)
+            self._role = LeaderRole(self, self._led)
         elif self.node_id in record.replicas:
             self._role = FollowerRole(self)
         else:
@@ -302,6 +304,8 @@ class Replica:
     def _leave_role(self, error: ErrorCode) -> None:
         """Answer all that is parked, under the old role (Z39: nothing parked outlives its leader epoch)."""
         role, self._role = self._role, None
+        if isinstance(role, LeaderRole):
+            self._led = role
         if role is not None:
             role.leave(error)
         self.emit(fx.Wake())

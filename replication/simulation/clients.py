@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 NEW_EPOCH_CHANCE = 0.05
+_ACKS = (*(-1, -1, 1, 0) * 10, 2)
+"""Of batches that are written once; 2 is none that there is."""
 GIVES_UP = 0.2
 """How likely a client finds out, each time, that its topic was deleted."""
 
@@ -101,7 +103,7 @@ class Producer:
 
 
 class PlainProducer:
-    """Writes with any acks and never again."""
+    """Writes with any acks and never again, to whichever topic has the name when the batch arrives."""
 
     def __init__(self, cluster: Cluster, partition: PartitionId) -> None:
         self._cluster = cluster
@@ -114,10 +116,10 @@ class PlainProducer:
             return
         if cluster.calm:
             return
-        acks = cluster.random.choice((-1, -1, 1, 0))
+        acks = cluster.random.choice(_ACKS)
         batch = BatchMeta(-1, cluster.random.randint(1, 3), -1, 100)
         sent = Sent(self._partition, f"plain:{cluster.new_id()}", acks, batch, False)
-        sent.names_epoch = cluster.chance(0.3)
+        sent.names_epoch, sent.by_name = cluster.chance(0.3), True
         cluster.requests.send([sent])
         cluster.later(0.1 + 0.9 * cluster.random.random(), self.turn)
 

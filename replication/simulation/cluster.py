@@ -89,7 +89,7 @@ class Cluster(Hosting):
             return version
         if record.leader != before.leader:
             self.elections += 1
-            self.traps.spring(ELECTION, (*record.isr, *record.elr))
+            self.traps.spring(ELECTION, (*record.isr, *record.elr), record.id)
         elif record.isr != before.isr:
             self.isr_changes += 1
         if self.trace.keep:

@@ -107,12 +107,8 @@ class PartitionFacts:
         right, fenced = found == expected, meta.producer_epoch < latest
         # Whoever commits it need not be who took it.
         self.forgot |= (meta.base_offset, meta.leader_epoch) in self.blind and (fenced or not right)
-        require(
-            right or self.forgot, "S12", f"{self.name}: {found} of producer {producer}, not {expected}"
-        )
-        require(
-            not fenced or self.forgot, "S13", f"{self.name}: {meta} after epoch {latest} of its producer"
-        )
+        require(right or self.forgot, "S12", f"{self.name}: {found} of producer {producer}, not {expected}")
+        require(not fenced or self.forgot, "S13", f"{self.name}: {meta} after epoch {latest} of its producer")
         self.sequences[producer] = found + meta.offset_count
         self.epochs[meta.producer_id] = meta.producer_epoch
 

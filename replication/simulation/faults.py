@@ -11,12 +11,12 @@ import attrs
 
 from ..core import messages as m
 from ..core.records import PartitionRecord
-from ..core.types import NO_LEADER
+from ..core.types import NO_LEADER, PartitionId
 from ..core.wishes import Request
 from .cluster import Cluster
 from .node import Node
 from .schedule import Fault
-from .traps import ELECTION, JOIN
+from .traps import ADD, ELECTION, JOIN
 
 MOST_PARTITIONS = 3
 """A topic does not grow beyond this."""
@@ -53,7 +53,7 @@ class Injector:
     def _lie_in_wait(self, fault: Fault, nodes: list[Node]) -> bool:
         """Strike somebody whom the next moment of a kind is about, soon after it."""
 
-        def strike(candidates: Sequence[int]) -> None:
+        def strike(candidates: Sequence[int], partition: PartitionId) -> None:
             place = min(fault.amount, 0.999) * len(candidates)
             node = self._cluster.nodes[candidates[int(place)]]
             delay = 0.4 * (place % 1)
@@ -70,6 +70,34 @@ class Injector:
         if not self._cluster.calm and done(fault, [node]):
             self.applied[fault.label] += 1
             self._cluster.note(f"** {fault}: node {node.id}")
+
+    def _lie_in_wait_for_leader(self, fault: Fault, nodes: list[Node]) -> bool:
+        """Let the log of the next to add a member fail before it hears of it: it leads on by a new role."""
+
+        def strike(involved: Sequence[int], partition: PartitionId) -> None:
+            delay = 0.1 * fault.amount
+            self._cluster.later(delay, partial(self._fail_log_of, fault, involved, partition))
+
+        self._cluster.traps.lay(ADD, strike)
+        return False
+
+    def _fail_log_of(self, fault: Fault, involved: Sequence[int], partition: PartitionId) -> None:
+        cluster, leader = self._cluster, self._cluster.nodes[involved[0]]
+        host = leader.hosts.get(partition)
+        if (
+            cluster.calm
+            or leader.paused
+            or host is None
+            or host.replica is None
+            or host.replica.leader is None
+        ):
+            return
+        cluster.fail_log(host, fault.seconds)
+        if "PZ" in cluster.settings.faults:
+            # It says nothing that would show the new role that it keeps up.
+            self._pause(attrs.evolve(fault, seconds=4.0), [cluster.nodes[involved[1]]])
+        self.applied[fault.label] += 1
+        cluster.note(f"** {fault}: node {leader.id}")
 
     def _shut_down(self, fault: Fault, nodes: list[Node]) -> bool:
         node = nodes[0]
@@ -325,6 +353,7 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "stop the store, as seen by": Injector._stop_store,
     "hang the disk of": Injector._hang,
     "fill a log directory of": Injector._fill,
+    "fail the log of the next to add a member": Injector._lie_in_wait_for_leader,
     "move leadership from": Injector._move,
     "set the minimum ISR": Injector._change,
     "add a partition": Injector._change,

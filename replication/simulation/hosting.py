@@ -16,13 +16,14 @@ from .disk import WHOLE, Stored
 from .errors import require
 from .fetches import FETCH_WAIT, Fetches
 from .node import Host, LogJob, Node, ParkedFetch
-from .traps import JOIN, Traps
+from .traps import ADD, JOIN, Traps
 from .world import World
 
 if TYPE_CHECKING:
     from .oracle import Oracle
     from .requests import Requests
 
+Told = Callable[[fx.ReplyFetch, tuple[Stored, ...]], None]
 ACTIVE = 3
 """How many of the last batches stand in the active segment, which is never compacted."""
 
@@ -103,7 +104,7 @@ class Hosting(World, ABC):
             if host.node.stalled_until > self.now:
                 self._do_after(host, worker, host.node.stalled_until - self.now, mishap)
             elif mishap is not None and mishap[0] == "fails":
-                self._fail_log(host, mishap[1])
+                self.fail_log(host, mishap[1])
             else:
                 report = self.carry_out(host, host.jobs.popleft())
                 self.oracle.disk_changed(host)
@@ -179,7 +180,7 @@ class Hosting(World, ABC):
         assert host.replica is not None
         return host.replica.log.high_watermark
 
-    def _fail_log(self, host: Host, seconds: float) -> None:
+    def fail_log(self, host: Host, seconds: float) -> None:
         """The disk refuses a write; the log is closed, and opened again after a while."""
         host.jobs.clear()
         host.worker, host.busy_since = self.new_id(), None
@@ -202,12 +203,12 @@ class Hosting(World, ABC):
     def _stop_fetch(self, host: Host, effect: fx.StopFetch) -> None:
         self.fetches.stop(host)
 
-    def serve(self, host: Host, event: ev.Fetch) -> None:
+    def serve(self, host: Host, event: ev.Fetch, told: Told | None = None) -> None:
         """A consumer's fetch arrives; it is answered, or parked until there is news or it has waited enough."""
         if host.replica is None:
             return
         event = attrs.evolve(event, request_id=self.new_id())
-        host.parked[event.request_id] = ParkedFetch(event)
+        host.parked[event.request_id] = ParkedFetch(event, told)
         self.step(host, event)
         if event.request_id in host.parked:
             self.on(host.node, FETCH_WAIT, partial(self._give_up_waiting, host, event.request_id))
@@ -246,6 +247,8 @@ class Hosting(World, ABC):
                 event.fetch_offset, effect.limit_offset, 1 + int(self.random.random() * 4)
             )
         self.oracle.read(host, event.fetch_offset, [batch for batch in batches if batch.state == WHOLE])
+        if parked.told is not None:
+            parked.told(effect, batches)
 
     # ISR and produce
 
@@ -254,7 +257,10 @@ class Hosting(World, ABC):
         slow = self.traps.lateness() if proposal.joining else 0.0
         told = partial(self._isr_told, host, proposal)
         self.transact(host.node, partial(self.store_isr, proposal), told, slow)
-        self.traps.spring(JOIN, [node for node, _ in proposal.joining])
+        joining = [node for node, _ in proposal.joining]
+        self.traps.spring(JOIN, joining, host.partition)
+        if joining:
+            self.traps.spring(ADD, [host.node.id, *joining], host.partition)
 
     def _isr_told(self, host: Host, proposal: fx.ProposeIsr, result: object) -> None:
         event = result if result is not None else ev.IsrUnclear(proposal_id=proposal.proposal_id)

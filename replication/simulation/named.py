@@ -44,9 +44,7 @@ class TaskRun:
     that does not know its name would take any sequence for the first.
     """
 
-    def __init__(
-        self, cluster: Cluster, partition: PartitionId, facts: PartitionFacts, task: Task
-    ) -> None:
+    def __init__(self, cluster: Cluster, partition: PartitionId, facts: PartitionFacts, task: Task) -> None:
         task.epoch += 1
         self._cluster = cluster
         self._partition = partition

@@ -13,7 +13,7 @@ from ..core import events as ev
 from ..core.controller import Controller
 from ..core.replica import Replica
 from ..core.types import PartitionId
-from .disk import Disk
+from .disk import Disk, Stored
 
 if TYPE_CHECKING:
     from .facts import PartitionFacts
@@ -26,6 +26,7 @@ class ParkedFetch:
     """A consumer's fetch that waits for news; `waited`: it has waited long enough and takes any answer."""
 
     event: ev.Fetch
+    told: Callable[[fx.ReplyFetch, tuple[Stored, ...]], None] | None = None
     waited: bool = False
 
 

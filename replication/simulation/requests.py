@@ -38,6 +38,8 @@ class Sent:
     names_epoch: bool = False
     """Whether it goes out with the leader epoch that the node has then, for no other leader to take it."""
     leader_epoch: int = -1
+    by_name: bool = False
+    """Whether it is for whichever topic has the name when it arrives; else for the one of `facts`."""
     facts: PartitionFacts | None = None
     """Of the topic that is meant; without it of whichever has the name when it is sent."""
     judge: Callable[[fx.ReplyProduce, bool], None] | None = None
@@ -110,9 +112,12 @@ class Requests:
         return candidates[int(cluster.random.random() * len(candidates))] if candidates else None
 
     def _arrive(self, host: Host, batches: tuple[Sent, ...]) -> None:
+        if batches[0].by_name:
+            host = host.node.hosts.get(host.partition, host)
         for sent in batches:
             if host.replica is None or (sent.arrived and not sent.again):
                 return
+            sent.facts = host.facts
             sent.arrived = True
             request = self._cluster.new_id()
             self.waiting[request] = sent

@@ -14,6 +14,7 @@ from .faults import Injector
 from .liveness import check_health, leaderships
 from .named import Tasks
 from .node import Node
+from .readers import Reader
 from .recheck import recheck
 from .schedule import Fault, draw
 from .settings import LAG_MAX, SESSION, Settings
@@ -138,6 +139,7 @@ class Run:
             self.tasks.append(tasks)
             cluster.later(cluster.random.random(), tasks.turn)
         cluster.later(cluster.random.random(), Consumer(cluster, partition).turn)
+        cluster.later(cluster.random.random(), Reader(cluster, partition).turn)
         if self.settings.deletes:
             cluster.later(cluster.random.random(), Deleter(cluster, partition).turn)
         if self.settings.compactions:

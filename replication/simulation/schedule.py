@@ -129,6 +129,7 @@ _KINDS = {
         ("hang the disk of", (1.0, 4.0, 9.0)),
         ("hang the disk of", (1.0, 4.0)),
         ("fill a log directory of", (2.0, 6.0, 12.0)),
+        ("fail the log of the next to add a member", (0.05, 0.2)),
     ),
     "SD": (("shut down", (0.3, 2.0, 8.0)),),
 }

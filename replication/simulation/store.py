@@ -21,6 +21,9 @@ from ..core.records import (
 from ..core.types import PartitionId
 from ..core.view import ClusterView
 
+RACKS = 3
+"""The fourth node shares one with the first."""
+
 
 @attrs.frozen
 class Reading:
@@ -64,6 +67,7 @@ class Store:
                         node_id=node,
                         incarnation=incarnation,
                         endpoints=(),
+                        rack=f"rack {node % RACKS}",
                         offline=self.offline.get(node, frozenset()),
                         leaving=node in self.leaving,
                     )

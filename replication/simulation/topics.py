@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core import messages as m
+from ..core.records import TopicConfig
 from ..core.types import Value
 from .settings import Topic
 
@@ -57,10 +58,9 @@ class Topics:
         self._cluster.later(LOOK_EVERY, self._keep_looking)
 
     def _ask_for(self, topic: Topic) -> None:
-        config: dict[str, Value] = {
-            "min_insync_replicas": topic.min_insync_replicas,
-            "unclean_leader_election": topic.unclean_leader_election,
-        }
+        config: dict[str, Value] = {"unclean_leader_election": topic.unclean_leader_election}
+        if topic.min_insync_replicas != min(TopicConfig().min_insync_replicas, topic.replication_factor):
+            config["min_insync_replicas"] = topic.min_insync_replicas
         request = m.CreateTopicRequest(
             name=topic.name,
             partitions=topic.partitions,

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-Strike = Callable[[Sequence[int]], None]
-"""Gets the nodes that the moment is about."""
+from ..core.types import PartitionId
+
+Strike = Callable[[Sequence[int], PartitionId], None]
+"""Gets the nodes and the partition that the moment is about."""
 
 JOIN = "join"
 """A leader proposes a member: the one that is to join."""
+ADD = "add"
+"""The same moment: the leader, and the one that is to join."""
 ELECTION = "election"
 """A leadership changes: the members of the ISR, and those eligible."""
 
@@ -18,7 +22,7 @@ class Traps:
     """Each trap springs once, at the next moment of its kind."""
 
     def __init__(self) -> None:
-        self._laid: dict[str, deque[Strike]] = {JOIN: deque(), ELECTION: deque()}
+        self._laid: dict[str, deque[Strike]] = {JOIN: deque(), ADD: deque(), ELECTION: deque()}
         self.late_answers: deque[float] = deque()
         """How much later leaders hear what became of the next members that they propose, each."""
 
@@ -29,8 +33,8 @@ class Traps:
         """Of the answer to a proposal that is made now."""
         return self.late_answers.popleft() if self.late_answers else 0.0
 
-    def spring(self, moment: str, nodes: Sequence[int]) -> None:
+    def spring(self, moment: str, nodes: Sequence[int], partition: PartitionId) -> None:
         """The moment is there; `nodes` are not empty, or nothing happens."""
         laid = self._laid[moment]
         if laid and nodes:
-            laid.popleft()(nodes)
+            laid.popleft()(nodes, partition)

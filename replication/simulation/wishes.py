@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..core import messages as m
 from ..core import quotas
-from ..core.types import PartitionId, Value
+from ..core.types import NO_LEADER, PartitionId, Value
 from ..core.wishes import Request
 from .errors import require
 
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from .cluster import Cluster
 
 MOST_PARTITIONS = 4
+LOSES_PATIENCE = 0.5
+"""How often who sees that nobody leads a partition wants somebody to, whatever is lost by it."""
 _BAD_SETTINGS: tuple[dict[str, Value], ...] = (
     {"no_such_setting": 1},
     {"unclean_leader_election": "perhaps"},
@@ -51,6 +53,10 @@ class Visitor:
         dice, topics = self._cluster.random, sorted(self._cluster.store.topics.values(), key=lambda t: t.name)
         if not topics:
             return m.ElectLeadersRequest(partitions=None)
+        stuck = [p for p, held in self._cluster.store.partitions.items() if held.record.leader == NO_LEADER]
+        if stuck and dice.random() < LOSES_PATIENCE:
+            named = [m.PartitionName(topic=each.topic, partition=each.partition) for each in stuck]
+            return m.ElectLeadersRequest(partitions=named, unclean=True)
         topic = topics[int(dice.random() * len(topics))]
         bad = _BAD_SETTINGS[int(dice.random() * len(_BAD_SETTINGS))]
         nobody = m.PartitionName(topic=topic.name, partition=99)

@@ -32,9 +32,10 @@ def _(patch: Patch) -> None:
     patch.setattr(Deletions, "on_delete_records", on_delete_records)
 
 
-@mutant("K17", "compare with what is deleted here, where nobody knows any more how it was")
+@mutant("K17b", "compare with what is deleted, and keep what ends there")
 def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "_deleted", lambda self, event: False)
+    patch.setattr(FollowerRole, "_ends_before", lambda self, leader_log_start: False)
 
 
 @mutant("Z36", "want the first batch to begin at the log start (KAFKA-6975)")

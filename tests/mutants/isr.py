@@ -192,6 +192,11 @@ def _(patch: Patch) -> None:
     patch.setattr(LeaderRole, "_meet_new_members", lambda self: None)
 
 
+@mutant("K29", "forget who is about to join when the log is opened again")
+def _(patch: Patch) -> None:
+    patch.setattr(IsrChange, "take_over", lambda self, earlier: None)
+
+
 @mutant("Z27", "measure lag in records (KAFKA-1546)")
 def _(patch: Patch) -> None:
     patch.setattr(

@@ -17,10 +17,10 @@ def _(patch: Patch) -> None:
 
     def check(self: ProducerTable, batch: BatchMeta) -> Any:
         entry = self.get(batch.producer_id)
-        if entry is not None and batch.producer_epoch < entry.producer_epoch:
-            if batch.base_sequence == entry.batches[-1].last_sequence + 1:
-                return SequenceVerdict.ACCEPT, None
-        return right(self, batch)
+        if entry is None or batch.producer_epoch >= entry.producer_epoch:
+            return right(self, batch)
+        goes_on = batch.base_sequence == entry.batches[-1].last_sequence + 1
+        return (SequenceVerdict.ACCEPT if goes_on else SequenceVerdict.FENCED), None
 
     patch.setattr(ProducerTable, "check", check)
 

@@ -10,6 +10,7 @@ from .hunt import CHECKED
 from .impossible import IMPOSSIBLE
 
 ROOT = Path(__file__).parents[2]
+_FOLDERS = {"": "replication/core", "node": "replication/node", "storage": "storage"}
 PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 
 
@@ -22,11 +23,13 @@ def rows(first: str) -> list[list[str]]:
 def test_every_rule_names_a_place_that_exists() -> None:
     assert len(rows("rule")) > 25
     for rule, where, *_ in rows("rule"):
-        places = re.findall(r"`([\w.]+)`", where)
+        places = re.findall(r"`([\w./]+)`", where)
         assert places, rule
         for place in places:
             module, _, name = place.partition(".")
-            source = (ROOT / "replication" / "core" / f"{module}.py").read_text(encoding="utf-8")
+            source = (ROOT / _FOLDERS[module.rpartition("/")[0]] / f"{Path(module).name}.py").read_text(
+                "utf-8"
+            )
             assert not name or re.search(rf"(def|class) {name}\b", source), f"{place} ({rule})"
 
 
@@ -41,6 +44,12 @@ def test_every_rule_names_invariants_that_are_checked_and_proofs_that_exist() ->
         assert planted or files, rule
         assert set(planted) <= load().keys(), rule
         assert set(files) <= tests, rule
+
+
+def test_every_planted_error_shows_that_some_rule_is_checked() -> None:
+    shown = {name for row in rows("rule") for name in re.findall(r"\b[ZK]\d+[a-z]?\b", row[4])}
+    assert load().keys() - shown == set(), "planted, and no rule of the page names it"
+    assert shown - load().keys() == set(), "named by the page, and not planted"
 
 
 def test_every_invariant_is_explained() -> None:

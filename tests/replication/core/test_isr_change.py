@@ -330,3 +330,64 @@ def test_who_had_everything_when_the_next_batch_came_has_all_the_time_to_catch_u
     lead.now = 511.0
     (proposal,) = proposals(lead.step(ev.Tick()))
     assert proposal.record.isr == (A,)
+
+
+def reopened(lead: Lead, end: int = 0) -> list[fx.Effect]:
+    """The log fails and is opened again within the epoch: another role leads it."""
+    lead.step(ev.LogFailed(reason="a disk refused"))
+    epochs = (EpochEntry(1, 0),) if end else ()
+    effects = lead.step(
+        ev.Opened(log_start_offset=0, log_end_offset=end, high_watermark=0, epochs=epochs, producers=())
+    )
+    lead.step(ev.EpochAssigned())
+    assert lead.replica.role == "leader"
+    return effects
+
+
+def test_who_is_about_to_join_counts_though_the_log_was_opened_again_meanwhile() -> None:
+    lead = Lead()
+    proposal = joining(lead, C)
+    assert [effect for effect in reopened(lead) if isinstance(effect, fx.ReadRecord)], "what became of it?"
+    lead.append(3)
+    lead.fetch(B, 3)
+    assert lead.high_watermark == 0, "C may be in the stored ISR by now, and has none of these records"
+    lead.step(ev.IsrStored(proposal_id=proposal.proposal_id, version=2))
+    assert lead.high_watermark == 0
+    lead.fetch(C, 3)
+    assert lead.high_watermark == 3
+
+
+def test_what_an_earlier_role_proposed_is_sent_again_and_closed_off_when_refused() -> None:
+    lead = Lead()
+    proposal = joining(lead, C)
+    reopened(lead)
+    same = Versioned(record(), 1)
+    (again,) = proposals(lead.step(ev.RecordChanged(versioned=same)))
+    assert again == proposal
+    (fence,) = proposals(lead.step(ev.IsrRefused(proposal_id=proposal.proposal_id)))
+    assert set(fence.record.isr) == {A, B}, "the first attempt may still be on its way"
+    lead.append(3)
+    lead.fetch(B, 3)
+    assert lead.high_watermark == 0
+    lead.step(ev.IsrStored(proposal_id=fence.proposal_id, version=2))
+    assert lead.high_watermark == 3
+
+
+def test_what_an_earlier_role_proposed_is_settled_by_a_newer_record_and_by_a_newer_epoch() -> None:
+    lead = Lead()
+    proposal = joining(lead, C)
+    lead.step(ev.LogFailed(reason="a disk refused"))
+    lead.step(ev.RecordChanged(versioned=Versioned(attrs.evolve(record(), partition_epoch=9), 2)))
+    reopened(lead)
+    lead.append(3)
+    lead.fetch(B, 3)
+    assert lead.high_watermark == 3, "over a newer record the proposal cannot be stored any more"
+
+    lead = Lead()
+    proposal = joining(lead, C)
+    lead.step(ev.LogFailed(reason="a disk refused"))
+    lead.step(ev.RecordChanged(versioned=Versioned(record(epoch=3), 1 + proposal.version)))
+    reopened(lead)
+    lead.append(3)
+    lead.fetch(B, 3)
+    assert lead.high_watermark == 3

@@ -1,0 +1,97 @@
+"""A consumer that goes on from where it stopped, and says what it read last and under whom (KIP-320)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ..core import effects as fx
+from ..core import events as ev
+from ..core.errors import ErrorCode
+from ..core.types import CONSUMER, NO_EPOCH, PartitionId
+from .clients import GIVES_UP
+from .disk import LEFT_OUT, Stored
+from .errors import require
+from .node import Host
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+
+NAMES_TOPIC = 0.7
+WRONG = 0.02
+"""How often it believes in another leader epoch than the one it was told of, or asks past the end."""
+
+
+class Reader:
+    """Reads one batch after the other from whoever leads, or believes so.
+
+    What it read was committed, so nobody who leads by the store's record may tell it that their ways have parted.
+    """
+
+    def __init__(self, cluster: Cluster, partition: PartitionId) -> None:
+        self._cluster = cluster
+        self._partition = partition
+        self._facts = cluster.oracle.partitions[partition]
+        self._read_of = self._facts
+        """Of which topic of the name the last batch was."""
+        self._position = 0
+        self._last_epoch = NO_EPOCH
+        self._leader_epoch = NO_EPOCH
+        self._question = 0
+
+    def turn(self) -> None:
+        cluster = self._cluster
+        if cluster.calm or (self._facts.gone and cluster.chance(GIVES_UP)):
+            return
+        hosts = [h for h in cluster.hosts_of(self._partition) if h.node.up and h.replica is not None]
+        leaders = [h for h in hosts if h.replica is not None and h.replica.leader is not None]
+        candidates = leaders or hosts
+        if candidates:
+            host = candidates[int(cluster.random.random() * len(candidates))]
+            self._question = cluster.new_id()
+            event = self._event(host)
+            cluster.send(0, host.node, partial(self._arrive, host, event, self._question))
+        cluster.later(0.1 + 0.9 * cluster.random.random(), self.turn)
+
+    def _event(self, host: Host) -> ev.Fetch:
+        dice = self._cluster.random
+        beyond = dice.random() < WRONG
+        epoch = self._leader_epoch + (dice.choice((-1, 1)) if dice.random() < WRONG else 0)
+        return ev.Fetch(
+            request_id=0,
+            replica_id=CONSUMER,
+            incarnation=-1,
+            leader_epoch=max(epoch, NO_EPOCH),
+            fetch_offset=self._position + 1000 * beyond,
+            last_fetched_epoch=NO_EPOCH if beyond else self._last_epoch,
+            topic_id=host.facts.topic_id if dice.random() < NAMES_TOPIC else "",
+        )
+
+    def _arrive(self, host: Host, event: ev.Fetch, question: int) -> None:
+        self._cluster.serve(host, event, partial(self._answered, host, question))
+
+    def _answered(
+        self, host: Host, question: int, answer: fx.ReplyFetch, batches: tuple[Stored, ...]
+    ) -> None:
+        """S11: what was read stays read, as long as nobody elects uncleanly."""
+        same = host.facts is self._read_of and question == self._question
+        if answer.diverging is not None and same and self._cluster.oracle.is_current(host):
+            require(
+                host.facts.unclean,
+                "S11",
+                f"{host.name} tells of {answer.diverging}, read was up to {self._position} of {self._last_epoch}",
+            )
+        self._cluster.send(host.node.id, None, partial(self._take, host, question, answer, batches))
+
+    def _take(self, host: Host, question: int, answer: fx.ReplyFetch, batches: tuple[Stored, ...]) -> None:
+        if question != self._question:
+            return
+        self._leader_epoch = answer.leader_epoch
+        if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._position, self._last_epoch = max(answer.log_start_offset, 0), NO_EPOCH
+        elif answer.diverging is not None:
+            self._position, self._last_epoch = answer.diverging.end_offset, NO_EPOCH
+        told = [batch.meta for batch in batches if batch.state != LEFT_OUT]
+        if told:
+            self._position, self._last_epoch = told[-1].next_offset, told[-1].leader_epoch
+            self._read_of = host.facts
