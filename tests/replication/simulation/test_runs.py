@@ -9,7 +9,7 @@ import sys
 import attrs
 import pytest
 
-from insync.replication.core.isr_change import IsrChange
+from insync.replication.core.leader import LeaderRole
 from insync.replication.simulation import (
     FAULTS,
     Replay,
@@ -105,7 +105,7 @@ def test_a_full_look_finds_what_is_spoilt_behind_the_oracle() -> None:
 
 
 def test_a_failing_run_is_made_short_and_can_be_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(IsrChange, "_look_again", lambda self, pending: None)
+    monkeypatch.setattr(LeaderRole, "_epoch_end", lambda self, event: None)
     found = next(result for result in map(run, range(SEEDS)) if result.violation is not None)
     short = minimise(found, attempts=20)
     assert short.violation is not None
