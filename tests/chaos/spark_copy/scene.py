@@ -1,0 +1,305 @@
+"""What is killed: nodes, a driver with its executors, and the topics between them. All of it ended by ids."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import psutil
+
+from insync.replication import BlockingAdmin, BlockingConsumer, BlockingProducer
+
+from ...processes import NodeProcess
+from ...spark_home import spark_home
+
+SOURCE, TARGET = "copied-from", "copied-to"
+PARTITIONS = 3
+NODES = 3
+EXECUTORS = 3
+PATIENCE_S = 900.0
+"""For anything to recover; a machine with other work takes a minute to start a JVM."""
+_LOOK_EVERY_S = 0.05
+_KEYS = 97
+_EXECUTOR = "CoarseGrainedExecutorBackend"
+
+
+class StuckError(Exception):
+    """Something did not come within `PATIENCE_S`."""
+
+
+def wait_until(what: str, there: Callable[[], bool], patience: float = PATIENCE_S) -> float:
+    """Seconds until it was so. Raises StuckError."""
+    began = time.monotonic()
+    while not there():
+        if time.monotonic() - began > patience:
+            raise StuckError(f"{what}: not within {patience:g} s")
+        time.sleep(_LOOK_EVERY_S)
+    return time.monotonic() - began
+
+
+class Nodes:
+    """Three nodes, each started again where it was."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._running: dict[int, NodeProcess] = {}
+        self._listen: dict[int, str] = {}
+        for number in range(1, NODES + 1):
+            self.start(number)
+        self.servers = ",".join(self._listen.values())
+        self.admin = BlockingAdmin(self.servers)
+        for name in (SOURCE, TARGET):
+            self.admin.create_topic(name, PARTITIONS, NODES)
+
+    @property
+    def folders(self) -> list[Path]:
+        return [node.folder / f"node-{number}" for number, node in sorted(self._running.items())]
+
+    def start(self, number: int) -> None:
+        listen = self._listen.get(number, "tcp://127.0.0.1:0")
+        node = NodeProcess.start(number, self._folder, "--listen", listen, "--session-timeout-ms", "5000")
+        # The port of the first start is kept, so that clients find the node again.
+        self._listen.setdefault(number, node.endpoint.partition("?")[0])
+        self._running[number] = node
+
+    def kill(self, number: int) -> None:
+        self._running[number].kill()
+
+    def leaders(self) -> list[int]:
+        """Of the target's partitions."""
+        (found,) = self.admin.describe_topics([TARGET])
+        return [each.leader for each in found.partitions]
+
+    def all_in_sync(self) -> bool:
+        found = self.admin.describe_topics([SOURCE, TARGET])
+        return all(len(each.isr) == NODES for topic in found for each in topic.partitions)
+
+    def stop(self) -> None:
+        """In good order."""
+        self.admin.close()
+        for node in self._running.values():
+            if node.stop():
+                raise RuntimeError(f"node {node.node_id} ended badly")
+
+    def end(self) -> None:
+        for node in self._running.values():
+            if node.process.poll() is None:
+                node.kill()
+            if node.process.stdout is not None:
+                node.process.stdout.close()
+
+
+class Feeder:
+    """Writes numbers to the source without pause, in a thread, by an idempotent producer."""
+
+    def __init__(self, servers: str, per_second: int) -> None:
+        self.sent = 0
+        self.error: BaseException | None = None
+        self._servers = servers
+        self._pause = 0.02
+        self._at_once = max(1, int(per_second * self._pause))
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with BlockingProducer(self._servers, delivery_timeout_ms=300_000) as producer:
+                while not self._over.wait(self._pause):
+                    for _ in range(self._at_once):
+                        producer.send(SOURCE, b"%d" % self.sent, key=b"key-%d" % (self.sent % _KEYS))
+                        self.sent += 1
+                producer.flush(PATIENCE_S)
+        except BaseException as error:  # noqa: BLE001 - told by whoever stops the thread
+            self.error = error
+
+    def stop(self) -> int:
+        """How many were sent, each of them acknowledged."""
+        self._over.set()
+        self._thread.join(PATIENCE_S)
+        if self.error is not None or self._thread.is_alive():
+            raise RuntimeError(f"the input could not be written: {self.error}")
+        return self.sent
+
+
+@attrs.define
+class Driver:
+    """The process of the job; with it its JVM and, below that, its executors."""
+
+    process: subprocess.Popen[str]
+
+    def executors(self) -> list[psutil.Process]:
+        """Those that work, in a JVM each."""
+        return [each for each in _below(self.process.pid) if _is_executor(each)]
+
+    def everything(self) -> list[psutil.Process]:
+        return _below(self.process.pid)
+
+    def kill(self) -> None:
+        """Python and its JVM at once. Executors find out by themselves, and may go on until they do."""
+        with_jvm = psutil.Process(self.process.pid).children()
+        self.process.kill()
+        for each in with_jvm:
+            _kill(each)
+        self.process.wait()
+
+    def ask(self, order: str) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        self.process.stdin.write(order + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def answer(self) -> dict[str, Any]:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise StuckError(f"the driver ended with status {self.process.wait()}")
+        return json.loads(line)
+
+
+def _below(pid: int) -> list[psutil.Process]:
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and any(
+            _EXECUTOR in each for each in process.cmdline()
+        )
+    except psutil.Error:
+        return False
+
+
+def _kill(process: psutil.Process) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process.kill()
+
+
+class Job:
+    """The copy: its drivers, one after the other, and what their checkpoint says."""
+
+    def __init__(self, folder: Path, servers: str, *, exactly_once: bool) -> None:
+        self._folder = folder
+        self._checkpoint = folder / "checkpoint"
+        self._about = {
+            "master": f"local-cluster[{EXECUTORS},1,1024]",
+            "folder": str(folder),
+            "servers": servers,
+            "source": SOURCE,
+            "target": TARGET,
+            "checkpoint": str(self._checkpoint),
+            "rows": 15_000,
+            "exactly_once": exactly_once,
+        }
+        self.ended_by_itself = 0
+        self._seen: set[psutil.Process] = set()
+        (folder / "tmp").mkdir()
+        self.driver = self._start()
+
+    def _start(self) -> Driver:
+        environment = {
+            **os.environ,
+            "SPARK_HOME": str(spark_home(self._folder)),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "TMPDIR": str(self._folder / "tmp"),
+        }
+        with (self._folder / "driver.err").open("a") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.chaos.spark_copy.job", json.dumps(self._about)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=environment,
+            )
+        return Driver(process)
+
+    def start_again(self) -> None:
+        """Whatever the last driver left is left alone: a task of it may still write."""
+        self.driver = self._start()
+
+    def planned(self) -> int:
+        return _last(self._checkpoint / "offsets")
+
+    def committed(self) -> int:
+        return _last(self._checkpoint / "commits")
+
+    def rows_committed(self) -> int:
+        """Of the source, up to the end of the last batch that is done."""
+        batch = self.committed()
+        if batch < 0:
+            return 0
+        # The first two lines are a version and Spark's own notes.
+        source = json.loads((self._checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
+        return sum(source[SOURCE].values())
+
+    def wait_for_batch(self, after: int) -> float:
+        """Until a batch later than `after` is done; a driver that ends by itself is started again, and counted."""
+
+        def done() -> bool:
+            self._seen |= set(self.driver.everything())
+            if self.driver.process.poll() is not None:
+                self.ended_by_itself += 1
+                self.start_again()
+            return self.committed() > after
+
+        return wait_until(f"batch {after + 1}", done)
+
+    def wait_for_work(self) -> None:
+        """Until a batch is planned that is not done."""
+        wait_until("a batch under way", lambda: self.planned() > self.committed())
+
+    def end(self) -> None:
+        self._seen |= set(self.driver.everything())
+        if self.driver.process.poll() is None:
+            self.driver.kill()
+        for each in self._seen:
+            _kill(each)
+        for pipe in (self.driver.process.stdin, self.driver.process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+def _last(folder: Path) -> int:
+    try:
+        return max((int(name) for name in os.listdir(folder) if name.isdigit()), default=-1)
+    except FileNotFoundError:
+        return -1
+
+
+def ends(servers: str, topic: str) -> int:
+    """Records that are committed, in all partitions."""
+    with BlockingConsumer(servers) as consumer:
+        return sum(consumer.end_offsets(consumer.assign_topic(topic)).values())
+
+
+def read_all(servers: str, topic: str) -> dict[int, list[bytes]]:
+    """The values of each partition, in order."""
+    found: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
+    with BlockingConsumer(servers, auto_offset_reset="earliest", max_poll_records=100_000) as consumer:
+        left = sum(consumer.end_offsets(consumer.assign_topic(topic)).values())
+        while left > 0:
+            records = consumer.poll(30_000)
+            if not records:
+                raise StuckError(f"{topic}: {left} records do not come")
+            for record in records:
+                found[record.partition].append(record.value or b"")
+            left -= len(records)
+    return found
+
+
+def pick(choice: random.Random, among: Sequence[Any]) -> Any:
+    return among[choice.randrange(len(among))]
