@@ -48,12 +48,26 @@ class Inquiry:
     connection: Connection
     news: dict[PartitionId, None] = attrs.Factory(dict)
     """Partitions that have to be looked at, in order."""
+    held: dict[PartitionId, None] = attrs.Factory(dict)
+    """Partitions of which there is a high watermark to tell and nothing else: they go along with the next answer, and
+    are not looked at before, as there may be many of them."""
     request: Inbound | None = None
     message: m.FetchRequest | None = None
     request_id: int = 0
     timer: Timer | None = None
     quiet: Timer | None = None
     """Set while there is nothing to tell but a high watermark."""
+
+
+@attrs.define(eq=False, slots=True)
+class _Gathered:
+    """What an answer will say; `urgent`: something that is not data, and does not wait for more of it."""
+
+    budget: int
+    results: dict[PartitionId, m.FetchResult] = attrs.Factory(dict)
+    parts: list[FileRange] = attrs.Factory(list)
+    size: int = 0
+    urgent: bool = False
 
 
 class Fetches:
@@ -154,10 +168,12 @@ class Fetches:
     def _look_at(self, inquiry: Inquiry, partitions: Iterable[PartitionId]) -> None:
         for partition in partitions:
             inquiry.news[partition] = None
+            inquiry.held.pop(partition, None)
             self._waiting.setdefault(partition, set()).add(inquiry)
 
     def _overlook(self, inquiry: Inquiry, partition: PartitionId) -> None:
         inquiry.news.pop(partition, None)
+        inquiry.held.pop(partition, None)
         waiting = self._waiting.get(partition)
         if waiting is not None:
             waiting.discard(inquiry)
@@ -243,35 +259,16 @@ class Fetches:
         request, message = inquiry.request, inquiry.message
         if request is None or message is None:
             return False
-        results: dict[PartitionId, m.FetchResult] = {}
-        parts: list[FileRange] = []
-        budget = min(message.max_bytes, self._max_bytes)
-        size = 0
-        urgent = False
+        gathered = _Gathered(min(message.max_bytes, self._max_bytes))
         # Whoever begins anew is told all, so that news also reach those who never keep a session for long.
         goes_on = message.session_epoch > NEW_SESSION
-        for partition in list(inquiry.news):
-            if size >= budget and inquiry.session is not None:
-                break  # looked at by the next request
-            wanted = inquiry.open[partition]
-            answer = self._ask(inquiry, wanted)
-            if not answer.news:
-                del inquiry.news[partition]
-                continue
-            if not self._is_at_hand(wanted, answer) or self._must_wait(partition, message, answer):
-                continue
-            room = budget - size
-            if self._is_throttled(partition, message.replica_id):
-                room = min(room, self.throttle.rate)
-            result, ranges = self._read(request, wanted, answer, room, must_read=size == 0)
-            results[partition] = result
-            parts += ranges
-            size += result.size
-            urgent = urgent or (result.size == 0 and not (goes_on and _is_quiet(wanted, answer)))
-        if not final and not urgent and size < max(1, message.min_bytes):
-            if results and size == 0 and inquiry.quiet is None:
+        self._gather(inquiry, list(inquiry.news), gathered, hold=goes_on)
+        if not final and not gathered.urgent and gathered.size < max(1, message.min_bytes):
+            if inquiry.held and inquiry.quiet is None:
                 inquiry.quiet = self._node.timers.call_after(QUIET_DELAY, lambda: self._expire(inquiry))
             return False
+        self._gather(inquiry, list(inquiry.held), gathered, hold=False)
+        results = gathered.results
         session = inquiry.session
         if session is None:
             self._end(inquiry)
@@ -286,8 +283,40 @@ class Fetches:
             session_id=session.id if session is not None else NO_SESSION,
             throttle_time_ms=request.throttle_ms,
         )
-        request.reply(wire.encode(response), parts)
+        request.reply(wire.encode(response), gathered.parts)
         return True
+
+    def _gather(
+        self, inquiry: Inquiry, partitions: Iterable[PartitionId], gathered: _Gathered, *, hold: bool
+    ) -> None:
+        """Look at partitions, and read what there is to tell; `hold` back what is a high watermark alone."""
+        request, message = inquiry.request, inquiry.message
+        assert request is not None
+        assert message is not None
+        for partition in partitions:
+            if gathered.size >= gathered.budget and inquiry.session is not None:
+                break  # looked at by the next request
+            wanted = inquiry.open[partition]
+            answer = self._ask(inquiry, wanted)
+            if hold or not answer.news:
+                inquiry.held.pop(partition, None)
+            if not answer.news:
+                inquiry.news.pop(partition, None)
+                continue
+            if hold and _is_quiet(wanted, answer):
+                del inquiry.news[partition]
+                inquiry.held[partition] = None
+                continue
+            if not self._is_at_hand(wanted, answer) or self._must_wait(partition, message, answer):
+                continue
+            room = gathered.budget - gathered.size
+            if self._is_throttled(partition, message.replica_id):
+                room = min(room, self.throttle.rate)
+            result, ranges = self._read(request, wanted, answer, room, must_read=gathered.size == 0)
+            gathered.results[partition] = result
+            gathered.parts += ranges
+            gathered.size += result.size
+            gathered.urgent = gathered.urgent or result.size == 0
 
     def _account(
         self, request: Inbound, message: m.FetchRequest, results: dict[PartitionId, m.FetchResult]

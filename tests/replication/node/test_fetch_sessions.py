@@ -12,6 +12,7 @@ import trio
 from insync.replication import Admin, Node, Producer, wire
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.types import PartitionId
 from insync.replication.node import _fetchers, _parked
 
 from .test_cluster import full_isr, replicas_agree, settings, until
@@ -80,6 +81,45 @@ async def test_a_high_watermark_travels_with_the_next_batches(
             for _ in range(records):
                 await (await producer.send("t", b"x")).wait()
             assert len(told) == records, "one request for each batch, none for a high watermark"
+
+
+async def test_a_partition_with_news_does_not_have_all_others_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many high watermarks may be held back for the next answer: what a change costs does not grow with them."""
+    monkeypatch.setattr(_parked, "QUIET_DELAY", 100.0)
+    partitions = 60
+    asked: list[m.FetchPartition] = []
+    most_held = 0
+    ask, look_again = _parked.Fetches._ask, _parked.Fetches.look_again
+
+    def counted_ask(self: _parked.Fetches, parked: _parked.Inquiry, wanted: m.FetchPartition) -> object:
+        asked.append(wanted)
+        return ask(self, parked, wanted)
+
+    def checked_look_again(self: _parked.Fetches, partition: PartitionId) -> None:
+        nonlocal most_held
+        waiting = [each for each in self._waiting.get(partition, ()) if each.request is not None]
+        most_held = max([most_held, *(len(each.held) for each in waiting)])
+        before = len(asked)
+        look_again(self, partition)
+        if all(each.request is not None for each in waiting):
+            assert len(asked) - before <= len(waiting)
+
+    async with AsyncExitStack() as stack:
+        nodes = [
+            await stack.enter_async_context(Node(settings(tmp_path, n, replica_fetch_wait_max_ms=20_000)))
+            for n in (1, 2, 3)
+        ]
+        servers = [node.endpoints[0] for node in nodes]
+        async with Admin(servers) as admin, Producer(servers) as producer:
+            await admin.create_topic("t", partitions=partitions, replication_factor=3)
+            await until(lambda: full_isr(admin, "t", 3), 60)
+            monkeypatch.setattr(_parked.Fetches, "_ask", counted_ask)
+            monkeypatch.setattr(_parked.Fetches, "look_again", checked_look_again)
+            for delivery in [await producer.send("t", b"x", partition=n) for n in range(partitions)]:
+                await delivery.wait()
+    assert most_held > 3
 
 
 @pytest.mark.parametrize(

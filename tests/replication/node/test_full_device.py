@@ -63,6 +63,10 @@ async def fill(servers: list[str], acked: list[bytes], until_event: trio.Event) 
                     acked.append(value)
 
 
+PATIENT = ("--session-timeout-ms", "20000")
+"""Sessions that outlive a slow moment of the machine: leaderships move here for a disk alone."""
+
+
 def count_partitions(folder: Path) -> int:
     return len(list(folder.glob("t-*")))
 
@@ -75,7 +79,7 @@ async def test_a_full_device_moves_leaderships_and_the_rest_goes_on(tmp_path: Pa
         folders[1][0] = small / "logs"
         nodes = []
         for number in folders:
-            nodes.append(NodeProcess.start(number, tmp_path, data_dirs=folders[number]))
+            nodes.append(NodeProcess.start(number, tmp_path, *PATIENT, data_dirs=folders[number]))
             stack.callback(nodes[-1].kill)
         servers = [node.endpoint for node in nodes]
         acked: list[bytes] = []
@@ -120,7 +124,7 @@ async def test_a_full_device_moves_leaderships_and_the_rest_goes_on(tmp_path: Pa
             moved = tmp_path / "larger"
             shutil.copytree(small / "logs", moved)
             folders[1][0] = moved
-        nodes[0] = NodeProcess.start(1, tmp_path, data_dirs=folders[1])
+        nodes[0] = NodeProcess.start(1, tmp_path, *PATIENT, data_dirs=folders[1])
         stack.callback(nodes[0].kill)
         async with Admin(servers[1:]) as admin:
             await until(lambda: full_isr(admin, "t", 3), 60)
