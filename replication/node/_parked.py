@@ -49,8 +49,8 @@ class Inquiry:
     news: dict[PartitionId, None] = attrs.Factory(dict)
     """Partitions that have to be looked at, in order."""
     held: dict[PartitionId, None] = attrs.Factory(dict)
-    """Partitions of which there is a high watermark to tell and nothing else: they go along with the next answer, and
-    are not looked at before, as there may be many of them."""
+    """Partitions with a high watermark to tell and nothing else: they go along with the next answer, and are not
+    looked at before, as there may be many of them."""
     request: Inbound | None = None
     message: m.FetchRequest | None = None
     request_id: int = 0
