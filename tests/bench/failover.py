@@ -196,6 +196,10 @@ def _silent(name: str, figures: Figures) -> list[Result]:
 
 def run(*, smoke: bool) -> Sequence[Result]:
     partitions, rounds, silent_rounds = (12, 1, 1) if smoke else (100, 10, 5)
+    many, many_rounds = (24, 1) if smoke else (500, 3)
+    with _processes() as (folder, nodes):
+        trio.run(_create, [node.endpoint for node in nodes.values()], many)
+        sweep = _rounds(nodes, many, many_rounds, _kill, partial(_start_again, folder))
     with _processes() as (folder, nodes):
         trio.run(_create, [node.endpoint for node in nodes.values()], partitions)
         killed = _rounds(nodes, partitions, rounds, _kill, partial(_start_again, folder))
@@ -216,6 +220,16 @@ def run(*, smoke: bool) -> Sequence[Result]:
         ),
         Result(name="leaderships lost at once", value=statistics.median(killed.lost), unit="partitions"),
         *_silent("SIGSTOP", paused),
+        Result(
+            name=f"{many} partitions: last one writable again, median",
+            value=round(statistics.median(sweep.last), 3),
+            unit="s",
+        ),
+        Result(
+            name=f"{many} partitions: without a failure, median",
+            value=round(statistics.median(sweep.quiet[1:] or sweep.quiet), 3),
+            unit="s",
+        ),
     ]
     try:
         with _hosts() as (net, nodes):
