@@ -8,6 +8,7 @@ from pathlib import Path
 from .catalogue import load
 from .hunt import CHECKED
 from .impossible import IMPOSSIBLE
+from .untaken import reasons
 
 ROOT = Path(__file__).parents[2]
 _FOLDERS = {"": "replication/core", "node": "replication/node", "storage": "storage"}
@@ -50,6 +51,15 @@ def test_every_planted_error_shows_that_some_rule_is_checked() -> None:
     shown = {name for row in rows("rule") for name in re.findall(r"\b[ZK]\d+[a-z]?\b", row[4])}
     assert load().keys() - shown == set(), "planted, and no rule of the page names it"
     assert shown - load().keys() == set(), "named by the page, and not planted"
+
+
+def test_every_branch_that_need_not_be_taken_is_still_there_and_has_a_reason() -> None:
+    listed = reasons()
+    assert listed
+    for (module, branch), why in listed.items():
+        lines = (ROOT / "replication" / "core" / module).read_text("utf-8").splitlines()
+        assert branch in [line.strip() for line in lines], f"{module} has no line {branch!r} (any more)"
+        assert len(why) > 15, branch
 
 
 def test_every_invariant_is_explained() -> None:
