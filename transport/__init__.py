@@ -25,6 +25,7 @@ major number is refused, and so is a greater minor one.
 """
 
 from ._payload import RangePayload
+from ._turn import Turn, turn
 from .abc import API_VERSION, Buffer, Capabilities, FileRange, Link, LinkTransport, Listener, Part, Payload
 from .connection import Connection, Handler, connect
 from .errors import (
@@ -89,6 +90,8 @@ __all__ = [
     "serve",
     "Peer",
     "PeerManager",
+    "Turn",
+    "turn",
     # What travels.
     "Buffer",
     "FileRange",

@@ -11,6 +11,7 @@ import trio
 from . import registry
 from ._handshake import Introduced, introduce, judge_acceptor, make_hello
 from ._outgoing import Pending
+from ._turn import turn
 from .abc import Buffer, Link, Part
 from .errors import (
     ConnectError,
@@ -82,7 +83,7 @@ class Connection:
         self._scope = trio.CancelScope()
         self._alarm = trio.CancelScope()
         self._sleeping_writer: trio.lowlevel.Task | None = None
-        self._in_batch = False
+        self._turn = turn()
         self._relieved: trio.Event | None = None
         """Somebody waits until it is not congested any more."""
         self._idle: trio.Event | None = None
@@ -171,11 +172,12 @@ class Connection:
             return RequestHandle(self, Pending(None, math.inf, kind, b"", (), 0))
         if deadline < self._alarm.deadline:
             self._alarm.deadline = deadline
-        if not self._in_batch:
-            if self._session.is_alone:
-                self._flush()
-            else:
-                self._wake_writer()
+        if self._turn.is_open:
+            self._turn.note(self)
+        elif self._session.is_alone:
+            self.flush()
+        else:
+            self._wake_writer()
         return RequestHandle(self, pending)
 
     def withdraw(self, pending: Pending) -> None:
@@ -282,13 +284,10 @@ class Connection:
     def _take(self, frames: list[Frame]) -> None:
         """Dispatch frames, then send all that they gave rise to."""
         now = trio.current_time()
-        self._in_batch = True
-        try:
+        with self._turn:
+            self._turn.note(self)
             for frame in frames:
                 self._session.receive(frame, now)
-        finally:
-            self._in_batch = False
-        self._flush()
         if self._idle is not None:
             self._check_idle()
 
@@ -348,15 +347,19 @@ class Connection:
     # Writing.
 
     def queued(self) -> None:
-        """Something may be in the outbox: it is sent at the end of the batch that is being dispatched, or soon."""
-        if not self._in_batch:
-            self._check_relieved()
-            if self._session.outbox:
-                self._wake_writer()
+        """Something may be in the outbox: it is sent at the end of the turn that is under way, or soon."""
+        if self._turn.is_open:
+            self._turn.note(self)
+            return
+        self._check_relieved()
+        if self._session.outbox:
+            self._wake_writer()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
         """Send what is queued from here, if it is small and nothing else is being sent: a task switch less."""
         session = self._session
+        if self._relieved is not None:
+            self._check_relieved()
         if not session.outbox:
             return
         if self._sleeping_writer is None or session.outbox_bytes > _NOW_BYTES:
@@ -376,6 +379,8 @@ class Connection:
             session.outbox_bytes = 0
         if not taken or self._link.has_rest:
             self._wake_writer()
+        elif self._idle is not None:
+            self._check_idle()
 
     def _wake_writer(self) -> None:
         task, self._sleeping_writer = self._sleeping_writer, None

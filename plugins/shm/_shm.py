@@ -22,6 +22,7 @@ import attrs
 import trio
 
 from insync.transport import (
+    Buffer,
     ByteStream,
     Capabilities,
     Endpoint,
@@ -32,7 +33,7 @@ from insync.transport import (
     ProtocolError,
     RangePayload,
 )
-from insync.transport.ranges import after, is_range, is_warm, warm
+from insync.transport.ranges import after, is_range, is_warm, read_range, warm
 
 from ._chunks import GREETING, MAGIC, MOST_PLACES, PLACE, PREFIX, VERSION, Chunk
 from ._files import Handed, HandedFiles, OpenFile, Place, TakenFiles, most_files
@@ -150,8 +151,11 @@ class ShmStream(UnixStream):
             else:
                 total += _size(part)
                 has_ranges = has_ranges or is_range(part)
-        if has_ranges:
-            numbers = self._known_files(parts)
+        ranges = [part for part in parts if is_range(part) and part.length] if has_ranges else []
+        if has_ranges and sum(part.length for part in ranges) < HAND_OVER_FROM:
+            wire = b"".join((PREFIX.pack(_BYTES, 0, total), *map(_in_memory, parts)))
+        elif has_ranges:
+            numbers = self._known_files(ranges)
             if numbers is None:
                 return 0
             wire = b"".join(self._chunks(parts, numbers))  # type: ignore[arg-type]
@@ -169,12 +173,9 @@ class ShmStream(UnixStream):
         """Whether it is time to let go of deleted files, which take space as long as somebody has them open."""
         return len(self._handed) > 0 and trio.current_time() >= self._next_sweep
 
-    def _known_files(self, parts: Sequence[Part]) -> list[int | None] | None:
+    def _known_files(self, ranges: Sequence[FileRange]) -> list[int | None] | None:
         """The numbers of all ranges' files, if the peer has them all; None if this needs more than a look."""
-        ranges = [part for part in parts if is_range(part) and part.length]
-        if not ranges:
-            return []
-        if sum(part.length for part in ranges) < HAND_OVER_FROM or not all(map(is_warm, ranges)):
+        if not all(map(is_warm, ranges)):
             return None
         found = [self._handed.find(part) for part in ranges]
         return (
@@ -410,6 +411,10 @@ def _places_chunks(places: Sequence[tuple[FileRange, int]]) -> Iterator[bytes]:
 
 def _is_known(found: Handed | tuple[int, int] | None) -> bool:
     return isinstance(found, Handed)
+
+
+def _in_memory(part: Part) -> Buffer:
+    return read_range(part) if is_range(part) else part  # type: ignore[return-value]
 
 
 def _size(part: Part) -> int:

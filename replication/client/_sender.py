@@ -14,7 +14,7 @@ import logging
 import attrs
 import trio
 
-from ...transport import Connection, DeadlineExceeded, NotAuthorisedError, Response, TransportError
+from ...transport import Connection, DeadlineExceeded, NotAuthorisedError, Response, TransportError, turn
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
@@ -67,6 +67,7 @@ class Sender:
         """Until when a node wants nothing of us, because of our quota (KIP-219)."""
         self._identities = Identities(settings, cluster, nursery, self.wake)
         self._linger = settings.linger_ms / 1000
+        self._turn = turn()
         cluster.listeners.append(self._metadata_changed)
 
     def wake(self, at: float) -> None:
@@ -79,7 +80,8 @@ class Sender:
         while True:
             self._event = trio.Event()
             self._armed = _NEVER
-            self._armed = self._pump()
+            with self._turn:
+                self._armed = self._pump()
             with trio.move_on_at(self._armed):
                 await self._event.wait()
 
@@ -275,7 +277,8 @@ class Sender:
         else:
             with outcome:
                 self._results(request, outcome)
-        self.wake(0)
+        if self.accumulator.active or self.fenced is not None:
+            self.wake(0)
 
     def _unanswered(self, request: _Request, error: TransportError) -> None:
         if isinstance(error, NotAuthorisedError):

@@ -49,6 +49,8 @@ class Deletions:
 
     def complete(self) -> None:
         """Answer those whose offset no replica that counts holds any more."""
+        if not self._parked:
+            return
         low = self.low_watermark()
         for parked in self._parked.reached(low):
             self._reply(parked.request_id, ErrorCode.NONE, low)

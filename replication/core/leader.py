@@ -151,6 +151,8 @@ class LeaderRole:
         log = self._replica.log
         for parked in self._parked.written(log.log_end_offset):
             self._reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
+        if not self._parked.has_committed(log.high_watermark):
+            return
         enough = len(self.maximal_isr()) >= self.record.min_isr
         error = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         for parked in self._parked.committed(log.high_watermark):
@@ -235,8 +237,9 @@ class LeaderRole:
         may end there with records that have lost against ours, which are deleted.
         """
         log = self._replica.log
-        first = log.epochs.entries[0].epoch
-        return event.replica_id != CONSUMER and log.log_start_offset > 0 and event.last_fetched_epoch < first
+        if event.replica_id == CONSUMER or log.log_start_offset == 0:
+            return False
+        return event.last_fetched_epoch < log.epochs.entries[0].epoch
 
     def _account(self, event: ev.Fetch) -> None:
         """A follower holds everything below its fetch offset: lag, then joining, then the high watermark."""
@@ -295,6 +298,8 @@ class LeaderRole:
     def advance(self) -> None:
         """Move the high watermark as far as the rules allow; answer whoever waited for it."""
         log, record = self._replica.log, self.record
+        if log.high_watermark == log.log_end_offset:
+            return
         maximal = self.maximal_isr()
         holders = [
             follower.log_end_offset

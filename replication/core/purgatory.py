@@ -39,6 +39,10 @@ class ProducePurgatory:
         """Take out those that waited for the local write up to `log_end_offset`."""
         return _reached(self._for_write, log_end_offset)
 
+    def has_committed(self, high_watermark: int) -> bool:
+        """Whether `committed` would take out any."""
+        return bool(self._for_commit) and self._for_commit[0].end_offset <= high_watermark
+
     def committed(self, high_watermark: int) -> Iterator[Parked]:
         """Take out those that waited for the high watermark."""
         return _reached(self._for_commit, high_watermark)
@@ -75,6 +79,10 @@ class DeletionPurgatory:
 
     def __init__(self) -> None:
         self._waiting: list[ParkedDeletion] = []
+
+    def __bool__(self) -> bool:
+        """Whether any waits."""
+        return bool(self._waiting)
 
     def park(self, deletion: ParkedDeletion) -> None:
         self._waiting.append(deletion)

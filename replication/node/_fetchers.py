@@ -1,8 +1,11 @@
-"""The follower's side of a node: one task for each leader's node, one fetch outstanding on each.
+"""The follower's side of a node: one fetch outstanding on each leader's node.
 
 A fetch is about every partition that wants one from that leader; in a session it names only those whose question is
 new. If another comes to want one while a fetch is parked at the leader, the parked one is given up and the next one
 tells of it: nothing waits behind an idle partition.
+
+An answer is taken where it is read from the connection, and the next fetch goes out when the node settles: a task
+in between would cost each of them a switch. A task for each leader only connects, and deals with failures.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from ...transport import (
     Connection,
     ConnectRefusedError,
     Identity,
+    RequestHandle,
+    Response,
     Security,
     TransportError,
     connect_nearest,
@@ -64,6 +69,7 @@ class Fetchers:
         self.throttle = Throttle(settings.follower_replication_throttled_rate)
         self._by_leader: dict[int, LeaderFetcher] = {}
         self._assigned: dict[PartitionId, LeaderFetcher] = {}
+        self._changed: dict[LeaderFetcher, None] = {}
 
     def want(self, partition: PartitionId, effect: fx.FetchNext) -> None:
         """A core asks for what comes next; after a failure only when the pause is over."""
@@ -78,6 +84,15 @@ class Fetchers:
             )
         else:
             fetcher.want(partition, effect)
+
+    def changed(self, fetcher: LeaderFetcher) -> None:
+        """It may have something to ask, or to take back, when all else that happens now has happened."""
+        self._changed[fetcher] = None
+
+    def settle(self) -> None:
+        """Ask what there is to ask."""
+        while self._changed:
+            self._changed.popitem()[0].look()
 
     def is_throttled(self, partition: PartitionId) -> bool:
         """Whether a reassignment adds this node, which has not caught up yet."""
@@ -124,7 +139,15 @@ class LeaderFetcher:
         self._session: FollowerSession[PartitionId, fx.FetchNext] = FollowerSession()
         self._appending: set[PartitionId] = set()
         self._news = trio.Event()
-        self._parked = trio.CancelScope()
+        """For the task: there may be something to do."""
+        self._failure: Exception | None = None
+        """What the task is to deal with before anything is asked again."""
+        self._is_asking = False
+        self._handle: RequestHandle | None = None
+        self._has_more = False
+        """Somebody has come to want something since the last fetch was sent."""
+        self._patience = 0.0
+        self._settling: Timer | None = None
         self._connection: Connection | None = None
         self._address: NodeRecord | None = None
         self._failing = False
@@ -132,8 +155,10 @@ class LeaderFetcher:
     def want(self, partition: PartitionId, effect: fx.FetchNext) -> None:
         self.rest(partition)
         self._session.ask(partition, effect)
-        self._news.set()
-        self._parked.cancel()
+        if self._is_asking and not self._has_more:
+            self._patience = trio.current_time() + SETTLE_TIMEOUT
+        self._has_more = True
+        self._owner.changed(self)
 
     def rest(self, partition: PartitionId) -> None:
         """The partition neither appends nor waits for its pause any more."""
@@ -145,9 +170,7 @@ class LeaderFetcher:
     def drop(self, partition: PartitionId) -> None:
         self.rest(partition)
         self._session.withdraw(partition)
-        if not self._session.open:
-            self._parked.cancel()
-        self._news.set()
+        self._owner.changed(self)
 
     def address_changed(self, record: NodeRecord | None) -> None:
         if _process(record) != _process(self._address):
@@ -155,11 +178,80 @@ class LeaderFetcher:
             if self._connection is not None:
                 self._connection.abort(f"node {self.leader} has left or was started again")
 
-    async def run(self) -> None:
-        while True:
-            await self._settled()
+    def look(self) -> None:
+        """Ask, if there is something new to ask and no append to wait for."""
+        if not self._session.open:
+            self._give_up()
+        elif self._failure is None and (self._has_more or not self._is_asking):
+            if self._appending and trio.current_time() < self._patience:
+                self._look_later()
+            elif self._is_connected():
+                self._give_up()
+                self._ask()
+            else:
+                self._news.set()
+
+    def _look_later(self) -> None:
+        """One timer for all that is waited for: it may find that nothing is any more."""
+        if self._settling is None:
+            self._settling = self._node.timers.call_at(self._patience, self._settled)
+
+    def _settled(self) -> None:
+        self._settling = None
+        self._owner.changed(self)
+
+    def _give_up(self) -> None:
+        """The fetch that is parked at the leader, if any, for the next one to tell of whatever is new."""
+        if self._is_asking:
+            self._is_asking = False
+            assert self._handle is not None
+            self._handle.cancel()
+
+    def _is_connected(self) -> bool:
+        return self._connection is not None and not self._connection.closed.is_set()
+
+    def _ask(self) -> None:
+        assert self._connection is not None
+        self._is_asking, self._has_more = True, False
+        self._handle = self._connection.request_nowait(
+            m.Kind.FETCH,
+            wire.encode(self._request()),
+            timeout=self._owner.settings.replica_socket_timeout_ms / 1000,
+            on_done=self._answered,
+        )
+
+    def _answered(self, outcome: Response | TransportError) -> None:
+        """Called by the connection; what goes wrong is the task's to tell, or to end the node with."""
+        self._is_asking = False
+        try:
+            if isinstance(outcome, TransportError):
+                raise outcome
+            self._failing = False
+            payload = SharedPayload(outcome.payload)
             try:
-                await self._fetch(await self._connected())
+                self._take(outcome.body, payload)
+            finally:
+                payload.release()
+            if self._appending:
+                self._patience = trio.current_time() + SETTLE_TIMEOUT
+        except Exception as error:  # noqa: BLE001 - raised by the task
+            self._failure = error
+            self._news.set()
+            return
+        self._owner.changed(self)
+        self._node.settle()
+
+    async def run(self) -> None:
+        """Connect when somebody wants something and there is no connection; deal with failures."""
+        while True:
+            while self._failure is None and (not self._session.open or self._is_connected()):
+                self._news = trio.Event()
+                await self._news.wait()
+            failure, self._failure = self._failure, None
+            try:
+                if failure is not None:
+                    raise failure
+                await self._connected()
             except (TransportError, OSError, UnicodeError) as error:
                 # A host name that no encoding can express is an address as wrong as any.
                 self._failed(f"cannot be fetched from: {error}")
@@ -167,36 +259,8 @@ class LeaderFetcher:
                 if self._connection is not None:
                     self._connection.abort(str(error))
                 self._failed(f"sent what cannot be read, its connection is dropped: {error}")
+            self._owner.changed(self)
             self._node.settle()
-
-    async def _settled(self) -> None:
-        """Wait for something to ask, and a moment for those partitions that are still appending."""
-        while not self._session.open:
-            self._news = trio.Event()
-            await self._news.wait()
-        with trio.move_on_after(SETTLE_TIMEOUT):
-            while self._appending:
-                self._news = trio.Event()
-                await self._news.wait()
-
-    async def _fetch(self, connection: Connection) -> None:
-        if not self._session.open:
-            return
-        with trio.CancelScope() as self._parked:
-            response = await connection.request(
-                m.Kind.FETCH,
-                wire.encode(self._request()),
-                timeout=self._owner.settings.replica_socket_timeout_ms / 1000,
-            )
-        if self._parked.cancelled_caught:
-            # Given up, for the next one to tell of whatever has come to want one meanwhile.
-            return
-        self._failing = False
-        payload = SharedPayload(response.payload)
-        try:
-            self._take(response.body, payload)
-        finally:
-            payload.release()
 
     def _failed(self, reason: str) -> None:
         if not self._failing:
@@ -208,15 +272,14 @@ class LeaderFetcher:
                 ev.FetchFailed(fetch_offset=effect.fetch_offset, leader_epoch=effect.leader_epoch)
             )
 
-    async def _connected(self) -> Connection:
-        if self._connection is not None and not self._connection.closed.is_set():
-            return self._connection
+    async def _connected(self) -> None:
+        if self._is_connected():
+            return
         address = self._address = self._node.view.nodes.get(self.leader)
         if address is None:
             raise ConnectionError(f"node {self.leader} is not registered")
         self._session.end()
         self._connection = await self._connect(address)
-        return self._connection
 
     async def _connect(self, address: NodeRecord) -> Connection:
         try:

@@ -17,6 +17,7 @@ import attrs
 import trio
 
 from ...storage import Chunk, Log, StorageError
+from ...transport import turn
 
 TOGETHER = 8
 """How many logs wait for the device at a time."""
@@ -266,12 +267,13 @@ class LogWriter:
         if self._silent:
             return
         try:
-            for each in told:
-                if each.lane.closed:
-                    each.instead()
-                else:
-                    each.call()
-            self._after()
+            with turn():
+                for each in told:
+                    if each.lane.closed:
+                        each.instead()
+                    else:
+                        each.call()
+                self._after()
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
             self.has_failed = True
             self._report(error)

@@ -13,6 +13,7 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import attrs
+import trio
 
 from ...storage import FileRange, OffsetOutOfRangeError, StorageError
 from ...transport import Connection
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 Session = LeaderSession[PartitionId, m.FetchPartition]
 
-QUIET_DELAY = 0.01
+QUIET_DELAY = 0.05
 """Seconds for which a follower is not told a high watermark alone: while producers write, batches come along within
 it, and a request is saved for each; when they do not, this much later is soon enough."""
 
@@ -54,7 +55,11 @@ class Inquiry:
     request: Inbound | None = None
     message: m.FetchRequest | None = None
     request_id: int = 0
+    expires: float = 0.0
+    """When the request that waits is answered whatever there is."""
     timer: Timer | None = None
+    """Comes at `expires` or before: one timer serves the requests of a session one after the other."""
+    timer_at: float = 0.0
     quiet: Timer | None = None
     """Set while there is nothing to tell but a high watermark."""
 
@@ -114,10 +119,26 @@ class Fetches:
         inquiry.request, inquiry.message, inquiry.request_id = request, message, next(self._ids)
         if self._try_answer(inquiry, final=message.max_wait_ms <= 0):
             return
-        inquiry.timer = self._node.timers.call_after(
-            message.max_wait_ms / 1000, lambda: self._expire(inquiry)
-        )
+        self._set_timer(inquiry, trio.current_time() + message.max_wait_ms / 1000)
         request.on_cancel(lambda: self._given_up(inquiry, request))
+
+    def _set_timer(self, inquiry: Inquiry, expires: float) -> None:
+        inquiry.expires = expires
+        if inquiry.timer is not None:
+            if inquiry.timer_at <= expires:
+                return
+            inquiry.timer.cancel()
+        inquiry.timer_at = expires
+        inquiry.timer = self._node.timers.call_at(expires, lambda: self._timer_came(inquiry))
+
+    def _timer_came(self, inquiry: Inquiry) -> None:
+        inquiry.timer = None
+        if inquiry.request is None:
+            return
+        if inquiry.expires > inquiry.timer_at:
+            self._set_timer(inquiry, inquiry.expires)
+        else:
+            self._expire(inquiry)
 
     def _expire(self, inquiry: Inquiry) -> None:
         self._try_answer(inquiry, final=True)
@@ -183,13 +204,15 @@ class Fetches:
     def _let_go(self, inquiry: Inquiry) -> None:
         """No request of it waits any more."""
         inquiry.request = None
-        for timer in (inquiry.timer, inquiry.quiet):
-            if timer is not None:
-                timer.cancel()
-        inquiry.timer = inquiry.quiet = None
+        if inquiry.quiet is not None:
+            inquiry.quiet.cancel()
+            inquiry.quiet = None
 
     def _end(self, inquiry: Inquiry) -> None:
         self._let_go(inquiry)
+        if inquiry.timer is not None:
+            inquiry.timer.cancel()
+            inquiry.timer = None
         for partition in list(inquiry.open):
             self._overlook(inquiry, partition)
         if inquiry.session is not None:
@@ -216,8 +239,35 @@ class Fetches:
         """The partition has news for somebody, perhaps."""
         for inquiry in list(self._waiting.get(partition, ())):
             inquiry.news[partition] = None
-            if inquiry.request is not None:
+            if inquiry.request is not None and not self._may_wait(inquiry, partition):
                 self._try_answer(inquiry, final=False)
+
+    def _may_wait(self, inquiry: Inquiry, partition: PartitionId) -> bool:
+        """Whether a high watermark is all that can be news to the member that asks: then no core need be asked.
+
+        It has everything that is in the log, in this very epoch, so that an answer would bring neither batches nor
+        an error; and nobody who is not in the ISR could join it by being looked at.
+        """
+        message, host = inquiry.message, self._node.hosts.get(partition)
+        if message is None or message.replica_id < 0 or message.session_epoch <= NEW_SESSION or host is None:
+            return False
+        replica, wanted = host.replica, inquiry.open[partition]
+        log, versioned = replica.log, replica.versioned
+        if (
+            replica.leader is None
+            or versioned is None
+            or wanted.leader_epoch != versioned.record.leader_epoch
+            or wanted.fetch_offset != log.log_end_offset
+            or wanted.log_start_offset < log.log_start_offset
+            or message.replica_id not in versioned.record.isr
+            or wanted.topic_id != versioned.record.topic_id
+        ):
+            return False
+        if wanted.high_watermark >= log.high_watermark:
+            del inquiry.news[partition]
+        elif inquiry.quiet is None:
+            inquiry.quiet = self._node.timers.call_after(QUIET_DELAY, lambda: self._expire(inquiry))
+        return True
 
     def abort_ranges(self, partition: PartitionId, offset: int) -> None:
         """Before a cut at `offset`: end the connections whose queued file ranges would change under them."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import trio
 
 from ...storage import LogClosedError, StorageError
+from ...transport import turn
 from ..core import effects as fx
 from ..core import events as ev
 from ..core import messages as m
@@ -71,7 +72,7 @@ class Replicas:
         self.incarnation = incarnation
         self.view = ClusterView()
         self.hosts: dict[PartitionId, ReplicaHost] = {}
-        self.timers = Timers()
+        self.timers = Timers(self.settle)
         self.offline = Offline(found.offline)
         self.counters = Counters()
         self.quotas = ClientQuotas(
@@ -92,6 +93,7 @@ class Replicas:
         self._core_settings = ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000)
         self._configs: dict[str, TopicConfig] = {}
         self._nursery = nursery
+        self._turn = turn()
         self._retiring: set[PartitionId] = set()
         """Partitions whose log is being deleted."""
         self._woken: set[PartitionId] = set()
@@ -190,9 +192,11 @@ class Replicas:
             self.apply(self.view)
 
     def settle(self) -> None:
-        """Look at the parked fetches of every partition that has news."""
-        while self._woken:
-            self.fetches.look_again(self._woken.pop())
+        """Look at the parked fetches of every partition that has news, and ask leaders what is to be asked."""
+        with self._turn:
+            while self._woken:
+                self.fetches.look_again(self._woken.pop())
+            self.fetchers.settle()
 
     def wake(self, partition: PartitionId) -> None:
         self._woken.add(partition)

@@ -24,9 +24,10 @@ class Timer:
 
 
 class Timers:
-    """A heap of callbacks. `run` is the task that calls them."""
+    """A heap of callbacks. `run` is the task that calls them, and `after` when it has called all that were due."""
 
-    def __init__(self) -> None:
+    def __init__(self, after: Callable[[], None] = lambda: None) -> None:
+        self._after = after
         self._heap: list[tuple[float, int, Timer]] = []
         self._order = count()
         self._sooner = trio.Event()
@@ -59,6 +60,7 @@ class Timers:
                     callback()
                 else:
                     self._dead -= 1
+            self._after()
 
     def _on_cancelled(self) -> None:
         """A long-poll that is answered early leaves its timer behind: drop the dead when they are the most."""

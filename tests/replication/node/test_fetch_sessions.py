@@ -66,6 +66,14 @@ async def test_a_high_watermark_travels_with_the_next_batches(
     tmp_path: Path, told: list[m.FetchRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_parked, "QUIET_DELAY", 100.0)
+    asked: list[m.FetchPartition] = []
+    ask: Any = _parked.Fetches._ask
+
+    def noted(self: _parked.Fetches, parked: _parked.Inquiry, wanted: m.FetchPartition) -> object:
+        asked.append(wanted)
+        return ask(self, parked, wanted)
+
+    monkeypatch.setattr(_parked.Fetches, "_ask", noted)
     records = 20
     async with AsyncExitStack() as stack:
         nodes = [
@@ -77,10 +85,13 @@ async def test_a_high_watermark_travels_with_the_next_batches(
             await admin.create_topic("t", partitions=1, replication_factor=2)
             await until(lambda: full_isr(admin, "t", 2))
             await (await producer.send("t", b"first")).wait()
-            del told[:]
+            del told[:], asked[:]
             for _ in range(records):
                 await (await producer.send("t", b"x")).wait()
             assert len(told) == records, "one request for each batch, none for a high watermark"
+            assert len(asked) == 2 * records, (
+                "when it comes and when there are batches, not for a high watermark"
+            )
 
 
 async def test_a_partition_with_news_does_not_have_all_others_looked_at(

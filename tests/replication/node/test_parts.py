@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -102,23 +103,44 @@ async def test_a_payload_is_kept_until_its_last_user_is_done(monkeypatch: pytest
         shared.slice(0, 0)
         users.append(shared)
 
-    class Connection:
-        async def request(self, *arguments: object, **named: object) -> Response:
-            await trio.lowlevel.checkpoint()
-            return Response(wire.encode(m.FetchResponse(partitions=[])), payload)  # type: ignore[arg-type]
+    class Settles:
+        def settle(self) -> None:
+            settled.append(payload.released)
 
     class Owner:
-        node = None
+        node = Settles()
         settings = NodeSettings(node_id=1, data_dir="unused", store="memory://")
 
+        def changed(self, _: LeaderFetcher) -> None:
+            pass
+
+    settled: list[bool] = []
     monkeypatch.setattr(LeaderFetcher, "_take", take)
-    monkeypatch.setattr(LeaderFetcher, "_request", lambda self: m.FetchResponse(partitions=[]))
     fetcher = LeaderFetcher(Owner(), 2)  # type: ignore[arg-type]
-    fetcher._session.ask(PARTITION, None)  # type: ignore[arg-type]
-    await fetcher._fetch(Connection())  # type: ignore[arg-type]
+    body = wire.encode(m.FetchResponse(partitions=[]))
+    fetcher._answered(Response(body, payload))  # type: ignore[arg-type]
+    assert settled == [False]
     assert not payload.released
     users[0].release()
     assert payload.released
+
+
+async def test_an_error_that_nobody_expects_in_an_answer_ends_the_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def take(*_: object) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(LeaderFetcher, "_take", take)
+    with pytest.RaisesGroup(pytest.RaisesExc(KeyError, match="a mistake of ours")):
+        async with trio.open_nursery() as nursery:
+            fetcher = LeaderFetcher(replicas(tmp_path, nursery).fetchers, 2)
+            nursery.start_soon(fetcher.run)
+            await trio.testing.wait_all_tasks_blocked()
+            with suppress(KeyError):  # as the connection does with what its callbacks raise
+                fetcher._answered(Response(b"", Payload()))  # type: ignore[arg-type]
+            with trio.fail_after(5):
+                await trio.sleep_forever()
 
 
 async def test_only_the_process_that_refused_is_suspected(

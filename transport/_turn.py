@@ -1,0 +1,67 @@
+"""What is sent while one piece of work is done goes out at its end, each connection's by one write.
+
+Waking a connection's writer costs a task switch, and sending each frame alone a system call. Who answers many at
+once (a handler that completes others' requests, a thread's results that come in) does it in a turn.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Protocol, Self
+
+import trio
+
+
+class Sends(Protocol):
+    """What a turn asks of a connection."""
+
+    def flush(self) -> None:
+        """Send what is queued, as far as that goes without waiting; never raises."""
+        ...
+
+
+class Turn:
+    """That of an event loop, see `turn`; used as a context manager without an await inside, and may be nested."""
+
+    __slots__ = ("_depth", "_noted")
+
+    def __init__(self) -> None:
+        self._depth = 0
+        self._noted: dict[Sends, None] = {}
+
+    @property
+    def is_open(self) -> bool:
+        return self._depth > 0
+
+    def note(self, who: Sends) -> None:
+        """Have it flushed at the end."""
+        self._noted[who] = None
+
+    def __enter__(self) -> Self:
+        self._depth += 1
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._depth -= 1
+        if self._depth == 0 and self._noted:
+            noted, self._noted = self._noted, {}
+            for who in noted:
+                who.flush()
+
+
+_of_this_run: trio.lowlevel.RunVar[Turn] = trio.lowlevel.RunVar("turn")
+
+
+def turn() -> Turn:
+    """The turn of this event loop: `with turn(): ...` sends at the end what is answered, and asked, inside.
+
+    Nothing may be awaited inside. Outside of a turn each connection's writer task sends, a moment later.
+    """
+    try:
+        return _of_this_run.get()
+    except LookupError:
+        made = Turn()
+        _of_this_run.set(made)
+        return made
