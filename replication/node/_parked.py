@@ -263,9 +263,12 @@ class Fetches:
             or wanted.topic_id != versioned.record.topic_id
         ):
             return False
+        del inquiry.news[partition]
         if wanted.high_watermark >= log.high_watermark:
-            del inquiry.news[partition]
-        elif inquiry.quiet is None:
+            inquiry.held.pop(partition, None)
+            return True
+        inquiry.held[partition] = None
+        if inquiry.quiet is None:
             inquiry.quiet = self._node.timers.call_after(QUIET_DELAY, lambda: self._expire(inquiry))
         return True
 
