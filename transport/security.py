@@ -50,12 +50,13 @@ class Security:
     def load(
         cls,
         *,
+        secret: str | None = None,
         secret_file: str | Path | None = None,
         tls: TlsFiles | None = None,
         allow_insecure: bool = False,
         environment: Mapping[str, str] = os.environ,
     ) -> Security:
-        """With the secret of a file, or of the environment: INSYNC_SECRET_FILE names a file, INSYNC_SECRET is it.
+        """With this secret, a file's, or the environment's: INSYNC_SECRET_FILE names a file, INSYNC_SECRET is it.
 
         The files of `tls` likewise come from INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES.
         White space around the secret is no part of it.
@@ -65,13 +66,15 @@ class Security:
         """
         tls = tls or TlsFiles.of(environment)
         path = secret_file or environment.get(SECRET_FILE_VARIABLE)
-        if path:
-            secret = _read(Path(path))
+        if secret is not None:
+            found = secret.encode().strip()
+        elif path:
+            found = _read(Path(path))
         elif given := environment.get(SECRET_VARIABLE):
-            secret = given.encode().strip()
+            found = given.encode().strip()
         else:
             return cls(tls=tls, allow_insecure=allow_insecure)
-        return cls(secret=secret, tls=tls, allow_insecure=allow_insecure)
+        return cls(secret=found, tls=tls, allow_insecure=allow_insecure)
 
     def check_address(self, transport: LinkTransport, endpoint: Endpoint) -> None:
         """Refuse to talk to strangers.

@@ -25,9 +25,12 @@ from .errors import (
 
 if TYPE_CHECKING:
     from ._format import InsyncDataSource
+    from .executors import ExecutorLogs, LogsHandle
 
 __all__ = [
     "session",
+    "ExecutorLogs",
+    "LogsHandle",
     "register",
     "exactly_once",
     "check_repeatable",
@@ -56,4 +59,8 @@ def __getattr__(name: str) -> object:
         from ._format import InsyncDataSource
 
         return InsyncDataSource
+    if name in ("ExecutorLogs", "LogsHandle"):
+        from . import executors
+
+        return getattr(executors, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -33,6 +33,7 @@ class Connection:
     client_id: str = "insync-spark"
     request_timeout_ms: int = 20_000
     secret_file: str | None = None
+    secret: str | None = attrs.field(default=None, repr=False)
     tls_certificate: str | None = None
     tls_key: str | None = None
     tls_authorities: str | None = None
@@ -50,6 +51,7 @@ CONNECTION_OPTIONS = (
     "clientId",
     "requestTimeoutMs",
     "secretFile",
+    "secret",
     "tlsCertificate",
     "tlsKey",
     "tlsAuthorities",
@@ -118,6 +120,7 @@ class Options:
             client_id=self.text("clientId") or "insync-spark",
             request_timeout_ms=self.number("requestTimeoutMs", 20_000),
             secret_file=self.text("secretFile"),
+            secret=self.text("secret"),
             tls_certificate=self.text("tlsCertificate"),
             tls_key=self.text("tlsKey"),
             tls_authorities=self.text("tlsAuthorities"),

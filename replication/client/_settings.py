@@ -39,6 +39,7 @@ class ClientSettings:
       as for offsets, or one call of the admin client.
     connect_timeout_ms: how long one attempt to reach one address may take.
     secret_file: has the cluster's secret; without it INSYNC_SECRET_FILE or INSYNC_SECRET of the environment.
+    secret: the secret itself, for programs that have it from elsewhere; it wins over `secret_file`.
     tls_certificate, tls_key, tls_authorities: files in PEM for tls://; without them those that
       INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES of the environment name.
     allow_insecure: talk also to nodes on other machines that ask for no proof.
@@ -53,6 +54,7 @@ class ClientSettings:
     request_timeout_ms: int = 30_000
     connect_timeout_ms: int = 5_000
     secret_file: str | Path | None = None
+    secret: str | None = attrs.field(default=None, repr=False)
     tls_certificate: str | Path | None = None
     tls_key: str | Path | None = None
     tls_authorities: str | Path | None = None
@@ -206,6 +208,7 @@ def load_security(settings: ClientSettings) -> Security:
     """What these settings say of secrets; raises `InvalidSettingError` for a secret that cannot be used."""
     try:
         return Security.load(
+            secret=settings.secret,
             secret_file=settings.secret_file,
             tls=TlsFiles.given(settings.tls_certificate, settings.tls_key, settings.tls_authorities),
             allow_insecure=settings.allow_insecure,

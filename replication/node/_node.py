@@ -110,6 +110,7 @@ class Node:
         settings = self.settings
         try:
             security = Security.load(
+                secret=settings.secret,
                 secret_file=settings.secret_file,
                 tls=TlsFiles.given(settings.tls_certificate, settings.tls_key, settings.tls_authorities),
                 allow_insecure=settings.allow_insecure,

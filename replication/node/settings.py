@@ -86,6 +86,7 @@ class NodeSettings:
       whether and when leaderships go back to the preferred replicas, and how many may be elsewhere until then.
     secret_file: a file with the cluster's secret, the same for all nodes and clients; without it INSYNC_SECRET_FILE
       or INSYNC_SECRET of the environment. Peers that do not know it are refused.
+    secret: the secret itself, for programs that have it from elsewhere; it wins over `secret_file`.
     log_maintenance_interval_ms: how often retention and compaction look for work (Kafka has two settings,
       300,000 and 15,000).
     log_cleaner_io_max_bytes_per_second: how much compaction may read and write; None: as much as it can.
@@ -108,6 +109,7 @@ class NodeSettings:
     cluster_id: str | None = None
     rack: str = ""
     secret_file: str | Path | None = None
+    secret: str | None = attrs.field(default=None, repr=False)
     tls_certificate: str | Path | None = None
     tls_key: str | Path | None = None
     tls_authorities: str | Path | None = None
