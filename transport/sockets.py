@@ -24,7 +24,8 @@ from .urls import Endpoint
 SENDFILE_FROM = 16 << 10
 """Shorter ranges are read and sent with their neighbours: two system calls cost more than copying."""
 QUANTUM = (1 << 20) + (64 << 10)
-"""Bytes of file ranges sent between two checkpoints; with a quarter of it a sender needs half as much CPU again.
+"""Bytes received, or of file ranges sent, between two checkpoints. With a quarter of it a sender needs half as much
+CPU again.
 
 A little above 1 MiB, the usual size of an answer: its header must not push its last bytes into a step of their own.
 """
@@ -43,6 +44,8 @@ class SocketStream(ByteStream):
         self._socket = sock
         self._closed = False
         self._drained = True
+        self._unpaused = 0
+        """Bytes received since other tasks could last run."""
         self._low_water = 1
 
     @property
@@ -59,7 +62,7 @@ class SocketStream(ByteStream):
         pieces = [_short_range(part) for part in parts]
         ranges = [piece for piece in pieces if is_range(piece)]
         if not ranges:
-            return self._try_send(b"".join(pieces))  # type: ignore[arg-type]
+            return self._try_gather(pieces)  # type: ignore[arg-type]
         if not all(map(is_warm, ranges)):
             return 0
         sender = _Sender(self._socket, pieces)
@@ -78,6 +81,17 @@ class SocketStream(ByteStream):
         except OSError as error:
             raise self._broken(error) from error
 
+    def _try_gather(self, buffers: list[Buffer]) -> int:
+        """Small buffers are joined: that costs less than telling the system of each."""
+        if len(buffers) > _MAX_BUFFERS or sum(map(len, buffers)) <= _JOIN_BELOW:
+            return self._try_send(b"".join(buffers))
+        try:
+            return self._socket.sendmsg(buffers, (), _SEND_FLAGS)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._broken(error) from error
+
     async def send(self, parts: Sequence[Part]) -> None:
         self._check_open()
         pieces: list[Part] = [_short_range(part) for part in parts]
@@ -88,13 +102,13 @@ class SocketStream(ByteStream):
 
     async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
         self._check_open()
-        if at_least != self._low_water:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_least)
-            self._low_water = at_least
-        if not self._drained:
-            await trio.lowlevel.checkpoint()
+        if self._unpaused >= QUANTUM:
+            await self._pause()
         while True:
             if self._drained:
+                if at_least != self._low_water:
+                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_least)
+                    self._low_water = at_least
                 await self._wait_readable()
             try:
                 count = self._socket.recv_into(buffer)
@@ -104,6 +118,7 @@ class SocketStream(ByteStream):
             except OSError as error:
                 raise self._broken(error) from error
             self._drained = count < len(buffer)
+            self._unpaused += count
             return count
 
     async def send_eof(self) -> None:
@@ -173,7 +188,13 @@ class SocketStream(ByteStream):
         for piece in range_pieces(part, done):
             await self._send_buffers([piece])
 
+    async def _pause(self) -> None:
+        """Let other tasks run."""
+        self._unpaused = 0
+        await trio.lowlevel.checkpoint()
+
     async def _wait_readable(self) -> None:
+        self._unpaused = 0
         try:
             await trio.lowlevel.wait_readable(self._socket)
         except (trio.ClosedResourceError, ValueError) as error:

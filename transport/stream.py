@@ -16,6 +16,7 @@ from .frames import (
     PREFACE,
     Frame,
     Header,
+    Limits,
     check_frame,
     decode_header,
     encode_header,
@@ -35,6 +36,8 @@ _FRAMES_AT_ONCE = 256
 """More frames than these from one read are handed out in turns: other tasks run between them."""
 _WORTH_WAKING = 1 << 20
 """Inside a large payload the receiver sleeps until so much is there."""
+_WORTH_WAITING = 16 << 10
+"""If so much of a frame is missing, the receiver sleeps until all of it is there: to say so costs a call."""
 _NO_PAYLOAD = bytes_payload(b"")
 
 
@@ -184,6 +187,12 @@ class StreamLink(Link):
         self._rest: list[Part] = []
         self._sending = self._receiving = False
         self._is_behind = self._is_held_back = False
+        self._header: Header | None = None
+        """Of the frame in the buffer, if it is not all there yet."""
+        self._missing = 0
+        """Bytes that the frame in the buffer lacks, if that is known."""
+        self._next_head = 0
+        """The size of the next frame's header and body, if it is like the last one, which was large; else 0."""
         self._large = HANDOVER_FROM if self.caps.ranges == "handover" else LARGE_PAYLOAD
         self._received = 0
 
@@ -205,6 +214,10 @@ class StreamLink(Link):
 
     async def prepare(self) -> None:
         await self._stream.prepare()
+
+    def set_limits(self, limits: Limits) -> None:
+        super().set_limits(limits)
+        self._header = None
 
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
         await self.send_many([(head, parts)])
@@ -294,6 +307,7 @@ class StreamLink(Link):
         """All whole frames that are there; a large one that has begun becomes `_partial`."""
         frames, self._ready = self._ready, []
         self._is_held_back = False
+        self._missing = 0
         if self._partial is not None:
             if self._partial.missing or self._partial.may_be_handed_over:
                 return frames
@@ -304,7 +318,10 @@ class StreamLink(Link):
             if self._is_behind:
                 break
             start = self._start
-            header = decode_header(bytes(self._buffer[start : start + HEADER_SIZE]), self.limits)
+            header = self._header or decode_header(
+                bytes(self._buffer[start : start + HEADER_SIZE]), self.limits
+            )
+            self._header = header
             total = header.size + header.body_length + header.payload_length
             if header.payload_length >= self._large or total > RECEIVE_BUFFER:
                 if self._end - start < header.size:
@@ -312,6 +329,7 @@ class StreamLink(Link):
                 self._is_held_back = not self._is_admitted(header)
                 if self._is_held_back:
                     break
+                self._header = None
                 partial = self._begin(header)
                 if partial.missing or partial.may_be_handed_over:
                     self._partial = partial
@@ -319,7 +337,9 @@ class StreamLink(Link):
                 frames.append(self._finish(partial))
                 continue
             if self._end - start < total:
+                self._missing = total - (self._end - start)
                 break
+            self._header = None
             frames.append(self._take(header))
         return frames
 
@@ -330,6 +350,7 @@ class StreamLink(Link):
         body_at = self._start + header.size
         payload_at = body_at + header.body_length
         self._start = payload_at + header.payload_length
+        self._next_head = 0
         body = bytes(self._buffer[body_at:payload_at])
         payload = bytes(self._buffer[payload_at : self._start]) if header.payload_length else b""
         frame = Frame(header, body, bytes_payload(payload))
@@ -355,8 +376,8 @@ class StreamLink(Link):
                 missing.append(target[there:])
         return _Partial(header, body, payload, missing)
 
-    @staticmethod
-    def _finish(partial: _Partial) -> Frame:
+    def _finish(self, partial: _Partial) -> Frame:
+        self._next_head = partial.header.size + partial.header.body_length
         frame = Frame(partial.header, bytes(partial.body), partial.payload)
         check_frame(frame)
         return frame
@@ -393,11 +414,14 @@ class StreamLink(Link):
     async def _fill_buffer(self) -> None:
         if self._start == self._end:
             self._start = self._end = 0
-        elif RECEIVE_BUFFER - self._start < HEADER_SIZE or self._end == RECEIVE_BUFFER:
-            rest = bytes(self._buffer[self._start : self._end])
-            self._start, self._end = 0, len(rest)
-            self._buffer[: len(rest)] = rest
-        self._end += await self._receive(self._buffer[self._end :])
+        elif RECEIVE_BUFFER - self._end < max(1, self._missing) or RECEIVE_BUFFER - self._start < HEADER_SIZE:
+            there = self._end - self._start
+            self._buffer[:there] = self._buffer[self._start : self._end]
+            self._start, self._end = 0, there
+        # A large payload goes to memory of its own: what came with its header would have to be copied there.
+        stop = self._end + self._next_head if self._next_head else RECEIVE_BUFFER
+        at_least = self._missing if self._missing >= _WORTH_WAITING else 1
+        self._end += await self._receive(self._buffer[self._end : stop], at_least)
 
     async def _receive(self, target: memoryview, at_least: int = 1) -> int:
         count = await self._stream.receive_into(target, at_least)

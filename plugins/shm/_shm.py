@@ -34,6 +34,7 @@ from insync.transport import (
     RangePayload,
 )
 from insync.transport.ranges import after, is_range, is_warm, read_range, warm
+from insync.transport.sockets import QUANTUM
 
 from ._chunks import GREETING, MAGIC, MOST_PLACES, PLACE, PREFIX, VERSION, Chunk
 from ._files import Handed, HandedFiles, OpenFile, Place, TakenFiles, most_files
@@ -362,8 +363,8 @@ class ShmStream(UnixStream):
 
     async def _receive(self, buffer: memoryview) -> int:
         """Receive bytes, and the descriptors that come with them."""
-        if not self._drained:
-            await trio.lowlevel.checkpoint()
+        if self._unpaused >= QUANTUM:
+            await self._pause()
         while True:
             self._check_open()
             if self._drained:
@@ -376,6 +377,7 @@ class ShmStream(UnixStream):
             except OSError as error:
                 raise self._broken(error) from error
             self._drained = count < len(buffer)
+            self._unpaused += count
             if ancillary or flags & _CUT_RIGHTS:
                 self._keep_descriptors(ancillary, flags)
             return count

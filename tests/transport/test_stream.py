@@ -28,6 +28,7 @@ class Script(ByteStream):
         self.sizes = list(sizes)
         self.accepts = accepts
         self.turn = 0
+        self.asked = []
         self.sent = b""
         self.aborted = False
 
@@ -42,6 +43,7 @@ class Script(ByteStream):
 
     async def receive_into(self, buffer, at_least=1):
         await trio.lowlevel.checkpoint()
+        self.asked.append((len(buffer), at_least))
         size = min(len(buffer), len(self.data), max(1, self.sizes[self.turn % len(self.sizes)]))
         self.turn += 1
         buffer[:size] = self.data[:size]
@@ -110,6 +112,34 @@ def test_frames_are_found_in_any_pieces(shapes, sizes):
 async def test_a_full_buffer_is_moved_to_its_front():
     expected = [(NOISE[:70_001], b"x"), (NOISE[:90_001], b"y"), (NOISE[:120_001], b"z")] * 5
     assert await frames_of(StreamLink(Script(b"".join(frame(*one) for one in expected)))) == expected
+
+
+async def test_large_payloads_in_a_row_are_received_where_they_stay():
+    large = frame(b"body", NOISE[:300_000])
+    stream = Script(large * 3 + frame(b"", b"small"))
+    link = StreamLink(stream)
+    for _ in range(3):
+        await link.recv_many()
+    head = len(large) - 300_000
+    rest = len(large) - RECEIVE_BUFFER
+    assert stream.asked == [
+        (RECEIVE_BUFFER, 1),
+        (rest, rest),
+        *[(head, 1), (300_000, 300_000)] * 2,
+    ]
+    # What comes then need not be like it.
+    assert [one.payload.view() for one in await link.recv_many()] == [b"small"]
+    with pytest.raises(EndOfLink):
+        await link.recv_many()
+    assert stream.asked[-1] == (RECEIVE_BUFFER, 1)
+
+
+async def test_the_receiver_sleeps_until_all_of_a_frame_is_there():
+    one = frame(b"", NOISE[:100_000])
+    missing = 3 * len(one) - RECEIVE_BUFFER
+    stream = Script(one * 3)
+    assert len(await frames_of(StreamLink(stream))) == 3
+    assert stream.asked[:2] == [(RECEIVE_BUFFER, 1), (RECEIVE_BUFFER - len(one) + missing, missing)]
 
 
 @pytest.mark.parametrize("payload", [b"tail", NOISE[:150_000]], ids=["small", "large"])
