@@ -79,7 +79,7 @@ def _batches(noise: random.Random, count: int, gaps: bool) -> bytes:
     return b"".join(parts)
 
 
-def _seeds() -> Iterator[bytes]:
+def batch_seeds() -> Iterator[bytes]:
     noise = random.Random(1)
     for at in range(40):
         flags = _REPAIR | _AT_LEAST_ONE * (at % 3 == 0) | _GAPS * (at % 2)
@@ -196,9 +196,9 @@ _BATCH = ("isr_batch.c", "isr_crc32c.c")
 _FILE = (*_BATCH, "isr_file.c", "isr_log.c")
 
 TARGETS = (
-    Target("storage_batch", _BATCH, _seeds, compare_batches),
-    Target("storage_file", _FILE, _seeds, compare_files, max_len=_OPTIONS.size + _FILE_BYTES),
+    Target("storage_batch", _BATCH, batch_seeds, compare_batches),
+    Target("storage_file", _FILE, batch_seeds, compare_files, max_len=_OPTIONS.size + _FILE_BYTES),
     Target("storage_build", _BATCH),
     Target("storage_crc", ("isr_crc32c.c",)),
-    Target("storage_clean", (*_BATCH, "isr_clean.c"), _seeds),
+    Target("storage_clean", (*_BATCH, "isr_clean.c"), batch_seeds),
 )

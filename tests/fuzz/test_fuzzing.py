@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import attrs
 import pytest
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from ..requires import missing
 from . import _fuzzing as fuzzing
-from . import storage
+from . import arrow, storage
 from ._fuzzing import MISSING, Target, fuzz, is_there
 
 HARNESS = """
@@ -71,9 +72,11 @@ def test_a_difference_from_the_reference_is_found(
     assert "twenty" in outcome.failure
 
 
-def test_the_command_tells_what_it_did(clang: None) -> None:
+@pytest.mark.parametrize("area", [storage, arrow])
+def test_the_command_tells_what_it_did(clang: None, area: ModuleType) -> None:
+    name = area.__name__.rpartition(".")[2]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", "storage", "--seconds", "4", "--json"],
+        [sys.executable, "-m", "tests.fuzz", name, "--seconds", "4", "--json"],
         capture_output=True,
         text=True,
         timeout=300,
@@ -81,7 +84,7 @@ def test_the_command_tells_what_it_did(clang: None) -> None:
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["ok"]
-    assert [each["name"] for each in said["targets"]] == [target.name for target in storage.TARGETS]
+    assert [each["name"] for each in said["targets"]] == [target.name for target in area.TARGETS]
     assert all(each["units"] > 40 and each["coverage"] > 20 for each in said["targets"])
 
 
