@@ -353,6 +353,7 @@ def test_who_is_about_to_join_counts_though_the_log_was_opened_again_meanwhile()
     assert lead.high_watermark == 0, "C may be in the stored ISR by now, and has none of these records"
     lead.step(ev.IsrStored(proposal_id=proposal.proposal_id, version=2))
     assert lead.high_watermark == 0
+    assert not proposals(lead.step(ev.Tick())), "it has just joined, and as long to catch up as any other"
     lead.fetch(C, 3)
     assert lead.high_watermark == 3
 

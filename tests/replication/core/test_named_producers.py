@@ -1,4 +1,4 @@
-"""What a leader says of a producer, for its successor to go on from, and how it fences whom another has followed."""
+"""What a leader says of a producer, for its successor to go on from; and how whom another has followed is fenced."""
 
 from __future__ import annotations
 
