@@ -1,4 +1,4 @@
-"""What a leader says of a producer, for its successor to go on from; and how whom another has followed is fenced."""
+"""What a leader says of a producer, for its successor to go on from; how one that was followed is fenced."""
 
 from __future__ import annotations
 
