@@ -130,10 +130,10 @@ async def test_full_buffer_makes_send_wait_and_send_nowait_raise():
 
 async def test_full_buffer_raises_after_max_block():
     async with fake_cluster(nodes=1, t=1) as cluster:
-        cluster.nodes[0].script(Kind.PRODUCE, answer_after(0.5))
-        async with Producer(cluster.urls, buffer_memory=1000, linger_ms=0, max_block_ms=50) as producer:
+        cluster.nodes[0].script(Kind.PRODUCE, answer_after(2))
+        async with Producer(cluster.urls, buffer_memory=1000, linger_ms=0, max_block_ms=1000) as producer:
             await producer.send("t", bytes(900))
-            with pytest.raises(BufferFullError, match="max_block_ms=50"):
+            with pytest.raises(BufferFullError, match="max_block_ms=1000"):
                 await producer.send("t", bytes(900))
 
 

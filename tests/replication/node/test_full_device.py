@@ -102,7 +102,7 @@ async def test_a_full_device_moves_leaderships_and_the_rest_goes_on(tmp_path: Pa
                 led = {part.partition for part in info.partitions if part.leader == 1}
                 return out == lost and led and not led & lost
 
-            await until(gone, 60)
+            await until(gone, 150)
             before = len(acked)
             with trio.fail_after(30):
                 while len(acked) < before + 200:
