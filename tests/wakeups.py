@@ -2,8 +2,8 @@
 
 Requests of random sizes in bursts of random lengths, each burst to its end, so that both ends fall asleep and are
 woken again hundreds of thousands of times: for bytes that arrive, for room to send, for what is queued by another
-task. There are no timeouts and no keepalive that would hide a lost one: it shows as a standstill. Ends with status 1
-if one comes, or if an answer is not what was asked for.
+task. There are no timeouts and no keepalive that would hide a lost one: it shows as a standstill. Ends with status
+1 if one comes, or if an answer is not what was asked for.
 """
 
 from __future__ import annotations
@@ -172,7 +172,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if args.answer:
         trio.run(_answer_until_input_ends, args.answer)
         return 0
-    return 0 if all([check(url, args.messages // len(args.urls), args.seed) for url in args.urls]) else 1
+    share = args.messages // len(args.urls)
+    verdicts = [check(url, share, args.seed) for url in args.urls]
+    return 0 if all(verdicts) else 1
 
 
 def check(url: str, messages: int, seed: int) -> bool:
@@ -189,7 +191,9 @@ def check(url: str, messages: int, seed: int) -> bool:
         print(*failures, sep="\n", file=sys.stderr)
         return False
     took = time.monotonic() - start
-    print(f"{url}: {asker.answered:,} answers in {asker.bursts:,} bursts, {took:.0f} s, none lost", flush=True)
+    print(
+        f"{url}: {asker.answered:,} answers in {asker.bursts:,} bursts, {took:.0f} s, none lost", flush=True
+    )
     return True
 
 

@@ -43,10 +43,15 @@ async def test_a_wrong_answer_is_found(monkeypatch):
 
     monkeypatch.setattr(wakeups.Answerer, "answer", staticmethod(wrong))
     said = []
+    there = trio.Event()
+
+    def say(url):
+        said.append(url)
+        there.set()
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(lambda: wakeups.answer("mem://wakeups/door", say=said.append))
-        while not said:
-            await trio.sleep(0.01)
+        nursery.start_soon(lambda: wakeups.answer("mem://wakeups/door", say=say))
+        await there.wait()
         with pytest.RaisesGroup(pytest.RaisesExc(ValueError, match="got another answer")):
             await wakeups.Asker(200, wakeups.random.Random(1)).run(said[0])
         nursery.cancel_scope.cancel()
