@@ -1,0 +1,130 @@
+"""Clusters of Spark for tests: executors that are processes of their own, ended with what started them."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import attrs
+
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+_DEADLINE_S = 300.0
+HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+
+
+@attrs.frozen
+class Cluster:
+    """What a session is made with, and where its executors and their workers can be found."""
+
+    master: str
+    config: dict[str, str]
+    workers: tuple[int, ...] = ()
+    """Process ids of the workers of a standalone cluster."""
+
+
+def config(folder: Path) -> dict[str, str]:
+    """For small JVMs that start quickly and are given up soon when they are gone."""
+    return {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.memory": "1g",
+        "spark.driver.extraJavaOptions": QUICK,
+        "spark.executor.extraJavaOptions": QUICK,
+        "spark.executor.memory": "600m",
+        "spark.executor.cores": "2",
+        "spark.local.dir": str(folder / "local"),
+        "spark.log.level": "OFF",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+    }
+
+
+@contextmanager
+def local_cluster(folder: Path, executors: int = 3) -> Iterator[Cluster]:
+    """Executors as processes. The rest is in the driver's JVM and writes into SPARK_HOME, which is another one."""
+    home = folder / "spark-home"
+    home.mkdir()
+    for entry in _spark().iterdir():
+        if entry.name != "work":
+            (home / entry.name).symlink_to(entry)
+    former = os.environ.get("SPARK_HOME")
+    os.environ["SPARK_HOME"] = str(home)
+    try:
+        yield Cluster(f"local-cluster[{executors},2,1024]", config(folder))
+    finally:
+        del os.environ["SPARK_HOME"]
+        if former is not None:
+            os.environ["SPARK_HOME"] = former
+
+
+@contextmanager
+def standalone(folder: Path) -> Iterator[Cluster]:
+    """A master and three workers on hosts of their own, as far as loopback addresses are hosts."""
+    started: list[subprocess.Popen[bytes]] = []
+    left_out = ("PYTHONPATH", "SPARK_HOME")
+    environment = {name: value for name, value in os.environ.items() if name not in left_out}
+    environment["SPARK_DAEMON_MEMORY"] = "256m"
+    environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK
+
+    def start(name: str, host: str, *arguments: str) -> str:
+        log = folder / f"{name}.log"
+        place = ("--host", host, "--port", "0", "--webui-port", "0")
+        command = [str(_spark() / "bin" / "spark-class"), *arguments[:1], *place, *arguments[1:]]
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, stdout=out, stderr=out, env={**environment, "SPARK_LOCAL_IP": host}, cwd=folder
+            )
+        started.append(process)
+        deadline = time.monotonic() + _DEADLINE_S
+        while process.poll() is None and time.monotonic() < deadline:
+            found = re.search(r"spark://127\.0\.0\.1:\d+(?=\n)|Successfully registered", log.read_text())
+            if found:
+                return found[0]
+            time.sleep(0.1)
+        raise AssertionError(f"{name} does not start: {log.read_text()}")
+
+    try:
+        url = start("master", "127.0.0.1", "org.apache.spark.deploy.master.Master")
+        for number, host in enumerate(HOSTS, 1):
+            work = ("--work-dir", str(folder / f"work-{number}"), "--cores", "2", "--memory", "1g")
+            start(f"worker-{number}", host, "org.apache.spark.deploy.worker.Worker", *work, url)
+        workers = tuple(process.pid for process in started[1:])
+        yield Cluster(url, config(folder), workers)
+    finally:
+        for process in reversed(started):
+            process.kill()
+            process.wait()
+
+
+def executor_pid(application: str, executor: str) -> int:
+    """The JVM of an executor, by its command line."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            except OSError:
+                continue
+            named = dict(itertools.pairwise(words))
+            if named.get("--executor-id") == executor and named.get("--app-id") == application:
+                return int(entry.name)
+    raise AssertionError(f"there is no process of executor {executor} of {application}")
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and was not waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def _spark() -> Path:
+    import pyspark
+
+    return Path(pyspark.__file__).parent

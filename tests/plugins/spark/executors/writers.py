@@ -1,0 +1,114 @@
+"""Writers whose every acknowledgement is kept, to be held against what is in the replicas afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+import attrs
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+    from insync.plugins.spark import LogsHandle
+
+_AT_ONCE = 10
+_PAUSE_S = 0.02
+_TASK_RECORDS = 300
+
+
+@attrs.frozen
+class Acknowledged:
+    """One record that was acknowledged; times are of the monotonic clock."""
+
+    offset: int
+    value: bytes
+    sent: float
+    at: float
+
+
+class Writer:
+    """Writes to one partition from the driver, a few records at a time, until it is closed."""
+
+    def __init__(self, handle: LogsHandle, topic: str, partition: int) -> None:
+        self.acknowledged: list[Acknowledged] = []
+        self.failure: BaseException | None = None
+        self._handle, self._topic, self._partition = handle, topic, partition
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def went_on(self, since: float) -> bool:
+        """Whether a record that was sent after `since` has been acknowledged."""
+        return bool(self.acknowledged) and self.acknowledged[-1].sent >= since
+
+    def longest_gap(self, since: float) -> float:
+        """Between two acknowledgements, from the last before `since` on."""
+        times = [each.at for each in list(self.acknowledged)]
+        first = max((n for n, at in enumerate(times) if at <= since), default=0)
+        return max((after - before for before, after in itertools.pairwise(times[first:])), default=0.0)
+
+    def _run(self) -> None:
+        try:
+            with self._handle.producer() as producer:
+                for number in itertools.count():
+                    if self._closing.is_set():
+                        return
+                    sent = time.monotonic()
+                    values = [b"%d-%d-%d" % (self._partition, number, n) for n in range(_AT_ONCE)]
+                    deliveries = [
+                        producer.send(self._topic, each, partition=self._partition) for each in values
+                    ]
+                    for value, delivery in zip(values, deliveries, strict=True):
+                        offset = delivery.result().offset
+                        self.acknowledged.append(Acknowledged(offset, value, sent, time.monotonic()))
+                    self._closing.wait(_PAUSE_S)
+        except BaseException as error:  # noqa: BLE001 - told by whoever looks at the writer
+            self.failure = error
+
+
+class TaskWriter:
+    """Runs one job after the other whose tasks write to a topic; what jobs that ended well have written is kept."""
+
+    def __init__(self, context: SparkContext, handle: LogsHandle, topic: str) -> None:
+        self.values: set[bytes] = set()
+        self.jobs = 0
+        self.failure: BaseException | None = None
+        self._context, self._handle, self._topic = context, handle, topic
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closing.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.is_set():
+                values = [b"job-%d-%d" % (self.jobs, n) for n in range(_TASK_RECORDS)]
+                self._context.parallelize(values, 3).foreachPartition(
+                    self._handle.write_partition(self._topic)
+                )
+                self.values.update(values)
+                self.jobs += 1
+                self._closing.wait(_PAUSE_S)
+        except BaseException as error:  # noqa: BLE001 - told by whoever looks at the writer
+            self.failure = error
