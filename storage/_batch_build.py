@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ._batch_scan import (
     ATTRIBUTES_AT,
@@ -57,6 +57,37 @@ def build_batch(
     UnsupportedCompressionError for a codec that does not exist.
     """
     codec = codec_number(compression)
+    batch = build_batch_into(
+        bytearray,
+        keys,
+        values,
+        timestamps_ms=timestamps_ms,
+        headers=headers,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        transactional=transactional,
+    )
+    return _compressed(batch, codec) if codec else bytes(batch)
+
+
+def build_batch_into(
+    take: Callable[[int], bytearray],
+    keys: Sequence[bytes | None],
+    values: Sequence[bytes | None],
+    *,
+    timestamps_ms: Sequence[int] | int,
+    headers: Sequence[Headers] | None = None,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+) -> memoryview:
+    """As `build_batch`, not compressed, in memory that `take` gives: at least as many bytes as it is asked for.
+
+    The result is the beginning of that memory. Whoever builds many large batches can use the same again and again;
+    fresh memory costs page faults, and a copy of the result another pass over it.
+    """
     count = len(values)
     if count == 0 or len(keys) != count or (headers is not None and len(headers) != count):
         raise ValueError("a batch needs at least one record, and as many keys and headers as values")
@@ -69,10 +100,9 @@ def build_batch(
     header = Column([None] * count if headers is None else [encode_headers(each) for each in headers])
     # A record's own fields take at most 5+1+10+5+5+5+5 bytes.
     capacity = BATCH_OVERHEAD_BYTES + key.size + value.size + header.size + 36 * count
-    out = bytearray(capacity)
-    target = ffi.from_buffer(out)
+    out = take(capacity)
     size = lib.isr_batch_build(
-        target,
+        ffi.from_buffer(out),
         capacity,
         count,
         key.struct,
@@ -88,8 +118,7 @@ def build_batch(
         raise BatchTooLargeError(
             f"{count} records of {key.size + value.size} bytes do not fit one record batch"
         )
-    batch = memoryview(out)[:size]
-    return _compressed(batch, codec) if codec else bytes(batch)
+    return memoryview(out)[:size]
 
 
 def recompressed(batch: memoryview, codec: int) -> bytes:

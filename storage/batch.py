@@ -15,7 +15,7 @@ from ._arrow import (
     pack_records,
     partition_keys,
 )
-from ._batch_build import build_batch, record_overhead_bytes, restamp_producer
+from ._batch_build import build_batch, build_batch_into, record_overhead_bytes, restamp_producer
 from ._batch_records import Columns, Record, control_type, decode_columns, records
 from ._batch_scan import (
     BATCH_OVERHEAD_BYTES,
@@ -59,6 +59,7 @@ __all__ = [
     "Headers",
     "Record",
     "build_batch",
+    "build_batch_into",
     "control_type",
     "crc32c",
     "decode_columns",

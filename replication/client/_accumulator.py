@@ -167,17 +167,19 @@ class Accumulator:
         if batch is None or batch.size + first_size > self._limit:
             batch = self._new_batch(lane)
         run = values[start : min(stop, start + max(1, (self._limit - batch.size) // first_size + 1))]
-        if not all(value.__class__ is bytes for value in run):
+        if set(map(type, run)) == {bytes}:
+            lengths = list(map(len, run))  # type: ignore[arg-type]
+        else:
             run = [value if value is None else _as_bytes("value", value) for value in run]
-        sizes = [overhead + (len(value) if value else 0) for value in run]
-        if max(sizes) > largest:
+            lengths = [len(value) if value else 0 for value in run]
+        if max(lengths) > largest - overhead:
             # It is told when it comes first, after those before it have been taken.
-            sizes = list(itertools.takewhile(lambda size: size <= largest, sizes))
-        ends = list(itertools.accumulate(sizes))
-        count = max(1, bisect_right(ends, min(self._limit - batch.size, room)))
+            lengths = list(itertools.takewhile(lambda length: length <= largest - overhead, lengths))
+        count = _fitting(lengths, overhead, min(self._limit - batch.size, room))
+        taken = sum(lengths[:count]) + overhead * count
         index = self._extend(batch, run[:count], key, timestamp_ms)
-        batch.size += ends[count - 1]
-        self.used += ends[count - 1]
+        batch.size += taken
+        self.used += taken
         deliveries._add(batch, index, count)
         if count < len(run) or batch.size >= self._limit:
             self._close(lane)
@@ -297,6 +299,14 @@ class Accumulator:
             f"topic {topic!r}: a record of {size + BATCH_OVERHEAD_BYTES} bytes (with its overhead) is above "
             f"max_request_size={limit}; raise it, and the topic's max_message_bytes with it"
         )
+
+
+def _fitting(lengths: Sequence[int], overhead: int, room: int) -> int:
+    """How many records, from the first on, find room; one does in any case."""
+    if sum(lengths) + overhead * len(lengths) <= room:
+        return len(lengths)
+    ends = list(itertools.accumulate(lengths))
+    return max(1, bisect_right(range(len(ends)), room, key=lambda at: ends[at] + overhead * (at + 1)))
 
 
 def _headers_size(headers: Headers) -> int:

@@ -7,7 +7,15 @@ from typing import NamedTuple
 
 import trio
 
-from ...storage.batch import BATCH_OVERHEAD_BYTES, Compression, Headers, build_batch, restamp_producer
+from ...storage.batch import (
+    BATCH_OVERHEAD_BYTES,
+    Compression,
+    Headers,
+    build_batch,
+    build_batch_into,
+    restamp_producer,
+)
+from ._buffers import LARGE, Buffers
 from .delivery import Delivery, OnDelivery, RecordMetadata
 from .errors import ClientError
 
@@ -59,7 +67,7 @@ class Batch:
         self.timestamps: list[int] = []
         self.callbacks: list[tuple[int, OnDelivery]] | None = None
         self.size = BATCH_OVERHEAD_BYTES
-        self.data: bytes | None = None
+        self.data: bytes | memoryview | None = None
         self.sequence = -1
         self.attempts = 0
         self.maybe_written = False
@@ -93,21 +101,46 @@ class Batch:
         self.size += size
         return index
 
-    def seal(self, identity: ProducerIdentity | None, sequence: int, compression: Compression) -> None:
+    def seal(
+        self,
+        identity: ProducerIdentity | None,
+        sequence: int,
+        compression: Compression,
+        buffers: Buffers,
+    ) -> None:
         """Make the bytes, once; they stay the same however often they are sent."""
         producer_id, epoch = identity or (-1, -1)
         self.sequence = sequence
-        self.data = build_batch(
-            self.keys if self.keys is not None else [None] * self.count,
-            self.values,
-            timestamps_ms=self.timestamps,
-            headers=self.headers,
-            producer_id=producer_id,
-            producer_epoch=epoch,
-            base_sequence=sequence,
-            compression=compression,
-        )
+        keys = self.keys if self.keys is not None else [None] * self.count
+        if compression == "none" and self.size >= LARGE:
+            self.data = build_batch_into(
+                buffers.take,
+                keys,
+                self.values,
+                timestamps_ms=self.timestamps,
+                headers=self.headers,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+            )
+        else:
+            self.data = build_batch(
+                keys,
+                self.values,
+                timestamps_ms=self.timestamps,
+                headers=self.headers,
+                producer_id=producer_id,
+                producer_epoch=epoch,
+                base_sequence=sequence,
+                compression=compression,
+            )
         self.keys, self.values, self.headers = None, [], None
+
+    def let_go(self, buffers: Buffers) -> None:
+        """Nothing of it is sent any more, though something of it may be on its way."""
+        data, self.data = self.data, None
+        if isinstance(data, memoryview):
+            buffers.give_back(data)
 
     def restamp(self, identity: ProducerIdentity, sequence: int) -> None:
         """Give a sealed batch, which is certainly in no log, another place among the producer's."""

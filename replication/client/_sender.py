@@ -21,6 +21,7 @@ from ..core.errors import ErrorCode
 from ..core.types import SEQUENCE_MODULUS
 from ._accumulator import Accumulator, Lane
 from ._batch import Batch
+from ._buffers import Buffers
 from ._cluster import Cluster, Leader
 from ._identities import Identities
 from ._settings import ProducerSettings
@@ -68,6 +69,9 @@ class Sender:
         self._identities = Identities(settings, cluster, nursery, self.wake)
         self._linger = settings.linger_ms / 1000
         self._turn = turn()
+        self._buffers = Buffers()
+        self._leaders_changed = False
+        """Since requests under way were last compared with them."""
         cluster.listeners.append(self._metadata_changed)
 
     def wake(self, at: float) -> None:
@@ -86,6 +90,7 @@ class Sender:
                 await self._event.wait()
 
     def _metadata_changed(self) -> None:
+        self._leaders_changed = True
         if self.accumulator.pending:
             self.wake(0)
 
@@ -233,7 +238,8 @@ class Sender:
             request.handle = connection.request_nowait(
                 m.Kind.PRODUCE,
                 body,
-                [batch.data for _, batch in request.sent if batch.data is not None],
+                # A view of their own: the batch lets go of its when it is settled, though this is still on its way.
+                [memoryview(batch.data) for _, batch in request.sent if batch.data is not None],
                 timeout=self._settings.request_timeout_ms / 1000,
                 on_done=lambda outcome: self._answered(request, outcome),
             )
@@ -257,6 +263,7 @@ class Sender:
                 lane.identity if sequenced else None,
                 self._take_sequence(lane, batch) if sequenced else -1,
                 self._settings.compression_type,
+                self._buffers,
             )
         batch.attempts += 1
         lane.in_flight.append(batch)
@@ -414,6 +421,7 @@ class Sender:
         if error is not None:
             _log.warning("%d records failed: %s (outcome: %s)", batch.count, error, error.outcome)
         batch.settle(base_offset, error)
+        batch.let_go(self._buffers)
         self.accumulator.release(batch)
 
     # Time
@@ -459,21 +467,23 @@ class Sender:
 
     def _check_requests(self, now: float) -> None:
         """Where an answer is slow, see whether the leader has moved; if so, do not wait for the old one."""
+        changed, self._leaders_changed = self._leaders_changed, False
         for request in list(self._requests):
-            if request.next_check <= now:
+            is_slow = request.next_check <= now
+            if is_slow:
                 request.next_check = now + _SLOW_REQUEST
                 # Others are asked, and again and again: who hangs cannot tell who follows it.
                 self._cluster.silent(request.node_id)
                 for lane, _ in request.sent:
                     self._suspect(lane)
-            if self._settings.idempotent and self._moved(request, now):
+            if (changed or is_slow) and self._settings.idempotent and self._moved(request, now):
                 self._abandon(request)
 
     def _moved(self, request: _Request, now: float) -> bool:
         """All its partitions, or after a while any of them, are led by another node now."""
         leaders = (self._cluster.leader(lane.topic, lane.partition).node_id for lane, _ in request.sent)
         gone = [node_id not in (-1, request.node_id) for node_id in leaders]
-        return all(gone) or (any(gone) and now - request.sent_at > _SLOW_REQUEST)
+        return all(gone) or (any(gone) and now - request.sent_at >= _SLOW_REQUEST)
 
     def _abandon(self, request: _Request) -> None:
         handle = request.handle
