@@ -79,22 +79,26 @@ class Case:
     promise: str
     needs: tuple[Needs, ...]
     run: Callable[[Env], Awaitable[None]]
+    is_long: bool = False
+    """It opens hundreds of links, one after the other."""
 
     @property
     def timeout(self) -> float:
-        """Seconds; starting other processes may take its time on a busy machine."""
-        return CASE_TIMEOUT * 4 if Needs.PROCESSES in self.needs else CASE_TIMEOUT
+        """Seconds; starting other processes, or hundreds of links, may take its time on a busy machine."""
+        return CASE_TIMEOUT * 4 if self.is_long or Needs.PROCESSES in self.needs else CASE_TIMEOUT
 
 
 _CASES: list[Case] = []
 
 
-def case(group: str, *needs: Needs) -> Callable[[Callable[[Any], Awaitable[None]]], None]:
+def case(
+    group: str, *needs: Needs, is_long: bool = False
+) -> Callable[[Callable[[Any], Awaitable[None]]], None]:
     """Make a case of a coroutine function: its name and docstring become the case's."""
 
     def add(run: Callable[[Any], Awaitable[None]]) -> None:
         name = f"{group}_{run.__name__}"
-        _CASES.append(Case(name, (run.__doc__ or "").strip(), needs, run))
+        _CASES.append(Case(name, (run.__doc__ or "").strip(), needs, run, is_long))
 
     return add
 
