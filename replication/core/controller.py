@@ -327,7 +327,8 @@ class Controller:
             return
         for partition in asking.partitions:
             self._asked[partition] = asking.topic_ids[partition], asking.leader_epochs[partition]
-            self._logs[partition] = dict(event.logs.get(partition, {}))
+            # What was told earlier, of this epoch by a process that lives, is as true as it was.
+            self._logs.setdefault(partition, {}).update(event.logs.get(partition, {}))
 
     def _rebalance(self) -> bool:
         """Give leaderships back to preferred replicas where too many are elsewhere; whether there was anything."""

@@ -236,14 +236,15 @@ class Cluster(Hosting):
                 return ctl.CommitDone(outcome="conflict", key=key)
         if any(put.ephemeral for put in commit.puts) and store.live.get(node.id) != incarnation:
             return ctl.CommitDone(outcome="conflict", key=rec.CONTROLLER_KEY)
+        writer = node.writer(incarnation)
         for put in commit.puts:
             match put.record:
                 case None:
-                    self._drop(put.key, f"controller {node.id}")
+                    self._drop(put.key, writer)
                 case rec.QuotaRecord():
                     store.quotas[put.key] = put.record, put.version + 1
                 case rec.PartitionRecord():
-                    self.put_record(put.record, f"controller {node.id}")
+                    self.put_record(put.record, writer)
                 case rec.TopicRecord():
                     store.put_topic(put.record)
                 case rec.ControllerRecord():

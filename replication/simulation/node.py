@@ -92,6 +92,10 @@ class Node:
     clock_rate: float = 1.0
     clock_at: tuple[float, float] = (0.0, 0.0)
 
+    def writer(self, incarnation: int) -> str:
+        """A controller by name: each process has its own, which knows nothing of what others have heard."""
+        return f"controller {self.id}/{incarnation}"
+
     def clock(self, now: float) -> float:
         """The reading of this node's monotonic clock at virtual time `now`."""
         since, reading = self.clock_at

@@ -48,7 +48,8 @@ class Oracle:
         self._since: dict[tuple[str, int, int], float] = {}
         """The clock of each leader when its epoch began."""
         self._proposals: set[tuple[str, int, int]] = set()
-        self._told: dict[PartitionId, dict[int, LogInfo]] = {}
+        self._told: dict[tuple[str, PartitionId], dict[int, LogInfo]] = {}
+        """What each controller has heard, by its name as a writer."""
         self._at_end: dict[tuple[str, int, int, int], float] = {}
 
     # Around every step of a replica
@@ -319,7 +320,7 @@ class Oracle:
             require(member not in store.leaving, "S9", f"{writer} adds {member}, which is leaving: {record}")
             require(named == store.incarnations[member], "S9", f"{writer} adds {member} as {named}: {record}")
         if chain.is_unclean(before, record):
-            self._unclean(before, record)
+            self._unclean(before, record, writer)
         elif record.leader not in (before.leader, NO_LEADER):
             self._elected(record)
         self.quorum(record.id)
@@ -353,12 +354,12 @@ class Oracle:
         own = info.completeness == held and info.topic_id == host.facts.topic_id
         require(own, "S21", f"{host.name} tells of {info}, and has {held}")
 
-    def told(self, logs: Mapping[PartitionId, Mapping[int, LogInfo]]) -> None:
+    def told(self, controller: str, logs: Mapping[PartitionId, Mapping[int, LogInfo]]) -> None:
         """A controller has heard what replicas say of their logs."""
         for partition, infos in logs.items():
-            self._told.setdefault(partition, {}).update(infos)
+            self._told.setdefault((controller, partition), {}).update(infos)
 
-    def _unclean(self, before: PartitionRecord, record: PartitionRecord) -> None:
+    def _unclean(self, before: PartitionRecord, record: PartitionRecord, writer: str) -> None:
         """S21: only by policy, or because all that were last known to be eligible are back: the best of them."""
         policy = self._cluster.store.topics[record.topic].config.unclean_leader_election
         last_known = set(before.last_known_elr)
@@ -369,7 +370,7 @@ class Oracle:
         require(allowed, "S21", f"nobody asked for an unclean election: {record}, after {before}")
         infos = {
             node: info
-            for node, info in self._told.get(record.id, {}).items()
+            for node, info in self._told.get((writer, record.id), {}).items()
             if info.leader_epoch == before.leader_epoch and info.topic_id == before.topic_id
         }
         if resort and len(last_known) > 1 and last_known <= infos.keys():
@@ -386,8 +387,14 @@ class Oracle:
     def _has_most(self, record: PartitionRecord, infos: Mapping[int, LogInfo]) -> None:
         """Who leads has told of its log in this life, and nobody who has, too, has more."""
         live, chosen = self._cluster.store.live, infos.get(record.leader)
+        usable = self._cluster.store.reading().view.live_for(record.id, leaving=True)
         best = max(
-            (info.completeness for node, info in infos.items() if live.get(node) == info.incarnation),
+            (
+                info.completeness
+                for node, info in infos.items()
+                # Who was away until a moment ago may still be so for the controller.
+                if usable.get(node) == info.incarnation and not self._cluster.left_unseen(node)
+            ),
             default=(-1, -1),
         )
         most = chosen is not None and chosen.completeness >= best

@@ -68,5 +68,5 @@ class LogQuestions:
     def _finish(self) -> None:
         if not self._over and self._node.controller is not None:
             self._over = True
-            self._cluster.oracle.told(self._told)
+            self._cluster.oracle.told(self._node.writer(self._node.incarnation), self._told)
             self._cluster.control(self._node, ctl.LogsTold(logs=self._told))

@@ -181,6 +181,16 @@ def test_who_asks_for_an_unclean_election_gets_the_most_complete_one(controller:
     assert outcomes(controller.step(CommitDone(outcome="committed", revision=6))) == [ErrorCode.NONE]
 
 
+def test_what_was_told_in_an_earlier_round_of_the_epoch_still_counts(controller: Controller) -> None:
+    """Who answered once, and not when all were asked again, may be the most complete one all the same."""
+    controller.step(ViewChanged(view=with_partition(view(5), dark(known=(ME, OTHER)))))
+    (again,) = told(controller, (ME, 5, 10))
+    assert isinstance(again, AskReplicas), "not all of the last known have told"
+    (put,) = only_commit(told(controller, (OTHER, 4, 30))).puts
+    assert isinstance(put.record, PartitionRecord)
+    assert put.record.leader == ME
+
+
 def test_an_unclean_election_nobody_answers_for_is_refused_after_one_round(controller: Controller) -> None:
     controller.step(ViewChanged(view=with_partition(view(5), dark())))
     controller.step(unclean_wish())
