@@ -164,6 +164,11 @@ class Disk:
             self.torn = None
         self.trim_epochs()
 
+    def is_gap(self, start: int, end: int) -> bool:
+        """Whether compaction has left nothing of what stood between two offsets."""
+        there = [b for b in self.batches if b.meta.next_offset > start and b.meta.base_offset < end]
+        return bool(there) and end <= self.end and all(batch.state == LEFT_OUT for batch in there)
+
     def read(self, start: int, limit: int, count: int) -> tuple[Stored, ...]:
         """Up to `count` whole batches from the one that holds `start` on, none past `limit`."""
         batches = self.batches
