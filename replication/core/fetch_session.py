@@ -122,37 +122,50 @@ class LeaderSession(Generic[K, Q]):
 
 
 class SessionCache(Generic[K, Q]):
-    """A leader's sessions, `slots` of them at most; the one that was used least recently gives way.
+    """A leader's sessions, `slots` of them at most.
 
+    When all are taken, the one that was used least recently gives way, if nobody has used it for `idle` seconds
+    (KIP-227's `min.incremental.fetch.session.eviction.ms`). Otherwise nobody gets one more: followers that took
+    each other's in turn would ask everything anew each time, and have the leader answer for nothing.
     first_id: above every id that an earlier process of this node may have given out.
     """
 
-    def __init__(self, slots: int, first_id: int = 1) -> None:
+    def __init__(self, slots: int, first_id: int = 1, *, idle: float = 0.0) -> None:
         self._slots = slots
+        self._idle = idle
         self._next_id = first_id
         self._sessions: dict[int, LeaderSession[K, Q]] = {}
+        """The least recently used first."""
+        self._used: dict[int, float] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, questions: Mapping[K, Q]) -> tuple[LeaderSession[K, Q], LeaderSession[K, Q] | None]:
-        """A new session, and the one that has given way to it, if any."""
+    def begin(
+        self, questions: Mapping[K, Q], now: float
+    ) -> tuple[LeaderSession[K, Q] | None, LeaderSession[K, Q] | None]:
+        """A new session, and the one that has given way to it; each None if there is none."""
         evicted = None
         if len(self._sessions) >= self._slots:
-            evicted = self._sessions.pop(next(iter(self._sessions)))
+            oldest = next(iter(self._sessions))
+            if now - self._used[oldest] < self._idle:
+                return None, None
+            evicted = self._sessions[oldest]
+            self.end(oldest)
         session: LeaderSession[K, Q] = LeaderSession(self._next_id)
         self._next_id += 1
         session.begin(questions)
-        self._sessions[session.id] = session
+        self._sessions[session.id], self._used[session.id] = session, now
         return session, evicted
 
-    def find(self, session_id: int) -> LeaderSession[K, Q] | ErrorCode:
+    def find(self, session_id: int, now: float) -> LeaderSession[K, Q] | ErrorCode:
         """A session, which counts as used now; an error if there is none."""
         session = self._sessions.pop(session_id, None)
         if session is None:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        self._sessions[session_id] = session
+        self._sessions[session_id], self._used[session_id] = session, now
         return session
 
     def end(self, session_id: int) -> None:
-        self._sessions.pop(session_id, None)
+        if self._sessions.pop(session_id, None) is not None:
+            del self._used[session_id]

@@ -39,6 +39,11 @@ QUIET_DELAY = 0.05
 """Seconds for which a follower is not told a high watermark alone: while producers write, batches come along within
 it, and a request is saved for each; when they do not, this much later is soon enough."""
 
+SESSION_IDLE = 120.0
+"""Seconds after which a session that nobody uses gives way to another (Kafka's value). Those of connections that
+have ended do not count: they go with them.
+"""
+
 
 @attrs.define(eq=False, slots=True)
 class Inquiry:
@@ -86,7 +91,9 @@ class Fetches:
         self._answer: fx.ReplyFetch | None = None
         self._served: dict[PartitionId, dict[Connection, int]] = {}
         self._cache: SessionCache[PartitionId, m.FetchPartition] = SessionCache(
-            settings.max_incremental_fetch_session_cache_slots, first_id=(node.incarnation << 31) + 1
+            settings.max_incremental_fetch_session_cache_slots,
+            first_id=(node.incarnation << 31) + 1,
+            idle=SESSION_IDLE,
         )
         self._sessions: dict[int, Inquiry] = {}
         self.throttle = Throttle(settings.leader_replication_throttled_rate)
@@ -152,7 +159,7 @@ class Fetches:
             return inquiry
         if message.session_epoch == NEW_SESSION:
             return self._begin(request, questions)
-        session = self._cache.find(message.session_id)
+        session = self._cache.find(message.session_id, trio.current_time())
         if isinstance(session, ErrorCode):
             return session
         inquiry = self._sessions[session.id]
@@ -171,9 +178,9 @@ class Fetches:
         return inquiry
 
     def _begin(self, request: Inbound, questions: dict[PartitionId, m.FetchPartition]) -> Inquiry:
-        """A new session; it replaces that of the same connection."""
+        """A new session; it replaces that of the same connection. Without a slot for it, one without a session."""
         self._end_sessions(request.connection)
-        session, evicted = self._cache.begin(questions)
+        session, evicted = self._cache.begin(questions, trio.current_time())
         if evicted is not None:
             former = self._sessions[evicted.id]
             waits = former.request
@@ -182,8 +189,11 @@ class Fetches:
                 waits.reply(
                     wire.encode(m.FetchResponse(partitions=[], error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
                 )
-        inquiry = self._sessions[session.id] = Inquiry(session, session.open, request.connection)
-        self._look_at(inquiry, session.open)
+        if session is None:
+            inquiry = Inquiry(None, questions, request.connection)
+        else:
+            inquiry = self._sessions[session.id] = Inquiry(session, session.open, request.connection)
+        self._look_at(inquiry, inquiry.open)
         return inquiry
 
     def _look_at(self, inquiry: Inquiry, partitions: Iterable[PartitionId]) -> None:

@@ -66,7 +66,7 @@ class NodeSettings:
     replica_fetch_backoff_ms: pause of a follower after a failed fetch. Shorter than Kafka's 1,000: it bounds how
       soon a new leader has its followers, and with them its first commit.
     max_incremental_fetch_session_cache_slots: how many followers' fetch sessions are remembered; one for each
-      follower is used.
+      follower is used. Followers above that ask everything each time.
     controlled_shutdown_timeout_ms: a node that is asked to stop waits so long for others to lead what it leads and
       to do without it in the ISRs; 0 stops at once.
     flush_interval_messages, flush_interval_ms: bring a log to the device after so many records, or so long after

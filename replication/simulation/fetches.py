@@ -107,7 +107,8 @@ class Serving:
         if link is not None:
             for former in [each for each in self.inquiries.values() if each.link is link]:
                 self.end(former)
-        session, evicted = self.cache.begin(questions)
+        session, evicted = self.cache.begin(questions, 0.0)
+        assert session is not None, "any session gives way here"
         refused = None
         if evicted is not None:
             refused = self.inquiries[evicted.id].request
@@ -119,7 +120,7 @@ class Serving:
     def find(self, request: Request) -> Inquiry | ErrorCode:
         """The session that a request goes on with, and knows from now on what it says."""
         told = request.told
-        session = self.cache.find(told.session_id)
+        session = self.cache.find(told.session_id, 0.0)
         if isinstance(session, ErrorCode):
             return session
         inquiry = self.inquiries[session.id]

@@ -100,15 +100,32 @@ def test_two_answers_that_one_side_does_not_know_of_end_the_session(epoch: int) 
 
 def test_the_session_that_was_used_least_recently_gives_way() -> None:
     cache: SessionCache[int, object] = SessionCache(2, first_id=100)
-    first, _ = cache.begin({})
-    second, _ = cache.begin({})
-    assert cache.find(first.id) is first
-    third, evicted = cache.begin({})
-    assert evicted is second
-    assert cache.find(second.id) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    first, second = (_begun(cache, now=0.0) for _ in range(2))
+    assert cache.find(first.id, 0.0) is first
+    third, evicted = cache.begin({}, 0.0)
+    assert evicted is second and third is not None
+    assert cache.find(second.id, 0.0) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
     assert (third.id, len(cache)) == (102, 2)
     cache.end(third.id)
-    assert cache.find(third.id) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert cache.find(third.id, 0.0) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_a_session_in_use_gives_way_to_nobody() -> None:
+    cache: SessionCache[int, object] = SessionCache(1, idle=120.0)
+    session = _begun(cache, now=1000.0)
+    assert cache.begin({}, 1119.9) == (None, None)
+    assert cache.find(session.id, 1119.9) is session
+    assert cache.begin({}, 1239.8) == (None, None)
+    other, evicted = cache.begin({}, 1239.9)
+    assert other is not None and evicted is session
+    cache.end(other.id)
+    _begun(cache, now=1240.0)
+
+
+def _begun(cache: SessionCache[int, object], now: float) -> LeaderSession[int, object]:
+    session, evicted = cache.begin({}, now)
+    assert session is not None and evicted is None
+    return session
 
 
 class Wire:
@@ -153,8 +170,8 @@ class Wire:
 
     def receive(self, request: SessionRequest[int, object]) -> LeaderSession[int, object] | None:
         if request.session_epoch == NEW_SESSION and request.session_id == 0:
-            return self.cache.begin(request.questions)[0]
-        session = self.cache.find(request.session_id)
+            return self.cache.begin(request.questions, 0.0)[0]
+        session = self.cache.find(request.session_id, 0.0)
         if isinstance(session, ErrorCode) or session.accept(request) is None:
             return None
         return session

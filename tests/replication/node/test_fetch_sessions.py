@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import trio
 from insync.replication import Admin, Node, Producer, wire
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.fetch_session import SessionCache
 from insync.replication.core.types import PartitionId
 from insync.replication.node import _fetchers, _parked
 
@@ -169,20 +171,44 @@ async def test_a_refused_session_is_begun_anew_with_every_question(
 async def test_more_followers_than_sessions_are_served_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_parked, "QUIET_DELAY", 100.0)  # no session lasts until then
+    monkeypatch.setattr(_parked, "QUIET_DELAY", 100.0)  # no test lasts until then
+    monkeypatch.setattr(SessionCache, "begin", lambda *_: (None, None))
+    async with three_nodes(tmp_path) as servers, Admin(servers) as admin, Producer(servers) as producer:
+        await write_to_three(admin, producer)
+
+
+async def test_followers_do_not_take_each_others_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[tuple[bool, bool]] = []
+    begin = SessionCache.begin
+
+    def counted(self: Any, questions: Any, now: float) -> Any:
+        session, evicted = begin(self, questions, now)
+        begun.append((session is not None, evicted is not None))
+        return session, evicted
+
+    monkeypatch.setattr(SessionCache, "begin", counted)
+    nodes = three_nodes(tmp_path, max_incremental_fetch_session_cache_slots=1)
+    async with nodes as servers, Admin(servers) as admin, Producer(servers) as producer:
+        await write_to_three(admin, producer)
+    assert set(begun) == {(True, False), (False, False)}, "some get a session, some none, nobody loses one"
+
+
+@asynccontextmanager
+async def three_nodes(folder: Path, **options: Any) -> AsyncIterator[list[str]]:
+    """Where three nodes are reached."""
     async with AsyncExitStack() as stack:
-        nodes = [
-            await stack.enter_async_context(
-                Node(settings(tmp_path, n, max_incremental_fetch_session_cache_slots=1))
-            )
-            for n in (1, 2, 3)
-        ]
-        servers = [node.endpoints[0] for node in nodes]
-        async with Admin(servers) as admin, Producer(servers) as producer:
-            await admin.create_topic("t", partitions=3, replication_factor=3)
-            for number in range(9):
-                await (await producer.send("t", b"x", partition=number % 3)).wait()
-            await until(lambda: replicas_agree(admin, "t", 3))
+        nodes = [await stack.enter_async_context(Node(settings(folder, n, **options))) for n in (1, 2, 3)]
+        yield [node.endpoints[0] for node in nodes]
+
+
+async def write_to_three(admin: Admin, producer: Producer) -> None:
+    """Write to a partition of each, until all replicas have it all."""
+    await admin.create_topic("t", partitions=3, replication_factor=3)
+    for number in range(9):
+        await (await producer.send("t", b"x", partition=number % 3)).wait()
+    await until(lambda: replicas_agree(admin, "t", 3))
 
 
 def test_a_request_without_a_session_is_as_it_was() -> None:
