@@ -50,6 +50,9 @@ def test_a_secret_comes_from_a_file_or_the_environment(tmp_path):
     assert Security.load(environment={}) == Security()
     other = Security.load(secret_file=path, environment={"INSYNC_SECRET": "another secret that is long"})
     assert other.secret == SECRET
+    given = "a secret that a program has made"
+    environment = {"INSYNC_SECRET": "another secret that is long"}
+    assert Security.load(secret=given, secret_file=path, environment=environment).secret == given.encode()
 
 
 def test_a_bad_secret_is_refused_by_name(tmp_path):
@@ -61,6 +64,8 @@ def test_a_bad_secret_is_refused_by_name(tmp_path):
             Security(secret=short)
     with pytest.raises(SecretError):
         Security.load(secret_file=tmp_path / "empty")
+    with pytest.raises(SecretError):
+        Security.load(secret="", environment={"INSYNC_SECRET": SECRET.decode()})
 
 
 def test_a_secret_is_not_shown():

@@ -19,8 +19,10 @@ from ._messages import Kind, Order, Report, decode, encode
 
 _log = logging.getLogger("insync.spark")
 
-GRACE_SECONDS = 5.0
-"""How long the directory may be silent; long enough for it to be started again."""
+GRACE_SECONDS = 30.0
+"""How long the directory may be silent; long enough for it to be started again on a busy machine."""
+GRACE_WITHOUT_EXECUTOR_SECONDS = 5.0
+"""The same, once the executor is gone: most likely because the driver is."""
 _ANSWER_SECONDS = 2.0
 _RETRY_SECONDS = 0.1
 
@@ -61,7 +63,8 @@ class Leash:
                     _log.info("node %d: the directory is silent: %s", self.report.slot, error)
                     now = trio.current_time()
                     silent_since = now if silent_since is None else silent_since
-                    if now - silent_since >= GRACE_SECONDS:
+                    gone = self.hung_up.is_set()
+                    if now - silent_since >= (GRACE_WITHOUT_EXECUTOR_SECONDS if gone else GRACE_SECONDS):
                         end = End.ORPHANED
                     else:
                         await trio.sleep(_RETRY_SECONDS)

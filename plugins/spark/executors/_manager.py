@@ -8,6 +8,7 @@ the slot to an executor that has none.
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -29,6 +30,9 @@ _log = logging.getLogger("insync.spark")
 _LOOK_SECONDS = 0.2
 _LONGEST_PAUSE = 10.0
 _END_SECONDS = 20.0
+_KEEPER_SECONDS = 2.0
+"""Before a keeper that did not start is tried again."""
+_PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .+", re.MULTILINE)
 
 
 @attrs.define(eq=False)
@@ -59,6 +63,13 @@ def choose(place: Place, free: Iterable[Executor]) -> Executor | None:
         key=lambda each: (last is None or each.id != last.id, last is None or each.host != last.host),
         default=None,
     )
+
+
+def brief(error: Exception) -> str:
+    """What a job that failed says, without the stacks of Java: the last error of Python's, or its first line."""
+    text = str(error)
+    found = [line for line in _PYTHON_ERROR.findall(text) if not line.startswith(("org.", "java.", "py4j."))]
+    return found[-1] if found else text.strip().partition("\n")[0]
 
 
 class Manager:
@@ -117,6 +128,7 @@ class Manager:
             except ExecutorLogsError as error:
                 self.failure = error
                 _log.error("executor logs: %s", error)
+                self._closing.wait(_KEEPER_SECONDS)
             except Exception as error:  # noqa: BLE001 - the gateway raises much while a session stops
                 if not self._closing.is_set():
                     _log.warning("executor logs: the executors cannot be listed: %s", error)
@@ -154,7 +166,7 @@ class Manager:
                 name=f"insync: node {', '.join(map(str, place.slots))} on executor {executor.id}",
             )
         except Exception as error:  # noqa: BLE001 - cancelled, or lost with its executor: whatever it was, go on
-            outcome = Outcome(failure="" if self._was_served(place, executor) else str(error))
+            outcome = Outcome(failure="" if self._was_served(place, executor) else brief(error))
         if self._closing.is_set():
             return
         _log.info("executor logs: the job on executor %s has ended: %s", executor.id, outcome)

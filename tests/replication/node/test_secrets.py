@@ -50,6 +50,19 @@ async def test_the_environment_can_name_the_secret(
             pass
 
 
+async def test_a_program_can_give_the_secret_itself(tmp_path: Path) -> None:
+    given = settings(tmp_path, 1, secret="one of this run alone", secret_file=tmp_path / "not-there")
+    assert "this run" not in repr(given)
+    async with Node(given) as node:
+        async with Admin(node.endpoints, secret="one of this run alone"):
+            pass
+        with pytest.raises(BootstrapError, match="secret"):
+            async with Admin(node.endpoints, secret="one of another run"):
+                pass
+        with pytest.raises(InvalidSettingError):
+            Admin(node.endpoints, secret="short")
+
+
 async def test_a_node_does_not_listen_for_strangers(tmp_path: Path, secret: Path) -> None:
     wide = {"listeners": ("tcp://0.0.0.0:0?contact=127.0.0.1",)}
     with pytest.raises(NodeStartError, match=r"secret_file.*allow_insecure"):
