@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ._inputs import SEQUENCE_COLUMNS, Input
+from ._inputs import SEQUENCE_COLUMNS, Input, Span
 from ._jobs import Progress, quiet, watching
 from ._segments import SOURCE_COLUMNS
-from ._writing import partitions_of, write_topic
+from ._writing import job_name, partitions_of, write_topic
 from .errors import InputError, PipelineError
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def dedupe(
         (of a data folder only). Or a user's: `key`, `value`, `header:NAME`, or `json:FIELD`, a field (`a.b` of a
         field) of the JSON object that the value is.
       to_topic: An existing topic. If it has as many partitions records stay in theirs, in order; otherwise their
-        keys say where to.
+        keys say where to. If writing fails, a second run over the same records goes on where the first one stopped;
+        if the source has grown meanwhile, it begins anew: then take another topic.
       to_servers: Nodes that serve it; by default those of the source.
       to_parquet: A folder that does not exist yet.
 
@@ -86,7 +88,7 @@ def dedupe(
     spans = source.spans()
     columns = (*_PLACE, *(SEQUENCE_COLUMNS if by == "sequence" else _needed(by)))
     identified = source.frame(spark, spans, columns).select(*_PLACE, _identity(by).alias("identity"))
-    target = _target(source, to_topic, to_servers, to_parquet)
+    target = _target(source, by, to_topic, to_servers, to_parquet)
     with watching(spark, "looking for duplicates", progress):
         identified.persist()
         try:
@@ -102,7 +104,7 @@ def dedupe(
             with watching(spark, "writing what is kept", progress):
                 every = source.frame(spark, spans, _ALL)
                 kept = every.join(extra.select(*_PLACE), list(_PLACE), "left_anti")
-                report.written_to = target.write(kept, len(spans))
+                report.written_to = target.write(kept, source.name, spans)
     finally:
         extra.unpersist()
     report.elapsed_s = time.monotonic() - began
@@ -179,12 +181,15 @@ class _ToTopic:
     servers: str
     topic: str
     partitions: int
+    by: str
 
-    def write(self, kept: DataFrame, partitions: int) -> str:
-        """In the order of offsets within each partition."""
+    def write(self, kept: DataFrame, source: str, spans: Mapping[int, Span]) -> str:
+        """In the order of offsets within each partition, so that a task that is run again has the same rows."""
+        partitions = len(spans)
         columns = ["key", "value", *(["partition"] if partitions == self.partitions else [])]
         ordered = kept.repartition(partitions, "partition").sortWithinPartitions(*_PLACE)
-        write_topic(ordered.select(*columns), self.servers, self.topic)
+        job = job_name("dedupe", source, self.by, sorted(spans.items()), self.topic, self.partitions)
+        write_topic(ordered.select(*columns), self.servers, self.topic, job)
         return f"topic {self.topic}"
 
 
@@ -192,13 +197,17 @@ class _ToTopic:
 class _ToParquet:
     path: str
 
-    def write(self, kept: DataFrame, partitions: int) -> str:
-        kept.repartition(partitions, "partition").sortWithinPartitions(*_PLACE).write.parquet(self.path)
+    def write(self, kept: DataFrame, source: str, spans: Mapping[int, Span]) -> str:
+        kept.repartition(len(spans), "partition").sortWithinPartitions(*_PLACE).write.parquet(self.path)
         return self.path
 
 
 def _target(
-    source: Input, topic: str | None, servers: str | None, parquet: str | os.PathLike[str] | None
+    source: Input,
+    by: str,
+    topic: str | None,
+    servers: str | None,
+    parquet: str | os.PathLike[str] | None,
 ) -> _ToTopic | _ToParquet | None:
     if topic is not None and parquet is not None:
         raise PipelineError("give a topic or a folder of Parquet to write to, not both")
@@ -214,4 +223,4 @@ def _target(
         raise PipelineError("the nodes that serve the topic to write to are not known: give their servers")
     if topic == source.topic and where == getattr(source, "servers", where):
         raise PipelineError(f"topic {topic} cannot be written to while it is read: name another")
-    return _ToTopic(where, topic, partitions_of(where, topic))
+    return _ToTopic(where, topic, partitions_of(where, topic), by)

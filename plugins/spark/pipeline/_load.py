@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from ._jobs import Progress, quiet, watching
-from ._writing import partitions_of, write_topic
+from ._writing import job_name, partitions_of, write_topic
 from .errors import InputError
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 Format = Literal["lines", "csv", "json", "parquet"]
 _LINE = "value"
+SPLIT_BYTES = 64 << 20
+"""Of a file, for one task."""
 
 
 @attrs.define
@@ -50,9 +53,10 @@ def load(
 ) -> LoadReport:
     """Write each line or row of files to an existing topic as one record.
 
-    Rows of one file with the same key stay in order as long as Spark does not split the file (by default it does
-    from 128 MiB on); between files there is no order. A job that fails and is run again writes records again:
-    `dedupe` finds them by a column that tells them apart.
+    Rows of one file with the same key stay in order as long as Spark does not split the file, as it does from 64
+    MiB on; between files there is no order. A load that failed and is run again, over the same files (by their
+    paths, sizes and times of change) into the same topic, goes on where it stopped: each row is written once. One
+    that was done and is run again writes all rows again.
 
     Args:
       paths: Files or folders, which executors must see under the same path.
@@ -68,15 +72,46 @@ def load(
       ClientError: The cluster refuses, or a topic does not exist.
     """
     began = time.monotonic()
-    partitions_of(servers, topic)
+    partitions = partitions_of(servers, topic)
     rows = _rows(spark, [_found(os.fspath(path)) for path in paths], format, options or {})
     if format in ("lines", "json"):
         table = _of_lines(rows, key, value)
     else:
         table = _of_columns(rows, key, value)
-    with watching(spark, "loading", progress):
-        records, size = write_topic(table, servers, topic)
+    with _even_splits(spark), watching(spark, "loading", progress):
+        how = (format, key, tuple(value), sorted((options or {}).items()), topic, partitions)
+        job = job_name("load", how, _splits(rows))
+        records, size = write_topic(table, servers, topic, job)
     return LoadReport(topic, records, size, time.monotonic() - began)
+
+
+@contextmanager
+def _even_splits(spark: SparkSession) -> Iterator[None]:
+    """Files are cut in the same way however many cores there are, so that tasks have the same rows in every run."""
+    wanted = {"spark.sql.files.minPartitionNum": "1", "spark.sql.files.maxPartitionBytes": str(SPLIT_BYTES)}
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, was in before.items():
+            if was is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, was)
+
+
+def _splits(rows: DataFrame) -> list[list[tuple[str, int, int, int, int]]]:
+    """What each task reads: path, start, length, and the file's size and time of change, in its order."""
+    parts = rows._jdf.queryExecution().toRdd().partitions()
+    return [
+        [
+            (file.urlEncodedPath(), file.start(), file.length(), file.fileSize(), file.modificationTime())
+            for file in part.files()
+        ]
+        for part in parts
+    ]
 
 
 def _found(path: str) -> str:

@@ -1,24 +1,24 @@
-"""Writing the rows of a table to a topic, from within tasks."""
+"""Writing the rows of a table to a topic, from within tasks: once each, also if the job is run again."""
 
 from __future__ import annotations
 
-from collections import deque
+import hashlib
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from ....replication.client import BlockingAdmin, BlockingProducer
-from ....replication.client.blocking import BlockingDeliveries
+from ....replication.client import BlockingAdmin
+from .._options import Connection
+from .._writing import WriteOptions, write_rows
 from ._parquet import bytes_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BATCH_BYTES = 256 << 10
-_OUTSTANDING = 8
-"""Arrow batches whose outcome is not known yet; more would only wait in the producer's buffer."""
+_DELIVERY_TIMEOUT_MS = 120_000
+_SCHEMA = pa.schema([("records", pa.int64()), ("bytes", pa.int64())])
 
 
 def partitions_of(servers: str, topic: str) -> int:
@@ -27,49 +27,49 @@ def partitions_of(servers: str, topic: str) -> int:
         return len(admin.describe_topics([topic])[0].partitions)
 
 
-def write_topic(rows: DataFrame, servers: str, topic: str) -> tuple[int, int]:
+def job_name(kind: str, *about: object) -> str:
+    """A name for what is written: the same as long as all that it is made from is."""
+    return f"{kind}/{hashlib.sha256(repr(about).encode()).hexdigest()[:32]}"
+
+
+def write_topic(rows: DataFrame, servers: str, topic: str, job: str) -> tuple[int, int]:
     """Write columns `value` and, if there are such, `key` (binary) and `partition`; gives records and bytes.
 
-    Each task has an idempotent producer of its own and ends when all its records are acknowledged by all in-sync
-    replicas. A task that Spark repeats writes its records again.
+    Ends when all records are acknowledged by all in-sync replicas. Each task has a producer with a name, of `job`
+    and its number. If a task is repeated, or the job failed and is run again under this name, it leaves out what is
+    there; so each task must have the same rows in the same order. The names go when all is written.
     """
-    names = rows.columns
+    prefix = f"pipeline/{job}/"
+    connection = Connection(servers=servers, client_id="insync-pipeline")
+    batch_bytes = BATCH_BYTES
 
     def write(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        records = size = 0
-        with BlockingProducer(servers, batch_size=BATCH_BYTES, client_id="insync-pipeline") as producer:
-            unsettled: deque[BlockingDeliveries] = deque()
+        # Here, as it takes libraries that only executors need have.
+        from pyspark import TaskContext
+
+        size = 0
+
+        def counted() -> Iterator[pa.RecordBatch]:
+            nonlocal size
             for batch in batches:
-                unsettled.extend(_send(producer, topic, batch, names))
-                records += len(batch)
                 size += bytes_of(batch)
-                while len(unsettled) > _OUTSTANDING:
-                    unsettled.popleft().result()
-            while unsettled:
-                unsettled.popleft().result()
+                yield batch
+
+        context = TaskContext.get()
+        assert context is not None
+        part = context.partitionId()
+        options = WriteOptions(
+            connection=connection,
+            topic=topic,
+            exactly_once=True,
+            compression="none",
+            batch_bytes=batch_bytes,
+            delivery_timeout_ms=_DELIVERY_TIMEOUT_MS,
+        )
+        records = write_rows(options, counted(), f"{prefix}{part}", part)
         yield pa.RecordBatch.from_pylist([{"records": records, "bytes": size}], schema=_SCHEMA)
 
     found = rows.mapInArrow(write, "records LONG, bytes LONG").collect()
+    with BlockingAdmin(servers) as admin:
+        admin.forget_producers(prefix)
     return sum(row["records"] for row in found), sum(row["bytes"] for row in found)
-
-
-_SCHEMA = pa.schema([("records", pa.int64()), ("bytes", pa.int64())])
-
-
-def _send(
-    producer: BlockingProducer, topic: str, batch: pa.RecordBatch, names: list[str]
-) -> Iterator[BlockingDeliveries]:
-    if not len(batch):
-        return
-    columns = dict(zip(names, batch.columns, strict=True))
-    keys = columns["key"].to_pylist() if "key" in columns else None
-    values = columns["value"].to_pylist()
-    if "partition" not in columns:
-        yield producer.send_many(topic, values, keys)
-        return
-    numbers = columns["partition"].to_numpy(zero_copy_only=False)
-    starts = [0, *((numbers[1:] != numbers[:-1]).nonzero()[0] + 1).tolist(), len(numbers)]
-    for start, end in pairwise(starts):
-        some_keys = keys[start:end] if keys is not None else None
-        partition = int(numbers[start])
-        yield producer.send_many(topic, values[start:end], some_keys, partition=partition)

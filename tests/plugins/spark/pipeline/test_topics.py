@@ -96,6 +96,33 @@ def test_columns_become_keys_and_values(
     assert len(read(servers, topic)) == before + 102
 
 
+def test_a_load_that_failed_goes_on_where_it_stopped(
+    spark: SparkSession,
+    admin: BlockingAdmin,
+    servers: str,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One line is too long for the topic; when it is let in, those before it are not written again."""
+    monkeypatch.setattr("insync.plugins.spark.pipeline._writing.BATCH_BYTES", 4096)
+    admin.create_topic(topic, 2, 3, {"max_message_bytes": 10_000})
+    lines = [f"line {at}".ljust(100, ".") for at in range(5000)] + ["long".ljust(50_000, ".")]
+    (tmp_path / "a.txt").write_text("\n".join(lines))
+    with pytest.raises(Exception, match="max_message_bytes"):
+        load(spark, [tmp_path / "a.txt"], servers, topic)
+    with BlockingConsumer(servers) as consumer:
+        written = sum(consumer.end_offsets(consumer.assign_topic(topic)).values())
+    assert 0 < written < len(lines)
+    admin.alter_config(topic, {"max_message_bytes": 100_000})
+    splits = spark.conf.get("spark.sql.files.maxPartitionBytes")
+    assert load(spark, [tmp_path / "a.txt"], servers, topic).records == len(lines)
+    assert spark.conf.get("spark.sql.files.maxPartitionBytes") == splits
+    assert sorted((row.value or b"").decode() for row in read(servers, topic)) == sorted(lines)
+    load(spark, [tmp_path / "a.txt"], servers, topic)
+    assert len(read(servers, topic)) == 2 * len(lines), "what was done is another load"
+
+
 def test_what_cannot_be_loaded(
     spark: SparkSession, admin: BlockingAdmin, servers: str, topic: str, tmp_path: Path
 ) -> None:
