@@ -301,7 +301,9 @@ class Controller:
         logs = {
             node: info
             for node, info in self._logs.get(record.id, {}).items()
-            if live.get(node) == info.incarnation
+            # A later process than the view shows has told of itself before the store did.
+            if node in live
+            and info.incarnation >= live[node]
             and info.leader_epoch == record.leader_epoch
             and info.is_of(record.topic_id)
         }

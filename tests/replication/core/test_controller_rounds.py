@@ -87,6 +87,18 @@ def test_what_was_told_in_another_epoch_or_of_another_process_counts_for_nothing
     assert isinstance(once_more, AskReplicas)
 
 
+def test_what_a_process_told_that_the_store_has_not_shown_yet_counts(controller: Controller) -> None:
+    partition = dark(known=(ME, OTHER))
+    controller.step(ViewChanged(view=with_partition(view(5), partition)))
+    mine = LogInfo(incarnation=11, leader_epoch=9, last_epoch=4, log_end_offset=10, topic_id="x")
+    theirs = attrs.evolve(mine, incarnation=10 + OTHER + 1, log_end_offset=11)
+    (put,) = only_commit(
+        controller.step(LogsTold(logs={partition.record.id: {ME: mine, OTHER: theirs}}))
+    ).puts
+    assert isinstance(put.record, PartitionRecord)
+    assert put.record.leader == OTHER
+
+
 def test_what_was_told_of_another_topic_of_the_name_counts_for_nothing(controller: Controller) -> None:
     (asked,) = controller.step(ViewChanged(view=with_partition(view(5), dark(known=(ME, OTHER)))))
     assert isinstance(asked, AskReplicas)
