@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from insync.plugins.spark import ExecutorLogs, session
+from insync.plugins.spark.executors import _jobs
 from insync.plugins.spark.executors._folders import Claim
 from tests.chaos.replica_files import read_node
 
@@ -60,7 +61,8 @@ class Loss:
     """A run: rounds, and what the replicas have in the end."""
 
     def __init__(self, spark: SparkSession, logs: ExecutorLogs, data: Path) -> None:
-        self._application = str(spark.sparkContext.applicationId)
+        self._context = spark.sparkContext
+        self._application = str(self._context.applicationId)
         self._logs = logs
         self._folder = next(data.glob("*/*"))
         self._admin = logs.admin()
@@ -77,6 +79,7 @@ class Loss:
         """Kill the leader's executor, and wait until all is as before."""
         slot = self._leader(number % PARTITIONS)
         report = self._logs._keeper_.nodes[slot]
+        known = self._executors()
         killed = time.monotonic()
         os.kill(executor_pid(self._application, report.executor), signal.SIGKILL)
         wait_for("the node is gone", lambda: None if is_alive(report.pid) else True)
@@ -88,6 +91,8 @@ class Loss:
             claim.release(remove=True)
         wait_for("writes go on", lambda: self._went_on(killed + gone))
         longest = max(each.longest_gap(killed) for each in self.writers)
+        wait_for("an executor has come", lambda: self._executors() - known or None)
+        executor_back = time.monotonic() - killed
         back = wait_for("a node has the slot", lambda: self._back(slot, report.executor))
         node_back = time.monotonic() - killed
         wait_for("all replicas are in sync", self._in_sync)
@@ -98,9 +103,13 @@ class Loss:
             "disk": "lost" if lose_disk else "kept",
             "node_gone_s": round(gone, 2),
             "writes_on_s": round(longest, 2),
+            "executor_back_s": round(executor_back, 2),
             "node_back_s": round(node_back, 2),
             "full_isr_s": round(time.monotonic() - killed, 2),
         }
+
+    def _executors(self) -> set[str]:
+        return {executor.id for executor in _jobs.executors(self._context)}
 
     def _check(self) -> None:
         for each in (*self.writers, self.tasks):

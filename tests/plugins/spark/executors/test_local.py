@@ -53,7 +53,9 @@ def values(handle: LogsHandle, topic: str) -> list[bytes]:
     return sorted(found)
 
 
-def test_tasks_write_and_read_by_what_travels_in_a_closure(spark: SparkSession, logs: ExecutorLogs) -> None:
+def test_tasks_write_and_read_by_what_travels_in_a_closure(
+    spark: SparkSession, logs: ExecutorLogs, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert logs.nodes == {1: "driver", 2: "driver"}
     logs.create_topic("closure", 2)
     context = spark.sparkContext
@@ -76,6 +78,8 @@ def test_tasks_write_and_read_by_what_travels_in_a_closure(spark: SparkSession, 
     assert sorted(row.value for row in logs.read("closure").collect()) == [
         bytearray(each) for each in expected
     ]
+    logs.read("closure").explain("extended")
+    assert logs.handle.secret not in capsys.readouterr().out, "a plan shows the secret"
     keyed = logs.read("closure", columns="key,value").where("key IS NOT NULL").collect()
     assert {(bytes(row.key), bytes(row.value)) for row in keyed} == {(b"k", b"c"), (b"k", b"e")}
     found = logs.rdd("closure").map(lambda record: (record.key, record.value)).collect()
