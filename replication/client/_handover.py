@@ -82,6 +82,8 @@ class Handover:
         self._space = threading.Condition()
         self._moved = trio.Event()
         self._moving = False
+        self._waits = False
+        """Whether a task waits for room for the first of the queue; there is one at most, as it is sent once."""
         self._waiters: list[Callable[[], None]] = []
         self._promised: set[Future[RecordMetadata]] = set()
         portal.finish = self.flush
@@ -155,7 +157,9 @@ class Handover:
     def _begin_moving(self) -> None:
         """Take over what has been queued without waiting, as long as there is room."""
         assert self._portal.nursery is not None
-        if self._move():
+        # What is queued just when the task that waits has emptied the queue is that task's, too.
+        if not self._waits and self._move():
+            self._waits = True
             self._portal.nursery.start_soon(self._move_on)
 
     def _move(self) -> bool:
@@ -203,6 +207,7 @@ class Handover:
             record._moved()
             self._account(cost)
             self._move()
+        self._waits = False
 
     async def _take(self, deadline: float, arguments: tuple[Any, ...]) -> Delivery:
         """Wait for space: the record was accepted, so `max_block_ms` does not count any more."""

@@ -5,6 +5,7 @@ import itertools
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from insync.replication.client import (
     TopicExistsError,
     UnknownTopicError,
 )
+from insync.replication.client._handover import HandedOver
 from insync.replication.core.messages import Kind
 
 from .fake_cluster import drop
@@ -199,6 +201,31 @@ def test_send_waits_for_space_and_then_says_so(threaded):
             for _ in range(20_000):
                 producer.send("t", bytes(1000))
         producer.close(0.1)
+
+
+def test_records_are_taken_over_once_though_one_comes_as_the_queue_runs_empty(threaded, monkeypatch):
+    """The task that waits for room has just emptied the queue when another thread queues a record."""
+    with BlockingProducer(threaded.urls, buffer_memory=100_000, linger_ms=0) as producer:
+        handover = producer._handover
+        account = handover._account
+        late: list[HandedOver] = []
+
+        def account_and_queue(moved: int) -> bool:
+            left = account(moved)
+            if handover._waits and moved and not left and len(late) < 20:
+                sender = threading.Thread(target=lambda: late.append(producer.send("t", bytes(20_000))))
+                sender.start()
+                sender.join(10)
+            return left
+
+        monkeypatch.setattr(handover, "_account", account_and_queue)
+        early = [producer.send("t", bytes(20_000)) for _ in range(100)]
+        offsets = [each.result(20).offset for each in early]
+        # Each of these has brought on the next one before its outcome is known.
+        offsets += [each.result(20).offset for each in late]
+        assert late, "no record came at that moment"
+        assert len(set(offsets)) == len(offsets), "none was sent in place of another"
+        assert sorted(offsets) == list(range(len(offsets))), "none was sent twice"
 
 
 INTERRUPTED = """
