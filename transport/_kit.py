@@ -80,11 +80,11 @@ class Case:
     needs: tuple[Needs, ...]
     run: Callable[[Env], Awaitable[None]]
     is_long: bool = False
-    """It opens hundreds of links, one after the other."""
+    """It opens hundreds of links, one after the other, or measures beside a load of its own."""
 
     @property
     def timeout(self) -> float:
-        """Seconds; starting other processes, or hundreds of links, may take its time on a busy machine."""
+        """Seconds; on a busy machine other processes, hundreds of links and loads may take their time."""
         return CASE_TIMEOUT * 4 if self.is_long or Needs.PROCESSES in self.needs else CASE_TIMEOUT
 
 

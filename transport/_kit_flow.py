@@ -254,7 +254,7 @@ async def a_slow_peer_does_not_slow_another(env: Env) -> None:
     raise AssertionError(f"beside a slow peer requests take {beside:.3f} s instead of {alone:.3f} s")
 
 
-@case("G")
+@case("G", is_long=True)
 async def signs_of_life_pass_a_full_data_lane(env: Env) -> None:
     """Beside a lane that carries all it can, 99 of 100 requests on another lane take less than 50 ms."""
     payload = bytes(MIB)

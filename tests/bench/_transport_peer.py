@@ -24,6 +24,7 @@ BLOCK = 1 << 20
 ECHO, RANGE, BYTES, CPU, SIZED, SIZED_RANGE = 1, 2, 3, 4, 5, 6
 """SIZED: so many bytes as the body says, at most BLOCK; or of the file."""
 SIZE = struct.Struct("<I")
+OURS = {"ours": "tcp://127.0.0.1:0", "ours-unix": "unix://@"}
 ORDER = struct.Struct("<cQ")
 """To a raw peer: b"r" (file ranges) or b"b" (bytes), and how many bytes; it sends them, then its CPU seconds."""
 SECONDS = struct.Struct("<d")
@@ -71,9 +72,9 @@ class Ours:
         else:
             request.reply(SECONDS.pack(time.process_time()))
 
-    async def run(self) -> None:
+    async def run(self, url: str) -> None:
         async with trio.open_nursery() as nursery:
-            start = functools.partial(serve, "tcp://127.0.0.1:0", self.handle, identity=Identity("bench", 1))
+            start = functools.partial(serve, url, self.handle, identity=Identity("bench", 1))
             serving = await nursery.start(start)
             print(serving.endpoints[0], flush=True)
             await trio.to_thread.run_sync(sys.stdin.read)
@@ -128,5 +129,7 @@ if __name__ == "__main__":
     role = sys.argv[1]
     if role == "raw":
         raw()
+    elif role == "echo":
+        trio.run(echo)
     else:
-        trio.run(Ours().run if role == "ours" else echo)
+        trio.run(Ours().run, OURS[role])

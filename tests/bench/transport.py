@@ -1,4 +1,7 @@
-"""The transport over tcp:// beside raw sockets, a bare trio echo, pyzmq and gRPC; each end is its own process."""
+"""The transport beside raw sockets, a bare trio echo, pyzmq and gRPC; each end is its own process.
+
+Ours is tcp://, but unix:// beside ipc, which is the same.
+"""
 
 from __future__ import annotations
 
@@ -174,19 +177,20 @@ async def our_blocks(url: str, kind: int, size: int, total: int) -> Cost:
     return Cost(total / elapsed, cpu / total * GIB)
 
 
-def beside_others(url: str, total: int, requests: int, rounds: int) -> Iterator[Result]:
-    """What pyzmq and gRPC do with the same bytes and requests, in turn with us."""
+def beside_others(tcp: str, unix: str, total: int, requests: int, rounds: int) -> Iterator[Result]:
+    """What pyzmq and gRPC do with the same bytes and requests, in turn with us; each beside its like."""
     for other in OTHERS:
         if not other.is_there:
             print(f"not run: {other.name}: pip install {other.package}", file=sys.stderr)
             continue
+        url = unix if other.role == "zmq-ipc" else tcp
         with peer(other.role, "_other_peer") as address:
             for what, kind, how in (("ranges", SIZED_RANGE, FILE), ("bytes", SIZED, SEND)):
                 for size in BLOCK_SIZES:
                     yield from _blocks_beside(url, kind, other, address, how, size, total, rounds, what)
             small, beside = interleaved(
                 rounds,
-                lambda: trio.run(small_requests, url, requests),
+                lambda url=url: trio.run(small_requests, url, requests),  # type: ignore[misc]
                 lambda address=address, other=other: other.small(address, requests, SMALL_WINDOW),  # type: ignore[misc]
             )
             # What moves small messages without an answer's promises is allowed to be faster.
@@ -221,7 +225,7 @@ def _median(rounds: int, *measures: Callable[[], Load]) -> list[Load]:
 
 def run(*, smoke: bool) -> Sequence[Result]:
     total, requests, rounds = (64 << 20, 500, 1) if smoke else (1 << 30, 10_000, 5)
-    with peer("ours") as url, peer("raw") as port, peer("echo") as echo_port:
+    with peer("ours") as url, peer("ours-unix") as unix, peer("raw") as port, peer("echo") as echo_port:
         ranges, sendfile, payloads, sendall = _median(
             rounds,
             lambda: trio.run(our_load, url, RANGE, total),
@@ -235,7 +239,7 @@ def run(*, smoke: bool) -> Sequence[Result]:
             bare.append(trio.run(bare_round_trip, echo_port, requests))
         small = statistics.median(trio.run(small_requests, url, 5 * requests) for _ in range(rounds))
         beats = trio.run(heartbeats, url, requests // 10)
-        others = list(beside_others(url, total // 2, 2 * requests, rounds))
+        others = list(beside_others(url, unix, total // 2, 2 * requests, rounds))
     return [
         against(
             "file ranges of 1 MiB, beside sendfile", ranges.rate / 1e6, "MB/s", sendfile.rate / 1e6, 0.85
