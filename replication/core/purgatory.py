@@ -12,14 +12,19 @@ from collections.abc import Callable, Iterator
 import attrs
 
 
-@attrs.frozen(order=True, slots=True)
+@attrs.frozen(slots=True)
 class Parked:
-    """Waits until the log (or its high watermark) reaches `end_offset`."""
+    """Waits until the log (or its high watermark) reaches `end_offset`; ordered by that."""
 
     end_offset: int
     request_id: int
-    base_offset: int = attrs.field(order=False)
-    deadline: float = attrs.field(order=False)
+    base_offset: int
+    deadline: float
+
+    def __lt__(self, other: Parked) -> bool:
+        if self.end_offset != other.end_offset:
+            return self.end_offset < other.end_offset
+        return self.request_id < other.request_id
 
 
 class ProducePurgatory:

@@ -1,8 +1,9 @@
 """The writer thread of a log directory: all that changes a log happens there, in order.
 
-The event loop hands over work and never waits. Each wake-up of the thread takes all that has piled up, and each
-wake-up of the loop delivers all that was done: a hop between threads costs far more than an append, so it is
-paid for a queue and not for an entry.
+The event loop hands over work and never waits for a device. Each wake-up of the thread takes all that has piled up,
+and each wake-up of the loop delivers all that was done: a hop between threads costs far more than an append, so it
+is paid for a queue and not for an entry. For little work the loop gives the thread a moment (`BRIEF`) at the end of
+its turn: most of an append is Python, which only one of the two can run anyway, and to be woken costs as much.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 
 import attrs
 import trio
@@ -21,6 +23,14 @@ from ...transport import turn
 
 TOGETHER = 8
 """How many logs wait for the device at a time."""
+
+BRIEF = 0.001
+"""Seconds that the event loop gives the thread for little work; a device that needs longer is not waited for again
+before all that was handed over is done."""
+LITTLE = 32 << 10
+"""Bytes of an append, from which on writing takes longer than all else: then the loop has better things to do."""
+FEW = 8
+"""Appends that are little work together."""
 
 Completion = Callable[[], None]
 
@@ -97,9 +107,15 @@ class LogWriter:
         self._after = after
         self._died = died
         self._silent = False
-        self._queue: deque[Work] = deque()
-        self._wake = threading.Event()
-        self._stopping = False
+        self._queue: SimpleQueue[Work | None] = SimpleQueue()
+        """None: end the thread when all before it is done. A queue of C's, as waking a thread by an Event costs the
+        event loop a dozen calls."""
+        self._turn = turn()
+        self._done: SimpleQueue[tuple[list[Told], int]] = SimpleQueue()
+        """What was done, for the event loop to tell."""
+        self._loop_waits = False
+        self._is_much = False
+        """What is under way is not little work, or has been waited for in vain."""
         self._thread = threading.Thread(target=self._run, name=f"insync-log-{name}", daemon=True)
         self._token: trio.lowlevel.TrioToken | None = None
         self._stopped = trio.Event()
@@ -111,9 +127,31 @@ class LogWriter:
     def submit(self, work: Work) -> None:
         """Queue work; from the event loop only."""
         self.queued += 1
-        self._queue.append(work)
-        if not self._wake.is_set():  # else the thread has not begun to look at the queue
-            self._wake.set()
+        if not isinstance(work, AppendWork) or len(work.chunk.data) > LITTLE or self.queued > FEW:
+            self._is_much = True
+        self._queue.put(work)
+        if self._turn.is_open and not self._is_much:
+            self._turn.note(self)
+
+    def flush(self) -> None:
+        """At the end of a turn: have little work done now."""
+        if self._is_much or not self.queued or self._token is None:
+            return
+        self._loop_waits = True
+        try:
+            self._deliver(*self._done.get(timeout=BRIEF))
+        except Empty:
+            self._is_much = True
+        finally:
+            self._loop_waits = False
+        # The thread may have looked at `_loop_waits` before, and leaves it to us then.
+        self._collect()
+
+    def _collect(self) -> None:
+        """Tell of all that was done."""
+        with suppress(Empty):
+            while True:
+                self._deliver(*self._done.get_nowait())
 
     def fall_silent(self) -> None:
         """Go on with the work, but tell nobody: those who would act on it are being stopped."""
@@ -123,8 +161,7 @@ class LogWriter:
         """Do all that is queued, then end the thread (if it was ever started)."""
         if self._token is None:
             return
-        self._stopping = True
-        self._wake.set()
+        self._queue.put(None)
         await self._stopped.wait()
 
     def _run(self) -> None:
@@ -139,22 +176,19 @@ class LogWriter:
 
     def _work(self) -> None:
         assert self._token is not None
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            stopping = self._stopping
-            while self._queue:
-                taken = self._take_all()
-                told = self._carry_out(taken)
-                self._token.run_sync_soon(self._deliver, told, len(taken))
-            if stopping:
-                return
+        stopping = False
+        while not stopping:
+            taken = self._take_all()
+            work = [each for each in taken if each is not None]
+            stopping = len(work) < len(taken)
+            if work:
+                self._done.put((self._carry_out(work), len(work)))
+                if not self._loop_waits:
+                    self._token.run_sync_soon(self._collect)
 
-    def _take_all(self) -> list[Work]:
-        taken = []
-        while self._queue:
-            taken.append(self._queue.popleft())
-        return taken
+    def _take_all(self) -> list[Work | None]:
+        """All that has piled up, at least one."""
+        return [self._queue.get(), *(self._queue.get() for _ in range(self._queue.qsize()))]
 
     def _carry_out(self, batch: Sequence[Work]) -> list[Told]:
         """Appends that follow one another in one log go to disk in one gathered write."""
@@ -264,10 +298,12 @@ class LogWriter:
 
     def _deliver(self, told: Sequence[Told], count: int) -> None:
         self.queued -= count
+        if not self.queued:
+            self._is_much = False
         if self._silent:
             return
         try:
-            with turn():
+            with self._turn:
                 for each in told:
                     if each.lane.closed:
                         each.instead()

@@ -75,6 +75,7 @@ class ReplicaHost:
         self.lane = Lane(failed=self._on_failed)
         self._node = node
         self._told_version = 0
+        self._now = trio.lowlevel.current_clock().current_time
         self._obey: dict[type, Callable[[Any], None]] = {
             fx.Append: self._append,
             fx.AssignEpoch: self._assign_epoch,
@@ -103,7 +104,7 @@ class ReplicaHost:
 
     def step(self, event: ev.Event) -> None:
         """Tell the core, and do as it says."""
-        for effect in self.replica.step(event, trio.current_time()):
+        for effect in self.replica.step(event, self._now()):
             self._obey[type(effect)](effect)
 
     def record_read(self, versioned: Versioned) -> None:

@@ -18,4 +18,6 @@ class Throttle:
     @property
     def pause(self) -> float:
         """Seconds until more may be taken; 0 if it may be at once."""
+        if self._free_at == float("-inf"):
+            return 0.0
         return max(0.0, self._free_at - trio.current_time())

@@ -1,0 +1,183 @@
+"""The event loop gives the writer thread a moment for little work, and never waits for a device."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication.node import _log_writer
+from insync.replication.node._log_writer import AppendWork, CallWork, Lane, LogWriter
+from insync.storage import Chunk
+from insync.transport import turn
+
+
+class HeldLog:
+    """A log whose appends wait until they are let through."""
+
+    def __init__(self) -> None:
+        self.let_through = threading.Event()
+        self.let_through.set()
+        self.appended: list[int] = []
+
+    def append(self, chunks: Sequence[Chunk]) -> None:
+        assert self.let_through.wait(10)
+        self.appended += [chunk.base_offset for chunk in chunks]
+
+
+class Waits(SimpleQueue[Any]):
+    """Counts how often somebody waits for what is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        self.count += 1
+        return super().get(block, timeout)
+
+
+class Bench:
+    """A writer, its log and what is told."""
+
+    def __init__(self) -> None:
+        self.failed: list[object] = []
+        self.told: list[int] = []
+        self.log = HeldLog()
+        self.waits = Waits()
+        self.writer = LogWriter("test", lambda: None, self.failed.append)
+        self.writer._done = self.waits
+        self.lane = Lane(failed=self.failed.append, log=self.log)  # type: ignore[arg-type]
+        self.news = trio.Event()
+
+    def append(self, number: int, size: int = 100) -> None:
+        def done() -> None:
+            self.told.append(number)
+            self.news.set()
+
+        chunk = Chunk(memoryview(bytes(size)), [], number, None)
+        self.writer.submit(AppendWork(self.lane, chunk, done))
+
+    async def has_told(self, *numbers: int) -> None:
+        with trio.fail_after(10):
+            while self.told != [*numbers]:
+                self.news = trio.Event()
+                await self.news.wait()
+
+
+@contextmanager
+def brief(monkeypatch: pytest.MonkeyPatch, seconds: float) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setattr(_log_writer, "BRIEF", seconds)
+        yield
+
+
+async def test_little_work_is_done_and_told_when_the_turn_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.writer.start()
+    with brief(monkeypatch, 10.0):
+        with turn():
+            bench.append(0)
+            bench.append(1)
+            assert bench.told == [], "not in the middle of somebody's work"
+        assert bench.told[:1] == [0]
+    await bench.has_told(0, 1)
+    await bench.writer.stop()
+    assert bench.log.appended == [0, 1] and bench.failed == []
+
+
+async def test_a_device_that_hangs_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+    bench.writer.start()
+    bench.log.let_through.clear()
+    with brief(monkeypatch, 0.001):
+        for number in range(3):
+            with turn():
+                bench.append(number)
+    assert bench.waits.count == 1 and bench.told == []
+    bench.log.let_through.set()
+    await bench.has_told(0, 1, 2)
+    with brief(monkeypatch, 10.0), turn():
+        bench.append(3)
+    assert bench.told == [0, 1, 2, 3], "all of that is over"
+    await bench.writer.stop()
+    assert bench.failed == []
+
+
+@pytest.mark.parametrize("work", ["large", "many", "no append"])
+async def test_nobody_waits_for_much_work(monkeypatch: pytest.MonkeyPatch, work: str) -> None:
+    bench = Bench()
+    bench.writer.start()
+    bench.log.let_through.clear()
+    sizes = {"large": [_log_writer.LITTLE + 1, 1], "many": [1] * (_log_writer.FEW + 1), "no append": [1]}
+    with brief(monkeypatch, 10.0), turn():
+        if work == "no append":
+            bench.writer.submit(CallWork(bench.lane, lambda: None, lambda _: None))
+        for number, size in enumerate(sizes[work]):
+            bench.append(number, size)
+    assert bench.waits.count == 0
+    bench.log.let_through.set()
+    await bench.has_told(*range(len(sizes[work])))
+    await bench.writer.stop()
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_all_is_told_once_and_in_order_however_it_is_handed_over(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    chance = random.Random(seed)
+    bench = Bench()
+    bench.writer.start()
+    total = 400
+    number = 0
+    with brief(monkeypatch, 0.00005):
+        while number < total:
+            several = range(number, min(total, number + chance.choice([1, 1, 2, 12])))
+            if chance.random() < 0.7:
+                with turn():
+                    for each in several:
+                        bench.append(each)
+            else:
+                for each in several:
+                    bench.append(each)
+            number = several.stop
+            if chance.random() < 0.4:
+                await trio.lowlevel.checkpoint()
+            if chance.random() < 0.1:
+                await bench.has_told(*range(number))
+    await bench.has_told(*range(total))
+    await bench.writer.stop()
+    assert bench.log.appended == [*range(total)] and bench.failed == []
+
+
+async def test_what_is_done_in_the_moment_in_which_the_loop_gives_up_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The thread still believes that the loop waits, and does not wake it."""
+
+    class Late(Waits):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            try:
+                return super().get(block, timeout)
+            except Empty:
+                if timeout is not None:
+                    bench.log.let_through.set()
+                    while not self.qsize():
+                        time.sleep(0.001)
+                raise
+
+    bench = Bench()
+    bench.writer._done = Late()
+    bench.writer.start()
+    bench.log.let_through.clear()
+    with brief(monkeypatch, 0.001), turn():
+        bench.append(0)
+    await bench.has_told(0)
+    await bench.writer.stop()
