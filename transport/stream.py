@@ -63,9 +63,12 @@ class ByteStream(ABC):
     async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
         """Receive at least one byte into the beginning of `buffer`; returns how many, 0 at the end of the stream.
         Cancelling loses nothing. Raises LinkBroken, LinkClosed. `buffer` may have room for a whole payload: what
-        reads into memory of its own should ask for less.
+        reads into memory of its own should ask for less. It may be as short as a frame's header, too, where a large
+        payload is expected to follow.
 
-        Fewer than `at_least` bytes are of no use yet: a stream that can wait for as many saves wake-ups.
+        Fewer than `at_least` bytes are of no use yet: a stream that can wait for as many saves wake-ups. It must
+        not wait for more, or a small frame would lie there unread. When there are bytes already it may return
+        without letting other tasks run, but not for more than about a megabyte in a row.
         """
 
     async def receive_ranges(self, length: int) -> Payload | None:
@@ -112,7 +115,11 @@ class ByteStream(ABC):
         return 0
 
     def send_now(self, parts: Sequence[Part]) -> int:
-        """Send what goes without waiting; returns how many bytes went. Raises what `send` raises."""
+        """Send what goes without waiting; returns how many bytes went. Raises what `send` raises.
+
+        Offered are heads and payloads of whole frames, up to a megabyte of bytes and any number of ranges; `send`
+        sends the rest.
+        """
         return 0
 
 
