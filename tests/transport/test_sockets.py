@@ -1,0 +1,55 @@
+"""Byte streams on sockets: what they leave to others."""
+
+import socket
+
+import trio
+
+from insync.transport import URL, Capabilities
+from insync.transport.sockets import QUANTUM, SocketStream
+
+
+class Flooded(socket.socket):
+    """There is always more to be read."""
+
+    def recv_into(self, buffer):
+        return len(buffer)
+
+
+async def test_who_never_waits_lets_others_run():
+    here, there = socket.socketpair()
+    there.send(b"x")
+    stream = SocketStream(Flooded(fileno=here.detach()), Capabilities(), URL("test", "a"), URL("test", "b"))
+    turns = 0
+
+    async def other():
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    buffer = memoryview(bytearray(64 << 10))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(other)
+        received = 0
+        while received < 20 * QUANTUM:
+            received += await stream.receive_into(buffer)
+        assert 15 <= turns <= 40
+        nursery.cancel_scope.cancel()
+    stream.abort()
+    there.close()
+
+
+async def test_what_is_there_is_not_waited_for():
+    """A frame's rest may have come while its beginning was looked at."""
+    here, there = socket.socketpair()
+    here.setblocking(False)
+    stream = SocketStream(here, Capabilities(), URL("test", "a"), URL("test", "b"))
+    there.send(b"0123456789")
+    buffer = memoryview(bytearray(5))
+    with trio.fail_after(5):
+        assert await stream.receive_into(buffer) == 5
+        # More than there is: of use or not, it is given.
+        assert await stream.receive_into(buffer, 1 << 20) == 5
+    assert bytes(buffer) == b"56789"
+    await stream.aclose()
+    there.close()
