@@ -234,6 +234,7 @@ class Oracle:
         return host.disk if host is not None and there else Disk()
 
     def let_go(self, partition: PartitionId) -> None:
+        """S16: nobody who may be elected cleanly holds what somebody was told is deleted."""
         versioned = self._cluster.store.partitions.get(partition)
         facts = self.partitions.get(partition)
         if versioned is None or facts is None or facts.unclean or not facts.deleted:
@@ -324,6 +325,7 @@ class Oracle:
         elif record.leader not in (before.leader, NO_LEADER):
             self._elected(record)
         self.quorum(record.id)
+        self.let_go(record.id)
 
     def _made(self, record: PartitionRecord) -> None:
         """S6: a partition comes with its topic, and the id of a topic is never used again."""
@@ -345,7 +347,6 @@ class Oracle:
         if not facts.unclean and not chosen.lost_data:
             held = facts.agreed(self.disk_of(chosen.id, record.id))
             require(held == len(facts.committed), "S8", f"node {chosen.id} elected with {held}: {record}")
-        self.let_go(record.id)
 
     def telling(self, host: Host, info: LogInfo) -> None:
         """S21: what a replica says of its log is so."""
