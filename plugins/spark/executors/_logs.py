@@ -143,10 +143,12 @@ class ExecutorLogs:
             # The attribute hid the method.
             with contextlib.suppress(AttributeError):
                 del self._context.stop
-        if manager is not None:
-            manager.close(keep=self._keep)
-        if keeper is not None:
-            keeper.close()
+        try:
+            if manager is not None:
+                manager.close(keep=self._keep)
+        finally:
+            if keeper is not None:
+                keeper.close()
 
     def _start(self) -> None:
         deadline = time.monotonic() + self._timeout

@@ -30,8 +30,8 @@ _log = logging.getLogger("insync.spark")
 _LOOK_SECONDS = 0.2
 _LONGEST_PAUSE = 10.0
 _END_SECONDS = 20.0
-_KEEPER_SECONDS = 2.0
-"""Before a keeper that did not start is tried again."""
+_TROUBLE_SECONDS = 2.0
+"""Before a keeper that does not start, or a gateway that does not answer, is tried again."""
 _PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .+", re.MULTILINE)
 
 
@@ -115,8 +115,11 @@ class Manager:
                     self._keeper.stop_node(slot, None, keep=keep)
             for job in jobs:
                 job.join(_LOOK_SECONDS)
-        if any(job.is_alive() for job in jobs) and not _jobs.is_stopped(self._context):
-            self._context.cancelJobGroup(self._group)
+        if any(job.is_alive() for job in jobs):
+            try:
+                self._context.cancelJobGroup(self._group)
+            except Exception as error:  # noqa: BLE001 - with the JVM gone, the jobs are as well
+                _log.warning("executor logs: jobs of nodes could not be cancelled: %s", brief(error))
 
     def _run(self) -> None:
         while not self._closing.wait(_LOOK_SECONDS):
@@ -128,13 +131,16 @@ class Manager:
             except ExecutorLogsError as error:
                 self.failure = error
                 _log.error("executor logs: %s", error)
-                self._closing.wait(_KEEPER_SECONDS)
+                self._closing.wait(_TROUBLE_SECONDS)
             except Exception as error:  # noqa: BLE001 - the gateway raises much while a session stops
                 if not self._closing.is_set():
-                    _log.warning("executor logs: the executors cannot be listed: %s", error)
+                    _log.warning("executor logs: the executors cannot be listed: %s", brief(error))
+                    self._closing.wait(_TROUBLE_SECONDS)
 
     def _look(self) -> None:
         now = time.monotonic()
+        if not any(place.job is None and now >= place.retry_at for place in self.places):
+            return
         alive = _jobs.executors(self._context)
         taken = {place.executor.id for place in self.places if place.job is not None and place.executor}
         for place in self.places:
