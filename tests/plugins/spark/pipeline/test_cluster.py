@@ -17,6 +17,7 @@ from insync.plugins.spark import JavaError, SparkMissingError, check_java, check
 from insync.replication import BlockingAdmin
 from tests.requires import missing
 
+from ..conftest import QUICK
 from . import data_folders as data
 
 DEADLINE_S = 500.0
@@ -27,11 +28,14 @@ import json, sys
 from insync.plugins.spark import exactly_once, session
 from insync.replication.cli import main
 
-master, servers, rows, commands = sys.argv[1:]
+master, servers, rows, java, commands = sys.argv[1:]
 # The commands take the session that runs already.
 spark = session(master, config={
     "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": java,
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": java,
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     "spark.ui.enabled": "false",
 })
@@ -72,7 +76,11 @@ def master(tmp_path: Path) -> Iterator[str]:
     program = Path(pyspark.__file__).parent / "bin" / "spark-class"
     left_out = ("PYTHONPATH", "SPARK_HOME")
     environment = {name: value for name, value in os.environ.items() if name not in left_out}
-    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m"}
+    environment |= {
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_MEMORY": "256m",
+        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+    }
     started: list[subprocess.Popen[bytes]] = []
 
     def start(name: str, *arguments: str) -> tuple[Path, subprocess.Popen[bytes]]:
@@ -113,7 +121,7 @@ def test_a_topic_an_audit_and_an_export_by_executors_of_their_own(
     audit = f"pipeline audit {' '.join(map(str, folders))} --master {master} --json"
     export = f"pipeline export orders {tmp_path / 'out'} --data-dir {folders[0]} --master {master} --json"
     run = subprocess.run(
-        [sys.executable, "-c", RUN, master, servers, str(ROWS), f"{audit}|{export}"],
+        [sys.executable, "-c", RUN, master, servers, str(ROWS), QUICK, f"{audit}|{export}"],
         capture_output=True,
         text=True,
         env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
