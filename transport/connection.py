@@ -375,6 +375,10 @@ class Connection:
         except TransportError as error:
             self._fail(error)
             return
+        except OSError as error:
+            # Whoever flushes may be about something else: it ends with this connection.
+            self.abort(f"what was to be sent cannot be read: {error}")
+            return
         if taken:
             session.outbox.clear()
             session.outbox_bytes = 0

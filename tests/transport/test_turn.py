@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import trio
 import trio.testing
 
-from insync.transport import Connection, Identity, Request, connect, serve, turn
+from insync.transport import Connection, ConnectionLost, Identity, Request, connect, serve, turn
 from insync.transport._turn import Turn
 from insync.transport.stream import StreamLink
 
@@ -124,3 +126,50 @@ async def test_requests_of_a_turn_go_out_together_and_of_none_by_the_writer(
         with trio.fail_after(5):
             await answered.wait()
         nursery.cancel_scope.cancel()
+
+
+class Unreadable:
+    """A range of something that cannot be read at a position."""
+
+    offset, length = 0, 100
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fileno(self) -> int:
+        return self._fd
+
+
+async def test_a_range_that_cannot_be_read_ends_its_own_connection_and_no_other() -> None:
+    waiting: list[Request] = []
+    reader, writer = os.pipe()
+
+    def handler(request: Request) -> None:
+        request.payload.release()
+        waiting.append(request)
+        if len(waiting) == 2:
+            waiting[0].reply(b"", [Unreadable(reader)])
+            waiting[1].reply(b"fine")
+
+    try:
+        async with trio.open_nursery() as nursery:
+            serving = await nursery.start(
+                lambda **kw: serve("tcp://127.0.0.1:0", handler, identity=Identity(node_id=1), **kw)
+            )
+            unlucky, other = [
+                await connect(serving.endpoints[0], identity=Identity(), nursery=nursery) for _ in range(2)
+            ]
+            outcomes: list[object] = []
+            unlucky.request_nowait(1, b"", timeout=5, on_done=outcomes.append)
+            while not waiting:
+                await trio.lowlevel.checkpoint()
+            with await other.request(1, b"", timeout=5) as answer:
+                assert answer.body == b"fine"
+            with trio.fail_after(5):
+                await unlucky.closed.wait()
+            assert not other.closed.is_set()
+            nursery.cancel_scope.cancel()
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert isinstance(outcomes[0], ConnectionLost)
