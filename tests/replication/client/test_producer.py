@@ -278,7 +278,13 @@ async def test_delivery_timeout_of_what_was_always_refused_is_definite():
     async with fake_cluster(nodes=1, t=1) as cluster:
         node = cluster.nodes[0]
         node.script(Kind.PRODUCE, *[fail_with(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 2")] * 20)
-        async with Producer(cluster.urls, linger_ms=0, delivery_timeout_ms=300) as producer:
+        async with Producer(
+            cluster.urls,
+            linger_ms=0,
+            delivery_timeout_ms=1000,
+            retry_backoff_ms=5000,
+            retry_backoff_max_ms=5000,
+        ) as producer:
             delivery = await producer.send("t", b"x")
             with pytest.raises(DeliveryTimeoutError, match="NOT_ENOUGH_REPLICAS: 1 of 2") as caught:
                 await delivery.wait()
