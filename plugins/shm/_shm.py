@@ -153,6 +153,8 @@ class ShmStream(UnixStream):
                 total += _size(part)
                 has_ranges = has_ranges or is_range(part)
         ranges = [part for part in parts if is_range(part) and part.length] if has_ranges else []
+        if not all(map(is_warm, ranges)):
+            return 0
         if has_ranges and sum(part.length for part in ranges) < HAND_OVER_FROM:
             wire = b"".join((PREFIX.pack(_BYTES, 0, total), *map(_in_memory, parts)))
         elif has_ranges:
@@ -175,9 +177,7 @@ class ShmStream(UnixStream):
         return len(self._handed) > 0 and trio.current_time() >= self._next_sweep
 
     def _known_files(self, ranges: Sequence[FileRange]) -> list[int | None] | None:
-        """The numbers of all ranges' files, if the peer has them all; None if this needs more than a look."""
-        if not all(map(is_warm, ranges)):
-            return None
+        """The numbers of all ranges' files, if the peer has them all; None if it has not."""
         found = [self._handed.find(part) for part in ranges]
         return (
             [one.number for one in found if isinstance(one, Handed)] if all(map(_is_known, found)) else None

@@ -286,6 +286,16 @@ async def test_who_could_not_take_a_descriptor_asks_for_bytes_from_then_on(log_f
             assert payload.source == "pooled" and payload.view() == CONTENT[: 1 << 18]
 
 
+@pytest.mark.parametrize("size", [100, 20_000])
+async def test_what_a_disk_has_to_be_waited_for_is_not_sent_at_once(log_file, monkeypatch, size):
+    async with two_streams() as (one, other):
+        await one.send([FileSlice(log_file.fileno(), 0, 20_000)])  # the peer has the file
+        monkeypatch.setattr(_shm, "is_warm", lambda part: False)
+        assert one.send_now([b"head", FileSlice(log_file.fileno(), 0, size)]) == 0
+        monkeypatch.undo()
+        assert one.send_now([b"head", FileSlice(log_file.fileno(), 0, size)]) == 4 + size
+
+
 async def test_any_mixture_of_sendings_is_one_stream(log_file):
     """Also when the socket takes a few bytes at a time, in the midst of what `send_now` has promised."""
     draw = random.Random(17)
