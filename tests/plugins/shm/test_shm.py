@@ -288,7 +288,7 @@ async def test_who_could_not_take_a_descriptor_asks_for_bytes_from_then_on(log_f
 
 @pytest.mark.parametrize("size", [100, 20_000])
 async def test_what_a_disk_has_to_be_waited_for_is_not_sent_at_once(log_file, monkeypatch, size):
-    async with two_streams() as (one, other):
+    async with two_streams() as (one, _):
         await one.send([FileSlice(log_file.fileno(), 0, 20_000)])  # the peer has the file
         monkeypatch.setattr(_shm, "is_warm", lambda part: False)
         assert one.send_now([b"head", FileSlice(log_file.fileno(), 0, size)]) == 0
