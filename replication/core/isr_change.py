@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 class PendingChange:
     """A proposal whose fate is not known. `joining` is the member that it adds, if it adds one.
 
-    `unclear`: an attempt to store it may still succeed, even after a later one has been refused.
+    `unclear`: an attempt to store it may still succeed, even after a later one has been refused. `taken_over`: an
+    earlier role of the same epoch has proposed it.
     """
 
     proposal: fx.ProposeIsr
     joining: int | None
     retry_at: float | None = None
     unclear: bool = False
+    taken_over: bool = False
 
 
 class IsrChange:
@@ -146,7 +148,7 @@ class IsrChange:
         """
         pending, known = earlier.pending, self._replica.versioned
         if pending is not None and known is not None and known.version == pending.proposal.version:
-            pending.unclear = True
+            pending.unclear = pending.taken_over = True
             self.pending = pending
             self._look_again(pending)
 

@@ -362,8 +362,10 @@ class LeaderRole:
                 self.followers[node] = rules.Follower(node, last_caught_up=float("-inf"))
 
     def on_isr_outcome(self, event: ev.IsrStored | ev.IsrRefused | ev.IsrUnclear) -> None:
+        pending = self.change.pending
         self.change.on_outcome(event)
-        self._meet_new_members()
+        if pending is not None and pending.taken_over:
+            self._meet_new_members()
         self._reconsider()
 
     def _reconsider(self) -> None:
