@@ -35,10 +35,10 @@ class Script(_shm.ShmStream):
         self._script, self._piece = memoryview(data), piece
         self._descriptors.extend(map(_files.OpenFile, descriptors))
 
-    async def _receive(self, buffers: Sequence[memoryview]) -> int:
+    async def _receive(self, buffer: memoryview) -> int:
         self._check_open()
-        size = min(len(buffers[0]), len(self._script), self._piece)
-        buffers[0][:size], self._script = self._script[:size], self._script[size:]
+        size = min(len(buffer), len(self._script), self._piece)
+        buffer[:size], self._script = self._script[:size], self._script[size:]
         return size
 
 
