@@ -57,7 +57,7 @@ class Producer:
             return
         while self.window and self.window[0].acknowledged:
             self.window.popleft()
-        if not cluster.calm:
+        if not cluster.calm and not cluster.lull:
             if not self.window and cluster.chance(NEW_EPOCH_CHANCE):
                 self._epoch, self._sequence = self._epoch + 1, 0
             for _ in range(cluster.random.randint(1, cluster.settings.in_flight)):
@@ -116,12 +116,17 @@ class PlainProducer:
             return
         if cluster.calm:
             return
+        if not cluster.lull:
+            self._send()
+        cluster.later(0.1 + 0.9 * cluster.random.random(), self.turn)
+
+    def _send(self) -> None:
+        cluster = self._cluster
         acks = cluster.random.choice(_ACKS)
         batch = BatchMeta(-1, cluster.random.randint(1, 3), -1, 100)
         sent = Sent(self._partition, f"plain:{cluster.new_id()}", acks, batch, False)
         sent.names_epoch, sent.by_name = cluster.chance(0.3), True
         cluster.requests.send([sent])
-        cluster.later(0.1 + 0.9 * cluster.random.random(), self.turn)
 
 
 class Consumer:

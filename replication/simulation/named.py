@@ -159,6 +159,9 @@ class Tasks:
         finished = self._task is None or self._task.done
         if cluster.calm and finished:
             return
+        if finished and cluster.lull:
+            cluster.later((0.3 + 3 * cluster.random.random()) / cluster.settings.named, self.turn)
+            return
         if finished:
             self._tasks += 1
             self._task = Task(self._first_id + self._tasks, cluster.random.randint(1, 12))

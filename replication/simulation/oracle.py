@@ -151,9 +151,17 @@ class Oracle:
         require(holder == me, "S4", f"epoch {epoch} of {facts.name} led by {holder} and by {me}")
 
     def proposed(self, host: Host, proposal: fx.ProposeIsr) -> None:
-        """L7: nobody is put out who has the end of the log, or had it less than the lag ago."""
+        """S16: whoever is to join has let go of what is deleted, as the proposal may be stored at once.
+
+        L7: nobody is put out who has the end of the log, or had it less than the lag ago.
+        """
         replica = host.replica
         assert replica is not None
+        stored, facts = self._cluster.store.partitions.get(host.partition), host.facts
+        if stored is not None and stored.version == proposal.version and not facts.unclean:
+            for member, _ in proposal.joining:
+                start = self.disk_of(member, host.partition).start
+                require(start >= facts.deleted, "S16", f"node {member}, to join, begins at {start}")
         key = host.name, host.node.process, proposal.proposal_id
         again = key in self._proposals
         self._proposals.add(key)

@@ -52,7 +52,8 @@ class Settings:
     often an operator moves replicas or asks for preferred leaders; 0 for never. `rebalance`: after how many seconds
     the controller looks whether preferred replicas lead; 0 for never. `compactions`:
     how often a replica is compacted; `wishes`: how often the controller is asked for something else. `named`: how
-    often a producer that outlives its processes is begun anew.
+    often a producer that outlives its processes is begun anew. `lull_at`, `lull_for`: when nobody begins to write
+    for a while, so that whoever comes back has all that there is.
     """
 
     nodes: int = 3
@@ -72,6 +73,8 @@ class Settings:
     wishes: float = 0.0
     recreations: float = 0.0
     named: float = 0.0
+    lull_at: float = 0.0
+    lull_for: float = 0.0
     drop: float = 0.05
     double: float = 0.05
     late: float = 0.1
@@ -103,6 +106,8 @@ class Settings:
             dice.choice((3, 3, 3, 4)) if topics is None else max(3, *(t.replication_factor for t in topics))
         )
         weak = dice.choice((0.02, 0.1, 0.3))
+        quiet = random.Random(f"lull {seed}")
+        has_lull = topics is None and quiet.random() < 0.15
         return cls(
             nodes=nodes,
             topics=_topics(dice, nodes) if topics is None else topics,
@@ -126,6 +131,8 @@ class Settings:
             wishes=dice.choice((0.0, 0.0, 1.0)) if topics is None else 0.0,
             recreations=dice.choice((0.0, 0.0, 0.0, 0.05, 0.2)) if topics is None else 0.0,
             named=dice.choice((0.0, 0.3, 1.0)) if topics is None else 0.0,
+            lull_at=round(quiet.uniform(3.0, 12.0), 3) if has_lull else 0.0,
+            lull_for=quiet.choice((5.0, 10.0, 20.0)) if has_lull else 0.0,
         )
 
 

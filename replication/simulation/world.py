@@ -45,6 +45,12 @@ class World:
     def calm(self) -> bool:
         return self.weather.calm
 
+    @property
+    def lull(self) -> bool:
+        """Whether nobody begins to write."""
+        begin = self.settings.lull_at
+        return not self.calm and begin <= self.now < begin + self.settings.lull_for
+
     def new_id(self) -> int:
         self._ids += 1
         return self._ids

@@ -104,6 +104,14 @@ def test_a_full_look_finds_what_is_spoilt_behind_the_oracle() -> None:
         recheck(one.cluster)
 
 
+def test_nobody_begins_to_write_in_a_lull() -> None:
+    busy, resting = run(4, QUIET), run(4, attrs.evolve(QUIET, lull_at=6.0, lull_for=20.0))
+    assert busy.violation is None and resting.violation is None
+    assert 0 < resting.committed_records < busy.committed_records / 2
+    lulls = sum(Settings.swarm(seed).lull_for > 0 for seed in range(300))
+    assert 20 < lulls < 80
+
+
 def test_a_failing_run_is_made_short_and_can_be_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LeaderRole, "_epoch_end", lambda self, event: None)
     found = next(result for result in map(run, range(SEEDS)) if result.violation is not None)
