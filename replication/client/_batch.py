@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -112,28 +114,20 @@ class Batch:
         producer_id, epoch = identity or (-1, -1)
         self.sequence = sequence
         keys = self.keys if self.keys is not None else [None] * self.count
+        build: Callable[..., bytes | memoryview]
         if compression == "none" and self.size >= LARGE:
-            self.data = build_batch_into(
-                buffers.take,
-                keys,
-                self.values,
-                timestamps_ms=self.timestamps,
-                headers=self.headers,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                base_sequence=sequence,
-            )
+            build = partial(build_batch_into, buffers.take)
         else:
-            self.data = build_batch(
-                keys,
-                self.values,
-                timestamps_ms=self.timestamps,
-                headers=self.headers,
-                producer_id=producer_id,
-                producer_epoch=epoch,
-                base_sequence=sequence,
-                compression=compression,
-            )
+            build = partial(build_batch, compression=compression)
+        self.data = build(
+            keys,
+            self.values,
+            timestamps_ms=self.timestamps,
+            headers=self.headers,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
         self.keys, self.values, self.headers = None, [], None
 
     def let_go(self, buffers: Buffers) -> None:

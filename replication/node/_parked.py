@@ -278,9 +278,13 @@ class Fetches:
             inquiry.held.pop(partition, None)
             return True
         inquiry.held[partition] = None
+        self._tell_later(inquiry)
+        return True
+
+    def _tell_later(self, inquiry: Inquiry) -> None:
+        """What is held back is told after a while though nothing else comes."""
         if inquiry.quiet is None:
             inquiry.quiet = self._node.timers.call_after(QUIET_DELAY, lambda: self._expire(inquiry))
-        return True
 
     def abort_ranges(self, partition: PartitionId, offset: int) -> None:
         """Before a cut at `offset`: end the connections whose queued file ranges would change under them."""
@@ -327,8 +331,8 @@ class Fetches:
         goes_on = message.session_epoch > NEW_SESSION
         self._gather(inquiry, list(inquiry.news), gathered, hold=goes_on)
         if not final and not gathered.urgent and gathered.size < max(1, message.min_bytes):
-            if inquiry.held and inquiry.quiet is None:
-                inquiry.quiet = self._node.timers.call_after(QUIET_DELAY, lambda: self._expire(inquiry))
+            if inquiry.held:
+                self._tell_later(inquiry)
             return False
         self._gather(inquiry, list(inquiry.held), gathered, hold=False)
         results = gathered.results

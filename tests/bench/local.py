@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from insync.transport import Connection, Identity, Payload, Response, TransportE
 
 from . import _bare
 from ._bare import Load, touch
+from ._far_end import far_process
 from ._local_peer import BYTES, CPU, ECHO, FETCH, FETCH_BODY, PAYLOAD_BYTES, SECONDS
 from .report import Result, against
 
@@ -58,21 +56,9 @@ class Source:
         self.payload.copy_to(fd, offset)
 
 
-@contextmanager
-def bare_end(scheme: str, place: Path, total: int) -> Iterator[str]:
+def bare_end(scheme: str, place: Path, total: int) -> AbstractContextManager[str]:
     """The leader of the loop by bare system calls; gives its address."""
-    command = [sys.executable, "-m", "tests.bench._bare", scheme, str(total)]
-    piped = subprocess.PIPE
-    with subprocess.Popen(
-        command, stdin=piped, stdout=piped, text=True, env={**os.environ, "TMPDIR": str(place)}
-    ) as process:
-        try:
-            assert process.stdout is not None and process.stdin is not None
-            yield process.stdout.readline().strip()
-            process.stdin.close()
-            process.wait(5)
-        finally:
-            process.kill()
+    return far_process("_bare", scheme, str(total), environment={"TMPDIR": str(place)})
 
 
 Take = Callable[[DiskLog, Payload], None]
@@ -91,16 +77,9 @@ def stage(log: DiskLog, payload: Payload) -> None:
 
 @contextmanager
 def far_end(scheme: str, place: Path, total: int) -> Iterator[Far]:
-    command = [sys.executable, "-m", "tests.bench._local_peer", URLS[scheme], str(place / scheme), str(total)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None and process.stdin is not None
-            url, end = process.stdout.readline().split()
-            yield Far(url, int(end), total)
-            process.stdin.close()
-            process.wait(5)
-        finally:
-            process.kill()
+    with far_process("_local_peer", URLS[scheme], str(place / scheme), str(total)) as ready:
+        url, end = ready.split()
+        yield Far(url, int(end), total)
 
 
 async def follow(far: Far, take: Take, place: Path, fetch_bytes: int = 0) -> Load:

@@ -8,17 +8,17 @@ from __future__ import annotations
 import math
 import socket
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
 import attrs
 import trio
 
 from insync.transport import Connection, Identity, Response, TransportError, connect
 
+from ._far_end import far_process
 from ._other_peer import FILE, SEND
 from ._others import OTHERS, Cost, Other
 from ._transport_peer import BLOCK, BYTES, CPU, ECHO, ORDER, RANGE, SECONDS, SIZE, SIZED, SIZED_RANGE
@@ -40,18 +40,9 @@ class Load:
     cpu: float
 
 
-@contextmanager
-def peer(role: str, module: str = "_transport_peer") -> Iterator[str]:
+def peer(role: str) -> AbstractContextManager[str]:
     """A far end; gives its address."""
-    command = [sys.executable, "-m", f"tests.bench.{module}", role]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None and process.stdin is not None
-            yield process.stdout.readline().strip()
-            process.stdin.close()
-            process.wait(5)
-        finally:
-            process.kill()
+    return far_process("_transport_peer", role)
 
 
 def raw_load(port: str, how: bytes, total: int) -> Load:
@@ -184,7 +175,7 @@ def beside_others(tcp: str, unix: str, total: int, requests: int, rounds: int) -
             print(f"not run: {other.name}: pip install {other.package}", file=sys.stderr)
             continue
         url = unix if other.role == "zmq-ipc" else tcp
-        with peer(other.role, "_other_peer") as address:
+        with far_process("_other_peer", other.role) as address:
             for what, kind, how in (("ranges", SIZED_RANGE, FILE), ("bytes", SIZED, SEND)):
                 for size in BLOCK_SIZES:
                     yield from _blocks_beside(url, kind, other, address, how, size, total, rounds, what)

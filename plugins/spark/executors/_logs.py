@@ -111,7 +111,6 @@ class ExecutorLogs:
         self._folder: Path | None = None
         self._keeper: Keeper | None = None
         self._manager: Manager | None = None
-        self._handle: LogsHandle | None = None
         self._stop_context: Callable[[], None] | None = None
         self._lock = threading.Lock()
 
@@ -186,8 +185,6 @@ class ExecutorLogs:
             logs=tuple(map(str, run_folders(self._places, self._run))),
             keep=self._keep,
         )
-        at = URL.parse(self._keeper.directory).authority
-        self._handle = LogsHandle(f"{SCHEME}://{at}", self._secret)
 
     def _follow_context(self) -> None:
         """`spark.stop()` ends us first: a node cannot tell a stopped application from a lost executor."""
@@ -277,9 +274,8 @@ class ExecutorLogs:
     @property
     def handle(self) -> LogsHandle:
         """What tasks need, to be used in closures."""
-        self._keeper_  # noqa: B018 - raises if it is not open
-        assert self._handle is not None
-        return self._handle
+        at = URL.parse(self._keeper_.directory).authority
+        return LogsHandle(f"{SCHEME}://{at}", self._secret)
 
     @property
     def nodes(self) -> dict[int, str]:

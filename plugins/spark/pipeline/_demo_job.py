@@ -34,7 +34,7 @@ Tell = Callable[[dict[str, Any]], None]
 
 
 def main() -> None:
-    tell = _take_stdout()
+    tell = take_stdout()
     try:
         check_pyspark()
         check_java()
@@ -48,7 +48,7 @@ def main() -> None:
         tell({"state": "failed", "why": lines[0]})
 
 
-def _take_stdout() -> Tell:
+def take_stdout() -> Tell:
     """What the JVM and the workers print goes to standard error; lines of ours do not."""
     ours = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

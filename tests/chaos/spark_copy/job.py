@@ -7,13 +7,13 @@ query, `audit FOLDER...` checks the nodes' files on the same executors. Answers 
 from __future__ import annotations
 
 import json
-import os
 import sys
 import threading
 from typing import Any
 
 from insync.plugins.spark import exactly_once, session
 from insync.plugins.spark.pipeline import audit
+from insync.plugins.spark.pipeline._demo_job import take_stdout
 
 _LOOK_EVERY_S = 0.2
 _SMALL_ROWS = "500"
@@ -21,14 +21,7 @@ _SMALL_ROWS = "500"
 
 
 def main() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    # What Spark prints goes to standard error.
-    os.dup2(2, 1)
-
-    def tell(told: dict[str, Any]) -> None:
-        answers.write(json.dumps(told) + "\n")
-        answers.flush()
-
+    tell = take_stdout()
     about = json.loads(sys.argv[1])
     spark = session(about["master"], app_name="copy", config=_config(about["folder"]))
     query = _start(spark, about)

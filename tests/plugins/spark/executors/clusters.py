@@ -13,6 +13,8 @@ from pathlib import Path
 
 import attrs
 
+from tests.spark_home import spark_home
+
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 _DEADLINE_S = 300.0
 HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
@@ -48,13 +50,8 @@ def config(folder: Path) -> dict[str, str]:
 @contextmanager
 def local_cluster(folder: Path, executors: int = 3) -> Iterator[Cluster]:
     """Executors as processes. The rest is in the driver's JVM and writes into SPARK_HOME, which is another one."""
-    home = folder / "spark-home"
-    home.mkdir()
-    for entry in _spark().iterdir():
-        if entry.name != "work":
-            (home / entry.name).symlink_to(entry)
     former = os.environ.get("SPARK_HOME")
-    os.environ["SPARK_HOME"] = str(home)
+    os.environ["SPARK_HOME"] = str(spark_home(folder))
     try:
         yield Cluster(f"local-cluster[{executors},2,1024]", config(folder))
     finally:

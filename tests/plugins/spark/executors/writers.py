@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from abc import ABC, abstractmethod
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -30,13 +31,11 @@ class Acknowledged:
     at: float
 
 
-class Writer:
-    """Writes to one partition from the driver, a few records at a time, until it is closed."""
+class _Thread(ABC):
+    """Something that goes on in a thread as long as a block is open; `failure` is what ended it before."""
 
-    def __init__(self, handle: LogsHandle, topic: str, partition: int) -> None:
-        self.acknowledged: list[Acknowledged] = []
+    def __init__(self) -> None:
         self.failure: BaseException | None = None
-        self._handle, self._topic, self._partition = handle, topic, partition
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -49,6 +48,24 @@ class Writer:
     ) -> None:
         self._closing.set()
         self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:  # noqa: BLE001 - told by whoever looks at the writer
+            self.failure = error
+
+    @abstractmethod
+    def _work(self) -> None: ...
+
+
+class Writer(_Thread):
+    """Writes to one partition from the driver, a few records at a time, until it is closed."""
+
+    def __init__(self, handle: LogsHandle, topic: str, partition: int) -> None:
+        super().__init__()
+        self.acknowledged: list[Acknowledged] = []
+        self._handle, self._topic, self._partition = handle, topic, partition
 
     def went_on(self, since: float) -> bool:
         """Whether a record that was sent after `since` has been acknowledged."""
@@ -60,55 +77,33 @@ class Writer:
         first = max((n for n, at in enumerate(times) if at <= since), default=0)
         return max((after - before for before, after in itertools.pairwise(times[first:])), default=0.0)
 
-    def _run(self) -> None:
-        try:
-            with self._handle.producer() as producer:
-                for number in itertools.count():
-                    if self._closing.is_set():
-                        return
-                    sent = time.monotonic()
-                    values = [b"%d-%d-%d" % (self._partition, number, n) for n in range(_AT_ONCE)]
-                    deliveries = [
-                        producer.send(self._topic, each, partition=self._partition) for each in values
-                    ]
-                    for value, delivery in zip(values, deliveries, strict=True):
-                        offset = delivery.result().offset
-                        self.acknowledged.append(Acknowledged(offset, value, sent, time.monotonic()))
-                    self._closing.wait(_PAUSE_S)
-        except BaseException as error:  # noqa: BLE001 - told by whoever looks at the writer
-            self.failure = error
+    def _work(self) -> None:
+        with self._handle.producer() as producer:
+            for number in itertools.count():
+                if self._closing.is_set():
+                    return
+                sent = time.monotonic()
+                values = [b"%d-%d-%d" % (self._partition, number, n) for n in range(_AT_ONCE)]
+                deliveries = [producer.send(self._topic, each, partition=self._partition) for each in values]
+                for value, delivery in zip(values, deliveries, strict=True):
+                    offset = delivery.result().offset
+                    self.acknowledged.append(Acknowledged(offset, value, sent, time.monotonic()))
+                self._closing.wait(_PAUSE_S)
 
 
-class TaskWriter:
+class TaskWriter(_Thread):
     """Runs one job after the other whose tasks write to a topic; what jobs that ended well have written is kept."""
 
     def __init__(self, context: SparkContext, handle: LogsHandle, topic: str) -> None:
+        super().__init__()
         self.values: set[bytes] = set()
         self.jobs = 0
-        self.failure: BaseException | None = None
         self._context, self._handle, self._topic = context, handle, topic
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._closing.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        try:
-            while not self._closing.is_set():
-                values = [b"job-%d-%d" % (self.jobs, n) for n in range(_TASK_RECORDS)]
-                self._context.parallelize(values, 3).foreachPartition(
-                    self._handle.write_partition(self._topic)
-                )
-                self.values.update(values)
-                self.jobs += 1
-                self._closing.wait(_PAUSE_S)
-        except BaseException as error:  # noqa: BLE001 - told by whoever looks at the writer
-            self.failure = error
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            values = [b"job-%d-%d" % (self.jobs, n) for n in range(_TASK_RECORDS)]
+            self._context.parallelize(values, 3).foreachPartition(self._handle.write_partition(self._topic))
+            self.values.update(values)
+            self.jobs += 1
+            self._closing.wait(_PAUSE_S)
