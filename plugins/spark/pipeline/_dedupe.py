@@ -12,11 +12,13 @@ import attrs
 from ._inputs import SEQUENCE_COLUMNS, Input, Span
 from ._jobs import Progress, quiet, watching
 from ._segments import SOURCE_COLUMNS
-from ._writing import job_name, partitions_of, write_topic
+from ._writing import described, job_name, was_written, write_topic
 from .errors import InputError, PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
+
+    from ....replication.client.admin import TopicInfo
 
 _EXAMPLES = 20
 _ALL = (*SOURCE_COLUMNS, "headers")
@@ -49,6 +51,8 @@ class DedupeReport:
     examples: list[Duplicate]
     """The first 20."""
     written_to: str | None
+    written_before: bool
+    """By an earlier run over the same records, so not again."""
     elapsed_s: float
 
     def as_dict(self) -> dict[str, Any]:
@@ -75,8 +79,9 @@ def dedupe(
         (of a data folder only). Or a user's: `key`, `value`, `header:NAME`, or `json:FIELD`, a field (`a.b` of a
         field) of the JSON object that the value is.
       to_topic: An existing topic. If it has as many partitions records stay in theirs, in order; otherwise their
-        keys say where to. If writing fails, a second run over the same records goes on where the first one stopped;
-        if the source has grown meanwhile, it begins anew: then take another topic.
+        keys say where to. If writing fails, a second run over the same records goes on where the first one stopped,
+        and one after the writing is done writes nothing; if the source has grown meanwhile, it begins anew: then
+        take another topic.
       to_servers: Nodes that serve it; by default those of the source.
       to_parquet: A folder that does not exist yet.
 
@@ -92,7 +97,7 @@ def dedupe(
     with watching(spark, "looking for duplicates", progress):
         identified.persist()
         try:
-            report = _counted(identified, source.name, by)
+            report, digest = _counted(identified, source.name, by)
             extra = _extra(identified).persist()
             report.duplicates = extra.count()
             report.kept = report.records - report.duplicates
@@ -104,7 +109,8 @@ def dedupe(
             with watching(spark, "writing what is kept", progress):
                 every = source.frame(spark, spans, _ALL)
                 kept = every.join(extra.select(*_PLACE), list(_PLACE), "left_anti")
-                report.written_to = target.write(kept, source.name, spans)
+                report.written_to = target.name
+                report.written_before = not target.write(kept, source, spans, digest)
     finally:
         extra.unpersist()
     report.elapsed_s = time.monotonic() - began
@@ -136,17 +142,30 @@ def _identity(by: str) -> Column:
     return f.hex(f.get(of_name, f.lit(0))["value"])
 
 
-def _counted(identified: DataFrame, name: str, by: str) -> DedupeReport:
+def _counted(identified: DataFrame, name: str, by: str) -> tuple[DedupeReport, int]:
+    """What there is, and a digest of which record has which identity."""
     from pyspark.sql import functions as f
 
     [row] = identified.agg(
         f.count("*").alias("records"),
         f.count_distinct("identity").alias("identities"),
         f.count_if(f.col("identity").isNull()).alias("unidentified"),
+        f.bit_xor(f.xxhash64(*_PLACE, "identity")).alias("digest"),
     ).collect()
-    return DedupeReport(
-        name, by, row["records"], row["identities"], row["unidentified"], 0, row["records"], [], None, 0.0
+    report = DedupeReport(
+        name=name,
+        by=by,
+        records=row["records"],
+        identities=row["identities"],
+        unidentified=row["unidentified"],
+        duplicates=0,
+        kept=row["records"],
+        examples=[],
+        written_to=None,
+        written_before=False,
+        elapsed_s=0.0,
     )
+    return report, row["digest"] or 0
 
 
 def _extra(identified: DataFrame) -> DataFrame:
@@ -179,27 +198,41 @@ def _examples(extra: DataFrame) -> list[Duplicate]:
 @attrs.frozen
 class _ToTopic:
     servers: str
-    topic: str
-    partitions: int
+    topic: TopicInfo
     by: str
 
-    def write(self, kept: DataFrame, source: str, spans: Mapping[int, Span]) -> str:
-        """In the order of offsets within each partition, so that a task that is run again has the same rows."""
-        partitions = len(spans)
-        columns = ["key", "value", *(["partition"] if partitions == self.partitions else [])]
+    @property
+    def name(self) -> str:
+        return f"topic {self.topic.name}"
+
+    def write(self, kept: DataFrame, source: Input, spans: Mapping[int, Span], digest: int) -> bool:
+        """In the order of offsets within each partition, so that a task that is run again has the same rows.
+
+        False: these records have been written there before.
+        """
+        partitions, own = len(spans), len(self.topic.partitions)
+        what = (source.name, self.by, sorted(spans.items()), digest)
+        job = job_name("dedupe", what, self.topic.topic_id, own)
+        if was_written(self.servers, job):
+            return False
+        columns = ["key", "value", *(["partition"] if partitions == own else [])]
         ordered = kept.repartition(partitions, "partition").sortWithinPartitions(*_PLACE)
-        job = job_name("dedupe", source, self.by, sorted(spans.items()), self.topic, self.partitions)
-        write_topic(ordered.select(*columns), self.servers, self.topic, job)
-        return f"topic {self.topic}"
+        ends = {(source.topic, partition): end for partition, (_, end) in spans.items()}
+        write_topic(ordered.select(*columns), self.servers, self.topic.name, job, done=ends)
+        return True
 
 
 @attrs.frozen
 class _ToParquet:
     path: str
 
-    def write(self, kept: DataFrame, source: str, spans: Mapping[int, Span]) -> str:
-        kept.repartition(len(spans), "partition").sortWithinPartitions(*_PLACE).write.parquet(self.path)
+    @property
+    def name(self) -> str:
         return self.path
+
+    def write(self, kept: DataFrame, source: Input, spans: Mapping[int, Span], digest: int) -> bool:
+        kept.repartition(len(spans), "partition").sortWithinPartitions(*_PLACE).write.parquet(self.path)
+        return True
 
 
 def _target(
@@ -223,4 +256,4 @@ def _target(
         raise PipelineError("the nodes that serve the topic to write to are not known: give their servers")
     if topic == source.topic and where == getattr(source, "servers", where):
         raise PipelineError(f"topic {topic} cannot be written to while it is read: name another")
-    return _ToTopic(where, topic, partitions_of(where, topic), by)
+    return _ToTopic(where, described(where, topic), by)

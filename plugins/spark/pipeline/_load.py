@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from ._jobs import Progress, quiet, watching
-from ._writing import job_name, partitions_of, write_topic
+from ._writing import described, job_name, write_topic
 from .errors import InputError
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def load(
       ClientError: The cluster refuses, or a topic does not exist.
     """
     began = time.monotonic()
-    partitions = partitions_of(servers, topic)
+    partitions = len(described(servers, topic).partitions)
     rows = _rows(spark, [_found(os.fspath(path)) for path in paths], format, options or {})
     if format in ("lines", "json"):
         table = _of_lines(rows, key, value)

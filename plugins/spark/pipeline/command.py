@@ -264,7 +264,8 @@ def dedupe(
             f"{topic}-{each.partition}, offset {each.offset}: first at {each.first_offset} of partition "
             f"{each.first_partition}"
         )
-    written = f"; written to {report.written_to}" if report.written_to else ""
+    before = ", by an earlier run" if report.written_before else ""
+    written = f"; written to {report.written_to}{before}" if report.written_to else ""
     print(
         f"{report.records} records, {report.unidentified} of them without {by}: {report.duplicates} duplicates, "
         f"{report.kept} kept{written}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -179,6 +180,11 @@ def test_the_first_of_each_identity_is_kept(
     first = sorted((record for record in found if record.partition == 0), key=lambda record: record.offset)
     assert [json.loads(record.value or b"")["order"]["id"] for record in first] == list(range(60))
     assert [record.value for record in found if record.partition == 1] == [b"no order"] * 2
+    assert not report.written_before
+    repeated = dedupe(spark, source, by="json:order.id", to_topic=f"{topic}-once")
+    assert (repeated.kept, repeated.written_before) == (62, True)
+    after = read(servers, f"{topic}-once")
+    assert Counter(after) == Counter(found), "the same job has written twice"
     again = dedupe(spark, TopicInput(servers, f"{topic}-once"), by="json:order.id")
     assert (again.duplicates, again.kept) == (0, 62)
     with pytest.raises(PipelineError, match="cannot be written to while it is read"):
@@ -218,5 +224,7 @@ def test_a_batch_that_was_appended_twice(spark: SparkSession, tmp_path: Path) ->
         (1, 26),
         (2, 27),
     ]
+    with pytest.raises(PipelineError, match="once exists already"):
+        dedupe(spark, FolderInput(folder, data.TOPIC), to_parquet=tmp_path / "once")
     kept = ds.dataset(tmp_path / "once", ignore_prefixes=["_", "."]).to_table()
     assert sorted(kept["offset"].to_pylist()) == [*range(13), *range(18, 25), *range(28, 31)]
