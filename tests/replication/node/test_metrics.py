@@ -126,7 +126,12 @@ async def test_an_isr_that_a_leader_makes_smaller_is_counted_once(
         raise OSError("cut off by the test")
 
     monkeypatch.setattr(LeaderFetcher, "_connect", refuse)
-    lax = {"replica_lag_time_max_ms": 700, "replica_fetch_wait_max_ms": 100}
+    lax = {
+        "replica_lag_time_max_ms": 700,
+        "replica_fetch_wait_max_ms": 100,
+        # At the end nobody can take over from node 2.
+        "controlled_shutdown_timeout_ms": 100,
+    }
     async with AsyncExitStack() as stack:
         one = await stack.enter_async_context(Node(settings(tmp_path, 1, metrics_port=0, **lax)))
         await stack.enter_async_context(Node(settings(tmp_path, 2, **lax)))
