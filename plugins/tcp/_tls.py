@@ -109,7 +109,7 @@ class _Contexts:
             if former is None or former[0] != state:
                 self._made[side] = state, self._make(side)
         except OSError as error:  # ssl.SSLError is one
-            text = f"the certificates {self._files} cannot be used: {error}"
+            text = f"the certificates cannot be used ({_named(self._files)}): {_reason(error)}"
             if former is None:
                 raise SecretError(text) from error
             log.warning("%s; links go on with the former ones", text)
@@ -264,3 +264,13 @@ class TlsStream(ByteStream):
                 peer=str(self.remote),
             )
         return LinkBroken(f"the link to {self.remote} broke: {reason}", peer=str(self.remote))
+
+
+def _named(files: TlsFiles) -> str:
+    return ", ".join(f"{name} {path}" for name, path in attrs.asdict(files).items())
+
+
+def _reason(error: OSError) -> str:
+    """What is wrong, and with which file if that is known; of a file that is no PEM OpenSSL names none."""
+    where = f"{error.filename}: " if error.filename else ""
+    return f"{where}{error.strerror or error}"

@@ -45,8 +45,28 @@ _HANDSHAKES_PER_TIMEOUT = 3
 _FIRST_DELAY_SECONDS = 0.05
 _DELAYS_PER_TIMEOUT = 20
 _LONGEST_DELAY_SECONDS = 1.0
+_SAME_MESSAGE_SECONDS = 10.0
 
 _log = logging.getLogger(__name__)
+
+
+class _Seldom(logging.Filter):
+    """Lets a message through once in a while: a client that seeks a server tells of each attempt, twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[object, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if now - self._told.get(record.msg, -math.inf) < _SAME_MESSAGE_SECONDS:
+            return record.levelno >= logging.ERROR
+        self._told[record.msg] = now
+        return True
+
+
+_kazoo_log = _log.getChild("kazoo")
+_kazoo_log.addFilter(_Seldom())
 
 
 class Pulse:
@@ -179,7 +199,7 @@ class Connection:
             connection_retry=_pace(handler, timeout_ms),
             auth_data=[("digest", digest)] if digest else None,
             default_acl=[make_digest_acl(*digest.split(":", 1), all=True)] if digest else None,
-            logger=_log.getChild("kazoo"),
+            logger=_kazoo_log,
         )
         granted = _GrantedTimeout(client, timeout_ms)
         client.add_listener(handler.state_changed)

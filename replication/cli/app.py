@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
 
 from cyclopts import App, CycloptsError, Parameter
 
@@ -43,8 +44,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line (default: the process's own) and return its exit status; never raises."""
     tokens = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        app = build_app()
-        if not tokens or tokens[0] in app.help_flags:
+        overview = not tokens or tokens[0] in ("--help", "-h")
+        app = build_app(with_help=overview)
+        if overview:
             _load_help(app)
         status = app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
@@ -58,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def build_app() -> App:
-    """The command tree, with what plugins add; nothing but their names is known yet."""
+def build_app(*, with_help: bool = False) -> App:
+    """The command tree, with what plugins add; nothing but their names is known yet, but for `with_help`."""
     app = App(
         name="insync",
         help=_HELP,
@@ -75,10 +77,20 @@ def build_app() -> App:
                 f"the plugin {entry.value!r} wants the command name {entry.name!r}, which is insync's own: "
                 "uninstall the plugin or ask its author to rename the command"
             )
-        app.command(
-            entry.value, name=entry.name, help=f"Of the plugin {entry.dist.name if entry.dist else '?'}."
-        )
+        origin = f"(plugin of {entry.dist.name})" if entry.dist else "(plugin)"
+        said = f"{_plugin_help(entry)} {origin}" if with_help else origin
+        app.command(entry.value, name=entry.name, help=said)
     return app
+
+
+def _plugin_help(entry: EntryPoint) -> str:
+    """The first line of what a plugin says of its command; a plugin that is broken must not break the overview."""
+    try:
+        command = entry.load()
+    except Exception as error:  # noqa: BLE001 - whatever a plugin of somebody else does when it is imported
+        return f"Cannot be loaded: {one_line(str(error))}"
+    said = command.help if isinstance(command, App) else inspect.getdoc(command)
+    return (said or "").partition("\n")[0]
 
 
 def _load_help(app: App) -> None:

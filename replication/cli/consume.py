@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json as json_
+import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
@@ -58,7 +60,8 @@ def consume(
     from_beginning
         Begin with the oldest record of each partition.
     offset
-        Begin at this offset of each partition.
+        Begin at this offset of each partition. Where it is not (any more), a line on standard error says so, and
+        what is read is written from now on.
     partition
         Read only this partition; may be given several times.
     max_records
@@ -78,11 +81,26 @@ def consume(
         from ..client import Consumer
 
         reset = "earliest" if from_beginning else "latest"
-        async with Consumer(known(servers), auto_offset_reset=reset) as consumer:
-            await _assign(consumer, wish)
-            await _print_all(consumer, wish, _json_line if json else (_key_line if keys else _value_line))
+        with _warnings_shown():
+            async with Consumer(known(servers), auto_offset_reset=reset) as consumer:
+                await _assign(consumer, wish)
+                await _print_all(consumer, wish, _json_line if json else (_key_line if keys else _value_line))
 
     return run(consume_it)
+
+
+@contextmanager
+def _warnings_shown() -> Iterator[None]:
+    """What the consumer only logs, such as offsets that are not there (any more), has to be seen here as well."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("insync: %(message)s"))
+    logger = logging.getLogger("insync.client")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 async def _assign(consumer: Consumer, wish: _Wish) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
 from .clusters import Flag, Json, Servers, known, print_json
-from .errors import EXIT_FAILURE, UsageError
+from .errors import EXIT_FAILURE, UsageError, one_line
 
 if TYPE_CHECKING:
     from ..client import Admin
@@ -70,9 +71,12 @@ async def _all_of(admin: Admin, topic: str) -> list[tuple[str, int]]:
 def print_outcomes(
     outcomes: Mapping[tuple[str, int], ServerError | None], success: str, as_json: bool
 ) -> None:
-    """A line for each partition: done, or why not."""
+    """A line for each partition: done, or (on standard error) why not."""
     if as_json:
         print_json({f"{t}-{p}": None if error is None else str(error) for (t, p), error in outcomes.items()})
         return
     for (topic, partition), error in sorted(outcomes.items(), key=lambda each: each[0]):
-        print(f"{topic}-{partition} {success}" if error is None else str(error))
+        if error is None:
+            print(f"{topic}-{partition} {success}")
+        else:
+            print(f"insync: {one_line(str(error))}", file=sys.stderr)

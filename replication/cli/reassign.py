@@ -82,6 +82,8 @@ def reassign(
                 outcomes = await admin.reassign_partitions(targets)
                 failed = any(outcomes.values())
                 print_outcomes(outcomes, "goes back" if cancel else "is to move", json)
+                if cancel and not outcomes and not json:
+                    print("nothing is being moved")
             if wait:
                 await admin.wait_for_reassignments([topic] if topic else None)
             if throttle is not None and wait and not await admin.list_partition_reassignments():

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json as json_
 import signal
 import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 from .clusters import Flag
+from .errors import CommandError, UsageError
 
 
 def store(
@@ -58,7 +60,7 @@ def store(
     from ..node.authorisation import Authoriser
     from .running import run
 
-    authoriser = Authoriser(allow)
+    authoriser = Authoriser(_for_stores(allow))
     tls = TlsFiles.given(tls_certificate, tls_key, tls_authorities)
     security = Security.load(secret_file=secret_file, tls=tls, allow_insecure=allow_insecure)
 
@@ -66,9 +68,12 @@ def store(
         import trio
 
         async with SqliteStore(path) as inner, trio.open_nursery() as nursery:
-            serving = await nursery.start(
-                partial(serve_store, inner, listen, security=security, authorise=authoriser)
-            )
+            try:
+                serving = await nursery.start(
+                    partial(serve_store, inner, listen, security=security, authorise=authoriser)
+                )
+            except (OSError, ValueError) as error:
+                raise CommandError(f"the store cannot be served at {listen}: {error}") from error
             url = REMOTE + serving.endpoints[0]
             print(json_.dumps({"store": url}) if json else f"serving {path} as {url}")
             sys.stdout.flush()
@@ -76,3 +81,15 @@ def store(
 
     status = run(main)
     return 0 if status == 128 + signal.SIGTERM else status
+
+
+def _for_stores(rules: Sequence[str]) -> Sequence[str]:
+    """The rules, if each lets clients use the store and nothing else: there is nothing else here."""
+    from ..node.authorisation import Operation, Rule
+
+    for text in rules:
+        if Rule.parse(text).operations != {Operation.STORE}:
+            raise UsageError(
+                f"--allow {text}: of a store there is only the operation store to be let to clients"
+            )
+    return rules

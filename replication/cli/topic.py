@@ -13,7 +13,7 @@ from .errors import UsageError
 
 if TYPE_CHECKING:
     from ..client import NodeReport
-    from ..core.messages import FollowerInfo, PartitionInfo, ReplicaInfo, TopicInfo
+    from ..core.messages import PartitionInfo, ReplicaInfo, TopicInfo
     from ..core.types import Value
 
 app = App(name="topic", help="Create, list, describe, change and delete topics.", help_format="markdown")
@@ -248,20 +248,21 @@ def _partition(topic: TopicInfo, info: PartitionInfo, reports: Sequence[NodeRepo
     }
     silent = {report.node_id: report.error for report in reports if report.error}
     followers = {f.node_id: f for f in told[info.leader].followers} if info.leader in told else {}
+    reasons = {node: followers[node].why_out for node in followers}
+    reasons |= {report.node_id: f"its node is {report.error}" for report in reports if not report.endpoints}
+    reasons |= {node: replica.error for node, replica in told.items() if replica.error}
     return {
         **attrs.asdict(info),
         "osr": [node for node in info.replicas if node not in info.isr],
         "replica_states": [
-            _replica(node, node in info.isr, told.get(node), followers.get(node), silent.get(node, ""))
+            _replica(node, node in info.isr, told.get(node), reasons.get(node, ""), silent.get(node, ""))
             for node in info.replicas
         ],
     }
 
 
-def _replica(
-    node: int, in_sync: bool, told: ReplicaInfo | None, seen: FollowerInfo | None, silence: str
-) -> dict[str, Any]:
-    """What the replica's own node says, or why it says nothing; `why_out` as its leader sees it."""
+def _replica(node: int, in_sync: bool, told: ReplicaInfo | None, reason: str, silence: str) -> dict[str, Any]:
+    """What the replica's own node says, or why it says nothing; `why_out` as that node or the leader sees it."""
     state: dict[str, Any] = {"node_id": node, "in_sync": in_sync}
     if told is not None:
         state |= {
@@ -274,7 +275,7 @@ def _replica(
         }
         silence = told.error
     state["error"] = silence
-    state["why_out"] = "" if in_sync else (seen.why_out if seen is not None and seen.why_out else silence)
+    state["why_out"] = "" if in_sync else (reason or silence)
     return state
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 import random
 import time
 from bisect import bisect_right
@@ -21,9 +22,9 @@ from ..core.errors import ErrorCode
 from ._batch import Batch, ProducerIdentity
 from ._cluster import NOBODY, Cluster, Leader, Topic
 from ._murmur2 import partition_for_key
-from ._settings import ProducerSettings
+from ._settings import Partitioner, ProducerSettings
 from .delivery import Deliveries, Delivery, OnDelivery
-from .errors import ClientError, RecordTooLargeError, error_for
+from .errors import ClientError, PartitionerError, RecordTooLargeError, error_for
 
 _RECORD_OVERHEAD = record_overhead_bytes(1 << 20, 1 << 20)
 _HEADER_OVERHEAD = 10
@@ -86,6 +87,7 @@ class Accumulator:
         self._linger = settings.linger_ms / 1000
         self._delivery_timeout = settings.delivery_timeout_ms / 1000
         self._limit = min(settings.batch_size, settings.max_request_size)
+        self._largest = min(settings.max_request_size - BATCH_OVERHEAD_BYTES, settings.buffer_memory)
         self._random = random.Random()
 
     def knows(self, topic: str) -> bool:
@@ -119,7 +121,7 @@ class Accumulator:
         size = _RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
         if headers:
             size += _headers_size(headers)
-        if size > self._settings.max_request_size - BATCH_OVERHEAD_BYTES:
+        if size > self._largest:
             raise self._too_large(topic, size)
         if self.waiting or self.used + size > self._settings.buffer_memory:
             return None
@@ -156,7 +158,7 @@ class Accumulator:
         first = values[start]
         overhead = _RECORD_OVERHEAD + (len(key) if key else 0)
         first_size = overhead + (len(first) if first else 0)
-        largest = self._settings.max_request_size - BATCH_OVERHEAD_BYTES
+        largest = self._largest
         if first_size > largest:
             raise self._too_large(topic, first_size)
         room = self._settings.buffer_memory - self.used
@@ -247,7 +249,7 @@ class Accumulator:
         if partitioner == "round_robin":
             return self._next_in_turn(lanes)
         if callable(partitioner):
-            return self._chosen(lanes, partitioner(lanes.topic.name, key, len(lanes.lanes)))
+            return self._chosen(lanes, partitioner, key)
         if key is not None and partitioner != "sticky":
             return lanes.by_key.get(key) or self._keyed(lanes, key)
         sticky = lanes.sticky
@@ -261,7 +263,14 @@ class Accumulator:
         lane = lanes.by_key[key] = lanes.lanes[partition_for_key(key, len(lanes.lanes))]
         return lane
 
-    def _chosen(self, lanes: TopicLanes, partition: int) -> Lane:
+    def _chosen(self, lanes: TopicLanes, partitioner: Partitioner, key: bytes | None) -> Lane:
+        topic = lanes.topic.name
+        try:
+            partition = operator.index(partitioner(topic, key, len(lanes.lanes)))
+        except Exception as error:
+            raise PartitionerError(
+                f"topic {topic!r}: the partitioner chose no partition: {error!r}"
+            ) from error
         if not 0 <= partition < len(lanes.lanes):
             raise self._no_partition(lanes, partition)
         return lanes.lanes[partition]
@@ -295,6 +304,11 @@ class Accumulator:
 
     def _too_large(self, topic: str, size: int) -> RecordTooLargeError:
         limit = self._settings.max_request_size
+        if size <= limit - BATCH_OVERHEAD_BYTES:
+            return RecordTooLargeError(
+                f"topic {topic!r}: a record of {size} bytes never fits into "
+                f"buffer_memory={self._settings.buffer_memory}; raise it"
+            )
         return RecordTooLargeError(
             f"topic {topic!r}: a record of {size + BATCH_OVERHEAD_BYTES} bytes (with its overhead) is above "
             f"max_request_size={limit}; raise it, and the topic's max_message_bytes with it"

@@ -135,7 +135,11 @@ class Cluster:
             await self.refresh()
         count = len(self.topics[at.topic].leaders)
         if not 0 <= at.partition < count:
-            raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{at} (the topic has {count} partitions)")
+            raise error_for(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                str(at),
+                f"its topic has the partitions 0 to {count - 1}",
+            )
 
     # What is told by others
 
@@ -246,7 +250,7 @@ class Cluster:
             try:
                 return await self.links.bootstrap(url)
             except TransportError as error:
-                problems.append(f"{url}: {error}")
+                problems.append(f"{url}: {_without(url, str(error))}")
         raise BootstrapError(f"no node could be reached; is one running? ({'; '.join(problems)})")
 
     # Looking
@@ -319,3 +323,10 @@ class Cluster:
     def _notify(self) -> None:
         for listener in self.listeners:
             listener()
+
+
+def _without(url: str, text: str) -> str:
+    """An error's text without the URL that it, and whoever passed it on, has put before it."""
+    while text.startswith(f"{url}: "):
+        text = text.removeprefix(f"{url}: ")
+    return text

@@ -140,7 +140,8 @@ class PartitionAdmin(Client):
             raise error_for(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"topic {topic!r}",
-                f"{factor} replicas on nodes {list(nodes)}, of which {sorted(racks)} are alive",
+                f"{factor} replicas of each partition cannot be on the nodes {list(nodes)}, of which "
+                f"{sorted(racks)} are alive: name at least {factor} that are",
             )
         placed = assign(racks, len(info.partitions), factor, 0)
         return {(topic, number): list(replicas) for number, replicas in enumerate(placed)}

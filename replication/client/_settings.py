@@ -63,7 +63,11 @@ class ClientSettings:
     def __attrs_post_init__(self) -> None:
         for field in attrs.fields(type(self)):
             value = getattr(self, field.name)
-            if isinstance(value, int) and not isinstance(value, bool) and value < 0:
+            if type(field.default) is int and type(value) is not int:
+                raise InvalidSettingError(f"{field.name} is {value!r}; it must be a whole number")
+            if type(field.default) is bool and type(value) is not bool:
+                raise InvalidSettingError(f"{field.name} is {value!r}; it must be True or False")
+            if type(value) is int and value < 0:
                 raise InvalidSettingError(f"{field.name} is {value}; it must not be negative")
 
     def _check_callable(self, *names: str) -> None:
@@ -222,7 +226,7 @@ def make_settings(cls: type[S], options: dict[str, Any]) -> S:
     names = [field.name for field in attrs.fields(cls)]
     for name in options:
         if name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
+            near = difflib.get_close_matches(name, names, n=1) or [each for each in names if name in each]
             hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(names)}"
             raise InvalidSettingError(f"unknown setting {name!r}{hint}")
     return cls(**options)

@@ -76,6 +76,10 @@ class SerializationError(ClientError):
     """A serializer raised, or gave no bytes; the record was not sent. Its own error is the cause."""
 
 
+class PartitionerError(ClientError):
+    """A partitioner raised, or gave no number; the record was not sent. Its own error is the cause."""
+
+
 class UndecodableError(ClientError):
     """Fetched batches hold what this client cannot decode; the message names the offsets."""
 
@@ -333,7 +337,9 @@ _REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: "the log of that node tells more",
     ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset that exists, or set auto_offset_reset",
     ErrorCode.CORRUPT_MESSAGE: "check the node's disk and memory; another replica may be whole",
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "create it (`insync topic create`) or mend the name",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (
+        "see what there is (`insync topic list`), or create it (`insync topic create`)"
+    ),
     ErrorCode.LEADER_NOT_AVAILABLE: "start a node of its in-sync replicas; `insync topic describe` names them",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "try again; leadership has moved",
     ErrorCode.REQUEST_TIMED_OUT: "raise request_timeout_ms, or see why its followers lag",
@@ -367,6 +373,20 @@ _REMEDIES: dict[ErrorCode, str] = {
 }
 
 
+_SELF_EXPLAINING = frozenset(
+    {
+        ErrorCode.OFFSET_OUT_OF_RANGE,
+        ErrorCode.RECORD_TOO_LARGE,
+        ErrorCode.INVALID_TOPIC,
+        ErrorCode.TOPIC_ALREADY_EXISTS,
+        ErrorCode.INVALID_PARTITIONS,
+        ErrorCode.INVALID_REPLICATION_FACTOR,
+        ErrorCode.INVALID_CONFIG,
+    }
+)
+"""Where nodes say themselves what to do, in terms of what was asked; a general remedy might contradict them."""
+
+
 def error_for(code: int, thing: str, detail: str = "", *, outcome: Outcome | None = None) -> ServerError:
     """The exception for an answered error code.
 
@@ -383,6 +403,7 @@ def error_for(code: int, thing: str, detail: str = "", *, outcome: Outcome | Non
     cls = ERROR_CLASSES.get(known, UnknownServerError)
     said = f": {detail}" if detail else ""
     remedy = _REMEDIES.get(known, _REMEDIES[ErrorCode.UNKNOWN_SERVER_ERROR])
-    error = cls(f"{thing}: {known.name}{said}; {remedy}", outcome=outcome)
+    advice = "" if detail and known in _SELF_EXPLAINING else f"; {remedy}"
+    error = cls(f"{thing}: {known.name}{said}{advice}", outcome=outcome)
     error.retriable = known.retriable
     return error

@@ -87,7 +87,7 @@ def _grow(topic: TopicRecord, count: int, view: ClusterView) -> list[Change]:
         raise TopicError(
             ErrorCode.INVALID_PARTITIONS,
             f"topic {topic.name!r} has {topic.partitions} partitions: they cannot become {count}, "
-            "because that would lose records and move keys",
+            "because that would lose records: ask for more, or create another topic",
         )
     check_count(topic.name, topic.replication_factor, view.staying)
     grown = attrs.evolve(topic, partitions=count)
@@ -115,7 +115,8 @@ def _configure(
         raise TopicError(
             ErrorCode.INVALID_CONFIG,
             f"min_insync_replicas={config.min_insync_replicas} is more than the {topic.replication_factor} "
-            f"replicas of topic {topic.name!r}: no acks=all write could ever succeed",
+            f"replicas of topic {topic.name!r}: no acks=all write could ever succeed; use "
+            f"1 to {topic.replication_factor}",
         )
     changed = attrs.evolve(topic, config=config, was_compacted=topic.was_compacted or config.compacts)
     changes: list[Change] = [(topic_key(topic.name), changed, view.topic_versions[topic.name])]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from difflib import get_close_matches
 
 import attrs
 
@@ -86,12 +87,16 @@ def _value(name: str, value: Value) -> Value:
     try:
         return float(value) if name == "min_cleanable_dirty_ratio" else int(value)
     except ValueError:
-        raise _bad_config(f"{name}={value!r} is not a number as it is used here") from None
+        least, most = _RANGES[name]
+        kind = "number" if name == "min_cleanable_dirty_ratio" else "whole number"
+        raise _bad_config(f"{name}={value!r}: use a {kind} from {least} to {most}") from None
 
 
 def unknown_setting(name: str) -> TopicError:
-    known = ", ".join(sorted((*_TEXTS, *_RANGES)))
-    return _bad_config(f"unknown topic setting {name!r}: the settings are {known}")
+    known = sorted((*_TEXTS, *_RANGES))
+    near = get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"the settings are {', '.join(known)}"
+    return _bad_config(f"unknown topic setting {name!r}: {hint}")
 
 
 def _bad_config(message: str) -> TopicError:
@@ -125,7 +130,8 @@ def check_request(
             return attrs.evolve(config, min_insync_replicas=request.replication_factor)
         raise _bad_config(
             f"min_insync_replicas={config.min_insync_replicas} is more than the {request.replication_factor} "
-            f"replicas of topic {request.name!r}: no acks=all write could ever succeed"
+            f"replicas of topic {request.name!r}: no acks=all write could ever succeed; use "
+            f"1 to {request.replication_factor}"
         )
     return config
 

@@ -165,12 +165,16 @@ class RemoteStore(MetadataStore):
     async def _first_contact(self) -> None:
         """The server may still be starting."""
         deadline = trio.current_time() + self._connect_seconds
+        told = False
         while True:
             try:
                 await self.ask(m.Kind.GET, m.Key("insync"))
-            except StoreUnavailableError:
+            except StoreUnavailableError as error:
                 if trio.current_time() + _RETRY_SECONDS > deadline:
                     raise
+                if not told:
+                    log.info("%s; trying for %g s", error, self._connect_seconds)
+                    told = True
                 await trio.sleep(_RETRY_SECONDS)
             else:
                 return

@@ -18,6 +18,7 @@ from ...transport import (
     Request,
     Security,
     Serving,
+    TransportError,
     serve,
 )
 from . import _remote_messages as m
@@ -70,12 +71,20 @@ async def serve_store(
       OSError: The system refuses for another reason.
       ValueError: The URL is malformed.
     """
+    refused: Exception | None = None
     async with trio.open_nursery() as nursery:
         server = _Server(store, nursery)
-        serving: Serving = await nursery.start(
-            _listen, url, server, identity or Identity(), security, authorise
-        )
-        task_status.started(serving)
+        try:
+            serving: Serving = await nursery.start(
+                _listen, url, server, identity or Identity(), security, authorise
+            )
+        except (OSError, ValueError, TransportError) as error:
+            refused = error  # raised below: out of the nursery it would come in a group
+            nursery.cancel_scope.cancel()
+        else:
+            task_status.started(serving)
+    if refused is not None:
+        raise refused
 
 
 async def _listen(

@@ -131,7 +131,7 @@ class Found:
                 path=folder,
                 state="offline",
                 why=error,
-                remedy="the node starts without it; mend it and restart the node",
+                remedy="the node goes on without it if it has another one; mend it and restart the node",
             )
         )
 

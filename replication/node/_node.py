@@ -394,7 +394,8 @@ async def _serve_operations(
         at: str = await nursery.start(server.serve, host, port)
     except OSError as error:
         raise NodeStartError(
-            f"metrics cannot be served at {host}:{port}: {error}; give another metrics_port or metrics_host"
+            f"metrics cannot be served at {host}:{port}: {error.strerror or error}; "
+            "give another metrics_port or metrics_host"
         ) from error
     return at
 

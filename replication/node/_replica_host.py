@@ -163,17 +163,18 @@ class ReplicaHost:
     def _truncate(self, effect: fx.Truncate) -> None:
         opened = self._opened()
         self._node.abort_ranges(self.partition, 0 if effect.restart else effect.offset)
-        log.warning(
-            event(
-                "log_truncated",
-                partition=str(self.partition),
-                end_offset=opened.log_end_offset,
-                to_offset=effect.offset,
-                why="nothing in it is in the leader's log"
-                if effect.restart
-                else "its end is not in the leader's log",
+        if effect.restart or effect.offset < opened.log_end_offset:  # else only an epoch without records goes
+            log.warning(
+                event(
+                    "log_truncated",
+                    partition=str(self.partition),
+                    end_offset=opened.log_end_offset,
+                    to_offset=effect.offset,
+                    why="nothing in it is in the leader's log"
+                    if effect.restart
+                    else "its end is not in the leader's log",
+                )
             )
-        )
         cut = partial(opened.truncate_fully if effect.restart else opened.truncate, effect.offset)
         self.submit(CallWork(self.lane, partial(_cut, opened, cut), self._truncated))
 

@@ -45,7 +45,7 @@ def load_settings(
     for source, layer in (
         (str(file), _read_file(Path(file)) if file is not None else {}),
         ("the environment", _of_environment(environment)),
-        ("an assignment", _of_assignments(assignments)),
+        ("an argument", _of_assignments(assignments)),
         ("an argument", {name: value for name, value in (given or {}).items() if value is not None}),
     ):
         for name, value in layer.items():
@@ -113,6 +113,8 @@ def _converted(source: str, name: str, value: object) -> object:
         if typing.get_origin(wanted) is typing.Literal:
             known = " or ".join(map(str, typing.get_args(wanted)))
             raise InvalidSettingError(f"{source}: {name}={value!r}: use {known}") from error
+        if int in (wanted, *typing.get_args(wanted)):
+            raise InvalidSettingError(f"{source}: {name}={value!r}: use a whole number") from error
         raise InvalidSettingError(
             f"{source}: {name}={value!r}: {str(error)[:1].lower()}{str(error)[1:]}"
         ) from error

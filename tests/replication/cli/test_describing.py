@@ -49,18 +49,28 @@ REPORTS = [
 
 
 def test_the_reason_of_being_out_of_sync_is_the_leaders() -> None:
-    described = _partition(TOPIC, PARTITION, REPORTS)
+    unreached = NodeReport(node_id=3, endpoints=["tcp://c"], error="no answer in time")
+    described = _partition(TOPIC, PARTITION, [*REPORTS[:2], unreached])
     assert described["osr"] == [3]
     one, two, three = described["replica_states"]
     assert (one["role"], one["log_end_offset"], two["high_watermark"]) == ("leader", 12, 10)
-    assert three == {"node_id": 3, "in_sync": False, "error": "not registered", "why_out": "lags 31000 ms"}
+    assert three == {"node_id": 3, "in_sync": False, "error": "no answer in time", "why_out": "lags 31000 ms"}
     assert _replica_line(two) == "in sync; epoch 4, LEO 12, HW 10, begins at 0, 100 bytes"
     assert _replica_line(three) == "OUT OF SYNC; why: lags 31000 ms"
 
 
+def test_that_a_node_is_down_or_cannot_use_its_log_says_more_than_its_leader() -> None:
+    down = _partition(TOPIC, PARTITION, REPORTS)["replica_states"][2]
+    assert (down["error"], down["why_out"]) == ("not registered", "its node is not registered")
+    unusable = attrs.evolve(replica(3, 4), error="the log directory /srv/a is offline")
+    report = NodeReport(node_id=3, endpoints=["tcp://c"], replicas=[unusable])
+    told = _partition(TOPIC, PARTITION, [*REPORTS[:2], report])["replica_states"][2]
+    assert told["why_out"] == "the log directory /srv/a is offline"
+
+
 def test_without_a_leaders_word_the_nodes_silence_is_the_reason() -> None:
     described = _partition(TOPIC, PARTITION, [REPORTS[2]])
-    assert described["replica_states"][2]["why_out"] == "not registered"
+    assert described["replica_states"][2]["why_out"] == "its node is not registered"
     assert _replica_line(described["replica_states"][0]) == "in sync"
 
 

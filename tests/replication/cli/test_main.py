@@ -149,7 +149,17 @@ def test_a_plugin_adds_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert main(["greet", "world"]) == 7
     assert capsys.readouterr().out == "hello world\n"
     assert main(["--help"]) == 0
-    assert "greet" in capsys.readouterr().out
+    assert "Greet somebody. (plugin)" in capsys.readouterr().out
+
+
+def test_a_plugin_that_is_broken_does_not_break_the_overview(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = EntryPoint("broken", f"{__name__}:nothing_there", app_module.COMMANDS_GROUP)
+    monkeypatch.setattr(app_module, "entry_points", lambda **_: [broken])
+    assert main(["--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "broken" in shown and "Cannot be loaded" in shown
 
 
 def test_a_plugin_cannot_take_our_names(

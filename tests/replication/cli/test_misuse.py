@@ -161,6 +161,7 @@ def test_servers_that_are_none_are_told_of(
         ("node --node-id one", "--node-id"),
         ("node --log-format xml", "--log-format"),
         ("store", "--path"),
+        ("store --path x --allow client/etl=produce", "only the operation store"),
         ("up --nodes 0", "--nodes"),
         ("up --port 99999", "--port"),
         ("up --port 1 --transport shm", "no port"),
@@ -192,6 +193,8 @@ NODE = "node --node-id 1 --store memory://misuse --data-dir {folder}/n"
         ("log recover {folder}/none", "is not a folder"),
         ("store --path {folder}/none/meta.db", "make it first"),
         ("store --path {folder}/meta.db --listen smoke://hill", "no transport for smoke://"),
+        ("store --path {folder}/meta.db --listen nonsense", "cannot be served at nonsense"),
+        ("store --path {folder}/meta.db --listen tcp://127.0.0.1:99999", "a port from 0 to 65535"),
         ("store --path {folder}/meta.db --listen tcp://0.0.0.0:0", "set a secret"),
         ("node", "node_id, store: not set"),
         ("node --config {folder}/none", "cannot be read"),
@@ -199,7 +202,10 @@ NODE = "node --node-id 1 --store memory://misuse --data-dir {folder}/n"
         ("node --node-id 1 --store nonsense --data-dir {folder}/n", "no store URL"),
         (f"{NODE} --set nonsense", "write name=value"),
         (f"{NODE} --set sesion_timeout_ms=5", "did you mean session_timeout_ms?"),
-        (f"{NODE} --set session_timeout_ms=soon", "session_timeout_ms"),
+        (f"{NODE} --set session_timeout_ms=soon", "session_timeout_ms='soon': use a whole number"),
+        (f"{NODE} --set replica_lag_time_max_ms=1.5", "use a whole number"),
+        (f"{NODE} --serve-store nonsense", "cannot be served at nonsense"),
+        (f"{NODE} --serve-store tcp://127.0.0.1:99999", "a port from 0 to 65535"),
         (f"{NODE} --set auto_leader_rebalance_enable=maybe", "write true or false"),
         (f"{NODE} --set log_format=xml", "use text or json"),
         (f"{NODE} --set quota_producer_default=0", "use a number above 0"),
@@ -209,6 +215,11 @@ NODE = "node --node-id 1 --store memory://misuse --data-dir {folder}/n"
         (f"{NODE} --allow everybody", "WHO=OPERATION"),
         (f"{NODE} --secret-file {{folder}}/none", "cannot be read"),
         (f"{NODE} --tls-key {{folder}}/none", "tls_certificate"),
+        (
+            f"{NODE} --listen tls://127.0.0.1:0 --tls-certificate {{folder}}/c --tls-key {{folder}}/k "
+            "--tls-authorities {folder}/a",
+            "No such file",
+        ),
         (f"{NODE} --listen nonsense", "no address"),
         (f"{NODE} --listen tcp://127.0.0.1:99999", "a port from 0 to 65535"),
         (f"{NODE} --listen tcp://0.0.0.0:0", "set a secret"),
@@ -219,3 +230,8 @@ def test_what_cannot_work_names_the_thing_and_the_remedy(
 ) -> None:
     status, line = refused(capsys, *command.format(folder=tmp_path).split())
     assert status == 1 and said in line
+
+
+def test_a_server_that_is_no_address_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    _, line = refused(capsys, "status", "--servers", "tcp://hill")
+    assert line.count("tcp://hill") == 1 and "expected host:port" in line

@@ -32,6 +32,14 @@ def test_a_topic_is_changed_and_deleted_by_commands(tmp_path: Path) -> None:
         beyond = insync("topic", "delete-records", "t", "--offset", "0=9", *servers)
         assert beyond.returncode != 0
         assert "only committed records" in beyond.stderr
+        assert "OUT_OF_RANGE: offset 9" in beyond.stderr and "auto_offset_reset" not in beyond.stderr
+        missed = insync("consume", "t", "--offset", "1", "--timeout-ms", "300", *servers)
+        assert missed.returncode == 0
+        assert "t-0: offset 1 is out of range, the log holds [2, 3); offsets 1 to 1 are gone" in missed.stderr
+        misspelt = insync("config", "set", "t", "retention_msec=5", *servers)
+        assert misspelt.stderr.endswith(
+            "unknown topic setting 'retention_msec': did you mean retention_ms?\n"
+        )
         grown = insync("topic", "grow", "t", "--partitions", "3", "--json", *servers)
         assert json.loads(grown.stdout) == {"topic": "t", "partitions": 3}
         changed = insync("config", "set", "t", "retention_ms=-1", *servers)

@@ -14,6 +14,7 @@ from insync.replication.client import (
     error_for,
 )
 from insync.replication.client._settings import bootstrap_urls
+from insync.replication.client.errors import _SELF_EXPLAINING
 from insync.replication.core.errors import ErrorCode
 
 CODES = [code for code in ErrorCode if code is not ErrorCode.NONE]
@@ -26,6 +27,9 @@ def test_every_code_has_a_class_of_its_own_that_names_thing_and_remedy(code):
     assert error.code is code and isinstance(error, ReplicationError)
     before, _, remedy = str(error).partition("; ")
     assert before == f"orders-3: {code.name}: said the node"
+    assert (len(remedy) > 10) is (code not in _SELF_EXPLAINING)
+    before, _, remedy = str(error_for(code, "orders-3")).partition("; ")
+    assert before == f"orders-3: {code.name}"
     assert len(remedy) > 10
     assert error.retriable is code.retriable
 

@@ -491,6 +491,10 @@ async def test_acks_zero_does_not_wait_for_answers():
         ({"acks": 1, "producer_name": "x"}, "producer_name needs enable_idempotence"),
         ({"linger": 5}, "did you mean linger_ms"),
         ({"linger_ms": -1}, "negative"),
+        ({"linger_ms": 0.5}, "linger_ms is 0.5; it must be a whole number"),
+        ({"batch_size": "1"}, "batch_size is '1'; it must be a whole number"),
+        ({"allow_insecure": "no"}, "allow_insecure is 'no'; it must be True or False"),
+        ({"max_in_flight": 3}, "did you mean max_in_flight_requests_per_connection"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(options, said):

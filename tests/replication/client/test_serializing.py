@@ -14,7 +14,9 @@ from insync.replication.client import (
     Consumer,
     DeserializationError,
     InvalidSettingError,
+    PartitionerError,
     Producer,
+    RecordTooLargeError,
     SerializationError,
 )
 from insync.replication.client._murmur2 import partition_for_key
@@ -146,6 +148,25 @@ async def test_a_function_chooses_and_what_it_chooses_is_checked():
         async with Producer(cluster.urls, partitioner=lambda *_: 3) as producer:
             with pytest.raises(Exception, match="partition 3 of topic 't', which has 3"):
                 await producer.send("t", b"x")
+
+
+@pytest.mark.parametrize("wrong", [lambda key: 0, lambda *_: 1 // 0, lambda *_: None, lambda *_: "1"])
+async def test_a_function_that_chooses_nothing_is_told_of_as_what_it_is(wrong):
+    async with fake_cluster(t=3) as cluster, Producer(cluster.urls, partitioner=wrong) as producer:
+        with pytest.raises(PartitionerError, match="topic 't': the partitioner chose no partition") as caught:
+            await producer.send("t", b"x")
+        assert caught.value.outcome == "absent" and caught.value.__cause__ is not None
+        written = await (await producer.send("t", b"x", partition=1)).wait()
+        assert (written.partition, written.offset) == (1, 0)
+
+
+async def test_a_record_that_never_fits_into_the_buffer_is_refused_at_once():
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, buffer_memory=100) as producer:
+        with pytest.raises(RecordTooLargeError, match="never fits into buffer_memory=100"):
+            await producer.send("t", bytes(100))
+        with pytest.raises(RecordTooLargeError, match="never fits into buffer_memory=100"):
+            await producer.send_many("t", [bytes(100)])
+        await (await producer.send("t", bytes(10))).wait()
 
 
 def test_an_unknown_partitioner_is_refused_with_those_that_there_are():
