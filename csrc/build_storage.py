@@ -13,6 +13,7 @@ SOURCES = (
     "isr_crc32c.c",
     "isr_device.c",
     "isr_file.c",
+    "isr_handover.c",
     "isr_log.c",
 )
 HEADERS = (
@@ -22,6 +23,7 @@ HEADERS = (
     "isr_clean.h",
     "isr_device.h",
     "isr_file.h",
+    "isr_handover.h",
     "isr_log.h",
 )
 PRIVATE = ("isr_header.h", "isr_record.h", "isr_write.h")

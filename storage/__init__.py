@@ -25,6 +25,7 @@ from .errors import (
     WrongTopicIdError,
 )
 from .file_range import FileRange
+from .handover import Handover
 from .log import (
     Chunk,
     CompactionResult,
@@ -44,6 +45,7 @@ from .settings import LogSettings
 from .verification import Defect, Verification, verify
 
 __all__ = [
+    "Handover",
     "LogDirectory",
     "LogSettings",
     "check_topic",

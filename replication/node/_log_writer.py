@@ -3,7 +3,8 @@
 The event loop hands over work and never waits for a device. Each wake-up of the thread takes all that has piled up,
 and each wake-up of the loop delivers all that was done: a hop between threads costs far more than an append, so it
 is paid for a queue and not for an entry. For little work the loop gives the thread a moment (`BRIEF`) at the end of
-its turn: most of an append is Python, which only one of the two can run anyway, and to be woken costs as much.
+its turn: most of an append is Python, which only one of the two can run anyway, and to be woken costs as much. Only
+then is the thread woken, too: before that it would find the interpreter's lock taken, and sleep a second time.
 """
 
 from __future__ import annotations
@@ -13,12 +14,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 
 import attrs
 import trio
 
-from ...storage import Chunk, Log, StorageError
+from ...storage import Chunk, Handover, Log, StorageError
 from ...transport import turn
 
 TOGETHER = 8
@@ -107,12 +107,12 @@ class LogWriter:
         self._after = after
         self._died = died
         self._silent = False
-        self._queue: SimpleQueue[Work | None] = SimpleQueue()
-        """None: end the thread when all before it is done. A queue of C's, as waking a thread by an Event costs the
-        event loop a dozen calls."""
-        self._turn = turn()
-        self._done: SimpleQueue[tuple[list[Told], int]] = SimpleQueue()
+        self._queue: deque[Work | None] = deque()
+        """None: end the thread when all before it is done."""
+        self._done: deque[tuple[list[Told], int]] = deque()
         """What was done, for the event loop to tell."""
+        self._handover = Handover()
+        self._turn = turn()
         self._loop_waits = False
         self._is_much = False
         """What is under way is not little work, or has been waited for in vain."""
@@ -129,29 +129,28 @@ class LogWriter:
         self.queued += 1
         if not isinstance(work, AppendWork) or len(work.chunk.data) > LITTLE or self.queued > FEW:
             self._is_much = True
-        self._queue.put(work)
+        self._queue.append(work)
         if self._turn.is_open and not self._is_much:
             self._turn.note(self)
+        else:
+            self._handover.ask()
 
     def flush(self) -> None:
         """At the end of a turn: have little work done now."""
-        if self._is_much or not self.queued or self._token is None:
+        if self._is_much or self._token is None:
+            self._handover.ask()
             return
         self._loop_waits = True
-        try:
-            self._deliver(*self._done.get(timeout=BRIEF))
-        except Empty:
+        if not self._handover.ask_and_wait(BRIEF):
             self._is_much = True
-        finally:
-            self._loop_waits = False
+        self._loop_waits = False
         # The thread may have looked at `_loop_waits` before, and leaves it to us then.
         self._collect()
 
     def _collect(self) -> None:
         """Tell of all that was done."""
-        with suppress(Empty):
-            while True:
-                self._deliver(*self._done.get_nowait())
+        while self._done:
+            self._deliver(*self._done.popleft())
 
     def fall_silent(self) -> None:
         """Go on with the work, but tell nobody: those who would act on it are being stopped."""
@@ -161,7 +160,8 @@ class LogWriter:
         """Do all that is queued, then end the thread (if it was ever started)."""
         if self._token is None:
             return
-        self._queue.put(None)
+        self._queue.append(None)
+        self._handover.ask()
         await self._stopped.wait()
 
     def _run(self) -> None:
@@ -176,19 +176,17 @@ class LogWriter:
 
     def _work(self) -> None:
         assert self._token is not None
+        asked = 0
         stopping = False
         while not stopping:
-            taken = self._take_all()
+            asked = self._handover.rest(asked)
+            taken = [self._queue.popleft() for _ in range(len(self._queue))]
             work = [each for each in taken if each is not None]
             stopping = len(work) < len(taken)
             if work:
-                self._done.put((self._carry_out(work), len(work)))
+                self._done.append((self._carry_out(work), len(work)))
                 if not self._loop_waits:
                     self._token.run_sync_soon(self._collect)
-
-    def _take_all(self) -> list[Work | None]:
-        """All that has piled up, at least one."""
-        return [self._queue.get(), *(self._queue.get() for _ in range(self._queue.qsize()))]
 
     def _carry_out(self, batch: Sequence[Work]) -> list[Told]:
         """Appends that follow one another in one log go to disk in one gathered write."""

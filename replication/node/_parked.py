@@ -65,8 +65,12 @@ class Inquiry:
     timer: Timer | None = None
     """Comes at `expires` or before: one timer serves the requests of a session one after the other."""
     timer_at: float = 0.0
+    is_quiet: bool = False
+    """There is nothing to tell but a high watermark, which is told at `tell_at`."""
+    tell_at: float = 0.0
     quiet: Timer | None = None
-    """Set while there is nothing to tell but a high watermark."""
+    """Comes at `tell_at` or before: it is not cancelled when an answer takes the high watermark along, so that it
+    wakes the loop once in a while and not for each record."""
 
 
 @attrs.define(eq=False, slots=True)
@@ -214,15 +218,14 @@ class Fetches:
     def _let_go(self, inquiry: Inquiry) -> None:
         """No request of it waits any more."""
         inquiry.request = None
-        if inquiry.quiet is not None:
-            inquiry.quiet.cancel()
-            inquiry.quiet = None
+        inquiry.is_quiet = False
 
     def _end(self, inquiry: Inquiry) -> None:
         self._let_go(inquiry)
-        if inquiry.timer is not None:
-            inquiry.timer.cancel()
-            inquiry.timer = None
+        for timer in (inquiry.timer, inquiry.quiet):
+            if timer is not None:
+                timer.cancel()
+        inquiry.timer = inquiry.quiet = None
         for partition in list(inquiry.open):
             self._overlook(inquiry, partition)
         if inquiry.session is not None:
@@ -283,8 +286,19 @@ class Fetches:
 
     def _tell_later(self, inquiry: Inquiry) -> None:
         """What is held back is told after a while though nothing else comes."""
-        if inquiry.quiet is None:
-            inquiry.quiet = self._node.timers.call_after(QUIET_DELAY, lambda: self._expire(inquiry))
+        if not inquiry.is_quiet:
+            inquiry.is_quiet, inquiry.tell_at = True, trio.current_time() + QUIET_DELAY
+            if inquiry.quiet is None:
+                inquiry.quiet = self._node.timers.call_at(inquiry.tell_at, lambda: self._quiet_over(inquiry))
+
+    def _quiet_over(self, inquiry: Inquiry) -> None:
+        inquiry.quiet = None
+        if not inquiry.is_quiet:
+            return
+        if inquiry.tell_at > trio.current_time():
+            inquiry.quiet = self._node.timers.call_at(inquiry.tell_at, lambda: self._quiet_over(inquiry))
+        else:
+            self._expire(inquiry)
 
     def abort_ranges(self, partition: PartitionId, offset: int) -> None:
         """Before a cut at `offset`: end the connections whose queued file ranges would change under them."""

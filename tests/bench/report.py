@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 
 import attrs
@@ -61,10 +62,12 @@ def interleaved(rounds: int, *measures: Callable[[], float]) -> list[float]:
 
 
 def machine() -> dict[str, str | int]:
+    """Where it was measured. Interpreters of one version differ by a third, as they were compiled."""
     return {
         "cpus": os.cpu_count() or 0,
         "kernel": platform.release(),
         "python": platform.python_version(),
+        "executable": sys.executable,
         "arch": platform.machine(),
     }
 

@@ -16,6 +16,7 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.fetch_session import SessionCache
 from insync.replication.core.types import PartitionId
 from insync.replication.node import _fetchers, _parked
+from insync.replication.node._timers import Timers
 
 from .test_cluster import full_isr, replicas_agree, settings, until
 
@@ -76,6 +77,14 @@ async def test_a_high_watermark_travels_with_the_next_batches(
         return ask(self, parked, wanted)
 
     monkeypatch.setattr(_parked.Fetches, "_ask", noted)
+    timers: list[float] = []
+    call_at = Timers.call_at
+
+    def timed(self: Timers, deadline: float, callback: Any) -> Any:
+        timers.append(deadline)
+        return call_at(self, deadline, callback)
+
+    monkeypatch.setattr(Timers, "call_at", timed)
     records = 20
     async with AsyncExitStack() as stack:
         nodes = [
@@ -87,9 +96,10 @@ async def test_a_high_watermark_travels_with_the_next_batches(
             await admin.create_topic("t", partitions=1, replication_factor=2)
             await until(lambda: full_isr(admin, "t", 2))
             await (await producer.send("t", b"first")).wait()
-            del told[:], asked[:]
+            del told[:], asked[:], timers[:]
             for _ in range(records):
                 await (await producer.send("t", b"x")).wait()
+            assert len(timers) < records, "none for each: every one wakes the loop, be it needed or not"
             assert len(told) == records, "one request for each batch, none for a high watermark"
             assert len(asked) == 2 * records, (
                 "when it comes and when there are batches, not for a high watermark"

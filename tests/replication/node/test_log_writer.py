@@ -7,15 +7,13 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from queue import Empty, SimpleQueue
-from typing import Any
 
 import pytest
 import trio
 
 from insync.replication.node import _log_writer
 from insync.replication.node._log_writer import AppendWork, CallWork, Lane, LogWriter
-from insync.storage import Chunk
+from insync.storage import Chunk, Handover
 from insync.transport import turn
 
 
@@ -32,16 +30,16 @@ class HeldLog:
         self.appended += [chunk.base_offset for chunk in chunks]
 
 
-class Waits(SimpleQueue[Any]):
-    """Counts how often somebody waits for what is done."""
+class Waits(Handover):
+    """Counts how often the loop waits for what is done."""
 
     def __init__(self) -> None:
         super().__init__()
         self.count = 0
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+    def ask_and_wait(self, seconds: float) -> bool:
         self.count += 1
-        return super().get(block, timeout)
+        return super().ask_and_wait(seconds)
 
 
 class Bench:
@@ -53,7 +51,7 @@ class Bench:
         self.log = HeldLog()
         self.waits = Waits()
         self.writer = LogWriter("test", lambda: None, self.failed.append)
-        self.writer._done = self.waits
+        self.writer._handover = self.waits
         self.lane = Lane(failed=self.failed.append, log=self.log)  # type: ignore[arg-type]
         self.news = trio.Event()
 
@@ -163,18 +161,15 @@ async def test_what_is_done_in_the_moment_in_which_the_loop_gives_up_is_told(
     """The thread still believes that the loop waits, and does not wake it."""
 
     class Late(Waits):
-        def get(self, block: bool = True, timeout: float | None = None) -> Any:
-            try:
-                return super().get(block, timeout)
-            except Empty:
-                if timeout is not None:
-                    bench.log.let_through.set()
-                    while not self.qsize():
-                        time.sleep(0.001)
-                raise
+        def ask_and_wait(self, seconds: float) -> bool:
+            in_time = super().ask_and_wait(seconds)
+            bench.log.let_through.set()
+            while not bench.writer._done:
+                time.sleep(0.001)
+            return in_time
 
     bench = Bench()
-    bench.writer._done = Late()
+    bench.writer._handover = Late()
     bench.writer.start()
     bench.log.let_through.clear()
     with brief(monkeypatch, 0.001), turn():

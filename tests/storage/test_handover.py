@@ -1,0 +1,100 @@
+"""A thread that asks another for work, and waits for it."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from insync.storage import Handover
+
+
+class Worker:
+    """Takes what is in `given`; `hold` keeps it from that."""
+
+    def __init__(self) -> None:
+        self.handover = Handover()
+        self.given: deque[int | None] = deque()
+        self.taken: list[int] = []
+        self.hold = threading.Event()
+        self.hold.set()
+        self.thread = threading.Thread(target=self.run, daemon=True)
+
+    def run(self) -> None:
+        asked = 0
+        while True:
+            asked = self.handover.rest(asked)
+            assert self.hold.wait(10)
+            while self.given:
+                each = self.given.popleft()
+                if each is None:
+                    return
+                self.taken.append(each)
+
+
+@contextmanager
+def working() -> Iterator[Worker]:
+    worker = Worker()
+    worker.thread.start()
+    yield worker
+    worker.hold.set()
+    worker.given.append(None)
+    worker.handover.ask()
+    worker.thread.join(10)
+    assert not worker.thread.is_alive()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whoever_has_waited_finds_all_done(seed: int) -> None:
+    chance = random.Random(seed)
+    with working() as worker:
+        for number in range(5_000):
+            worker.given.append(number)
+            if chance.random() < 0.5:
+                worker.handover.ask()
+            else:
+                assert worker.handover.ask_and_wait(10)
+                assert worker.taken[-1:] == [number] and not worker.given
+            if chance.random() < 0.01:
+                time.sleep(0.0002)  # the worker falls asleep in between, or not
+    assert worker.taken == [*range(5_000)]
+
+
+def test_what_takes_too_long_is_not_waited_for_and_is_done_all_the_same() -> None:
+    with working() as worker:
+        worker.hold.clear()
+        worker.given.append(1)
+        before = time.monotonic()
+        assert not worker.handover.ask_and_wait(0.02)
+        assert 0.02 <= time.monotonic() - before < 5
+        worker.given.append(2)
+        worker.hold.set()
+        assert worker.handover.ask_and_wait(10)
+        assert worker.taken == [1, 2]
+
+
+def test_what_was_asked_before_the_worker_began_is_found() -> None:
+    worker = Worker()
+    worker.given.append(1)
+    worker.handover.ask()
+    worker.thread.start()
+    assert worker.handover.ask_and_wait(10)
+    assert worker.taken == [1]
+    worker.given.append(None)
+    worker.handover.ask()
+    worker.thread.join(10)
+
+
+def test_nobody_holds_the_interpreter_while_waiting() -> None:
+    """Else neither the worker nor anybody else could run."""
+    ran = threading.Event()
+    with working() as worker:
+        worker.hold.clear()
+        worker.given.append(1)
+        threading.Timer(0.01, lambda: (ran.set(), worker.hold.set())).start()
+        assert worker.handover.ask_and_wait(10) and ran.is_set()
