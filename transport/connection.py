@@ -85,6 +85,7 @@ class Connection:
         self._alarm = trio.CancelScope()
         self._sleeping_writer: trio.lowlevel.Task | None = None
         self._turn = turn()
+        self._now = trio.lowlevel.current_clock().current_time
         self._relieved: trio.Event | None = None
         """Somebody waits until it is not congested any more."""
         self._idle: trio.Event | None = None
@@ -162,7 +163,7 @@ class Connection:
         Also what cannot be sent at all comes by `on_done`, before this returns. ValueError for parts that are no
         contiguous memory.
         """
-        now = trio.current_time()
+        now = self._now()
         deadline = now + timeout
         try:
             pending = self._session.request(
@@ -284,7 +285,7 @@ class Connection:
 
     def _take(self, frames: list[Frame]) -> None:
         """Dispatch frames, then send all that they gave rise to."""
-        now = trio.current_time()
+        now = self._now()
         with self._turn:
             self._turn.note(self)
             for frame in frames:

@@ -101,5 +101,6 @@ def high_watermark(current: int, leader_end: int, holders: Iterable[int], isr_si
     for end in holders:
         if end == UNKNOWN_OFFSET:
             return current
-        least = min(least, end)
+        if end < least:
+            least = end
     return max(current, least)

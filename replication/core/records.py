@@ -231,6 +231,8 @@ class PartitionRecord:
     @property
     def min_isr(self) -> int:
         """The effective bound: never more than there are replicas, before and after a reassignment."""
+        if not self.reassigning:
+            return min(self.min_insync_replicas, len(self.replicas))
         return min(self.min_insync_replicas, len(self.origin), len(self.target))
 
     @property

@@ -89,6 +89,11 @@ class Fetchers:
         """It may have something to ask, or to take back, when all else that happens now has happened."""
         self._changed[fetcher] = None
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether `settle` has anything to do."""
+        return bool(self._changed)
+
     def settle(self) -> None:
         """Ask what there is to ask."""
         while self._changed:
@@ -156,7 +161,7 @@ class LeaderFetcher:
         self.rest(partition)
         self._session.ask(partition, effect)
         if self._is_asking and not self._has_more:
-            self._patience = trio.current_time() + SETTLE_TIMEOUT
+            self._patience = self._node.now() + SETTLE_TIMEOUT
         self._has_more = True
         self._owner.changed(self)
 
@@ -183,7 +188,7 @@ class LeaderFetcher:
         if not self._session.open:
             self._give_up()
         elif self._failure is None and (self._has_more or not self._is_asking):
-            if self._appending and trio.current_time() < self._patience:
+            if self._appending and self._node.now() < self._patience:
                 self._look_later()
             elif self._is_connected():
                 self._give_up()
@@ -233,7 +238,7 @@ class LeaderFetcher:
             finally:
                 payload.release()
             if self._appending:
-                self._patience = trio.current_time() + SETTLE_TIMEOUT
+                self._patience = self._node.now() + SETTLE_TIMEOUT
         except Exception as error:  # noqa: BLE001 - raised by the task
             self._failure = error
             self._news.set()

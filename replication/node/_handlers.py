@@ -77,7 +77,7 @@ class Handlers:
             request.payload.release()
             request.fail(ErrorCode.INVALID_REQUEST, f"this node knows no request of kind {request.kind}")
             return
-        inbound = Inbound(request, self._replicas.counters)
+        inbound = Inbound(request, self._replicas.counters, self._replicas.now)
         try:
             serve(inbound)
         except wire.WireError as error:

@@ -13,7 +13,6 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import attrs
-import trio
 
 from ...storage import FileRange, OffsetOutOfRangeError, StorageError
 from ...transport import Connection
@@ -130,7 +129,7 @@ class Fetches:
         inquiry.request, inquiry.message, inquiry.request_id = request, message, next(self._ids)
         if self._try_answer(inquiry, final=message.max_wait_ms <= 0):
             return
-        self._set_timer(inquiry, trio.current_time() + message.max_wait_ms / 1000)
+        self._set_timer(inquiry, self._node.now() + message.max_wait_ms / 1000)
         request.on_cancel(lambda: self._given_up(inquiry, request))
 
     def _set_timer(self, inquiry: Inquiry, expires: float) -> None:
@@ -163,7 +162,7 @@ class Fetches:
             return inquiry
         if message.session_epoch == NEW_SESSION:
             return self._begin(request, questions)
-        session = self._cache.find(message.session_id, trio.current_time())
+        session = self._cache.find(message.session_id, self._node.now())
         if isinstance(session, ErrorCode):
             return session
         inquiry = self._sessions[session.id]
@@ -184,7 +183,7 @@ class Fetches:
     def _begin(self, request: Inbound, questions: dict[PartitionId, m.FetchPartition]) -> Inquiry:
         """A new session; it replaces that of the same connection. Without a slot for it, one without a session."""
         self._end_sessions(request.connection)
-        session, evicted = self._cache.begin(questions, trio.current_time())
+        session, evicted = self._cache.begin(questions, self._node.now())
         if evicted is not None:
             former = self._sessions[evicted.id]
             waits = former.request
@@ -287,7 +286,7 @@ class Fetches:
     def _tell_later(self, inquiry: Inquiry) -> None:
         """What is held back is told after a while though nothing else comes."""
         if not inquiry.is_quiet:
-            inquiry.is_quiet, inquiry.tell_at = True, trio.current_time() + QUIET_DELAY
+            inquiry.is_quiet, inquiry.tell_at = True, self._node.now() + QUIET_DELAY
             if inquiry.quiet is None:
                 inquiry.quiet = self._node.timers.call_at(inquiry.tell_at, lambda: self._quiet_over(inquiry))
 
@@ -295,7 +294,7 @@ class Fetches:
         inquiry.quiet = None
         if not inquiry.is_quiet:
             return
-        if inquiry.tell_at > trio.current_time():
+        if inquiry.tell_at > self._node.now():
             inquiry.quiet = self._node.timers.call_at(inquiry.tell_at, lambda: self._quiet_over(inquiry))
         else:
             self._expire(inquiry)

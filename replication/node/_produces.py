@@ -7,7 +7,6 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import attrs
-import trio
 
 from ...storage import CorruptBatchError
 from ...storage.batch import BatchInfo, scan
@@ -142,7 +141,7 @@ class Produces:
                 request_id=request_id,
                 acks=self._acks(message.acks, host),
                 batch=to_meta(info),
-                deadline=trio.current_time() + message.timeout_ms / 1000,
+                deadline=self._node.now() + message.timeout_ms / 1000,
                 handle=batches,
                 leader_epoch=wanted.leader_epoch,
             )

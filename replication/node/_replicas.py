@@ -70,6 +70,8 @@ class Replicas:
     def __init__(self, settings: NodeSettings, found: Found, incarnation: int, nursery: trio.Nursery) -> None:
         self.settings = settings
         self.incarnation = incarnation
+        self.now = trio.lowlevel.current_clock().current_time
+        """As `trio.current_time`, which looks the clock up each time."""
         self.view = ClusterView()
         self.hosts: dict[PartitionId, ReplicaHost] = {}
         self.timers = Timers(self.settle)
@@ -193,6 +195,8 @@ class Replicas:
 
     def settle(self) -> None:
         """Look at the parked fetches of every partition that has news, and ask leaders what is to be asked."""
+        if not self._woken and not self.fetchers.has_changed:
+            return
         with self._turn:
             while self._woken:
                 self.fetches.look_again(self._woken.pop())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import trio
-
 from ....transport import Buffer, Connection, Part, Payload, PeerIdentity, Request
 from .counters import Counters
 
@@ -16,12 +14,13 @@ class Inbound:
     `throttle_ms`: for how long the client is to send no more of this kind; handlers put it into the answer.
     """
 
-    __slots__ = ("_arrived", "_counters", "_request", "body", "kind", "payload", "throttle_ms")
+    __slots__ = ("_arrived", "_counters", "_now", "_request", "body", "kind", "payload", "throttle_ms")
 
-    def __init__(self, request: Request, counters: Counters) -> None:
+    def __init__(self, request: Request, counters: Counters, now: Callable[[], float]) -> None:
         self._request = request
+        self._now = now
         self._counters = counters
-        self._arrived = trio.current_time()
+        self._arrived = self._now()
         self.kind: int = request.kind
         self.body: bytes = request.body
         self.payload: Payload = request.payload
@@ -55,4 +54,4 @@ class Inbound:
         self._request.on_cancel(callback)
 
     def _count(self, *, failed: bool) -> None:
-        self._counters.answered(self.kind, trio.current_time() - self._arrived, failed=failed)
+        self._counters.answered(self.kind, self._now() - self._arrived, failed=failed)
