@@ -14,7 +14,7 @@ import attrs
 
 from ._batch_build import recompressed
 from ._batch_records import inflated_all
-from ._batch_scan import BATCH_OVERHEAD_BYTES, REASONS, BatchInfo
+from ._batch_scan import BATCH_OVERHEAD_BYTES, CODEC_MASK, REASONS, BatchInfo
 from ._codecs import MAX_INFLATED_BYTES, Compression, codec_number
 from ._columns import Buffer, DecodedColumns, Decoder
 from ._native import ffi, lib
@@ -81,10 +81,10 @@ def pack_records(
     wanted = [info for info in infos if not info.is_control and info.next_offset > start_offset]
     total = sum(info.record_count for info in wanted)
     columns = DecodedColumns(max(1, total))
-    plain = b""
+    plain: Buffer = b""
     count = 0
     if total:
-        plain = inflated_all(data[wanted[0].position : _end(wanted[-1])], wanted, max_inflated_bytes)
+        plain = _plain(data, wanted, max_inflated_bytes)
         decoder = Decoder(plain, start_offset)
         count = decoder.fill(columns, total)
         if decoder.reason != lib.ISR_OK:
@@ -99,8 +99,12 @@ def pack_records(
     )
 
 
-def _end(info: BatchInfo) -> int:
-    return info.position + info.size_bytes
+def _plain(data: bytes, wanted: Sequence[BatchInfo], max_bytes: int) -> Buffer:
+    """The batches with nothing between them, none of them compressed; copied only if one was."""
+    found = memoryview(data)[wanted[0].position : wanted[-1].position + wanted[-1].size_bytes]
+    if any(info.attributes & CODEC_MASK for info in wanted):
+        return inflated_all(bytes(found), wanted, max_bytes)
+    return found
 
 
 class _Room:
@@ -123,7 +127,7 @@ class _Room:
         return PackedColumn(self._offsets, self._data, self._validity if nulls else None, nulls)
 
 
-def _gathered(data: bytes, starts: array[int], lengths: array[int], count: int) -> PackedColumn:
+def _gathered(data: Buffer, starts: array[int], lengths: array[int], count: int) -> PackedColumn:
     sizes = ffi.from_buffer("int32_t[]", lengths)
     size = lib.isr_arrow_measure(sizes, count)
     if size < 0:
@@ -135,7 +139,7 @@ def _gathered(data: bytes, starts: array[int], lengths: array[int], count: int) 
     return room.column()
 
 
-def _gathered_headers(data: bytes, columns: DecodedColumns, count: int) -> PackedHeaders:
+def _gathered_headers(data: Buffer, columns: DecodedColumns, count: int) -> PackedHeaders:
     source = ffi.from_buffer(data)
     starts = ffi.from_buffer("int64_t[]", columns.header_starts)
     counts = ffi.from_buffer("int32_t[]", columns.header_counts)

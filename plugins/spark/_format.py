@@ -17,6 +17,7 @@ from ._session import FORMAT
 from ._sink import WRITE_OPTIONS, InsyncStreamWriter, InsyncWriter, write_options
 from ._source import BATCH_OPTIONS, STREAM_OPTIONS, InsyncReader, InsyncStreamReader
 from ._telling import plainly
+from ._workers import settle
 
 
 class InsyncDataSource(DataSource):
@@ -31,7 +32,9 @@ class InsyncDataSource(DataSource):
         options = Options(self.options, (*BATCH_OPTIONS, *STREAM_OPTIONS))
         columns = options.text("columns")
         names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
-        return source_schema(names, options.flag("includeHeaders", False))
+        found = source_schema(names, options.flag("includeHeaders", False))
+        settle()
+        return found
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -15,6 +15,7 @@ from . import _clients
 from ._decode import Decoder
 from ._offsets import Range
 from ._options import Connection
+from ._workers import settle
 from .errors import DataLossError, SparkError, StalledError
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ def read_range(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
         finally:
             # Nothing is to be read ahead for nobody.
             consumer.assign([])
+            settle()
 
 
 class _Task:

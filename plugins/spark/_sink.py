@@ -19,6 +19,7 @@ from ...storage.batch import Compression
 from ._clients import admin
 from ._options import Options
 from ._telling import plainly
+from ._workers import settle
 from ._writing import WriteOptions, write_rows
 from .errors import OptionError, SchemaError
 
@@ -66,6 +67,7 @@ def write_options(options: Options, schema: StructType, overwrite: bool) -> Writ
     with admin(found.connection) as client:
         # Also where rows name their topics: that the cluster is there is to be known before tasks are started.
         client.describe_topics([] if topic is None else [topic])
+    settle()
     return found
 
 
@@ -123,6 +125,7 @@ class InsyncWriter(DataSourceArrowWriter):
         if self._options.exactly_once:
             with admin(self._options.connection) as client:
                 client.forget_producers(self._job)
+        settle()
 
 
 class InsyncStreamWriter(DataSourceStreamArrowWriter):
@@ -143,12 +146,12 @@ class InsyncStreamWriter(DataSourceStreamArrowWriter):
     @plainly
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """The batch before this one cannot come again; this one can, until Spark has noted that it is done."""
-        if not self._options.exactly_once:
-            return
-        prefixes = {message.identities for message in messages if isinstance(message, Done)}
-        with admin(self._options.connection) as client:
-            for prefix in prefixes:
-                client.forget_producers(f"{prefix}{batchId - 1}/")
+        if self._options.exactly_once:
+            prefixes = {message.identities for message in messages if isinstance(message, Done)}
+            with admin(self._options.connection) as client:
+                for prefix in prefixes:
+                    client.forget_producers(f"{prefix}{batchId - 1}/")
+        settle()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """The batch comes again, and goes on where this one stopped."""

@@ -37,6 +37,7 @@ from ._offsets import (
 from ._options import Options
 from ._reading import ReadOptions, read_range, tell_loss
 from ._telling import plainly
+from ._workers import settle
 from .errors import OffsetError, OptionError
 
 if TYPE_CHECKING:
@@ -148,6 +149,7 @@ class InsyncReader(DataSourceReader):
         tell_loss(deleted(start, end, first), plan.read.fail_on_data_loss)
         ranges = [Range(*at, max(offset, first[at]), end[at]) for at, offset in sorted(start.items())]
         ranges = self._from_time(cluster, self._bounds.narrow(ranges))
+        settle()
         # An empty list would be taken for one partition of nothing.
         return [RangePartition(each) for each in split(ranges, plan.min_partitions)] or [
             RangePartition(Range("", 0, 0, 0))

@@ -27,6 +27,7 @@ from ...storage.batch import (
     partition_keys,
 )
 from ._options import Connection, settled
+from ._workers import settle
 from .errors import NotRepeatableError, SchemaError
 
 _GATHERED_BYTES = 8 << 20
@@ -57,7 +58,10 @@ def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch], identit
       NotRepeatableError: The task was run before, and had other rows.
       SchemaError: A row has no topic, or no such partition.
     """
-    return trio.run(_write, options, batches, identity, part)
+    try:
+        return trio.run(_write, options, batches, identity, part)
+    finally:
+        settle()
 
 
 async def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], identity: str, part: int) -> int:

@@ -1,0 +1,33 @@
+"""The Python processes that Spark keeps for its tasks, and for the planning of queries."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+
+_DAEMON = "pyspark.daemon"
+
+_settled: set[int] = set()
+"""Process ids: a child process has what its parent had, and settles by itself."""
+
+
+def settle() -> None:
+    """To be called when something was done that a process does again and again; takes effect the first time.
+
+    Spark's daemon collects garbage after each task, which walks all that was ever imported: some 50 ms of processor
+    time in each of the four processes of a query, however little it reads. What is alive after the first task stays
+    alive as a rule, so it is taken out of the collector's sight. That changes nothing for what is made later, nor
+    when a count of references ends; and only Spark's own processes do it, never one of a user's.
+    """
+    if os.getpid() in _settled or not in_worker():
+        return
+    _settled.add(os.getpid())
+    gc.collect()
+    gc.freeze()
+
+
+def in_worker() -> bool:
+    """Whether this process was forked by Spark's daemon."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name == _DAEMON

@@ -1,0 +1,56 @@
+"""What the Python processes that Spark keeps do once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from insync.plugins.spark._workers import in_worker
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+DAEMON = """
+import gc, sys
+from importlib.machinery import ModuleSpec
+from insync.plugins.spark._workers import settle
+
+class Ring:
+    def __init__(self, dies): self.me, self.dies = self, dies
+    def __del__(self): self.dies.append(self)
+
+settle()
+assert gc.get_freeze_count() == 0, "a user's own process"
+sys.modules["__main__"].__spec__ = ModuleSpec("pyspark.daemon", None)
+dead = []
+Ring(dead)
+settle()
+frozen = gc.get_freeze_count()
+assert frozen > 1000 and len(dead) == 1, (frozen, dead)
+Ring(dead)
+settle()
+assert gc.get_freeze_count() <= frozen and len(dead) == 1, "only once"
+gc.collect()
+assert len(dead) == 2, "what was made later is collected as ever"
+"""
+
+
+def test_a_process_settles_once_and_only_if_it_is_sparks() -> None:
+    subprocess.run([sys.executable, "-c", DAEMON], check=True, timeout=60)
+
+
+def test_a_process_of_sparks_is_known_for_one(spark: SparkSession) -> None:
+    def look(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from insync.plugins.spark._workers import in_worker
+
+        for _ in batches:
+            yield pa.record_batch({"known": [in_worker()]})
+
+    found = spark.range(0, 2, 1, 2).mapInArrow(look, "known boolean").collect()
+    assert [row.known for row in found] == [True, True]
+    assert not in_worker()
