@@ -10,7 +10,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, v
 
 from cyclopts import App, CycloptsError, Parameter
 
-from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UsageError, explain, one_line
+from .errors import EXIT_FAILURE, EXIT_INTERRUPTED, EXIT_USAGE, UsageError, explain, leaves, one_line
 
 COMMANDS_GROUP = "insync.commands"
 
@@ -53,9 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CycloptsError as error:
         command = " ".join(("insync", *(error.command_chain or ()), "--help"))
         return _complain(f"{one_line(str(error))} (see: {command})", EXIT_USAGE)
-    except BrokenPipeError:
-        return _reader_left()
     except BaseException as failure:  # noqa: BLE001 - the outermost frame: whatever it is becomes one line
+        if all(isinstance(each, BrokenPipeError) for each in leaves(failure)):  # trio has it in a group
+            return _reader_left()
         return _fail(failure)
     return status if isinstance(status, int) else 0
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .defects import DEFECTS
+from .faults import FAULTS
 from .run import Injected, Plan, Report, say, timed
 
 
@@ -66,9 +67,16 @@ def in_milliseconds(latencies: list[float]) -> dict[str, float]:
     }
 
 
+def _above_zero(text: str) -> float:
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"{text}: use a number above 0")
+    return number
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60, help="how long faults are injected")
+    parser.add_argument("--seconds", type=_above_zero, default=60, help="how long faults are injected")
     parser.add_argument(
         "--times", type=int, default=0, help="how many faults are injected, in place of --seconds"
     )
@@ -77,7 +85,12 @@ def main() -> int:
     parser.add_argument("--store", choices=["sqlite", "zookeeper", "remote"], default="sqlite")
     parser.add_argument("--nodes", type=int, choices=[3, 4, 5], default=3)
     parser.add_argument(
-        "--only", action="append", default=[], help="a fault by its name; several for several"
+        "--only",
+        action="append",
+        default=[],
+        choices=[fault.name for fault in FAULTS],
+        metavar="FAULT",
+        help="a fault by its name, see docs/reliability.md; several for several",
     )
     parser.add_argument(
         "--defect", choices=sorted(DEFECTS), default="", help="plant an error, which must be found"

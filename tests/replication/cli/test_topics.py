@@ -36,6 +36,15 @@ def test_a_topic_is_changed_and_deleted_by_commands(tmp_path: Path) -> None:
         missed = insync("consume", "t", "--offset", "1", "--timeout-ms", "300", *servers)
         assert missed.returncode == 0
         assert "t-0: offset 1 is out of range, the log holds [2, 3); offsets 1 to 1 are gone" in missed.stderr
+        left = ["consume", "t", "--from-beginning", *servers]
+        with subprocess.Popen(
+            [sys.executable, "-m", "insync.replication.cli", *left],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        ) as reader:
+            assert reader.stdout is not None and reader.stderr is not None
+            reader.stdout.close()  # as `| head` does, whose user wants to hear nothing of it
+            assert (reader.wait(30), reader.stderr.read()) == (1, b"")
         misspelt = insync("config", "set", "t", "retention_msec=5", *servers)
         assert misspelt.stderr.endswith(
             "unknown topic setting 'retention_msec': did you mean retention_ms?\n"
