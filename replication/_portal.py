@@ -279,7 +279,7 @@ class Portal(Generic[T]):
         if not self.ready.done():
             self.ready.set_exception(end or self.closed_error("closed while it was being opened"))
         elif end is not None:
-            _log.error("%s ended: %s", self._thread.name, end)
+            _log.error("%s ended: %s", self._thread.name, _said(end))
         if end is None:
             self.ended.set_result(None)
         else:
@@ -302,6 +302,13 @@ class Portal(Generic[T]):
                 if self.finish is not None:
                     await self.finish()
                 self.nursery.cancel_scope.cancel()
+
+
+def _said(error: BaseException) -> str:
+    """What has gone wrong, without the groups that nurseries put around it: their texts only count errors."""
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys(map(_said, error.exceptions)))
+    return str(error) or repr(error)
 
 
 class Held(Generic[T]):

@@ -199,9 +199,9 @@ class Cluster:
             raise self._error
 
     async def ask(
-        self, kind: m.Kind, request: object, *, timeout: float, node_id: int | None = None, once: bool = False
+        self, kind: m.Kind, request: object, *, timeout: float, node_id: int | None = None
     ) -> Any:
-        """One request and its decoded answer, of one node or of any that answers (with `once`: of the first).
+        """One request and its decoded answer, of one node or of any that answers.
 
         Raises:
           AuthorizationError: The client may not ask for this.
@@ -210,7 +210,7 @@ class Cluster:
         """
         if node_id is not None:
             return await self._ask_one(await self.links.get(node_id), kind, request, timeout)
-        return await self._ask_any(kind, request, timeout, 1 if once else max(2, len(self.nodes)))
+        return await self._ask_any(kind, request, timeout, max(2, len(self.nodes)))
 
     async def _ask_one(self, connection: Connection, kind: m.Kind, request: object, timeout: float) -> Any:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -138,6 +139,7 @@ class Admin(OperationsAdmin):
             partitions=partitions,
             replication_factor=replication_factor,
             config=dict(config or {}),
+            creation_id=uuid.uuid4().hex,
         )
         creation = _Creation(self, request)
         with trio.move_on_after(self._timeout):
@@ -408,7 +410,6 @@ class _Creation:
         self.error: ClientError | None = None
         self._admin = admin
         self._request = request
-        self._unclear = False
 
     async def run(self) -> str:
         attempt = 0
@@ -423,33 +424,18 @@ class _Creation:
     async def _try(self) -> str | None:
         try:
             answer: m.CreateTopicResponse = await self._admin._cluster.ask(
-                m.Kind.CREATE_TOPIC, self._request, timeout=self._admin._timeout, once=True
+                m.Kind.CREATE_TOPIC, self._request, timeout=self._admin._timeout
             )
         except AuthorizationError:
             raise
         except ClientError as error:
-            self._unclear = True
             self.error = error
             return None
         self._admin._revision = max(self._admin._revision, answer.revision)
         if answer.error == ErrorCode.NONE:
             return answer.topic_id
-        if answer.error == ErrorCode.TOPIC_ALREADY_EXISTS and self._unclear:
-            return await self._made_by_us(answer)
-        refusal = self._refusal(answer)
+        refusal = error_for(answer.error, f"topic {self._request.name!r}", answer.message)
         if answer.error not in _RETRIED:
             raise refusal
-        self._unclear |= refusal.outcome == "unknown"
         self.error = refusal
         return None
-
-    async def _made_by_us(self, answer: m.CreateTopicResponse) -> str:
-        """An earlier attempt whose answer was lost may have made it: the same shape counts as that."""
-        (topic,) = await self._admin.describe_topics([self._request.name])
-        shape = (len(topic.partitions), topic.replication_factor)
-        if shape != (self._request.partitions, self._request.replication_factor):
-            raise self._refusal(answer)
-        return topic.topic_id
-
-    def _refusal(self, answer: m.CreateTopicResponse) -> ServerError:
-        return error_for(answer.error, f"topic {self._request.name!r}", answer.message)

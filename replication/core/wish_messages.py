@@ -13,6 +13,8 @@ class CreateTopicRequest:
     partitions: int
     replication_factor: int
     config: dict[str, Value] = attrs.Factory(dict)
+    creation_id: str = ""
+    """Drawn by the client, the same in each of its attempts: so that one whose answer was lost is known again."""
     forwarded: bool = False
     """Set by the node that passes the request on to the controller, so that it is passed on once at most."""
 

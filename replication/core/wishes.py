@@ -140,8 +140,8 @@ def refusal(request: Request, error: ErrorCode, message: str) -> Response:
 def _create_topic(request: m.CreateTopicRequest, topic_id: str, known: Knowledge) -> Planned:
     view = known.view
     existing = view.topics.get(request.name)
-    if existing is not None and existing.topic_id == topic_id:
-        return m.CreateTopicResponse(error=ErrorCode.NONE, topic_id=topic_id)
+    if existing is not None and _is_made_by(existing, request, topic_id):
+        return m.CreateTopicResponse(error=ErrorCode.NONE, topic_id=existing.topic_id)
     if existing is not None:
         return m.CreateTopicResponse(
             error=ErrorCode.TOPIC_ALREADY_EXISTS,
@@ -159,6 +159,11 @@ def _create_topic(request: m.CreateTopicRequest, topic_id: str, known: Knowledge
     )
 
 
+def _is_made_by(topic: TopicRecord, request: m.CreateTopicRequest, topic_id: str) -> bool:
+    """Whether a topic is the work of this very wish, or of an earlier attempt of the same client at it."""
+    return topic.topic_id == topic_id or topic.creation_id == request.creation_id != ""
+
+
 def _topic_puts(
     request: m.CreateTopicRequest, topic_id: str, config: TopicConfig, view: ClusterView
 ) -> Iterable[Put]:
@@ -169,6 +174,7 @@ def _topic_puts(
         replication_factor=request.replication_factor,
         config=config,
         was_compacted=config.compacts,
+        creation_id=request.creation_id,
     )
     yield Put(key=topic_key(request.name), record=topic, version=0)
     for record in topic_changes.new_partitions(topic, range(request.partitions), view):

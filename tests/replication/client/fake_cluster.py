@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -329,12 +329,15 @@ class FakeNode:
 
     def _create_topic(self, request: Any, message: m.CreateTopicRequest) -> None:
         error = ErrorCode.NONE
-        if message.name in self.cluster.topics:
+        if message.name in self.cluster.topics and self.cluster.made_by[message.name] == message.creation_id:
+            pass
+        elif message.name in self.cluster.topics:
             error = ErrorCode.TOPIC_ALREADY_EXISTS
         elif message.replication_factor > len(self.cluster.nodes):
             error = ErrorCode.INVALID_REPLICATION_FACTOR
         else:
             self.cluster.create(message.name, message.partitions)
+            self.cluster.made_by[message.name] = message.creation_id
         answer = m.CreateTopicResponse(error=error, topic_id=f"id-{message.name}", message="as scripted")
         request.reply(wire.encode(answer))
 
@@ -373,6 +376,8 @@ class FakeCluster:
     producer_ids: int = 0
     producer_names: dict[str, tuple[int, int]] = attrs.Factory(dict)
     creations: Counter[str] = attrs.Factory(Counter)
+    made_by: defaultdict[str, str] = attrs.Factory(lambda: defaultdict(str))
+    """The creation id of each topic, as far as somebody has given one."""
     changed: trio.Event = attrs.Factory(trio.Event)
     chaos: Fault | None = None
 

@@ -48,7 +48,15 @@ def no_controller(node: FakeNode, request: Any) -> bool:
 
 
 def created_but_cut_off(node: FakeNode, request: Any) -> bool:
+    asked = wire.decode_request(request.kind, request.body)
     node.cluster.create("t", 2)
+    node.cluster.made_by["t"] = asked.creation_id
+    return disconnect(node, request)
+
+
+def cut_off_while_another_creates(node: FakeNode, request: Any) -> bool:
+    node.cluster.create("t", 2)
+    node.cluster.made_by["t"] = "somebody else's"
     return disconnect(node, request)
 
 
@@ -64,6 +72,14 @@ async def test_creation_whose_answer_was_lost_is_recognised():
         cluster.nodes[0].script(Kind.CREATE_TOPIC, created_but_cut_off)
         with trio.fail_after(3):
             assert await admin.create_topic("t", 2, 1) == "id-t"
+
+
+async def test_what_another_has_created_meanwhile_is_not_taken_for_ours():
+    """Though it looks the same, and our own attempt had no answer."""
+    async with fake_cluster(nodes=1) as cluster, Admin(cluster.urls) as admin:
+        cluster.nodes[0].script(Kind.CREATE_TOPIC, cut_off_while_another_creates)
+        with trio.fail_after(3), pytest.raises(TopicExistsError):
+            await admin.create_topic("t", 2, 1)
 
 
 async def test_creation_that_nobody_answers_ends():

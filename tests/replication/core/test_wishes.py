@@ -356,6 +356,23 @@ def test_a_topic_that_is_there_is_made_once_and_belongs_to_who_made_it() -> None
     assert planned(request, ours) == m.CreateTopicResponse(error=ErrorCode.NONE, topic_id="new")
 
 
+def test_a_creation_whose_answer_was_lost_is_known_again_when_it_is_asked_of_another_controller() -> None:
+    request = m.CreateTopicRequest(name="t", partitions=1, replication_factor=2, creation_id="ours")
+    made = planned(request, cluster())
+    assert isinstance(made, Plan) and isinstance(made.puts[0].record, TopicRecord)
+    assert made.puts[0].record.creation_id == "ours"
+    theirs = attrs.evolve(topic(), topic_id="first", creation_id="ours")
+    view = attrs.evolve(cluster(), topics={"t": theirs})
+    assert planned(request, view) == m.CreateTopicResponse(error=ErrorCode.NONE, topic_id="first")
+    for other in ("", "theirs"):
+        refused = planned(attrs.evolve(request, creation_id=other), view)
+        assert isinstance(refused, m.CreateTopicResponse)
+        assert (refused.error, refused.topic_id) == (ErrorCode.TOPIC_ALREADY_EXISTS, "")
+    unsaid = attrs.evolve(view, topics={"t": topic()})
+    refused = planned(attrs.evolve(request, creation_id=""), unsaid)
+    assert refused.error == ErrorCode.TOPIC_ALREADY_EXISTS, "nobody has said who made it"
+
+
 def test_a_change_of_a_topic_is_answered_with_the_settings_from_then_on() -> None:
     view = attrs.evolve(cluster(partition(0)), topics={"t": topic()}, topic_versions={"t": 4})
     answer = planned(m.AlterConfigRequest(name="t", config={"retention_ms": 9}), view)

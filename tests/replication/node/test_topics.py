@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
 
@@ -17,6 +18,8 @@ from insync.replication.client import (
     InvalidPartitionsError,
     UnknownTopicError,
 )
+from insync.replication.core import messages as m
+from insync.replication.core.errors import ErrorCode
 
 from .test_cluster import full_isr, replicas_agree, settings, until
 
@@ -153,3 +156,29 @@ async def test_settings_change_while_nodes_run(tmp_path: Path) -> None:
         async with Admin(alone.endpoints) as admin:
             await admin.alter_config("t", {"min_insync_replicas": 1})
         await produce(alone.endpoints, b"y")
+
+
+async def test_a_creation_that_is_asked_again_of_any_node_is_done_once(tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(settings(tmp_path, n))) for n in (1, 2)]
+        admin = await stack.enter_async_context(Admin([node.endpoints[0] for node in nodes]))
+        request = m.CreateTopicRequest(name="t", partitions=1, replication_factor=2, creation_id="one")
+
+        async def ask(number: int, asked: m.CreateTopicRequest = request) -> m.CreateTopicResponse:
+            answer = await admin._cluster.ask(m.Kind.CREATE_TOPIC, asked, timeout=10, node_id=number)
+            assert isinstance(answer, m.CreateTopicResponse)
+            return answer
+
+        async def all_known() -> bool:
+            return len(await admin.describe_replicas()) == 2
+
+        await until(all_known)
+        first, again = await ask(1), await ask(2)
+        assert (first.error, again.error) == (0, 0)
+        assert first.topic_id == again.topic_id != ""
+        theirs = await ask(1, attrs.evolve(request, creation_id="another"))
+        assert theirs.error == ErrorCode.TOPIC_ALREADY_EXISTS
+        await admin.alter_config("t", {"retention_ms": 5})
+        assert (await ask(2)).topic_id == first.topic_id, "settings change nothing about who made it"
+        await admin.delete_topic("t")
+        assert (await ask(1)).topic_id != first.topic_id, "an id never names two topics"
