@@ -18,7 +18,7 @@ from ._segment import Spot
 from ._transactions import Transactions
 from .errors import CorruptBatchError, StorageError
 from .file_range import ReadableFile
-from .log import CompactionResult, ProducerSnapshot
+from .log import CompactionResult, EpochEntry, ProducerSnapshot
 from .settings import NEVER, UNLIMITED, LogSettings
 
 _SLICE_SECONDS = 0.1
@@ -208,6 +208,7 @@ class Pass(Generic[S]):
         settings: LogSettings,
         now_ms: int,
         producers: Iterable[ProducerSnapshot],
+        epochs: Iterable[EpochEntry],
         pace: Pace,
         *,
         index_bytes: Callable[[S], int],
@@ -242,8 +243,10 @@ class Pass(Generic[S]):
         known = [each for each in found.segments if each.base_offset < self.covered_offset]
         self.groups = list(groups(known, settings, index_bytes))
         """The segments whose copies make one."""
-        # The last batch of each group stays: so every segment reaches up to the next.
+        # The last batch of each group stays: so every segment reaches up to the next. And that of each leader
+        # epoch: so whoever copies this log learns where the next one began, and tells no reader of a truncation.
         kept = [group[-1].end.offset - 1 for group in self.groups]
+        kept += [entry.start_offset - 1 for entry in epochs]
         if known:
             kept += producers_last(producers, known[-1].end.offset, now_ms, settings)
         rules = Rules(kept, self.covered_offset, now_ms, settings.delete_retention_ms)

@@ -17,7 +17,10 @@ _LINE = re.compile(r"^([+-]) (\S+) ([0-9]+)\n", re.MULTILINE)
 
 
 class CreatedPartitions:
-    """An append-only list, laid anew at every start. Without its file nothing can be proved."""
+    """An append-only list, laid anew at every start. Without its file nothing can be proved.
+
+    Several threads may enter different partitions; each waits for the device by itself.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME

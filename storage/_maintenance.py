@@ -204,6 +204,7 @@ class MaintainedLog(Log):
                 self.settings,
                 now_ms,
                 self._producers.snapshots(),
+                self.epochs,
                 pace,
                 index_bytes=lambda segment: len(segment.index) * segment.index.ENTRY.size,
                 key_map_bytes=key_map_bytes,

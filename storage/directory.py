@@ -11,6 +11,7 @@ import shutil
 import threading
 import uuid
 from base64 import urlsafe_b64encode
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -88,8 +89,8 @@ def read_identity(folder: Path) -> tuple[str, int, str]:
 class LogDirectory:
     """Opens and locks a data folder, creating it if need be; then gives out its logs.
 
-    `open_log` and `write_checkpoints` may be called from several threads; a log that was given out belongs to
-    one writer thread.
+    `open_log` and `write_checkpoints` may be called from several threads, which do not wait for each other's
+    device; a log that was given out belongs to one writer thread.
     """
 
     def __init__(
@@ -119,6 +120,8 @@ class LogDirectory:
         self._verify_bytes = verify_on_open_bytes
         self._lock = threading.RLock()
         self._logs: dict[PartitionKey, DiskLog] = {}
+        self._folders_in_use: defaultdict[PartitionKey, threading.Lock] = defaultdict(threading.Lock)
+        """Held by who opens or deletes a log; `_lock` is not, while the device is waited for. Taken before that."""
         self._lock_fd = -1
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -222,16 +225,27 @@ class LogDirectory:
         check_topic(topic)
         if partition < 0:
             raise LogNotFoundError(f"{topic} has no partition {partition}")
+        key = (topic, partition)
+        with self._folder_in_use(key):
+            with self._lock:
+                self._check_open()
+                if key in self._logs:
+                    return self._logs[key]
+            try:
+                folder = self._folder(topic, partition, create, topic_id)
+                log = self._open(folder, key, settings or self.settings)
+            except OSError as error:
+                raise storage_error(error, f"cannot open {topic}-{partition} in {self.path}") from error
+            with self._lock:
+                if self._lock_fd < 0:
+                    log.close(clean=False)
+                self._check_open()
+                self._logs[key] = log
+            return log
+
+    def _folder_in_use(self, key: PartitionKey) -> threading.Lock:
         with self._lock:
-            self._check_open()
-            key = (topic, partition)
-            if key not in self._logs:
-                try:
-                    folder = self._folder(topic, partition, create, topic_id)
-                    self._logs[key] = self._open(folder, key, settings or self.settings)
-                except OSError as error:
-                    raise storage_error(error, f"cannot open {topic}-{partition} in {self.path}") from error
-            return self._logs[key]
+            return self._folders_in_use[key]
 
     def _open(self, folder: Path, key: PartitionKey, settings: LogSettings) -> DiskLog:
         log = DiskLog(
@@ -248,7 +262,8 @@ class LogDirectory:
             on_cleaned=self._write_cleaned,
             on_flush_due=lambda: self.on_flush_due(),
         )
-        self._verify_bytes -= log.recovery.bytes_verified
+        with self._lock:
+            self._verify_bytes -= log.recovery.bytes_verified
         return log
 
     def _folder(self, topic: str, partition: int, create: bool, topic_id: str | None) -> Path:
@@ -256,7 +271,8 @@ class LogDirectory:
         if not folder.is_dir():
             if not create:
                 raise LogNotFoundError(f"{self.path} holds no partition {partition} of topic {topic}")
-            self._forget((topic, partition))
+            with self._lock:
+                self._forget((topic, partition))
             self._created.add((topic, partition))
             folder.mkdir()
             fsync_folder(self.path)
@@ -276,7 +292,7 @@ class LogDirectory:
         Raises StorageError if the device refuses.
         """
         key = (topic, partition)
-        with self._lock:
+        with self._folder_in_use(key), self._lock:
             self._check_open()
             log = self._logs.pop(key, None)
             if log is not None:

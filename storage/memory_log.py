@@ -399,6 +399,7 @@ class MemoryLog(Log):
                 self.settings,
                 now_ms,
                 self._producers.snapshots(),
+                self.epochs,
                 pace,
                 index_bytes=lambda _: 0,
                 key_map_bytes=key_map_bytes,

@@ -198,9 +198,7 @@ class Cluster:
         if self._error is not None:
             raise self._error
 
-    async def ask(
-        self, kind: m.Kind, request: object, *, timeout: float, node_id: int | None = None
-    ) -> Any:
+    async def ask(self, kind: m.Kind, request: object, *, timeout: float, node_id: int | None = None) -> Any:
         """One request and its decoded answer, of one node or of any that answers.
 
         Raises:

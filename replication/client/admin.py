@@ -30,7 +30,7 @@ from ._operations import NodeHealth, OperationsAdmin
 from ._partitions import Reassignment
 from ._settings import ClientSettings, make_settings
 from .batch_producer import ask_until_told
-from .errors import AuthorizationError, ClientError, RequestTimeoutError, ServerError, error_for
+from .errors import AuthorizationError, ClientError, RequestTimeoutError, error_for
 
 __all__ = [
     "Admin",

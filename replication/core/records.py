@@ -192,8 +192,8 @@ class TopicRecord:
     was_compacted: bool = False
     """Whether `cleanup_policy` has ever contained `compact`: its logs may have gaps, for good."""
     creation_id: str = ""
-    """Which request made it, in the words of who asked; another than `topic_id`, because a topic that was deleted and
-    is made by a late attempt must not be taken for the former one.
+    """Which request made it, in the words of who asked; another than `topic_id`, because a topic that was deleted
+    and is made by a late attempt must not be taken for the former one.
     """
 
 

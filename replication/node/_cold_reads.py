@@ -47,7 +47,7 @@ class ColdReads:
         if place not in self._reading:
             self._reading.add(place)
             read = partial(host.log.read, offset, max_bytes=max_bytes, limit_offset=limit_offset)
-            self._nursery.start_soon(self._read, place, read)
+            self._nursery.start_soon(self._read, place, host.home, read)
         return False
 
     async def look_up(self, partition: PartitionId, timestamp_ms: int) -> None:
@@ -60,8 +60,8 @@ class ColdReads:
         limit = self._limits.setdefault(home, trio.CapacityLimiter(THREADS))
         await trio.to_thread.run_sync(_find, look, limiter=limit, abandon_on_cancel=True)
 
-    async def _read(self, place: _Place, read: Callable[[], object]) -> None:
-        await self._in_thread(self._node.hosts[place[0]].home, read)
+    async def _read(self, place: _Place, home: Home | None, read: Callable[[], object]) -> None:
+        await self._in_thread(home, read)
         self._reading.discard(place)
         self._found[place] = None
         while len(self._found) > REMEMBERED:

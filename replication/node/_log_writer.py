@@ -54,8 +54,8 @@ class CallWork:
     """Run `function` in the thread; then call `done(result)` on the event loop.
 
     `waits`: it mostly waits for the device, and touches nothing but its own log's files. Such work of several logs
-    waits together: after a failover each partition that is led anew stores its epoch, and the device brings many
-    small files home in hardly more time than one.
+    waits together: after a failover each partition that is led anew stores its epoch, those of a new topic make
+    their folders, and the device brings many small files home in hardly more time than one.
     """
 
     lane: Lane
@@ -225,6 +225,8 @@ class LogWriter:
             with suppress(IndexError):
                 while True:
                     work = left.popleft()
+                    # Each is a sign of life: hundreds may take long together on a device that hangs at none.
+                    self._begin()
                     try:
                         self._do(work, notes[work.lane])
                     except Exception as error:  # noqa: BLE001 - told to the writer's own thread, below
@@ -234,7 +236,6 @@ class LogWriter:
             threading.Thread(target=work_off, name=f"{self._thread.name}-{number}", daemon=True)
             for number in range(min(TOGETHER, len(works)) - 1)
         ]
-        self._begin()
         try:
             for helper in helpers:
                 helper.start()

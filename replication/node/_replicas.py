@@ -99,7 +99,7 @@ class Replicas:
         self._retiring: set[PartitionId] = set()
         """Partitions whose log is being deleted."""
         self._woken: set[PartitionId] = set()
-        self._alive: set[tuple[int, int, frozenset[PartitionId]]] = set()
+        self._alive: set[tuple[int, int, frozenset[PartitionId], bool]] = set()
         self.failure: NodeError | None = None
         self.failed = trio.Event()
 
@@ -120,7 +120,7 @@ class Replicas:
         self.view = view
         self._follow_topics()
         self.fetchers.nodes_changed(dict(view.nodes))
-        alive = {(each.node_id, each.incarnation, each.offline) for each in view.nodes.values()}
+        alive = {(each.node_id, each.incarnation, each.offline, each.leaving) for each in view.nodes.values()}
         liveness_changed, self._alive = alive != self._alive, alive
         for partition, versioned in view.partitions.items():
             host = self.hosts.get(partition)
@@ -310,7 +310,7 @@ class Replicas:
                 host.configure(now.config)
 
         make = partial(open_log, home.directory, partition, view, create=True)
-        host.submit(CallWork(host.lane, make, opened))
+        host.submit(CallWork(host.lane, make, opened, waits=True))
         return host
 
     def describe(self, topics: list[str] | None) -> list[m.ReplicaInfo]:

@@ -164,11 +164,6 @@ class Disk:
             self.torn = None
         self.trim_epochs()
 
-    def is_gap(self, start: int, end: int) -> bool:
-        """Whether compaction has left nothing of what stood between two offsets."""
-        there = [b for b in self.batches if b.meta.next_offset > start and b.meta.base_offset < end]
-        return bool(there) and end <= self.end and all(batch.state == LEFT_OUT for batch in there)
-
     def read(self, start: int, limit: int, count: int) -> tuple[Stored, ...]:
         """Up to `count` whole batches from the one that holds `start` on, none past `limit`."""
         batches = self.batches
@@ -201,7 +196,7 @@ class Disk:
         below = [index for index, batch in enumerate(self.batches) if batch.meta.next_offset <= bound]
         last = {key_of(self.batches[index].payload): index for index in below}
         # The last of a compacted segment stays, so that it reaches up to the next.
-        kept = self._last_of_producers(len(below)) | set(below[-1:])
+        kept = self._last_of_producers(len(below)) | set(below[-1:]) | self._last_of_epochs(below)
         emptied: list[Stored] = []
         for index in below:
             batch = self.batches[index]
@@ -213,6 +208,13 @@ class Disk:
             self.batches[index] = batch._replace(state=state)
             self.cleaned = True
         return emptied
+
+    def _last_of_epochs(self, below: list[int]) -> set[int]:
+        """So that whoever copies this log learns where the next epoch began."""
+        epochs = [self.batches[index].meta.leader_epoch for index in below]
+        return {
+            index for index, epoch, later in zip(below, epochs, epochs[1:], strict=False) if epoch < later
+        }
 
     def _last_of_producers(self, count: int) -> set[int]:
         """Among the first `count` batches: later ones may yet be cut."""

@@ -73,16 +73,11 @@ class Reader:
     def _answered(
         self, host: Host, question: int, answer: fx.ReplyFetch, batches: tuple[Stored, ...]
     ) -> None:
-        """S11: what was read stays read, as long as nobody elects uncleanly.
-
-        Of a gap that compaction has left nobody knows to which of two epochs it counts: there, and only there, a
-        leader may believe that their ways parted.
-        """
+        """S11: what was read stays read, as long as nobody elects uncleanly."""
         same = host.facts is self._read_of and question == self._question
         if answer.diverging is not None and same and self._cluster.oracle.is_current(host):
-            gap = host.disk.is_gap(answer.diverging.end_offset, self._position)
             require(
-                host.facts.unclean or gap,
+                host.facts.unclean,
                 "S11",
                 f"{host.name} tells of {answer.diverging}, read was up to {self._position} of {self._last_epoch}",
             )

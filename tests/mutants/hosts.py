@@ -71,6 +71,11 @@ def _(patch: Patch) -> None:
     patch.setattr(Disk, "lose_power", lose_power)
 
 
+@mutant("K33", "leave out the last batch of a leader epoch when a log is compacted")
+def _(patch: Patch) -> None:
+    patch.setattr(Disk, "_last_of_epochs", lambda self, below: set())
+
+
 @mutant("Z37", "bound a consumer's read by the end of the file (KAFKA-9807)")
 def _(patch: Patch) -> None:
     right = hosting._ACTIONS[fx.ReplyFetch]

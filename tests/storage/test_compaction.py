@@ -418,11 +418,11 @@ def test_followers_take_gaps_when_told(tmp_path: Path, log: Log) -> None:
     close_segment(leader, epoch=2)
     compact(leader)
     data = all_bytes(leader)
-    with pytest.raises(AppendError, match="should be at 1"):
+    with pytest.raises(AppendError, match="should be at 2"):
         log.append([Chunk(data, scan(data), 0, None)])
     log.append([Chunk(data, scan(data), 0, None, may_skip=True)])
     assert all_bytes(log) == data
-    assert log.epochs == (EpochEntry(1, 0), EpochEntry(2, 1)), "nobody knows here who wrote offset 1"
+    assert log.epochs == leader.epochs == (EpochEntry(1, 0), EpochEntry(2, 2))
     assert log.log_end_offset == leader.log_end_offset
     again = scan(data)[-1:]
     with pytest.raises(AppendError):
@@ -432,6 +432,43 @@ def test_followers_take_gaps_when_told(tmp_path: Path, log: Log) -> None:
         assert all_bytes(log) == data
         log.close()
     leader.close()
+
+
+@settings(deadline=None)
+@given(
+    epochs=st.lists(st.integers(0, 3), min_size=2, max_size=12),
+    keys=st.lists(st.integers(0, 2), min_size=12, max_size=12),
+    codec=st.sampled_from(CODECS),
+)
+def test_who_copies_a_compacted_log_learns_where_each_leader_epoch_began(
+    epochs: list[int], keys: list[int], codec: Compression
+) -> None:
+    """Else it would tell a reader that stands there, once it leads, that the log was cut (KIP-320)."""
+    leader, follower = (MemoryLog("t", 0, settings=SETTINGS) for _ in range(2))
+    for epoch, key in zip(sorted(epochs), keys, strict=False):
+        put(leader, [(b"%d" % key, b"v")], epoch=epoch, compression=codec)
+    close_segment(leader, epoch=max(epochs))
+    begun = leader.epochs
+    compact(leader)
+    put(leader, [(b"0", b"v"), (b"1", b"v"), (b"2", b"v")], epoch=max(epochs) + 1)
+    close_segment(leader, epoch=max(epochs) + 1)
+    compact(leader)
+    data = all_bytes(leader)
+    follower.append([Chunk(data, scan(data), 0, None, may_skip=True)])
+    assert follower.epochs == leader.epochs
+    assert follower.epochs[:-1] == begun
+
+
+def test_of_a_gap_before_a_leader_epoch_nobody_knows_whose_it_is(log: Log) -> None:
+    """Others than we compact so: it is counted to the later epoch, because what stood there may have lost."""
+    whole = MemoryLog("t", 0, settings=SETTINGS)
+    for epoch in (1, 1, 2):
+        put(whole, [(b"a", b"1")], epoch=epoch)
+    data = all_bytes(whole)
+    _, second, third = scan(data)
+    data = data[: second.position] + data[third.position :]
+    log.append([Chunk(data, scan(data), 0, None, may_skip=True)])
+    assert log.epochs == (EpochEntry(1, 0), EpochEntry(2, 1))
 
 
 def test_truncating_into_a_compacted_part(log: Log) -> None:

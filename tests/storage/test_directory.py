@@ -6,12 +6,15 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from insync.storage import (
     CorruptLogError,
+    DiskLog,
     InvalidTopicError,
     LogClosedError,
     LogDirectory,
@@ -25,6 +28,7 @@ from insync.storage import (
     WrongTopicIdError,
     disk_log,
 )
+from insync.storage import directory as directory_module
 
 from .building import fill, offsets
 
@@ -324,3 +328,58 @@ def test_a_log_may_have_settings_of_its_own(tmp_path: Path) -> None:
     small, large = (len(log.segment_base_offsets) for log in logs)
     assert small > large > 1
     directory.close()
+
+
+def test_threads_open_many_logs_at_once(tmp_path: Path) -> None:
+    directory = opened(tmp_path / "d")
+    with ThreadPoolExecutor(8) as threads:
+
+        def open_log(number: int) -> DiskLog:
+            return directory.open_log("t", number % 50, create=True, topic_id="x")
+
+        logs = list(threads.map(open_log, range(100)))
+    assert logs[:50] == logs[50:], "one log for each partition, whoever opens it"
+    assert len({id(log) for log in logs}) == 50
+    assert [key for key, _ in directory.logs()] == [("t", number) for number in range(50)]
+    directory.close(clean=False)
+    again = opened(tmp_path / "d")
+    assert [again.never_held("t", number) for number in range(51)] == [False] * 50 + [True]
+    again.close()
+
+
+def test_who_makes_a_log_has_nobody_else_wait_for_the_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = opened(tmp_path / "d")
+    fill(directory.open_log("t", 0, create=True), [3])
+    waits, go_on = threading.Event(), threading.Event()
+
+    def slow(folder: Path) -> None:
+        waits.set()
+        assert go_on.wait(10)
+
+    with monkeypatch.context() as patch, ThreadPoolExecutor(3) as threads:
+        patch.setattr(directory_module, "fsync_folder", slow)
+        made = threads.submit(directory.open_log, "t", 1, create=True)
+        assert waits.wait(10)
+        assert threads.submit(directory.open_log, "t", 0, create=False).result(10).log_end_offset == 3
+        threads.submit(directory.write_checkpoints, {("t", 0): 2}).result(10)
+        assert not made.done()
+        go_on.set()
+        assert made.result(10).log_end_offset == 0
+    directory.close()
+
+
+def test_a_log_that_is_opened_while_its_directory_is_closed_is_closed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = opened(tmp_path / "d")
+
+    def closes(folder: Path) -> None:
+        directory.close(clean=False)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(directory_module, "fsync_folder", closes)
+        with pytest.raises(LogClosedError):
+            directory.open_log("t", 0, create=True)
+    assert directory.logs() == []

@@ -231,6 +231,28 @@ async def test_a_wish_is_answered_though_the_store_never_is(
     assert after == pytest.approx(WISH_TIMEOUT)
 
 
+async def test_replicas_hear_of_a_node_that_is_about_to_stop(tmp_path: Path) -> None:
+    """Else a leader would go on proposing it, which the store refuses, and keep others from joining meanwhile."""
+    async with trio.open_nursery() as nursery:
+        node = replicas(tmp_path, nursery)
+        config = rec.TopicConfig()
+        topic = rec.TopicRecord(name="t", topic_id="x", partitions=1, replication_factor=2, config=config)
+        record = rec.PartitionRecord(
+            topic="t", partition=0, topic_id="x", replicas=(1, 2), isr=(1,), leader=1, min_insync_replicas=1
+        )
+        view = ClusterView(
+            nodes={2: node_record(1)}, topics={"t": topic}, partitions={PARTITION: rec.Versioned(record, 1)}
+        )
+        node.apply(view)
+        replica = node.hosts[PARTITION].replica
+        assert replica.live == {2: 1}
+        node.apply(attrs.evolve(view, nodes={2: attrs.evolve(node_record(1), leaving=True)}))
+        assert replica.live == {}
+        node.apply(attrs.evolve(view, nodes={2: node_record(2)}))
+        assert replica.live == {2: 2}
+        nursery.cancel_scope.cancel()
+
+
 async def test_cancelled_timers_take_no_memory_for_long() -> None:
     timers = Timers()
     for _ in range(10_000):
@@ -348,6 +370,25 @@ async def test_work_that_waits_for_the_device_waits_together_and_in_order_within
     assert [number for lane, number in done if lane == 0] == [0, 1, 2, 3]
     assert [number for lane, number in done if lane == 1] == [0, 1]
     assert writer.under_way == 0
+
+
+async def test_each_of_many_that_wait_together_is_a_sign_of_life() -> None:
+    """Else hundreds on a slow device, done one after the other, would be taken for one write that hangs."""
+    seen: set[int] = set()
+    hold, finished = threading.Event(), trio.Event()
+    writer = LogWriter("test", lambda: None, lambda error: None)
+    writer.start()
+    writer.submit(CallWork(Lane(failed=lambda _: None), lambda: hold.wait(5), lambda _: None))
+    for _ in range(50):
+        lane = Lane(failed=lambda _: None)
+        writer.submit(CallWork(lane, lambda: seen.add(writer.under_way), lambda _: None, waits=True))
+    writer.submit(CallWork(Lane(failed=lambda _: None), lambda: None, lambda _: finished.set()))
+    hold.set()
+    with trio.fail_after(10):
+        await finished.wait()
+        await writer.stop()
+    assert len(seen) > 10
+    assert 0 not in seen and writer.under_way == 0
 
 
 async def test_an_error_nobody_thought_of_among_those_that_wait_ends_the_writer() -> None:
