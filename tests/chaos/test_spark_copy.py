@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import attrs
+
 from .spark_copy.run import Kill, Outcome, compare, kinds
 
 SOURCE = {0: [b"1", b"2", b"3"], 1: [b"4", b"5"]}
@@ -26,7 +28,7 @@ def test_twenty_kills_are_of_all_kinds() -> None:
 
 
 def test_an_outcome_passes_only_if_everything_is_there() -> None:
-    kill = Kill("driver", 3, replayed=True, written_before=7, recovery_s=1.0)
+    kill = Kill("driver", 3, replayed=True, written_before=7, batch_s=1.0, recovery_s=2.0)
     right = {"rows": 5, "lost": 0, "duplicated": 0, "in_order": True, "replicas_equal": True}
     rest = {"kills": [kill], "batches": 4, "drivers_ended_by_themselves": 0}
     assert Outcome(**right, **rest).passed and Outcome(**right, **rest).replays == 1  # type: ignore[arg-type]
@@ -36,5 +38,6 @@ def test_an_outcome_passes_only_if_everything_is_there() -> None:
         {"duplicated": 1},
         {"in_order": False},
         {"replicas_equal": False},
+        {"kills": [attrs.evolve(kill, replayed=False)]},
     ):
-        assert not Outcome(**{**right, **wrong}, **rest).passed  # type: ignore[arg-type]
+        assert not Outcome(**{**right, **rest, **wrong}).passed  # type: ignore[arg-type]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+import time
 from typing import Any
 
 from insync.plugins.spark import exactly_once, session
@@ -23,9 +24,11 @@ _SMALL_ROWS = "500"
 def main() -> None:
     tell = take_stdout()
     about = json.loads(sys.argv[1])
+    began = time.monotonic()
     spark = session(about["master"], app_name="copy", config=_config(about["folder"]))
+    there = time.monotonic()
     query = _start(spark, about)
-    tell({"state": "started"})
+    tell({"state": "started", "session_s": there - began, "query_s": time.monotonic() - there})
     orders = _orders()
     while not orders:
         if query.awaitTermination(_LOOK_EVERY_S):

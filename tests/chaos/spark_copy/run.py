@@ -11,12 +11,14 @@ from pathlib import Path
 
 import attrs
 
-from .scene import EXECUTORS, SOURCE, TARGET, Feeder, Job, Nodes, ends, pick, read_all, wait_until
+from .scene import SOURCE, TARGET, Feeder, Job, Nodes, ends, pick, read_all, wait_until
 
 _LONGEST_PAUSE_S = 1.5
 """Of what is drawn before a kill, so that batches are hit at any point."""
 _DOWN_S = 2.0
 """At most, before a node is started again."""
+_LEAST_REPLAYS = 4
+"""One of so many kills has to make Spark replay a batch, or nothing was shown."""
 
 
 @attrs.define
@@ -30,8 +32,12 @@ class Kill:
     """Whether Spark had planned it, had not committed it, and ran it again because of this."""
     written_before: int
     """Rows of it that stood in the target already."""
-    recovery_s: float
+    batch_s: float
     """Until it was done."""
+    recovery_s: float
+    """Until the one after it was done, too."""
+    session_s: float | None = None
+    """Of that, if the driver was killed: until the next one had a session of Spark, with its executors."""
 
 
 @attrs.define
@@ -53,7 +59,12 @@ class Outcome:
     @property
     def passed(self) -> bool:
         return (
-            self.rows > 0 and not self.lost and not self.duplicated and self.in_order and self.replicas_equal
+            self.rows > 0
+            and not self.lost
+            and not self.duplicated
+            and self.in_order
+            and self.replicas_equal
+            and self.replays * _LEAST_REPLAYS >= len(self.kills)
         )
 
 
@@ -105,7 +116,7 @@ class Run:
         time.sleep(self._choice.uniform(0, _LONGEST_PAUSE_S))
         job.wait_for_work()
         batch = job.planned()
-        began = time.monotonic()
+        began, clock = time.monotonic(), time.time()
         if kind == "driver":
             job.driver.kill()
             batch, replayed = job.planned(), job.planned() > job.committed()
@@ -118,10 +129,23 @@ class Run:
             else:
                 self._kill_node(kind, nodes)
         job.wait_for_batch(batch)
-        self._kills.append(Kill(kind, batch, replayed, before, round(time.monotonic() - began, 1)))
+        recovery = time.monotonic() - began
+        done = job.committed_at(batch) - clock
+        session = job.driver.started()["session_s"] if kind == "driver" else None
+        self._kills.append(
+            Kill(
+                kind,
+                batch,
+                replayed,
+                before,
+                round(done, 1),
+                round(recovery, 1),
+                session and round(session, 1),
+            )
+        )
         say(f"{len(self._kills)}: {self._kills[-1]}")
         wait_until("all replicas in sync", nodes.all_in_sync)
-        wait_until("all executors", lambda: len(job.driver.executors()) == EXECUTORS)
+        job.wait_for_executors()
 
     def _kill_node(self, kind: str, nodes: Nodes) -> None:
         leaders = nodes.leaders()
@@ -133,8 +157,7 @@ class Run:
 
     def _end(self, nodes: Nodes, job: Job, sent: int) -> Outcome:
         say(f"{sent} records written; copying what is left")
-        answer = job.driver.answer()
-        assert answer["state"] == "started", answer
+        job.driver.started()
         assert job.driver.ask("finish")["state"] == "finished"
         source, target = read_all(nodes.servers, SOURCE), read_all(nodes.servers, TARGET)
         rows = sum(map(len, source.values()))

@@ -28,7 +28,9 @@ NODES = 3
 EXECUTORS = 3
 PATIENCE_S = 900.0
 """For anything to recover; a machine with other work takes a minute to start a JVM."""
-_LOOK_EVERY_S = 0.05
+_LOOK_EVERY_S = 0.1
+_LOOK_AT_PROCESSES_EVERY_S = 1.0
+"""All of the machine's are looked through for it."""
 _KEYS = 97
 _EXECUTOR = "CoarseGrainedExecutorBackend"
 
@@ -37,14 +39,13 @@ class StuckError(Exception):
     """Something did not come within `PATIENCE_S`."""
 
 
-def wait_until(what: str, there: Callable[[], bool], patience: float = PATIENCE_S) -> float:
-    """Seconds until it was so. Raises StuckError."""
+def wait_until(what: str, there: Callable[[], bool], every: float = _LOOK_EVERY_S) -> None:
+    """Raises StuckError."""
     began = time.monotonic()
     while not there():
-        if time.monotonic() - began > patience:
-            raise StuckError(f"{what}: not within {patience:g} s")
-        time.sleep(_LOOK_EVERY_S)
-    return time.monotonic() - began
+        if time.monotonic() - began > PATIENCE_S:
+            raise StuckError(f"{what}: not within {PATIENCE_S:g} s")
+        time.sleep(every)
 
 
 class Nodes:
@@ -106,7 +107,7 @@ class Feeder:
         self.sent = 0
         self.error: BaseException | None = None
         self._servers = servers
-        self._pause = 0.02
+        self._pause = 0.1
         self._at_once = max(1, int(per_second * self._pause))
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -137,6 +138,14 @@ class Driver:
     """The process of the job; with it its JVM and, below that, its executors."""
 
     process: subprocess.Popen[str]
+    _started: dict[str, Any] = attrs.Factory(dict)
+
+    def started(self) -> dict[str, Any]:
+        """How long it took to have a session and to start the query; waits until it has."""
+        if not self._started:
+            self._started = self.answer()
+            assert self._started["state"] == "started", self._started
+        return self._started
 
     def executors(self) -> list[psutil.Process]:
         """Those that work, in a JVM each."""
@@ -206,6 +215,7 @@ class Job:
         }
         self.ended_by_itself = 0
         self._seen: set[psutil.Process] = set()
+        self._looked = 0.0
         (folder / "tmp").mkdir()
         self.driver = self._start()
 
@@ -237,6 +247,10 @@ class Job:
     def committed(self) -> int:
         return _last(self._checkpoint / "commits")
 
+    def committed_at(self, batch: int) -> float:
+        """When a batch was done, by the clock of files."""
+        return (self._checkpoint / "commits" / str(batch)).stat().st_mtime
+
     def rows_committed(self) -> int:
         """Of the source, up to the end of the last batch that is done."""
         batch = self.committed()
@@ -246,17 +260,30 @@ class Job:
         source = json.loads((self._checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
         return sum(source[SOURCE].values())
 
-    def wait_for_batch(self, after: int) -> float:
+    def wait_for_batch(self, after: int) -> None:
         """Until a batch later than `after` is done; a driver that ends by itself is started again, and counted."""
 
         def done() -> bool:
-            self._seen |= set(self.driver.everything())
+            self._note_processes()
             if self.driver.process.poll() is not None:
                 self.ended_by_itself += 1
                 self.start_again()
             return self.committed() > after
 
-        return wait_until(f"batch {after + 1}", done)
+        wait_until(f"batch {after + 1}", done)
+
+    def _note_processes(self) -> None:
+        if time.monotonic() >= self._looked + _LOOK_AT_PROCESSES_EVERY_S:
+            self._looked = time.monotonic()
+            self._seen |= set(self.driver.everything())
+
+    def wait_for_executors(self) -> None:
+        """Until as many work as there should be."""
+        wait_until(
+            "all executors",
+            lambda: len(self.driver.executors()) == EXECUTORS,
+            every=_LOOK_AT_PROCESSES_EVERY_S,
+        )
 
     def wait_for_work(self) -> None:
         """Until a batch is planned that is not done."""

@@ -12,11 +12,10 @@ from insync.replication import BlockingAdmin
 from tests.processes import NodeProcess, cluster
 from tests.requires import missing
 
+from .executors.clusters import QUICK
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
-"""A compiler that is done at once: tests run each path a few times only."""
 
 
 @pytest.fixture(scope="session")

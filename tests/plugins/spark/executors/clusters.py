@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,18 +16,17 @@ import attrs
 from tests.spark_home import spark_home
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+"""A compiler that is done at once: tests run each path a few times only."""
 _DEADLINE_S = 300.0
 HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 
 @attrs.frozen
 class Cluster:
-    """What a session is made with, and where its executors and their workers can be found."""
+    """What a session is made with."""
 
     master: str
     config: dict[str, str]
-    workers: tuple[int, ...] = ()
-    """Process ids of the workers of a standalone cluster."""
 
 
 def config(folder: Path) -> dict[str, str]:
@@ -69,7 +68,8 @@ def standalone(folder: Path) -> Iterator[Cluster]:
     environment["SPARK_DAEMON_MEMORY"] = "256m"
     environment["SPARK_DAEMON_JAVA_OPTS"] = QUICK
 
-    def start(name: str, host: str, *arguments: str) -> str:
+    def start(name: str, host: str, *arguments: str) -> Callable[[], str]:
+        """What is given waits until it is there."""
         log = folder / f"{name}.log"
         place = ("--host", host, "--port", "0", "--webui-port", "0")
         command = [str(_spark() / "bin" / "spark-class"), *arguments[:1], *place, *arguments[1:]]
@@ -78,21 +78,29 @@ def standalone(folder: Path) -> Iterator[Cluster]:
                 command, stdout=out, stderr=out, env={**environment, "SPARK_LOCAL_IP": host}, cwd=folder
             )
         started.append(process)
-        deadline = time.monotonic() + _DEADLINE_S
-        while process.poll() is None and time.monotonic() < deadline:
-            found = re.search(r"spark://127\.0\.0\.1:\d+(?=\n)|Successfully registered", log.read_text())
-            if found:
-                return found[0]
-            time.sleep(0.1)
-        raise AssertionError(f"{name} does not start: {log.read_text()}")
+
+        def wait() -> str:
+            deadline = time.monotonic() + _DEADLINE_S
+            while process.poll() is None and time.monotonic() < deadline:
+                found = re.search(r"spark://127\.0\.0\.1:\d+(?=\n)|Successfully registered", log.read_text())
+                if found:
+                    return found[0]
+                time.sleep(0.1)
+            raise AssertionError(f"{name} does not start: {log.read_text()}")
+
+        return wait
 
     try:
-        url = start("master", "127.0.0.1", "org.apache.spark.deploy.master.Master")
+        url = start("master", "127.0.0.1", "org.apache.spark.deploy.master.Master")()
+        workers = []
         for number, host in enumerate(HOSTS, 1):
             work = ("--work-dir", str(folder / f"work-{number}"), "--cores", "2", "--memory", "1g")
-            start(f"worker-{number}", host, "org.apache.spark.deploy.worker.Worker", *work, url)
-        workers = tuple(process.pid for process in started[1:])
-        yield Cluster(url, config(folder), workers)
+            workers.append(
+                start(f"worker-{number}", host, "org.apache.spark.deploy.worker.Worker", *work, url)
+            )
+        for wait in workers:
+            wait()
+        yield Cluster(url, config(folder))
     finally:
         for process in reversed(started):
             process.kill()

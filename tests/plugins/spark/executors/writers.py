@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
 from abc import ABC, abstractmethod
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
@@ -62,14 +63,19 @@ class _Thread(ABC):
 class Writer(_Thread):
     """Writes to one partition from the driver, a few records at a time, until it is closed."""
 
-    def __init__(self, handle: LogsHandle, topic: str, partition: int) -> None:
+    def __init__(self, handle: LogsHandle, topic: str, partition: int, **settings: Any) -> None:
         super().__init__()
+        self.topic, self.partition = topic, partition
         self.acknowledged: list[Acknowledged] = []
-        self._handle, self._topic, self._partition = handle, topic, partition
+        self._handle, self._settings = handle, settings
 
     def went_on(self, since: float) -> bool:
         """Whether a record that was sent after `since` has been acknowledged."""
         return bool(self.acknowledged) and self.acknowledged[-1].sent >= since
+
+    def first_after(self, since: float) -> float:
+        """When a record that was sent after `since` was acknowledged first; infinite if none has been."""
+        return min((each.at for each in list(self.acknowledged) if each.sent >= since), default=math.inf)
 
     def longest_gap(self, since: float) -> float:
         """Between two acknowledgements, from the last before `since` on."""
@@ -78,13 +84,13 @@ class Writer(_Thread):
         return max((after - before for before, after in itertools.pairwise(times[first:])), default=0.0)
 
     def _work(self) -> None:
-        with self._handle.producer() as producer:
+        with self._handle.producer(**self._settings) as producer:
             for number in itertools.count():
                 if self._closing.is_set():
                     return
                 sent = time.monotonic()
-                values = [b"%d-%d-%d" % (self._partition, number, n) for n in range(_AT_ONCE)]
-                deliveries = [producer.send(self._topic, each, partition=self._partition) for each in values]
+                values = [b"%d-%d-%d" % (self.partition, number, n) for n in range(_AT_ONCE)]
+                deliveries = [producer.send(self.topic, each, partition=self.partition) for each in values]
                 for value, delivery in zip(values, deliveries, strict=True):
                     offset = delivery.result().offset
                     self.acknowledged.append(Acknowledged(offset, value, sent, time.monotonic()))
