@@ -82,12 +82,16 @@ class Sender:
     async def run(self) -> None:
         """Send until cancelled."""
         while True:
-            self._event = trio.Event()
-            self._armed = _NEVER
-            with self._turn:
-                self._armed = self._pump()
-            with trio.move_on_at(self._armed):
-                await self._event.wait()
+            # A cancel scope for each record would cost more than all that is done here. This one may end too soon.
+            with trio.CancelScope() as alarm:
+                while True:
+                    self._event = trio.Event()
+                    self._armed = _NEVER
+                    with self._turn:
+                        self._armed = self._pump()
+                    if self._armed < alarm.deadline:
+                        alarm.deadline = self._armed
+                    await self._event.wait()
 
     def _metadata_changed(self) -> None:
         self._leaders_changed = True
