@@ -11,7 +11,6 @@ import shutil
 import threading
 import uuid
 from base64 import urlsafe_b64encode
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -55,6 +54,8 @@ DELETED_SUFFIX = "-delete"
 VERIFY_ON_OPEN_BYTES = 256 << 20
 MANY_LOGS = 32
 """From so many on a clean stop waits once for the file system, not several times for each log."""
+
+_FOLDER_LOCKS = 64
 
 _TOPIC = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 FOLDER_NAME = re.compile(rf"({_TOPIC.pattern})-(0|[1-9][0-9]*)")
@@ -120,8 +121,9 @@ class LogDirectory:
         self._verify_bytes = verify_on_open_bytes
         self._lock = threading.RLock()
         self._logs: dict[PartitionKey, DiskLog] = {}
-        self._folders_in_use: defaultdict[PartitionKey, threading.Lock] = defaultdict(threading.Lock)
-        """Held by who opens or deletes a log; `_lock` is not, while the device is waited for. Taken before that."""
+        self._folders_in_use = tuple(threading.Lock() for _ in range(_FOLDER_LOCKS))
+        """One of them is held by who opens or deletes a log; `_lock` is not, while the device is waited for. Taken
+        before that. A number of locks that does not grow with the partitions that have come and gone."""
         self._lock_fd = -1
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -244,8 +246,7 @@ class LogDirectory:
             return log
 
     def _folder_in_use(self, key: PartitionKey) -> threading.Lock:
-        with self._lock:
-            return self._folders_in_use[key]
+        return self._folders_in_use[hash(key) % _FOLDER_LOCKS]
 
     def _open(self, folder: Path, key: PartitionKey, settings: LogSettings) -> DiskLog:
         log = DiskLog(
