@@ -48,6 +48,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("insync.node")
 
 CONNECT_TIMEOUT = 2.0
+LONGEST_CONNECT_TIMEOUT = 8.0
+"""Up to which the former doubles with each attempt that nobody answers, as in KIP-601: on a machine so busy that a
+handshake takes longer, a follower that gave up at the same moment each time would never be in sync again.
+"""
 SETTLE_TIMEOUT = 0.02
 """How long a fetch waits for the appends of the one before it, so that their partitions are in it too."""
 
@@ -156,6 +160,8 @@ class LeaderFetcher:
         self._connection: Connection | None = None
         self._address: NodeRecord | None = None
         self._failing = False
+        self._unanswered = 0
+        """How many attempts to connect nobody has answered in a row."""
 
     def want(self, partition: PartitionId, effect: fx.FetchNext) -> None:
         self.rest(partition)
@@ -288,11 +294,21 @@ class LeaderFetcher:
 
     async def _connect(self, address: NodeRecord) -> Connection:
         try:
-            return await self._dial(address.endpoints)
+            connection = await self._dial(address.endpoints)
         except ConnectRefusedError:
             # Its successor may have registered meanwhile, and has refused nothing.
             self._node.store.suspect(address)
+            self._unanswered = 0
             raise
+        except TransportError:
+            self._unanswered += 1
+            raise
+        self._unanswered = 0
+        return connection
+
+    @property
+    def _connect_timeout(self) -> float:
+        return min(LONGEST_CONNECT_TIMEOUT, CONNECT_TIMEOUT * 2.0**self._unanswered)
 
     async def _dial(self, endpoints: Sequence[str]) -> Connection:
         return await connect_nearest(
@@ -302,7 +318,7 @@ class LeaderFetcher:
             expect_node=self.leader,
             lane="data",
             nursery=self._owner.nursery,
-            timeout=CONNECT_TIMEOUT,
+            timeout=self._connect_timeout,
         )
 
     def _request(self) -> m.FetchRequest:

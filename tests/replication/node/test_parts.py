@@ -30,7 +30,7 @@ from insync.replication.node._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node._replicas import Replicas
 from insync.replication.node._timers import Timers
 from insync.storage import LogDirectory, StorageFullError
-from insync.transport import ConnectRefusedError, Response
+from insync.transport import ConnectError, ConnectRefusedError, Response
 
 PARTITION = PartitionId("t", 0)
 
@@ -180,6 +180,33 @@ async def test_only_the_process_that_refused_is_suspected(
             await told.wait()
         nursery.cancel_scope.cancel()
     assert suspected == [former]
+
+
+async def test_a_leader_that_answers_slowly_is_waited_for_longer_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a machine that is so busy that a handshake takes five seconds."""
+    waited: list[float] = []
+    connection = object()
+
+    async def connect(*arguments: object, timeout: float, **named: object) -> object:
+        waited.append(timeout)
+        await trio.lowlevel.checkpoint()
+        if timeout < 5:
+            raise ConnectError("no answer")
+        return connection
+
+    async with trio.open_nursery() as nursery:
+        fetcher = LeaderFetcher(replicas(tmp_path, nursery).fetchers, 2)
+        monkeypatch.setattr(_fetchers, "connect_nearest", connect)
+        for attempt in range(6):
+            if attempt % 3 < 2:
+                with pytest.raises(ConnectError):
+                    await fetcher._connect(node_record(1))
+            else:
+                assert await fetcher._connect(node_record(1)) is connection
+        nursery.cancel_scope.cancel()
+    assert waited == [2.0, 4.0, 8.0] * 2, "and not so long any more once one has answered"
 
 
 def rec_view(node: rec.NodeRecord) -> ClusterView:
