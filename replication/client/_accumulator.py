@@ -115,12 +115,17 @@ class Accumulator:
         if lanes is None:
             return None
         if value.__class__ is not bytes and value is not None:
-            value = _as_bytes("value", value)
+            value = as_bytes("value", value)
         if key.__class__ is not bytes and key is not None:
-            key = _as_bytes("key", key)
+            key = as_bytes("key", key)
         size = _RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
         if headers:
             size += _headers_size(headers)
+            headers = tuple(headers)
+        if timestamp_ms is not None:
+            _check_timestamp(timestamp_ms)
+        if on_delivery is not None and not callable(on_delivery):
+            raise TypeError(f"on_delivery is {on_delivery!r}; it must be a function")
         if size > self._largest:
             raise self._too_large(topic, size)
         if self.waiting or self.used + size > self._settings.buffer_memory:
@@ -154,8 +159,12 @@ class Accumulator:
         """Take records of one key from `values[start:stop]` into one batch; gives how many (0: no room)."""
         lanes = self._topics[topic]
         if key.__class__ is not bytes and key is not None:
-            key = _as_bytes("key", key)
+            key = as_bytes("key", key)
+        if timestamp_ms is not None:
+            _check_timestamp(timestamp_ms)
         first = values[start]
+        if first.__class__ is not bytes and first is not None:
+            first = as_bytes("value", first)
         overhead = _RECORD_OVERHEAD + (len(key) if key else 0)
         first_size = overhead + (len(first) if first else 0)
         largest = self._largest
@@ -172,7 +181,7 @@ class Accumulator:
         if set(map(type, run)) == {bytes}:
             lengths = list(map(len, run))  # type: ignore[arg-type]
         else:
-            run = [value if value is None else _as_bytes("value", value) for value in run]
+            run = [value if value is None else as_bytes("value", value) for value in run]
             lengths = [len(value) if value else 0 for value in run]
         if max(lengths) > largest - overhead:
             # It is told when it comes first, after those before it have been taken.
@@ -324,10 +333,31 @@ def _fitting(lengths: Sequence[int], overhead: int, room: int) -> int:
 
 
 def _headers_size(headers: Headers) -> int:
-    return sum(_HEADER_OVERHEAD + len(name.encode()) + len(value or b"") for name, value in headers)
+    """Raises TypeError for what is no header: found only when the batch is built it would end the producer."""
+    size = 0
+    try:
+        if not isinstance(headers, Sequence):  # what can be gone through once only may be needed twice
+            raise TypeError(headers)
+        for name, value in headers:
+            if value is not None and not isinstance(value, bytes | bytearray | memoryview):
+                raise TypeError(value)
+            size += _HEADER_OVERHEAD + len(name.encode()) + len(value or b"")
+    except (TypeError, ValueError, AttributeError):
+        raise TypeError(
+            f"headers are a list of pairs of a name (text) and a value (bytes or None), not {headers!r}"
+        ) from None
+    return size
 
 
-def _as_bytes(what: str, data: object) -> bytes:
+def _check_timestamp(timestamp_ms: object) -> None:
+    if not isinstance(timestamp_ms, int):
+        raise TypeError(f"timestamp_ms is {timestamp_ms!r}; it must be a whole number of milliseconds")
+    if not 0 <= timestamp_ms < 1 << 63:
+        raise ValueError(f"timestamp_ms is {timestamp_ms}; use 0 or more, in milliseconds since 1970")
+
+
+def as_bytes(what: str, data: object) -> bytes:
+    """Raises TypeError for what is neither bytes nor like them."""
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
     raise TypeError(

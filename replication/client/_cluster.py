@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import attrs
 import trio
 
-from ...transport import Connection, NotAuthorisedError, Security, TransportError
+from ...transport import Connection, NotAuthorisedError, RemoteError, Security, TransportError
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
+from ..core.topics import TopicError, check_name
 from ..core.types import NO_LEADER, PartitionId, Value
 from ._links import Links
 from ._settings import ClientSettings
@@ -97,9 +98,13 @@ class Cluster:
         """The topic, asked for if it is not known yet.
 
         Raises:
+          InvalidTopicError: No topic can be called so.
           UnknownTopicError: Nodes say that it does not exist (asked twice, of two nodes if there are two).
           MetadataTimeoutError: No node told within `timeout` seconds.
+          TypeError: It is no text.
         """
+        if name not in self.topics:
+            _check_name(name)
         denials = 0
         deadline = trio.current_time() + timeout
         self._topic_names.add(name)
@@ -216,6 +221,10 @@ class Cluster:
                 return wire.decode_response(kind, response.body)
         except NotAuthorisedError as error:
             raise AuthorizationError(str(error)) from error
+        except RemoteError as error:
+            if error.code == ErrorCode.INVALID_REQUEST:  # asking again, or another node, changes nothing
+                raise error_for(error.code, kind.name, error.detail) from error
+            raise
 
     async def _ask_any(self, kind: m.Kind, request: object, timeout: float, tries: int) -> Any:
         error: TransportError | None = None
@@ -328,3 +337,13 @@ def _without(url: str, text: str) -> str:
     while text.startswith(f"{url}: "):
         text = text.removeprefix(f"{url}: ")
     return text
+
+
+def _check_name(name: object) -> None:
+    """So that what cannot even be asked for is refused to who asks, and does not end the task that looks."""
+    if not isinstance(name, str):
+        raise TypeError(f"a topic is named by a text, not by {name!r}")
+    try:
+        check_name(name)
+    except TopicError as error:
+        raise error_for(error.code, f"topic {name!r}", error.message) from None

@@ -13,6 +13,7 @@ from typing import Any
 import trio
 
 from .._portal import Portal
+from ._accumulator import as_bytes
 from .delivery import Delivery, RecordMetadata
 from .errors import BufferFullError, ClientError, ClosedError, DeliveryTimeoutError
 from .producer import Producer
@@ -28,7 +29,7 @@ class HandedOver:
 
     def __init__(self) -> None:
         self._delivery: Delivery | None = None
-        self._error: ClientError | TypeError | None = None
+        self._error: ClientError | TypeError | ValueError | None = None
         self._callbacks: list[Callable[[HandedOver], None]] | None = None
 
     def done(self) -> bool:
@@ -95,7 +96,11 @@ class Handover:
         Raises:
           ClosedError: Nobody will take it.
         """
-        cost = _RECORD_COST + (len(value) if value else 0)
+        try:
+            cost = _RECORD_COST + (len(value) if value else 0)
+        except TypeError:
+            as_bytes("value", value)
+            raise
         deadline = time.monotonic() + self._delivery_timeout
         with self._space:
             if self._portal.closed:
@@ -170,7 +175,7 @@ class Handover:
             record, cost, _, arguments = self._queue[0]
             try:
                 record._delivery = append(*arguments)
-            except (ClientError, TypeError) as error:
+            except (ClientError, TypeError, ValueError) as error:
                 record._error = error
             if not (record._delivery or record._error):
                 break
@@ -201,7 +206,7 @@ class Handover:
             record, cost, deadline, arguments = self._queue[0]
             try:
                 record._delivery = await self._take(deadline, arguments)
-            except (ClientError, TypeError) as error:
+            except (ClientError, TypeError, ValueError) as error:
                 record._error = error
             self._queue.popleft()
             record._moved()

@@ -234,7 +234,9 @@ def make_settings(cls: type[S], options: dict[str, Any]) -> S:
 
 def bootstrap_urls(servers: str | Sequence[str]) -> tuple[str, ...]:
     """Bootstrap servers as URLs; `host:port` means tcp. Several may stand in one string, comma separated."""
-    listed = servers.split(",") if isinstance(servers, str) else list(servers)
+    listed = servers.split(",") if isinstance(servers, str) else servers
+    if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
+        raise InvalidSettingError(f"bootstrap_servers is {servers!r}; give URLs such as tcp://host:port")
     urls = tuple(s if "://" in s else f"tcp://{s}" for s in (item.strip() for item in listed) if s)
     if not urls:
         raise InvalidSettingError("bootstrap_servers is empty; name at least one node, as tcp://host:port")

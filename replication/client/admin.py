@@ -30,7 +30,14 @@ from ._operations import NodeHealth, OperationsAdmin
 from ._partitions import Reassignment
 from ._settings import ClientSettings, make_settings
 from .batch_producer import ask_until_told
-from .errors import AuthorizationError, ClientError, RequestTimeoutError, error_for
+from .errors import (
+    AuthorizationError,
+    ClientError,
+    InvalidRequestError,
+    InvalidSettingError,
+    RequestTimeoutError,
+    error_for,
+)
 
 __all__ = [
     "Admin",
@@ -233,6 +240,9 @@ class Admin(OperationsAdmin):
         With `if_absent` only if nothing is kept yet: otherwise what was stays, and is given. Each is a write of the
         metadata store: for what changes seldom.
         """
+        for at, offset in offsets.items():
+            if not isinstance(offset, int) or not 0 <= offset < 1 << 63:
+                raise InvalidSettingError(f"offset {offset!r} for {PartitionId(*at)}: use 0 or more")
         kept = [m.CommittedOffset(topic=at[0], partition=at[1], offset=each) for at, each in offsets.items()]
         request = m.OffsetCommitRequest(group=group, offsets=kept, if_absent=if_absent)
         return await self._offsets(m.Kind.OFFSET_COMMIT, request)
@@ -361,7 +371,7 @@ class Admin(OperationsAdmin):
                 attempt += 1
                 try:
                     answer: Any = await self._cluster.ask(kind, request, timeout=self._timeout)
-                except AuthorizationError:
+                except (AuthorizationError, InvalidRequestError):
                     raise
                 except ClientError as error:
                     last = error
@@ -426,7 +436,7 @@ class _Creation:
             answer: m.CreateTopicResponse = await self._admin._cluster.ask(
                 m.Kind.CREATE_TOPIC, self._request, timeout=self._admin._timeout
             )
-        except AuthorizationError:
+        except (AuthorizationError, InvalidRequestError):
             raise
         except ClientError as error:
             self.error = error

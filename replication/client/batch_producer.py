@@ -23,7 +23,14 @@ from ..core.types import PartitionId
 from ._client import Client
 from ._cluster import Cluster, Leader
 from ._settings import ProducerSettings, make_settings
-from .errors import AuthorizationError, ClientError, DeliveryTimeoutError, RequestTimeoutError, error_for
+from .errors import (
+    AuthorizationError,
+    ClientError,
+    DeliveryTimeoutError,
+    InvalidRequestError,
+    RequestTimeoutError,
+    error_for,
+)
 
 _WINDOW = 5
 _ACKS_ALL = -1
@@ -294,7 +301,7 @@ async def ask_until_told(cluster: Cluster, kind: m.Kind, request: object, timeou
             attempt += 1
             try:
                 answer = await cluster.ask(kind, request, timeout=timeout)
-            except AuthorizationError:
+            except (AuthorizationError, InvalidRequestError):
                 raise
             except ClientError as error:
                 last = error
@@ -344,7 +351,7 @@ class _Describe:
             answer: m.DescribeProducersResponse = await self._cluster.ask(
                 m.Kind.DESCRIBE_PRODUCERS, request, timeout=_ASK_TIMEOUT, node_id=leader.node_id
             )
-        except AuthorizationError:
+        except (AuthorizationError, InvalidRequestError):
             raise
         except (TransportError, ClientError) as error:
             self.error = error

@@ -66,7 +66,7 @@ class BlockingDelivery(HandedOver):
         """Why it failed, or None if it did not; waits as `result` does."""
         try:
             self.result(timeout)
-        except (ClientError, TypeError) as error:
+        except (ClientError, TypeError, ValueError) as error:
             return error
         return None
 
@@ -202,6 +202,8 @@ class BlockingProducer(Held[Producer]):
             key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
         delivery = BlockingDelivery(self)
         if on_delivery is not None:
+            if not callable(on_delivery):
+                raise TypeError(f"on_delivery is {on_delivery!r}; it must be a function")
             delivery._callbacks = [on_delivery]  # type: ignore[list-item]
         arguments = (topic, value, key, headers, partition, timestamp_ms)
         deadline = time.monotonic() + (self._settings.max_block_ms / 1000 if wait else 0)

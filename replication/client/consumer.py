@@ -108,7 +108,7 @@ class Consumer(Client):
         """
         self._check_open()
         former = self._fetcher.readings
-        wanted = [PartitionId(topic, partition) for topic, partition in partitions]
+        wanted = [_partition(each) for each in partitions]
         self._fetcher.readings = {at: former.get(at) or self._fetcher.new_reading(at) for at in wanted}
         self._turns = deque(self._fetcher.readings.values())
         for at in former.keys() - self._fetcher.readings.keys():
@@ -139,11 +139,13 @@ class Consumer(Client):
         What was read ahead is dropped. That the offset is in the log is found out by the next poll.
 
         Raises:
-          ValueError: The offset is negative.
+          ValueError: The offset is negative, or above what an offset can be.
           ClientError: The partition is not assigned.
         """
         if offset < 0:
             raise ValueError(f"offset {offset} is negative; use seek_to_beginning or seek_to_end")
+        if offset >= 1 << 63:
+            raise ValueError(f"offset {offset} is above all that an offset can be")
         self._restart([partition], offset, None)
 
     def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
@@ -286,6 +288,8 @@ class Consumer(Client):
 
     async def _wait(self, take: Any, timeout_ms: int) -> Any:
         self._check_open()
+        if timeout_ms < 0:
+            raise ValueError(f"timeout_ms is {timeout_ms}; use 0 or more")
         await trio.lowlevel.checkpoint()
         with trio.move_on_after(timeout_ms / 1000):
             while True:
@@ -397,3 +401,11 @@ def _rows(at: PartitionId, chunk: Chunk, run: Sequence[BatchInfo]) -> Iterator[R
         raise UndecodableError(
             f"{at} between offsets {run[0].base_offset} and {run[-1].next_offset}: {error}; seek past them"
         ) from error
+
+
+def _partition(named: object) -> PartitionId:
+    """Raises TypeError for what is no pair of topic and number; the task that fetches would end of it."""
+    match named:
+        case (str(topic), int(number)):
+            return PartitionId(topic, number)
+    raise TypeError(f"{named!r} names no partition; give pairs of topic and number, such as ('orders', 0)")

@@ -16,12 +16,19 @@ NEVER = (1 << 63) - 1
 DEFAULT_LISTENERS = ("tcp://127.0.0.1:0", "shm://@")
 
 
+def _whole(attribute: attrs.Attribute[int], value: object) -> None:
+    if type(value) is not int:
+        raise InvalidSettingError(f"{attribute.name}={value!r}: use a whole number")
+
+
 def _positive(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
+    _whole(attribute, value)
     if value <= 0:
         raise InvalidSettingError(f"{attribute.name}={value}: use a number above 0")
 
 
 def _not_negative(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -> None:
+    _whole(attribute, value)
     if value < 0:
         raise InvalidSettingError(f"{attribute.name}={value}: use 0 or more")
 
@@ -35,6 +42,11 @@ def _port(instance: NodeSettings, attribute: attrs.Attribute[int], value: int) -
 
 def _folders(given: str | Path | Iterable[str | Path]) -> tuple[str | Path, ...]:
     return (given,) if isinstance(given, str | Path) else tuple(given)
+
+
+def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
+    """One alone may be given without a list; taken for a list it would be one of letters."""
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
 def _rules(
@@ -104,7 +116,7 @@ class NodeSettings:
     data_dir: str | Path | None = None
     log_dirs: tuple[str | Path, ...] = attrs.field(default=(), converter=_folders)
     store: str
-    listeners: tuple[str, ...] = attrs.field(default=DEFAULT_LISTENERS, converter=tuple)
+    listeners: tuple[str, ...] = attrs.field(default=DEFAULT_LISTENERS, converter=_texts)
     serve_store: str | None = None
     cluster_id: str | None = None
     rack: str = ""
@@ -114,7 +126,7 @@ class NodeSettings:
     tls_key: str | Path | None = None
     tls_authorities: str | Path | None = None
     allow_insecure: bool = False
-    allow: tuple[str, ...] = attrs.field(default=(), converter=tuple, validator=_rules)
+    allow: tuple[str, ...] = attrs.field(default=(), converter=_texts, validator=_rules)
     session_timeout_ms: int | None = attrs.field(default=None, validator=attrs.validators.optional(_positive))
     replica_lag_time_max_ms: int = attrs.field(default=30000, validator=_positive)
     replica_fetch_wait_max_ms: int = attrs.field(default=500, validator=_positive)
