@@ -101,6 +101,5 @@ def high_watermark(current: int, leader_end: int, holders: Iterable[int], isr_si
     for end in holders:
         if end == UNKNOWN_OFFSET:
             return current
-        if end < least:
-            least = end
+        least = min(least, end)
     return max(current, least)

@@ -17,6 +17,7 @@ from insync.replication.client.delivery import Delivery
 
 from ..processes import cluster
 from . import _floor
+from ._processor import seconds_of
 from .report import Result, against, at_least, at_most
 
 MIB = 1 << 20
@@ -65,15 +66,6 @@ async def latency(servers: list[str], topic: str, count: int) -> list[float]:
     return sorted(taken)
 
 
-def _seconds_of(processes: Sequence[int]) -> float:
-    """Processor time that they have used."""
-    total = 0
-    for each in processes:
-        fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
-
-
 async def _create(servers: list[str], topic: str) -> None:
     async with Admin(servers) as admin:
         await admin.create_topic(topic, partitions=PARTITIONS, replication_factor=3)
@@ -102,9 +94,9 @@ def run(*, smoke: bool) -> Sequence[Result]:
                     rate = trio.run(produce, servers, "bench", size, total, options)
                     figures.setdefault(figure, []).append(rate)
             processes = [os.getpid(), *(node.process.pid for node in nodes)]
-            before = _seconds_of(processes)
+            before = seconds_of(processes)
             delays = trio.run(latency, servers, "bench", count)
-            used = _seconds_of(processes) - before
+            used = seconds_of(processes) - before
     floor = statistics.median(floors) / 1e6
     rates = {figure: statistics.median(values) for figure, values in figures.items()}
     return [
