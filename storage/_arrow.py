@@ -23,6 +23,42 @@ from .errors import BatchTooLargeError, CorruptBatchError
 Field = Literal["key", "value", "headers"]
 
 _MAX_COLUMN_BYTES = (1 << 31) - 1
+_LARGE = 64 << 10
+"""From so many bytes on memory is worth keeping."""
+_LARGEST_KEPT = 16 << 20
+_KEPT = 4
+"""Columns: those that are being read, and those that are being made meanwhile."""
+
+
+class ColumnMemory:
+    """Memory for columns, used again as soon as nobody looks at it: fresh memory costs a page fault every 4 KiB.
+
+    For one thread.
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[bytearray] = []
+
+    def take(self, size: int) -> bytearray:
+        """At least `size` bytes, with anything in them."""
+        if not _LARGE <= size <= _LARGEST_KEPT:
+            return bytearray(size)
+        for buffer in self._kept:
+            if size <= len(buffer) <= 2 * size and _is_unused(buffer):
+                return buffer
+        # With some room to spare: the next column has about as many bytes.
+        fresh = bytearray(size + size // 8)
+        self._kept = [fresh, *self._kept[: _KEPT - 1]]
+        return fresh
+
+
+def _is_unused(buffer: bytearray) -> bool:
+    try:
+        # Its length cannot change while there is a view of it.
+        buffer.append(buffer.pop())
+    except BufferError:
+        return False
+    return True
 
 
 @attrs.frozen(slots=True)
@@ -67,11 +103,13 @@ def pack_records(
     start_offset: int = 0,
     fields: Collection[Field] = ("key", "value", "headers"),
     max_inflated_bytes: int = MAX_INFLATED_BYTES,
+    memory: ColumnMemory | None = None,
 ) -> PackedRecords:
     """The records from `start_offset` on of the batches `infos`, which a scan of `data` found.
 
     They must lie in `data` one behind the other. Control batches are passed over. Each compressed batch may have
-    `max_inflated_bytes`.
+    `max_inflated_bytes`. With `memory`, keys and values lie in memory that is used again when the columns, and all
+    that was made of them without copying, are gone.
 
     Raises:
       CorruptBatchError: Records do not fit their batch. The checksums are for the scan to check.
@@ -81,6 +119,7 @@ def pack_records(
     wanted = [info for info in infos if not info.is_control and info.next_offset > start_offset]
     total = sum(info.record_count for info in wanted)
     columns = DecodedColumns(max(1, total))
+    memory = memory or ColumnMemory()
     plain: Buffer = b""
     count = 0
     if total:
@@ -93,8 +132,10 @@ def pack_records(
         count,
         columns.offsets[:count],
         columns.timestamps[:count],
-        _gathered(plain, columns.key_starts, columns.key_lengths, count) if "key" in fields else None,
-        _gathered(plain, columns.value_starts, columns.value_lengths, count) if "value" in fields else None,
+        _gathered(plain, columns.key_starts, columns.key_lengths, count, memory) if "key" in fields else None,
+        _gathered(plain, columns.value_starts, columns.value_lengths, count, memory)
+        if "value" in fields
+        else None,
         _gathered_headers(plain, columns, count) if "headers" in fields else None,
     )
 
@@ -110,9 +151,9 @@ def _plain(data: bytes, wanted: Sequence[BatchInfo], max_bytes: int) -> Buffer:
 class _Room:
     """Where C puts a column."""
 
-    def __init__(self, count: int, size: int) -> None:
+    def __init__(self, count: int, size: int, memory: ColumnMemory) -> None:
         self._offsets = bytearray(4 * (count + 1))
-        self._data = bytearray(size)
+        self._data = memoryview(memory.take(size))[:size]
         self._validity = bytearray((count + 7) // 8)
         self._keep = [
             ffi.from_buffer("int32_t[]", self._offsets),
@@ -127,12 +168,14 @@ class _Room:
         return PackedColumn(self._offsets, self._data, self._validity if nulls else None, nulls)
 
 
-def _gathered(data: Buffer, starts: array[int], lengths: array[int], count: int) -> PackedColumn:
+def _gathered(
+    data: Buffer, starts: array[int], lengths: array[int], count: int, memory: ColumnMemory
+) -> PackedColumn:
     sizes = ffi.from_buffer("int32_t[]", lengths)
     size = lib.isr_arrow_measure(sizes, count)
     if size < 0:
         raise BatchTooLargeError(f"{count} keys or values have over {_MAX_COLUMN_BYTES} bytes")
-    room = _Room(count, size)
+    room = _Room(count, size, memory)
     places = ffi.from_buffer("int64_t[]", starts)
     if lib.isr_arrow_gather(ffi.from_buffer(data), len(data), places, sizes, count, room.struct):
         raise CorruptBatchError(0, REASONS[lib.ISR_BAD_RECORD])
@@ -147,7 +190,8 @@ def _gathered_headers(data: Buffer, columns: DecodedColumns, count: int) -> Pack
     if lib.isr_arrow_measure_headers(source, len(data), starts, counts, count, sizes, sizes + 1, sizes + 2):
         raise BatchTooLargeError(f"the headers of {count} records have over {_MAX_COLUMN_BYTES} bytes")
     total, key_bytes, value_bytes = sizes
-    keys, values = _Room(total, key_bytes), _Room(total, value_bytes)
+    fresh = ColumnMemory()
+    keys, values = _Room(total, key_bytes, fresh), _Room(total, value_bytes, fresh)
     lists = bytearray(4 * (count + 1))
     if lib.isr_arrow_gather_headers(
         source,

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any
 
 import attrs
 import numpy as np
 import pyarrow as pa
 
-from ...storage.batch import BatchInfo, PackedColumn, PackedRecords, pack_records
+from ...storage.batch import BatchInfo, ColumnMemory, PackedColumn, PackedRecords, pack_records
 from ._columns import ARROW_TYPES, HEADERS
 
 ROWS = 10_000
@@ -21,13 +22,22 @@ _FIELDS = ("key", "value", HEADERS)
 _LOG_APPEND_TIME = 1 << 3
 
 
-@attrs.frozen
+@attrs.define
 class Decoder:
-    """Makes Arrow batches of the columns `names`, in that order, for one partition of one topic."""
+    """Makes Arrow batches of the columns `names`, in that order, for one partition of one topic.
+
+    The memory of a batch that nobody has any more is that of a later one.
+    """
 
     topic: str
     partition: int
     names: Sequence[str]
+    _memory: ColumnMemory = attrs.field(factory=ColumnMemory, init=False)
+    _constants: dict[tuple[str, object], pa.Array] = attrs.field(factory=dict, init=False)
+
+    @cached_property
+    def _schema(self) -> pa.Schema:
+        return pa.schema([(name, ARROW_TYPES[name]) for name in self.names])
 
     def decode(
         self, data: bytes, infos: Sequence[BatchInfo], start: int, end: int
@@ -38,8 +48,15 @@ class Decoder:
         """
         fields = [name for name in _FIELDS if name in self.names]
         for group in _groups([info for info in infos if start < info.next_offset and info.base_offset < end]):
-            packed = pack_records(data, group, start_offset=start, fields=fields)  # type: ignore[arg-type]
+            packed = pack_records(
+                data,
+                group,
+                start_offset=start,
+                fields=fields,  # type: ignore[arg-type]
+                memory=self._memory,
+            )
             yield from self._arrow(packed, group, end)
+            del packed
 
     def _arrow(self, packed: PackedRecords, infos: Sequence[BatchInfo], end: int) -> Iterator[pa.RecordBatch]:
         offsets = np.frombuffer(packed.offsets, np.int64)
@@ -47,8 +64,7 @@ class Decoder:
         if count == 0:
             return
         columns = [self._column(name, packed, offsets, infos) for name in self.names]
-        schema = pa.schema([(name, ARROW_TYPES[name]) for name in self.names])
-        whole = pa.RecordBatch.from_arrays(columns, schema=schema)
+        whole = pa.RecordBatch.from_arrays(columns, schema=self._schema)
         rows = max(1, min(ROWS, count * BYTES // max(1, whole.nbytes)))
         for at in range(0, count, rows):
             yield whole.slice(at, min(rows, count - at))
@@ -58,21 +74,32 @@ class Decoder:
     ) -> pa.Array:
         kind = ARROW_TYPES[name]
         if name == "topic":
-            return pa.repeat(pa.scalar(self.topic, kind), packed.count)
+            return self._repeated(name, self.topic, packed.count)
         if name == "partition":
-            return pa.repeat(pa.scalar(self.partition, kind), packed.count)
+            return self._repeated(name, self.partition, packed.count)
         if name == "offset":
             return pa.array(offsets)
         if name == "timestamp":
             micros = np.frombuffer(packed.timestamps_ms, np.int64) * 1000
             return pa.array(micros).view(kind)
         if name == "timestampType":
+            kinds = {bool(info.attributes & _LOG_APPEND_TIME) for info in infos}
+            if len(kinds) == 1:
+                return self._repeated(name, int(kinds.pop()), packed.count)
             return pa.array(_timestamp_types(offsets, infos))
         if name == HEADERS:
             return _headers(packed, kind)
         column = packed.key if name == "key" else packed.value
         assert column is not None
         return _bytes(column, packed.count, kind)
+
+    def _repeated(self, name: str, value: object, count: int) -> pa.Array:
+        """Made once for as many rows as any batch so far has had."""
+        found = self._constants.get((name, value))
+        if found is None or len(found) < count:
+            found = pa.repeat(pa.scalar(value, ARROW_TYPES[name]), count)
+            self._constants[name, value] = found
+        return found.slice(0, count)
 
 
 def _groups(infos: Sequence[BatchInfo]) -> Iterator[list[BatchInfo]]:
@@ -99,8 +126,6 @@ def _bytes(column: PackedColumn, count: int, kind: pa.DataType) -> pa.Array:
 def _timestamp_types(offsets: np.ndarray[Any, Any], infos: Sequence[BatchInfo]) -> np.ndarray[Any, Any]:
     """0: the producer's time, 1: the log's; it stands in the header of a record's batch."""
     kinds = np.array([bool(info.attributes & _LOG_APPEND_TIME) for info in infos], np.int32)
-    if (kinds == kinds[0]).all():
-        return np.full(len(offsets), kinds[0], np.int32)
     bases = np.array([info.base_offset for info in infos], np.int64)
     return kinds[np.searchsorted(bases, offsets, side="right") - 1]
 

@@ -95,17 +95,22 @@ class _Plan:
         )
 
     def resolve(
-        self, cluster: ClusterReader, bound: Bound, partitions: Sequence[Partition], *, to_end: bool
-    ) -> tuple[Offsets, Offsets, Offsets]:
-        """The offsets that a bound stands for, and where the logs begin and end now."""
-        first, last = cluster.first(partitions), cluster.last(partitions)
+        self,
+        cluster: ClusterReader,
+        bound: Bound,
+        partitions: Sequence[Partition],
+        first: Offsets,
+        last: Offsets,
+        *,
+        to_end: bool,
+    ) -> Offsets:
+        """The offsets that a bound stands for, where the logs begin at `first` and end at `last`."""
         if bound.by_time:
-            found = self._at_times(cluster.at_times(bound.times(partitions)), last, bound, to_end=to_end)
-            return found, first, last
+            return self._at_times(cluster.at_times(bound.times(partitions)), last, bound, to_end=to_end)
         marks = bound.marks(partitions)
         check_inside(bound.name, {at: offset for at, offset in marks.items() if offset >= 0}, first, last)
         named = {EARLIEST: first, LATEST: last}
-        return {at: named[mark][at] if mark < 0 else mark for at, mark in marks.items()}, first, last
+        return {at: named[mark][at] if mark < 0 else mark for at, mark in marks.items()}
 
     def _at_times(
         self, times: dict[Partition, int | None], last: Offsets, bound: Bound, *, to_end: bool
@@ -144,8 +149,9 @@ class InsyncReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         plan, cluster = self._plan, ClusterReader(self._plan.read.connection)
         partitions = cluster.partitions(plan.subscription)
-        start, first, _ = plan.resolve(cluster, plan.start, partitions, to_end=False)
-        end, _, _ = plan.resolve(cluster, self._end, partitions, to_end=True)
+        first, last = cluster.first(partitions), cluster.last(partitions)
+        start = plan.resolve(cluster, plan.start, partitions, first, last, to_end=False)
+        end = plan.resolve(cluster, self._end, partitions, first, last, to_end=True)
         tell_loss(deleted(start, end, first), plan.read.fail_on_data_loss)
         ranges = [Range(*at, max(offset, first[at]), end[at]) for at, offset in sorted(start.items())]
         ranges = self._from_time(cluster, self._bounds.narrow(ranges))
@@ -161,7 +167,8 @@ class InsyncReader(DataSourceReader):
             return ranges
         found = cluster.at_times({(each.topic, each.partition): since for each in ranges})
         moved = [
-            attrs.evolve(each, start=max(each.start, offset))
+            # What was found may have been written after the ends were asked for.
+            attrs.evolve(each, start=min(each.end, max(each.start, offset)))
             for each in ranges
             if (offset := found[each.topic, each.partition]) is not None
         ]
@@ -212,7 +219,8 @@ class InsyncStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if kept:
                 return kept
         partitions = cluster.partitions(self._plan.subscription)
-        found, first, last = self._plan.resolve(cluster, self._plan.start, partitions, to_end=False)
+        first, last = cluster.first(partitions), cluster.last(partitions)
+        found = self._plan.resolve(cluster, self._plan.start, partitions, first, last, to_end=False)
         tell_loss(deleted(found, last, first), self._plan.read.fail_on_data_loss)
         found = {at: max(offset, first[at]) for at, offset in found.items()}
         return cluster.keep_start(self._stream_id, found) if self._stream_id is not None else found

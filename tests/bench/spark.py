@@ -2,7 +2,8 @@
 
 One session reads and writes the same rows in all of them, in turn: one node of ours and one broker of Kafka's, each
 with replication factor 1, acks=all, no compression, two partitions. Spark's own Parquet reader runs in the JVM and
-skips the columns that nobody asks for: it is the bar that a file format sets, not one that a log has to reach. A
+skips the columns that nobody asks for: it is the bar that a file format sets, not one that a log has to reach. How
+quickly Spark takes rows from Python at all is shown by a source that gives the same batch again and again. A
 trigger is compared with one of `rate`, Spark's source of made-up rows, and of the connector. Needs Java, Maven and
 Maven Central. Some 8 minutes.
 """
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING
 from insync.plugins.spark import session
 
 from ..processes import cluster
+from . import _spark_limit
 from ._spark_logs import Log, connector_jars, kafka
 from .report import Result, against, interleaved
 
@@ -64,6 +66,9 @@ class Bench:
 
     def _path(self, name: str) -> str:
         return str(self._folder / name)
+
+    def prepared(self, rows: int, size: int) -> DataFrame:
+        return _spark_limit.read(self._spark, rows, size, PARTITIONS)
 
     def parquet(self, name: str) -> DataFrame:
         return self._spark.read.parquet(self._path(name))
@@ -124,6 +129,7 @@ def run(*, smoke: bool) -> Sequence[Result]:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             with cluster(folder, 1) as nodes, kafka(spark, folder / "broker") as theirs:
+                _spark_limit.register(spark)
                 bench = Bench(spark, Log(spark, "insync", nodes[0].endpoint), theirs, folder)
                 for label, size in SIZES:
                     results += _sizes(bench, label, size, megabytes * 1_000_000 // size, rounds)
@@ -138,15 +144,17 @@ def _sizes(bench: Bench, label: str, size: int, rows: int, rounds: int) -> list[
     bench.fill(name, size, rows)
     found = []
     for what, measure in (("count", count), ("noop", noop)):
-        ours, connector, parquet = _medians(
+        ours, connector, parquet, prepared = _medians(
             rounds,
             lambda measure=measure: measure(bench.ours.read(name)),
             lambda measure=measure: measure(bench.theirs.read(name)),
             lambda measure=measure: measure(bench.parquet(name)),
+            lambda measure=measure: measure(bench.prepared(rows, size)),
         )
         title = f"source, {label}, {what}, beside"
         found.append(against(f"{title} the connector", rows / ours, "rows/s", rows / connector, SOURCE_BAR))
         found.append(against(f"{title} Parquet", rows / ours, "rows/s", rows / parquet))
+        found.append(against(f"{title} batches prepared in Python", rows / ours, "rows/s", rows / prepared))
     ours, connector = _medians(
         rounds, lambda: bench.write(bench.ours, name), lambda: bench.write(bench.theirs, name)
     )

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from insync.replication.client._murmur2 import partition_for_key
 from insync.storage import CorruptBatchError
+from insync.storage._native import ffi
 from insync.storage.batch import (
     ArrowColumn,
     ArrowHeaders,
     BatchBuilder,
     BatchTooLargeError,
+    ColumnMemory,
     InflatedTooLargeError,
     PackedColumn,
     PackedRecords,
@@ -112,6 +114,43 @@ def test_the_bound_is_each_batchs_own() -> None:
     assert pack_records(data, scan(data), max_inflated_bytes=6000).count == 3
     with pytest.raises(InflatedTooLargeError):
         pack_records(data, scan(data), max_inflated_bytes=4000)
+
+
+def test_memory_is_used_again_when_nobody_looks_at_it() -> None:
+    memory = ColumnMemory()
+    logs = [stamped([[(b"k", bytes([n]) * 100_000, 1, [])]], "none") for n in range(3)]
+
+    def packed(n: int) -> PackedColumn:
+        column = pack_records(logs[n], scan(logs[n]), memory=memory).value
+        assert column is not None
+        return column
+
+    first, second = packed(0), packed(1)
+    seen = memoryview(first.data)
+    assert place(first) != place(second)
+    was = place(second)
+    del second
+    assert place(packed(2)) == was
+    del first
+    # Somebody still has a view of the first one's bytes.
+    others = [packed(n) for n in (1, 2, 1, 2, 1, 2)]
+    assert bytes(seen) == bytes(100_000)
+    assert [bytes(each.data)[0] for each in others] == [1, 2, 1, 2, 1, 2]
+    assert all(bytes(each.data) == bytes(each.data)[:1] * 100_000 for each in others)
+
+
+def place(column: PackedColumn) -> int:
+    """Where its bytes lie."""
+    return int(ffi.cast("intptr_t", ffi.from_buffer(column.data)))
+
+
+def test_memory_that_is_much_too_large_is_left_alone() -> None:
+    memory = ColumnMemory()
+    large = memory.take(1 << 20)
+    assert len(large) >= 1 << 20
+    assert memory.take(1 << 20) is large and memory.take(700_000) is large
+    assert memory.take(100_000) is not large
+    assert memory.take(1000) is not memory.take(1000)
 
 
 def column(values: Sequence[bytes | None], before: int = 0) -> ArrowColumn:

@@ -94,6 +94,17 @@ def test_names_of_headers_that_are_no_utf8() -> None:
     assert batch.to_pylist() == [{"headers": [{"key": "\ufffd\ufffd\0a", "value": b"x"}]}]
 
 
+def test_a_batch_stays_as_it_is_while_later_ones_are_made() -> None:
+    decoder = Decoder("t", 0, ("key", "value", "topic", "partition", "timestampType"))
+    first, *others = (log_of([([(None, bytes([n]) * 100_000, 1, [])] * 3, "none", n == 2)]) for n in range(9))
+    (held,) = decoder.decode(first, scan(first), 0, 9)
+    for n, data in enumerate(others, 1):
+        (batch,) = decoder.decode(data, scan(data, verify_crc=False), 0, 9)
+        assert batch.column("value").to_pylist() == [bytes([n]) * 100_000] * 3
+        assert batch.column("timestampType").to_pylist() == [int(n == 2)] * 3
+    assert held.column("value").to_pylist() == [bytes(100_000)] * 3
+
+
 def test_large_values_make_small_batches() -> None:
     data = log_of([([(None, b"x" * 100_000, 1, [])] * 300, "lz4", False)])
     sizes = [
