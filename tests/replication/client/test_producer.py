@@ -295,6 +295,19 @@ async def test_delivery_timeout_of_what_was_always_refused_is_definite():
                 assert (await (await producer.send("t", b"y")).wait()).offset == 0
 
 
+async def test_a_former_leader_that_lacks_replicas_is_not_asked_for_ever():
+    """It is cut off from the metadata store, so that it does not know that another one leads."""
+    async with fake_cluster(t=1) as cluster:
+        former = cluster.nodes[0]
+        async with Producer(cluster.urls, linger_ms=0, metadata_max_age_ms=300_000) as producer:
+            await (await producer.send("t", b"first")).wait()
+            former.script(Kind.PRODUCE, *[fail_with(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 2")] * 1000)
+            cluster.move("t", 0, 1)
+            with trio.fail_after(5):
+                await (await producer.send("t", b"second")).wait()
+        assert cluster.topics["t"][0].values() == [b"first", b"second"]
+
+
 @pytest.mark.parametrize("really_written", [True, False])
 async def test_what_follows_a_batch_of_unknown_outcome_gets_through(really_written):
     """Whether the lost batch is in the log or leaves a gap, the partition goes on, each record once."""
