@@ -413,7 +413,7 @@ class Sender:
         lane.retries += 1
         starved = all(_has_code(batch, ErrorCode.NOT_ENOUGH_REPLICAS) for batch in lane.failed)
         if starved:
-            # It leads, as far as it knows; one that is cut off from the metadata store learns last that it does not.
+            # It leads, as far as it knows; one cut off from the metadata store learns last that it does not.
             self._cluster.look()
         pause = self._cluster.backoff if starved else self._cluster.quick_backoff
         lane.retry_at = -1.0 if lane.gap_confirmed else trio.current_time() + pause(lane.retries)
