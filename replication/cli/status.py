@@ -97,9 +97,10 @@ def _print(seen: dict[str, Any]) -> None:
     print(f"{seen['topics']} topics, {seen['partitions']} partitions")
     for node in seen["nodes"]:
         health = "alive" if node["alive"] else f"DOWN: {node['error']}"
-        place = f" {', '.join(node['endpoints'])}" if node["endpoints"] else ""
+        # Without the host that local addresses carry for programs (--json has it): for people it is noise.
+        places = ", ".join(url.partition("?")[0] for url in node["endpoints"])
         held = f"leads {node['leads']}, {node['replicas']} replicas, lag {node['lag']}"
-        print(f"node {node['node_id']}{place}: {held}; {health}")
+        print(f"node {node['node_id']}{' ' if places else ''}{places}: {held}; {health}")
     for each in seen["under_replicated"]:
         print(f"under-replicated: {each['partition']}, ISR {each['isr']} of {each['replicas']}")
     for name in seen["under_min_isr"]:

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from insync.replication.cli.produce import read_lines, split_keys
-from insync.replication.cli.status import summarise
+from insync.replication.cli.status import _print, summarise
 from insync.replication.cli.topic import _partition, _replica_line
 from insync.replication.client import ClusterInfo, NodeReport
 from insync.replication.core.messages import FollowerInfo, NodeInfo, PartitionInfo, ReplicaInfo, TopicInfo
@@ -118,3 +118,12 @@ async def test_lines_of_a_pipe_come_as_they_are_written() -> None:
     with pytest.raises(StopAsyncIteration):
         await anext(lines)
     os.close(reading)
+
+
+def test_status_shows_people_where_nodes_are_and_no_more(capsys: pytest.CaptureFixture[str]) -> None:
+    local = NodeReport(node_id=1, endpoints=["tcp://a:1", "shm://@x?host=0123.4567"], replicas=[])
+    cluster = ClusterInfo(cluster_id="c", controller_id=1, revision=1, nodes=[])
+    _print(summarise(cluster, [], [local, REPORTS[2]]))
+    shown = capsys.readouterr().out.splitlines()
+    assert shown[1] == "node 1 tcp://a:1, shm://@x: leads 0, 0 replicas, lag 0; alive"
+    assert shown[2] == "node 3: leads 0, 0 replicas, lag 0; DOWN: not registered"
