@@ -72,26 +72,32 @@ class ClusterReader:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def partitions(self, wanted: Subscription) -> list[Partition]:
-        """All that is subscribed to, in order.
+    def partitions(self, wanted: Subscription, *, if_there: bool = False) -> list[Partition]:
+        """All that is subscribed to, in order; with `if_there` without topics that do not exist (any more).
 
         Raises:
           UnknownTopicError: A topic that is named does not exist.
           OptionError: A partition that is assigned does not exist.
         """
         if wanted.partitions:
-            counts = self._counts(sorted({topic for topic, _ in wanted.partitions}))
+            named = sorted({topic for topic, _ in wanted.partitions})
+            counts = self._counts(self._there(named.__contains__) if if_there else named)
             for topic, number in wanted.partitions:
-                if number >= counts[topic]:
+                if number >= counts.get(topic, number + 1):
                     raise OptionError(
                         f"assign: topic {topic!r} has {counts[topic]} partitions, and no {number}"
                     )
-            return list(wanted.partitions)
+            return [at for at in wanted.partitions if at[0] in counts]
         names: Sequence[str] = wanted.topics
         if wanted.pattern is not None:
-            with admin(self._connection) as client:
-                names = [name for name in client.list_topics() if wanted.matches(name)]
+            names = self._there(wanted.matches)
+        elif if_there:
+            names = self._there(names.__contains__)
         return [(name, n) for name, count in self._counts(names).items() for n in range(count)]
+
+    def _there(self, wanted: Callable[[str], bool]) -> list[str]:
+        with admin(self._connection) as client:
+            return [name for name in client.list_topics() if wanted(name)]
 
     def _counts(self, names: Sequence[str]) -> dict[str, int]:
         if not names:

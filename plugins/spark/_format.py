@@ -11,13 +11,22 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from ...replication import ReplicationError
 from ._columns import source_schema
 from ._options import Options
 from ._session import FORMAT
 from ._sink import WRITE_OPTIONS, InsyncStreamWriter, InsyncWriter, write_options
-from ._source import BATCH_OPTIONS, STREAM_OPTIONS, InsyncReader, InsyncStreamReader
+from ._source import (
+    BATCH_OPTIONS,
+    STREAM_OPTIONS,
+    InsyncReader,
+    InsyncStreamReader,
+    RefusedStreamReader,
+    check_options,
+)
 from ._telling import plainly
 from ._workers import settle
+from .errors import OptionError
 
 
 class InsyncDataSource(DataSource):
@@ -33,6 +42,7 @@ class InsyncDataSource(DataSource):
         columns = options.text("columns")
         names = None if columns is None else [name.strip() for name in columns.split(",") if name.strip()]
         found = source_schema(names, options.flag("includeHeaders", False))
+        check_options(options, found)
         settle()
         return found
 
@@ -40,14 +50,19 @@ class InsyncDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         return InsyncReader(Options(self.options, BATCH_OPTIONS), schema)
 
-    @plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return InsyncStreamReader(Options(self.options, STREAM_OPTIONS), schema)
+        try:
+            return InsyncStreamReader(Options(self.options, STREAM_OPTIONS), schema)
+        except ReplicationError as error:
+            return RefusedStreamReader(error)
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return InsyncWriter(write_options(Options(self.options, WRITE_OPTIONS), schema, overwrite))
+        if overwrite:
+            raise OptionError("a log can only be appended to: use mode append")
+        return InsyncWriter(write_options(Options(self.options, WRITE_OPTIONS), schema))
 
     @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        return InsyncStreamWriter(write_options(Options(self.options, WRITE_OPTIONS), schema, overwrite))
+        # With output mode complete all rows of a result are written each time, as by Spark's Kafka sink.
+        return InsyncStreamWriter(write_options(Options(self.options, WRITE_OPTIONS), schema))

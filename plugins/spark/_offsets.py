@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from ._options import Options
+from ._options import MOST, Options
 from .errors import OffsetError, OptionError
 
 Partition = tuple[str, int]
@@ -61,7 +61,7 @@ def _assigned(text: str) -> tuple[Partition, ...]:
     found = _json("assign", text, '{"topicA":[0,1]}')
     partitions = set()
     for topic, numbers in found.items():
-        if not isinstance(numbers, list) or not all(isinstance(n, int) and n >= 0 for n in numbers):
+        if not isinstance(numbers, list) or not all(_is_number(n) and n >= 0 for n in numbers):
             raise OptionError(
                 f"assign: the partitions of {topic!r} must be a list such as [0,1], not {numbers!r}"
             )
@@ -85,6 +85,9 @@ class Bound:
     @property
     def by_time(self) -> bool:
         return self.timestamp is not None or self.timestamps is not None
+
+    def is_latest_somewhere(self) -> bool:
+        return self.mark == LATEST or LATEST in (self.offsets or {}).values()
 
     def times(self, partitions: Sequence[Partition]) -> Offsets:
         """The time for each partition, in milliseconds since 1970."""
@@ -144,6 +147,10 @@ def _json(name: str, text: str, example: str) -> dict[str, Any]:
     return found
 
 
+def _is_number(found: object) -> bool:
+    return isinstance(found, int) and not isinstance(found, bool) and abs(found) <= MOST
+
+
 def parse_offsets(name: str, text: str) -> Offsets:
     """`{"topicA":{"0":23,"1":-2}}`. Raises OptionError for anything else."""
     offsets: Offsets = {}
@@ -151,7 +158,7 @@ def parse_offsets(name: str, text: str) -> Offsets:
         if not isinstance(by_partition, dict):
             raise OptionError(f"{name} must be JSON such as {_EXAMPLE}, not {text!r}")
         for partition, offset in by_partition.items():
-            if not partition.isdecimal() or not isinstance(offset, int) or isinstance(offset, bool):
+            if not partition.isdecimal() or not _is_number(offset):
                 raise OptionError(f"{name}: {topic}-{partition}: {offset!r} is no offset of a partition")
             offsets[topic, int(partition)] = offset
     return offsets
@@ -196,18 +203,25 @@ class Range:
         return self.end - self.start
 
 
-def split(ranges: Sequence[Range], min_partitions: int | None) -> list[Range]:
-    """At least so many ranges, large ones cut in equal parts (by offsets), where there are offsets enough."""
+def split(ranges: Sequence[Range], min_partitions: int | None, most: int | None = None) -> list[Range]:
+    """At least so many ranges where there are offsets enough, none of more than `most`; large ones are cut in equal
+    parts (by offsets).
+    """
     full = [each for each in ranges if len(each) > 0]
+    if most is not None:
+        full = [part for each in full for part in _cut(each, -(-len(each) // most))]
     if min_partitions is None or not full or len(full) >= min_partitions:
         return full
     total = sum(map(len, full))
     found: list[Range] = []
     for each in full:
-        parts = max(1, min(len(each), -(-len(each) * min_partitions // total)))
-        edges = [each.start + len(each) * n // parts for n in range(parts + 1)]
-        found += [attrs.evolve(each, start=a, end=b) for a, b in itertools.pairwise(edges)]
+        found += _cut(each, max(1, min(len(each), -(-len(each) * min_partitions // total))))
     return found
+
+
+def _cut(whole: Range, parts: int) -> list[Range]:
+    edges = [whole.start + len(whole) * n // parts for n in range(parts + 1)]
+    return [attrs.evolve(whole, start=a, end=b) for a, b in itertools.pairwise(edges)]
 
 
 def limited(start: Mapping[Partition, int], end: Mapping[Partition, int], most: int) -> Offsets:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -20,9 +21,30 @@ _ALIASES = {
     "kafkaconsumer.polltimeoutms": "pollTimeoutMs",
     "kafka.client.id": "clientId",
     "kafka.compression.type": "compressionType",
+    "kafka.delivery.timeout.ms": "deliveryTimeoutMs",
+    "kafka.request.timeout.ms": "requestTimeoutMs",
 }
-_HARMLESS = {"groupidprefix", "kafka.group.id", "checkpointlocation", "queryname", "outputmode"}
-"""What jobs for Kafka, and Spark itself, give besides, and what means nothing here: there are no groups."""
+_OF_SPARK = {"checkpointlocation", "queryname", "outputmode"}
+_OF_KAFKA = {
+    *("groupidprefix", "fetchoffset.numretries", "fetchoffset.retryintervalms", "includeheaders"),
+    *("maxoffsetspertrigger", "minoffsetspertrigger", "maxtriggerdelay"),
+}
+"""What Spark's Kafka source and sink take, where it means nothing: groups, retries; in a batch, triggers."""
+_TUNING = {
+    *("acks", "allow.auto.create.topics", "batch.size", "buffer.memory"),
+    *("check.crcs", "client.dns.lookup", "client.rack", "connections.max.idle.ms"),
+    *("default.api.timeout.ms", "enable.idempotence", "fetch.max.bytes", "fetch.max.wait.ms"),
+    *("fetch.min.bytes", "group.id", "group.instance.id", "heartbeat.interval.ms"),
+    *("isolation.level", "linger.ms", "max.block.ms", "max.in.flight.requests.per.connection"),
+    *("max.partition.fetch.bytes", "max.poll.interval.ms", "max.poll.records", "max.request.size"),
+    *("metadata.max.age.ms", "receive.buffer.bytes", "reconnect.backoff.max.ms", "reconnect.backoff.ms"),
+    *("retries", "retry.backoff.max.ms", "retry.backoff.ms", "send.buffer.bytes"),
+    *("session.timeout.ms"),
+}
+"""Settings of Kafka's clients (behind `kafka.`) that a job may keep: what they ask for is so anyway (`acks=all`, no
+records of open transactions), or how fast Kafka's clients are."""
+_SECURITY = ("security.", "sasl.", "ssl.")
+_NO_END = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 
 
 @attrs.frozen(kw_only=True)
@@ -59,6 +81,12 @@ CONNECTION_OPTIONS = (
 )
 
 
+MOST = 2**63 - 1
+"""Of a number, as offsets and times have 64 bits."""
+_DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
 class Options:
     """The options of one reader or writer, taken one by one.
 
@@ -71,12 +99,16 @@ class Options:
         self._values: dict[str, str] = {}
         for key, value in given.items():
             lower = key.lower()
-            if lower in _HARMLESS and lower not in names:
-                continue
             name = names.get(_ALIASES.get(lower, lower).lower())
+            if name is None and _means_nothing(lower, str(value)):
+                continue
             if name is None:
                 raise OptionError(_unknown(key, names.values()))
-            self._values[name] = str(value)
+            if self._values.setdefault(name, str(value)) != str(value):
+                raise OptionError(
+                    f"{name} is given twice, as {self._values[name]!r} and as {str(value)!r} ({key} is another "
+                    "name of it); keep one"
+                )
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -103,7 +135,19 @@ class Options:
             raise OptionError(f"{name} is {value!r}; it must be a whole number") from None
         if number < least:
             raise OptionError(f"{name} is {number}; it must be at least {least}")
+        if number > MOST:
+            raise OptionError(f"{name} is {number}; it must be at most {MOST}, as all numbers have 64 bits")
         return number
+
+    def duration_ms(self, name: str, default: int) -> int:
+        """A time as Spark writes it: `90s`, `15m`, `1h`; milliseconds if nothing says otherwise."""
+        value = self._values.get(name)
+        if value is None:
+            return default
+        found = _DURATION.fullmatch(value.strip().lower())
+        if found is None:
+            raise OptionError(f"{name} is {value!r}; it must be a time such as 500ms, 90s, 15m or 1h")
+        return int(found[1]) * _UNITS_MS[found[2] or "ms"]
 
     def choice(self, name: str, default: str, choices: Iterable[str]) -> str:
         value = (self._values.get(name) or default).strip().lower()
@@ -128,7 +172,31 @@ class Options:
         )
 
 
+def _means_nothing(lower: str, value: str) -> bool:
+    """Whether an option that is not known here may stand in a job for Kafka without changing anything."""
+    if lower.startswith("kafka."):
+        setting = lower.removeprefix("kafka.")
+        plain = setting == "security.protocol" and value.strip().upper() == "PLAINTEXT"
+        return setting in _TUNING or lower in _ALIASES or plain
+    return lower in _OF_SPARK or lower in _OF_KAFKA
+
+
 def _unknown(key: str, names: Iterable[str]) -> str:
+    lower_key = key.lower()
+    setting = lower_key.removeprefix("kafka.")
+    if setting != lower_key and setting.startswith(_SECURITY):
+        return (
+            f"{key!r} is for Kafka's own security; a cluster of insync knows its clients by secretFile, or by "
+            "tlsCertificate, tlsKey and tlsAuthorities"
+        )
+    if setting == "auto.offset.reset":
+        return f"{key!r} means nothing here, as with Spark's Kafka source; say startingOffsets"
+    if lower_key in _NO_END:
+        return (
+            f"{key!r} is for batch queries; a stream has no end (trigger availableNow ends at what there is)"
+        )
+    if lower_key == "path":
+        return "no path is wanted in load(), save() or start(); topics are named by options"
     listed = sorted(names)
     lower = {name.lower(): name for name in listed}
     near = difflib.get_close_matches(key.lower(), lower, n=1)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ...replication import ReplicationError
 from ...replication.client import BlockingConsumer, OffsetOutOfRangeError
 from ...storage.batch import StorageError
 from . import _clients
@@ -50,6 +51,9 @@ def read_range(options: ReadOptions, wanted: Range) -> Iterator[pa.RecordBatch]:
         consumer.assign([at])
         try:
             yield from _Task(options, wanted, consumer).run()
+        except ReplicationError as error:
+            # As `plainly` has it: Spark shows the user the whole traceback.
+            raise error.with_traceback(None) from None
         finally:
             # Nothing is to be read ahead for nobody.
             consumer.assign([])

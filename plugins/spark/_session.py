@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMAT = "insync"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 _ALREADY = "DATA_SOURCE_ALREADY_EXISTS"
 
 
@@ -43,7 +44,8 @@ def session(
     """A session (or the one that runs already) that knows the format `insync`.
 
     Spark's own defaults, but: Python workers are this very interpreter, all binds to loopback and there is no web
-    UI as long as `master` is local, times are shown in UTC, filters go to the source.
+    UI as long as `master` is local, times are shown in UTC, filters go to the source, and the log on standard error
+    is without stacks of Java (unless SPARK_HOME or SPARK_CONF_DIR is set).
 
     Args:
       master: `local[*]`, or a cluster's URL (`spark://host:7077`).
@@ -69,7 +71,7 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in {**settings, **(config or {})}.items():
+    for name, value in {**settings, **(config or {}), **_without_stacks(config or {})}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)
@@ -94,6 +96,15 @@ def _defaults(local: bool) -> dict[str, str]:
             "spark.sql.shuffle.partitions": "4",
         }
     return settings
+
+
+def _without_stacks(config: Mapping[str, str]) -> dict[str, str]:
+    """By what the driver's JVM logs errors without stacks of Java, unless somebody has set up its log."""
+    if "SPARK_CONF_DIR" in os.environ or "SPARK_HOME" in os.environ:
+        return {}
+    file = Path(__file__).with_name("log4j2.properties").as_uri()
+    given = config.get(_JAVA_OPTIONS, "")
+    return {_JAVA_OPTIONS: f"-Dlog4j2.configurationFile={file} {given}".rstrip()}
 
 
 def register(spark: SparkSession) -> None:

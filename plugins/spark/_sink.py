@@ -37,16 +37,14 @@ WRITE_OPTIONS = (
 _TEXT = (BinaryType, StringType)
 
 
-def write_options(options: Options, schema: StructType, overwrite: bool) -> WriteOptions:
+def write_options(options: Options, schema: StructType) -> WriteOptions:
     """What tasks have to know.
 
     Raises:
-      OptionError: An option cannot be, or the mode is not append.
+      OptionError: An option cannot be.
       SchemaError: The columns are not those of records.
       UnknownTopicError: The topic that `topic` names does not exist.
     """
-    if overwrite:
-        raise OptionError("a log can only be appended to: use mode append (output mode append for a stream)")
     topic = options.text("topic")
     _check_columns(schema, topic)
     exactly_once = options.flag("exactlyOnce", False)
@@ -106,6 +104,7 @@ class InsyncWriter(DataSourceArrowWriter):
         self._options = options
         self._job = f"spark/{uuid.uuid4().hex}/"
 
+    @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         part = context.partitionId() if context is not None else 0
@@ -134,6 +133,7 @@ class InsyncStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
 
+    @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         assert context is not None

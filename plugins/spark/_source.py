@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
@@ -11,10 +13,13 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
+from ...replication import ReplicationError
+from ...replication.client import RequestTimeoutError, UnknownTopicError
 from ._clients import ClusterReader
 from ._columns import check_schema
 from ._filters import Bounds, PushFilters
@@ -52,13 +57,15 @@ _COMMON = (
     *_STARTS,
     "startingOffsetsByTimestampStrategy",
     "minPartitions",
+    "maxRecordsPerPartition",
     "failOnDataLoss",
     "includeHeaders",
     "columns",
     "pollTimeoutMs",
 )
 BATCH_OPTIONS = (*_COMMON, *_ENDS)
-STREAM_OPTIONS = (*_COMMON, "maxOffsetsPerTrigger", "streamId")
+STREAM_OPTIONS = (*_COMMON, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "streamId")
+_MOST_DELAY_MS = 15 * 60_000
 
 
 class RangePartition(InputPartition):
@@ -77,6 +84,8 @@ class _Plan:
     start: Bound
     latest_if_none: bool
     min_partitions: int | None
+    max_records: int | None
+    """In a task."""
 
     @classmethod
     def of(cls, options: Options, schema: StructType, default_start: str) -> _Plan:
@@ -92,7 +101,13 @@ class _Plan:
             starting(options, default_start),
             strategy == "latest",
             options.number("minPartitions", None),
+            options.number("maxRecordsPerPartition", None),
         )
+
+    def tasks(self, ranges: Sequence[Range]) -> list[InputPartition]:
+        parts = split(ranges, self.min_partitions, self.max_records)
+        # An empty list would be taken for one partition of nothing.
+        return [RangePartition(each) for each in parts] or [RangePartition(Range("", 0, 0, 0))]
 
     def resolve(
         self,
@@ -124,6 +139,12 @@ class _Plan:
         return {at: last[at] if offset is None else offset for at, offset in times.items()}
 
 
+def check_options(options: Options, schema: StructType) -> None:
+    """Raise OptionError for what no reader would take: told on `load()`, before a query is started."""
+    _Plan.of(options, schema, "earliest")
+    ending(options)
+
+
 def deleted(start: Offsets, end: Offsets, first: Offsets) -> list[str]:
     """What of the ranges lies before the log's start, in words."""
     return [
@@ -140,8 +161,10 @@ class InsyncReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._plan = _Plan.of(options, schema, "earliest")
         self._end = ending(options)
-        if self._plan.start.mark == LATEST:
-            raise OptionError("startingOffsets cannot be latest in a batch query: there is nothing behind it")
+        if self._plan.start.is_latest_somewhere():
+            raise OptionError(
+                "startingOffsets cannot be latest (-1) in a batch query: there is nothing behind it"
+            )
         self._bounds = Bounds()
         self.pushFilters = PushFilters(self._bounds)  # type: ignore[method-assign]
 
@@ -154,12 +177,9 @@ class InsyncReader(DataSourceReader):
         end = plan.resolve(cluster, self._end, partitions, first, last, to_end=True)
         tell_loss(deleted(start, end, first), plan.read.fail_on_data_loss)
         ranges = [Range(*at, max(offset, first[at]), end[at]) for at, offset in sorted(start.items())]
-        ranges = self._from_time(cluster, self._bounds.narrow(ranges))
+        found = plan.tasks(self._from_time(cluster, self._bounds.narrow(ranges)))
         settle()
-        # An empty list would be taken for one partition of nothing.
-        return [RangePartition(each) for each in split(ranges, plan.min_partitions)] or [
-            RangePartition(Range("", 0, 0, 0))
-        ]
+        return found
 
     def _from_time(self, cluster: ClusterReader, ranges: list[Range]) -> list[Range]:
         since = self._bounds.from_ms
@@ -184,6 +204,10 @@ class InsyncStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._plan = _Plan.of(options, schema, "latest")
         self._most = options.number("maxOffsetsPerTrigger", None)
+        self._least = options.number("minOffsetsPerTrigger", None)
+        self._most_delay = options.duration_ms("maxTriggerDelay", _MOST_DELAY_MS) / 1000
+        self._went_on = -math.inf
+        """When the last batch was begun."""
         self._stream_id = options.text("streamId")
         self._initial: Offsets | None = None
         self._until: Offsets | None = None
@@ -196,8 +220,7 @@ class InsyncStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
 
     def _begins_at_the_end(self) -> bool:
-        start = self._plan.start
-        return start.mark == LATEST or LATEST in (start.offsets or {}).values() or self._plan.latest_if_none
+        return self._plan.start.is_latest_somewhere() or self._plan.latest_if_none
 
     @property
     def _cluster(self) -> ClusterReader:
@@ -232,15 +255,30 @@ class InsyncStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         # A partition that is new begins at its first record, and one that is gone stays where it was.
         begin |= self._starts({at for at in last if at not in begin})
         end = {at: max(offset, last.get(at, offset)) for at, offset in begin.items()}
+        if not isinstance(limit, ReadAllAvailable) and self._waits_for_more(begin, end):
+            return start
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
         return to_json(end)
 
+    def _waits_for_more(self, begin: Offsets, end: Offsets) -> bool:
+        """Whether there are too few records for a batch, and the last one is not long enough ago."""
+        if self._least is None or self._until is not None:
+            return False
+        now = time.monotonic()
+        few = sum(end[at] - begin[at] for at in end) < self._least
+        if few and now - self._went_on < self._most_delay:
+            return True
+        self._went_on = now
+        return False
+
     def _available(self, known: Offsets) -> Offsets:
-        cluster = self._cluster
-        partitions = cluster.partitions(self._plan.subscription)
-        self._seen = cluster.last(partitions)
-        gone = [f"{topic}-{number} is gone, unread" for topic, number in known.keys() - self._seen]
+        self._seen = self._cluster.last(self._there({topic for topic, _ in known}))
+        gone = [
+            f"{topic}-{number} is gone; it was read up to offset {offset}"
+            for (topic, number), offset in known.items()
+            if (topic, number) not in self._seen
+        ]
         tell_loss(sorted(gone), self._plan.read.fail_on_data_loss)
         self._tell_shrunk(known)
         return self._seen
@@ -253,11 +291,24 @@ class InsyncStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         tell_loss(shrunk, self._plan.read.fail_on_data_loss)
 
+    def _there(self, known: Collection[str] = ()) -> list[Partition]:
+        """What there is to be read; topics that are gone are the caller's to tell, or may be missing at all."""
+        plan, cluster = self._plan, self._cluster
+        try:
+            return cluster.partitions(plan.subscription)
+        except UnknownTopicError:
+            found = cluster.partitions(plan.subscription, if_there=True)
+            if plan.read.fail_on_data_loss and not set(known) - {topic for topic, _ in found}:
+                raise
+            return found
+
     def _starts(self, partitions: set[Partition]) -> Offsets:
         return self._cluster.first(sorted(partitions)) if partitions else {}
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
+        if self._most is not None:
+            return ReadMaxRows(self._most)
+        return ReadAllAvailable() if self._least is None else ReadMinRows(self._least)
 
     def reportLatestOffset(self) -> dict[str, dict[str, int]] | None:
         """For the lag in the query's progress."""
@@ -265,7 +316,7 @@ class InsyncStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @plainly
     def prepareForTriggerAvailableNow(self) -> None:
-        self._until = self._cluster.last(self._cluster.partitions(self._plan.subscription))
+        self._until = self._cluster.last(self._there())
 
     # Batches
 
@@ -276,16 +327,59 @@ class InsyncStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The same for the same offsets, also after a restart: only what was deleted meanwhile is missing."""
         begin, until = from_json(start), from_json(end)
         full = {at: offset for at, offset in until.items() if offset > begin.get(at, -1)}
-        first = self._starts(set(full))
+        try:
+            first = self._starts(set(full))
+        except (UnknownTopicError, RequestTimeoutError):
+            there = self._not_gone(full)
+            if there == full:
+                raise
+            full, first = there, self._starts(set(there))
         begin = {at: begin.get(at, first[at]) for at in full}
         tell_loss(deleted(begin, full, first), self._plan.read.fail_on_data_loss)
         ranges = [Range(*at, max(begin[at], first[at]), full[at]) for at in sorted(full)]
-        return [RangePartition(each) for each in split(ranges, self._plan.min_partitions)] or [
-            RangePartition(Range("", 0, 0, 0))
-        ]
+        return self._plan.tasks(ranges)
+
+    def _not_gone(self, ends: Offsets) -> Offsets:
+        """Without what was deleted after a batch was planned."""
+        named = Subscription(partitions=tuple(sorted(ends)))
+        there = set(self._cluster.partitions(named, if_there=True))
+        gone = [f"{topic}-{number} is gone, unread" for topic, number in sorted(ends.keys() - there)]
+        tell_loss(gone, self._plan.read.fail_on_data_loss)
+        return {at: end for at, end in ends.items() if at in there}
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         return read_range(self._plan.read, partition.value)
 
     def commit(self, end: dict[str, dict[str, int]]) -> None:
         """Nothing to do: the checkpoint has the offsets."""
+
+
+class RefusedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands in for a reader that cannot be, and says why when it is first asked.
+
+    Spark (4.3) answers an error of `streamReader` with a second one, of its own, that hides it.
+    """
+
+    def __init__(self, error: ReplicationError) -> None:
+        self._error = error
+
+    @plainly
+    def initialOffset(self) -> dict[str, dict[str, int]]:
+        raise self._error
+
+    @plainly
+    def prepareForTriggerAvailableNow(self) -> None:
+        raise self._error
+
+    @plainly
+    def latestOffset(self, start: dict[str, dict[str, int]], limit: ReadLimit) -> dict[str, dict[str, int]]:
+        raise self._error
+
+    @plainly
+    def partitions(
+        self, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]
+    ) -> list[InputPartition]:
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        raise self._error

@@ -78,8 +78,9 @@ def build_app(*, with_help: bool = False) -> App:
                 "uninstall the plugin or ask its author to rename the command"
             )
         origin = f"(plugin of {entry.dist.name})" if entry.dist else "(plugin)"
-        said = f"{_plugin_help(entry)} {origin}" if with_help else origin
-        app.command(entry.value, name=entry.name, help=said)
+        # Unless it is for the overview, a command says itself what it is for.
+        said = {"help": f"{_plugin_help(entry)} {origin}"} if with_help else {}
+        app.command(entry.value, name=entry.name, **said)
     return app
 
 

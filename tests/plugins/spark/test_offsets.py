@@ -39,11 +39,55 @@ def test_names_are_sparks_for_kafka_whatever_their_case() -> None:
     assert "groupIdPrefix" not in Options({"groupIdPrefix": "x", "checkpointLocation": "y"}, KNOWN)
 
 
+def test_a_job_for_kafka_keeps_its_other_options() -> None:
+    given = {
+        "kafka.bootstrap.servers": "h:1",
+        "kafka.request.timeout.ms": "7000",
+        "kafka.security.protocol": "plaintext",
+        "kafka.compression.type": "zstd",
+        "kafka.max.poll.records": "10",
+        "kafka.acks": "1",
+        "kafka.group.id": "g",
+        "fetchOffset.numRetries": "3",
+        "fetchOffset.retryIntervalMs": "10",
+        "includeHeaders": "true",
+        "maxOffsetsPerTrigger": "5",
+        "minOffsetsPerTrigger": "5",
+        "maxTriggerDelay": "1m",
+    }
+    assert Options(given, KNOWN).connection().request_timeout_ms == 7000
+    assert Options(given, ("compressionType",)).text("compressionType") == "zstd"
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("250", 250), ("90s", 90_000), ("15m", 900_000), ("2 min", 120_000), ("1H", 3_600_000)]
+)
+def test_times_as_spark_writes_them(text: str, ms: int) -> None:
+    known = Options({"maxTriggerDelay": text}, ("maxTriggerDelay",))
+    assert known.duration_ms("maxTriggerDelay", 7) == ms
+    assert options().duration_ms("maxTriggerDelay", 7) == 7
+
+
+@pytest.mark.parametrize("text", ["soon", "-5s", "5 weeks", ""])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(OptionError, match="must be a time such as"):
+        Options({"maxTriggerDelay": text}, ("maxTriggerDelay",)).duration_ms("maxTriggerDelay", 7)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"subscirbe": "t"}, "unknown option 'subscirbe'; did you mean subscribe?"),
-        ({"kafka.security.protocol": "SSL"}, "unknown option 'kafka.security.protocol'"),
+        ({"kafka.security.protocol": "SSL"}, "knows its clients by secretFile"),
+        ({"kafka.sasl.mechanism": "PLAIN"}, "knows its clients by secretFile"),
+        ({"kafka.auto.offset.reset": "earliest"}, "say startingOffsets"),
+        ({"kafka.key.deserializer": "X"}, "unknown option 'kafka.key.deserializer'"),
+        ({"path": "/x"}, "no path is wanted"),
+        ({"endingTimestamp": "5"}, "a stream has no end"),
+        ({"servers": "h:1", "kafka.bootstrap.servers": "h:2"}, "is given twice, as 'h:1' and as 'h:2'"),
+        ({"subscribe": "t", "startingTimestamp": str(2**63)}, "at most 9223372036854775807"),
+        ({"subscribe": "t", "startingOffsets": f'{{"t":{{"0":{2**63}}}}}'}, "is no offset"),
+        ({"assign": '{"t":[true]}'}, "must be a list"),
         ({}, "exactly one of subscribe, subscribePattern and assign must be given, not none"),
         ({"subscribe": "a", "assign": "{}"}, "not subscribe and assign"),
         ({"subscribe": " "}, "subscribe is empty"),
@@ -111,13 +155,18 @@ def test_a_limit_is_kept_and_always_moves_on(sizes: dict, most: int) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 500)), max_size=6), st.none() | st.integers(1, 40)
+    st.lists(st.tuples(st.integers(0, 50), st.integers(0, 500)), max_size=6),
+    st.none() | st.integers(1, 40),
+    st.none() | st.integers(1, 200),
 )
-def test_split_ranges_cover_the_same_offsets(sizes: list[tuple[int, int]], least: int | None) -> None:
+def test_split_ranges_cover_the_same_offsets(
+    sizes: list[tuple[int, int]], least: int | None, most: int | None
+) -> None:
     ranges = [Range("t", n, start, start + size) for n, (start, size) in enumerate(sizes)]
-    parts = split(ranges, least)
+    parts = split(ranges, least, most)
     covered = [(part.partition, offset) for part in parts for offset in range(part.start, part.end)]
     assert covered == [(each.partition, offset) for each in ranges for offset in range(each.start, each.end)]
     assert all(len(part) > 0 for part in parts)
+    assert most is None or all(len(part) <= most for part in parts)
     if least is not None and sum(map(len, ranges)) >= 50 * least:
         assert len(parts) >= least

@@ -99,6 +99,8 @@ def test_from_and_to_offsets_and_times(read: Read, filled: str) -> None:
 def test_more_tasks_than_partitions(read: Read, filled: str) -> None:
     frame = read(subscribe=filled, minPartitions="8", columns="partition,offset")
     assert frame.rdd.getNumPartitions() >= 8
+    small = read(subscribe=filled, maxRecordsPerPartition=str(COUNT // 2), columns="partition,offset")
+    assert small.rdd.getNumPartitions() == 6 and small.count() == 3 * COUNT
     assert rows(frame) == [(p, n) for p in range(3) for n in range(COUNT)]
 
 
@@ -158,6 +160,7 @@ def bad(said: str, **options: str) -> Any:
         bad("topic 'nowhere': UNKNOWN_TOPIC_OR_PARTITION", subscribe="nowhere"),
         bad("topic 'filled' has 3 partitions, and no 5", assign='{"filled":[5]}'),
         bad("t begin at latest", subscribe="filled", startingOffsets="latest"),
+        bad("t begin at latest (-1)", subscribe="filled", startingOffsets='{"filled":{"0":-1,"1":0,"2":0}}'),
         bad(
             "offset 5000 does not exist yet",
             subscribe="filled",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,3 +133,53 @@ def test_each_record_once_though_the_leader_dies(spark: SparkSession, output: Ou
         produce(servers, "t", 1000, 1100)
         output.run(frame)
     assert output.numbers() == list(range(1100))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"subscribe": "nowhere-at-all"}, "topic 'nowhere-at-all': UNKNOWN_TOPIC_OR_PARTITION"),
+        ({"endingOffsets": "latest"}, "'endingoffsets' is for batch queries"),
+        ({"startingOffsets": "latest"}, "needs the option streamId"),
+        ({"subscrib": "t"}, "unknown option 'subscrib'; did you mean subscribe?"),
+        ({"minPartitions": "none"}, "minPartitions is 'none'; it must be a whole number"),
+        ({"kafka.bootstrap.servers": "127.0.0.1:1"}, "no node could be reached"),
+        ({"startingOffsets": '{"bad-stream":{"0":7}}'}, "offset 7 does not exist yet"),
+    ],
+)
+def test_bad_input_is_told_as_what_it_is(
+    stream: Stream, output: Output, admin: BlockingAdmin, options: dict[str, str], said: str
+) -> None:
+    if "bad-stream" not in admin.list_topics():
+        admin.create_topic("bad-stream", 1, 1, SOLE)
+    began = time.monotonic()
+    with pytest.raises(Exception) as caught:
+        output.run(stream(**{"subscribe": "bad-stream", "startingOffsets": "earliest", **options}))
+    message = str(caught.value)
+    assert said in message
+    assert "UnboundLocalError" not in message and "at org.apache.spark" not in message
+    assert time.monotonic() - began < 30
+
+
+def test_all_of_a_result_each_time(
+    spark: SparkSession, stream: Stream, servers: str, admin: BlockingAdmin, topic: str, tmp_path: Path
+) -> None:
+    """Output mode complete: as Spark's Kafka sink does it, rows are appended whenever the result is computed."""
+    for name in (topic, f"{topic}-counts"):
+        admin.create_topic(name, 2, 1, SOLE)
+    counts = stream(subscribe=topic, startingOffsets="earliest").groupBy("partition").count()
+    rows = counts.selectExpr("CAST(partition AS STRING) AS key", "CAST(count AS STRING) AS value")
+    for start, stop in ((0, 10), (10, 30)):
+        produce(servers, topic, start, stop)
+        query = (
+            rows.writeStream.outputMode("complete")
+            .format("insync")
+            .options(servers=servers, topic=f"{topic}-counts")
+            .option("checkpointLocation", str(tmp_path / "counting"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(150)
+    found = spark.read.format("insync").options(servers=servers, subscribe=f"{topic}-counts").load()
+    said = found.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)").collect()
+    assert sorted(map(tuple, said)) == [("0", "15"), ("0", "5"), ("1", "15"), ("1", "5")]

@@ -8,10 +8,11 @@ import pytest
 
 from insync.plugins.spark import DataLossError, OptionError
 from insync.replication import BlockingAdmin, BlockingProducer
+from insync.replication.client import UnknownTopicError
 from tests.requires import missing
 
 try:
-    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
     from insync.plugins.spark._columns import source_schema
     from insync.plugins.spark._options import Options
@@ -100,3 +101,64 @@ def test_losses_are_named(servers: str, admin: BlockingAdmin, topic: str) -> Non
         strict.partitions(start, end)
     (part,) = loose.partitions(start, end)
     assert [row["offset"] for batch in loose.read(part) for row in batch.to_pylist()] == [7, 8]
+
+
+def test_a_batch_waits_for_records_but_not_for_ever(
+    servers: str, admin: BlockingAdmin, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("insync.plugins.spark._source.time.monotonic", lambda: now)
+    admin.create_topic(topic, 1, 1, SOLE)
+    wants = {"subscribe": topic, "startingOffsets": "earliest", "minOffsetsPerTrigger": "10"}
+    stream = reader(servers, **wants, maxTriggerDelay="1m")
+    limit = stream.getDefaultReadLimit()
+    assert isinstance(limit, ReadMinRows)
+    produce(servers, topic, 3)
+    start = stream.initialOffset()
+    first = stream.latestOffset(start, limit)
+    assert first == {topic: {"0": 3}}
+    produce(servers, topic, 9)
+    assert stream.latestOffset(first, limit) == first
+    now += 59
+    assert stream.latestOffset(first, limit) == first
+    now += 1
+    second = stream.latestOffset(first, limit)
+    assert second == {topic: {"0": 12}}
+    produce(servers, topic, 10)
+    assert stream.latestOffset(second, limit) == {topic: {"0": 22}}
+    capped = reader(servers, **wants, maxOffsetsPerTrigger="4")
+    assert isinstance(capped.getDefaultReadLimit(), ReadMaxRows)
+    assert capped.latestOffset(second, ReadMaxRows(4)) == {topic: {"0": 16}}
+    produce(servers, topic, 2)
+    late = {topic: {"0": 20}}
+    assert capped.latestOffset(late, ReadMaxRows(4)) == late
+    assert capped.latestOffset(late, ALL) == {topic: {"0": 24}}
+
+
+def test_a_topic_that_was_deleted_is_a_loss(servers: str, admin: BlockingAdmin, topic: str) -> None:
+    other = f"{topic}-other"
+    for name in (topic, other):
+        admin.create_topic(name, 1, 1, SOLE)
+        produce(servers, name, 5)
+    both = {"subscribe": f"{topic},{other}", "startingOffsets": "earliest"}
+    strict, loose = reader(servers, **both), reader(servers, **both, failOnDataLoss="false")
+    start = strict.initialOffset()
+    end = strict.latestOffset(start, ALL)
+    admin.delete_topic(topic)
+    produce(servers, other, 1)
+    later = {topic: {"0": 5}, other: {"0": 6}}
+    with pytest.raises(DataLossError, match=f"{topic}-0 is gone; it was read up to offset 5"):
+        strict.latestOffset(end, ALL)
+    assert loose.latestOffset(end, ALL) == later
+    # As after a restart: with clients that know nothing of the topic.
+    both["clientId"] = topic
+    with pytest.raises(DataLossError, match=f"{topic}-0 is gone, unread"):
+        reader(servers, **both).partitions(start, later)
+    (part,) = reader(servers, **both, failOnDataLoss="false").partitions(start, later)
+    assert (part.value.topic, part.value.end) == (other, 6)
+    partitions = {"assign": f'{{"{topic}":[0],"{other}":[0]}}', "startingOffsets": "earliest"}
+    named = reader(servers, **partitions, failOnDataLoss="false")
+    named.prepareForTriggerAvailableNow()
+    assert named.latestOffset(end, ALL) == later
+    with pytest.raises(UnknownTopicError, match=topic):
+        reader(servers, **both, failOnDataLoss="false").initialOffset()
