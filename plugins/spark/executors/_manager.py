@@ -32,7 +32,8 @@ _LONGEST_PAUSE = 10.0
 _END_SECONDS = 20.0
 _TROUBLE_SECONDS = 2.0
 """Before a keeper that does not start, or a gateway that does not answer, is tried again."""
-_PYTHON_ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception): .+", re.MULTILINE)
+_PYTHON_ERROR = re.compile(r"^[ |]*((?:\w+\.)*\w*(?:Error|Exception): .+)", re.MULTILINE)
+"""Alone or in a group, whose errors stand behind bars."""
 
 
 @attrs.define(eq=False)

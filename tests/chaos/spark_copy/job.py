@@ -10,13 +10,19 @@ import json
 import sys
 import threading
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import StreamingQueryException
 
 from insync.plugins.spark import exactly_once, session
 from insync.plugins.spark.pipeline import audit
 from insync.plugins.spark.pipeline._demo_job import take_stdout
 
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
 _LOOK_EVERY_S = 0.2
+_WORKER_WAS_LATE = "failed to connect back"
 _SMALL_ROWS = "500"
 """Of an Arrow batch, so that a task has written some rows, and not others, for most of its life."""
 
@@ -30,16 +36,31 @@ def main() -> None:
     query = _start(spark, about)
     tell({"state": "started", "session_s": there - began, "query_s": time.monotonic() - there})
     orders = _orders()
-    while not orders:
-        if query.awaitTermination(_LOOK_EVERY_S):
-            raise SystemExit("the query ended by itself")
-    query.processAllAvailable()
+    while not _copied(query, orders):
+        query = _start(spark, about)
     query.stop()
     tell({"state": "finished"})
     for order in _next(orders):
         report = audit(spark, order.split()[1:])
         tell({"ok": report.ok, "replicas": report.replicas, "records": report.records, "report": str(report)})
     spark.stop()
+
+
+def _copied(query: StreamingQuery, orders: list[str]) -> bool:
+    """True as soon as there is an order and all is copied; False if the query has to be started again.
+
+    Spark gives a Python worker 10 s to start and no second chance, which a busy machine may need.
+    """
+    try:
+        while not orders:
+            if query.awaitTermination(_LOOK_EVERY_S):
+                raise SystemExit("the query ended by itself")
+        query.processAllAvailable()
+    except StreamingQueryException as error:
+        if _WORKER_WAS_LATE not in str(error):
+            raise
+        return False
+    return True
 
 
 def _config(folder: str) -> dict[str, str]:

@@ -13,8 +13,8 @@ import attrs
 
 from .scene import SOURCE, TARGET, Feeder, Job, Nodes, ends, pick, read_all, wait_until
 
-_LONGEST_PAUSE_S = 1.5
-"""Of what is drawn before a kill, so that batches are hit at any point."""
+_LONGEST_PAUSE_S = 30.0
+"""Before a kill."""
 _DOWN_S = 2.0
 """At most, before a node is started again."""
 _LEAST_REPLAYS = 4
@@ -113,7 +113,8 @@ class Run:
 
     def _one(self, kind: str, nodes: Nodes, job: Job) -> None:
         job.wait_for_work()
-        time.sleep(self._choice.uniform(0, _LONGEST_PAUSE_S))
+        # So that batches are hit at any point, on whatever machine.
+        time.sleep(self._choice.uniform(0, min(job.last_took(), _LONGEST_PAUSE_S)))
         job.wait_for_work()
         batch = job.planned()
         began, clock = time.monotonic(), time.time()

@@ -234,6 +234,8 @@ class Job:
                 stderr=errors,
                 text=True,
                 env=environment,
+                # As if on a machine of its own: where sessions share processors evenly, nodes leave it some.
+                start_new_session=True,
             )
         return Driver(process)
 
@@ -250,6 +252,11 @@ class Job:
     def committed_at(self, batch: int) -> float:
         """When a batch was done, by the clock of files."""
         return (self._checkpoint / "commits" / str(batch)).stat().st_mtime
+
+    def last_took(self) -> float:
+        """Seconds from the plan of the last batch that is done to its end."""
+        batch = self.committed()
+        return self.committed_at(batch) - (self._checkpoint / "offsets" / str(batch)).stat().st_mtime
 
     def rows_committed(self) -> int:
         """Of the source, up to the end of the last batch that is done."""

@@ -48,6 +48,13 @@ def test_a_failed_job_is_told_in_one_line() -> None:
         "org.apache.spark.SparkException: again\n"
     )
     assert brief(RuntimeError(text)) == "ModuleNotFoundError: No module named 'insync'"
+    group = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        '  + Exception Group Traceback (most recent call last):\n  |   File "_host.py", line 75, in host\n'
+        "  | ExceptionGroup: Exceptions from Trio nursery (1 sub-exception)\n  +-+---------------- 1 ------\n"
+        "    | AttributeError: function 'isr_wake' not found\n    +------------------------------------\n"
+    )
+    assert brief(RuntimeError(group)) == "AttributeError: function 'isr_wake' not found"
     assert brief(RuntimeError("Job 3 was cancelled\n\tat x")) == "Job 3 was cancelled"
 
 
