@@ -213,9 +213,7 @@ class Oracle:
         for epoch, start in disk.epochs[-2:]:
             if start < disk.end:
                 first = start <= disk.start or disk.flat[start - 1][0] < epoch
-                held = disk.flat[start][0]
-                right = held == epoch or (disk.cleaned and held < epoch)
-                require(first and right, "S14", f"{host.name}: {disk.epochs}")
+                require(first and disk.flat[start][0] == epoch, "S14", f"{host.name}: {disk.epochs}")
         if disk.end > disk.start and not any(entry.epoch == disk.flat[-1][0] for entry in disk.epochs[-2:]):
             require(False, "S14", f"{host.name}: {disk.epochs} without epoch {disk.flat[-1][0]}")
         self.quorum(host.partition)
