@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -48,3 +51,17 @@ def as_text(name: str, data: bytes | None) -> dict[str, str | None]:
         return {name: data.decode()}
     except UnicodeDecodeError:
         return {f"{name}_base64": base64.b64encode(data).decode()}
+
+
+@contextmanager
+def warnings_shown() -> Iterator[None]:
+    """What clients only log, such as offsets that are not there or writes that do not succeed yet, on stderr."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("insync: %(message)s"))
+    logger = logging.getLogger("insync.client")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)

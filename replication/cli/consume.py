@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json as json_
-import logging
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
 from cyclopts import Parameter, validators
 
-from .clusters import Flag, Json, Servers, as_text, known
+from .clusters import Flag, Json, Servers, as_text, known, warnings_shown
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -81,26 +79,12 @@ def consume(
         from ..client import Consumer
 
         reset = "earliest" if from_beginning else "latest"
-        with _warnings_shown():
+        with warnings_shown():
             async with Consumer(known(servers), auto_offset_reset=reset) as consumer:
                 await _assign(consumer, wish)
                 await _print_all(consumer, wish, _json_line if json else (_key_line if keys else _value_line))
 
     return run(consume_it)
-
-
-@contextmanager
-def _warnings_shown() -> Iterator[None]:
-    """What the consumer only logs, such as offsets that are not there (any more), has to be seen here as well."""
-    handler = logging.StreamHandler()
-    handler.setLevel(logging.WARNING)
-    handler.setFormatter(logging.Formatter("insync: %(message)s"))
-    logger = logging.getLogger("insync.client")
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
 
 
 async def _assign(consumer: Consumer, wish: _Wish) -> None:

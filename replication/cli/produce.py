@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import attrs
 from cyclopts import Parameter, validators
 
-from .clusters import Json, Servers, known, print_json
+from .clusters import Json, Servers, known, print_json, warnings_shown
 from .errors import CommandError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def produce(
     async def produce_it() -> None:
         from ..client import Producer
 
-        with ExitStack() as stack:
+        with ExitStack() as stack, warnings_shown():
             source = 0 if file is None else stack.enter_context(file.open("rb")).fileno()
             wanted: Any = acks if acks == "all" else int(acks)
             async with Producer(known(servers), acks=wanted) as producer:

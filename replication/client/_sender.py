@@ -38,6 +38,8 @@ from .errors import (
 _log = logging.getLogger("insync.client")
 _NEVER = float("inf")
 _SLOW_REQUEST = 1.0
+_PATIENCE = 5.0
+"""Seconds after which the log tells of records that are sent again and again, and before it tells of others."""
 
 
 @attrs.define(eq=False, slots=True)
@@ -58,6 +60,7 @@ class Sender:
         self.flushing = 0
         self.fenced: ProducerFencedError | None = None
         """Set once a node has said that somebody else goes on under this producer's id."""
+        self._told = -_NEVER
         self._settings = settings
         self._cluster = cluster
         self._event = trio.Event()
@@ -357,6 +360,20 @@ class Sender:
             return True
         return False
 
+    def _tell_of(self, batch: Batch, error: BaseException) -> None:
+        """Who only waits should not have to wait for `delivery_timeout_ms` to learn what for."""
+        now = trio.current_time()
+        waited = now - batch.created
+        if waited >= _PATIENCE and now - self._told >= _PATIENCE:
+            self._told = now
+            _log.warning(
+                "%d records have waited for %.0f s and are sent again until delivery_timeout_ms=%d is over: %s",
+                batch.count,
+                waited,
+                self._settings.delivery_timeout_ms,
+                error,
+            )
+
     def _failed(self, lane: Lane, batch: Batch, error: BaseException, *, written: bool) -> None:
         """An attempt failed retriably; `written`: it may have reached the log all the same."""
         lane.in_flight.remove(batch)
@@ -369,6 +386,7 @@ class Sender:
         else:
             lane.failed.append(batch)
             lane.failed_leader = lane.in_flight_leader
+            self._tell_of(batch, error)
 
     def _refused(self, lane: Lane, batch: Batch, error: ClientError) -> None:
         lane.in_flight.remove(batch)

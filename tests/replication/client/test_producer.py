@@ -544,3 +544,21 @@ def test_exactly_once_in_order_under_random_faults(seed, rate, max_in_flight):
                 assert list(enumerate(log.values())) == sent[number]
 
     trio.run(main)
+
+
+async def test_records_that_wait_for_replicas_are_told_of_in_the_log(caplog, autojump_clock):
+    refused = [fail_with(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 2")] * 1000
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        cluster.nodes[0].script(Kind.PRODUCE, *refused)
+        async with Producer(cluster.urls, linger_ms=0, delivery_timeout_ms=14_000) as producer:
+            delivery = await producer.send("t", b"x")
+            await trio.sleep(4)
+            assert "are sent again" not in caplog.text
+            with pytest.raises(DeliveryTimeoutError):
+                await delivery.wait()
+    told = [line for line in caplog.messages if "are sent again" in line]
+    assert len(told) == 2, "every five seconds"
+    assert told[0].startswith(
+        "1 records have waited for 5 s and are sent again until delivery_timeout_ms=14000 is over"
+    )
+    assert "t-0: NOT_ENOUGH_REPLICAS: 1 of 2" in told[0]
