@@ -99,6 +99,39 @@ async def pause(scene: Scene) -> Bite:
     return Bite(f"node {member.number}", "stood still" if stopped else "")
 
 
+async def starve(scene: Scene) -> Bite:
+    """A machine that has no time for the nodes, while a leader dies: each stands still again and again, for a part
+    of its session or a little longer.
+    """
+    victim = await scene.leader()
+    session, seen = scene.store.session_ms / 1000, set[int]()
+
+    async def starved(member: Member) -> None:
+        while True:
+            await trio.sleep(scene.random.uniform(0, 0.3))
+            member.send(signal.SIGSTOP)
+            try:
+                if await until(member.is_stopped, 2):
+                    seen.add(member.number)
+                await trio.sleep(session * scene.random.choice((0.1, 0.3, 0.7, 1.2)))
+            finally:
+                member.send(signal.SIGCONT)
+
+    async with trio.open_nursery() as nursery:
+        for member in scene.members:
+            if member is not victim:
+                nursery.start_soon(starved, member)
+        await trio.sleep(scene.random.uniform(0, 2))
+        status = await victim.end(signal.SIGKILL)
+        await trio.sleep(scene.random.uniform(0, 3))
+        started = await victim.start()
+        nursery.start_soon(starved, victim)
+        await trio.sleep(4 * session)
+        nursery.cancel_scope.cancel()
+    bit = status == -signal.SIGKILL and started and seen == {member.number for member in scene.members}
+    return Bite(f"all nodes, node {victim.number} killed", f"status {status}, all stood still" if bit else "")
+
+
 async def rolling_restart(scene: Scene) -> Bite:
     statuses = []
     for member in scene.members:
@@ -201,6 +234,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault("kill_all", kill_all),
     Fault("kill_before_folders", kill_before_folders),
     Fault("pause", pause),
+    Fault("starve", starve),
     Fault("rolling_restart", rolling_restart),
     Fault("cut_pair", cut_pair, needs_network=True),
     Fault("cut_one_way", cut_one_way, needs_network=True),
