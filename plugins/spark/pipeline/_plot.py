@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+from datetime import UTC, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
     from ._stats import StatsReport
 
 _KEYS = 15
+_LEAST_ROWS = 6
+_MOST_DOTS = 200
+_LEAST_TIME = timedelta(minutes=2)
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
 <style>
@@ -88,24 +92,57 @@ def _figure(report: StatsReport) -> Any:
     figure = Figure(figsize=(10, 9), layout="constrained")
     rates, late, keys = figure.subplots(3, 1)
     times = [each.at for each in report.minutes]
-    rates.plot(times, [each.records for each in report.minutes], marker=".", label="records")
+    dots, crosses = ("o", "x") if len(times) <= _MOST_DOTS else (None, None)
+    rates.plot(times, [each.records for each in report.minutes], marker=dots, label="records")
     rates.set_title(report.name)
     rates.set_ylabel("records a minute")
     volume = rates.twinx()
-    volume.plot(times, [each.bytes / 1e6 for each in report.minutes], color="tab:orange", label="MB")
-    volume.set_ylabel("MB a minute")
-    rates.legend(loc="upper left")
-    volume.legend(loc="upper right")
-    late.plot(times, [each.late for each in report.minutes], color="tab:red", marker=".")
+    sizes = [each.bytes for each in report.minutes]
+    volume.plot(times, sizes, color="tab:orange", marker=crosses, label="bytes")
+    volume.set_ylabel("bytes a minute")
+    volume.legend(handles=[*rates.lines, *volume.lines], loc="upper left")
+    late.plot(times, [each.late for each in report.minutes], color="tab:red", marker=crosses)
     late.set_ylabel("out of order, a minute")
     shown = report.top_keys[:_KEYS][::-1]
-    keys.barh([_short(each.text) for each in shown], [each.bytes / 1e6 for each in shown])
-    keys.set_xlabel("MB of keys and values")
+    keys.barh([_short(each.text) for each in shown], [each.bytes for each in shown])
+    keys.set_xlabel("bytes of keys and values")
+    if report.minutes:
+        _scale(report, (rates, late), volume, keys)
+    else:
+        for axes in (rates, volume, late, keys):
+            axes.set_xticks([])
+            axes.set_yticks([])
+        rates.text(0.5, 0.5, "no records", transform=rates.transAxes, ha="center")
     return figure
 
 
+def _scale(report: StatsReport, by_time: tuple[Any, ...], volume: Any, keys: Any) -> None:
+    """Axes that begin at nothing, name the day and the time's zone, and suit one minute and one key, too."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    first, last = report.minutes[0].at, report.minutes[-1].at
+    room = max(_LEAST_TIME, (last - first) / 20)
+    for axes in by_time:
+        axes.set_ylim(0, max(1.0, axes.get_ylim()[1]))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlim(first - room, last + room)
+        where = AutoDateLocator(tz=UTC)
+        axes.xaxis.set_major_locator(where)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(where, tz=UTC))
+        axes.set_xlabel("UTC")
+    volume.set_ylim(0, max(1.0, volume.get_ylim()[1]))
+    volume.yaxis.set_major_formatter(EngFormatter("B"))
+    keys.set_xlim(0, max(1.0, keys.get_xlim()[1]))
+    keys.xaxis.set_major_formatter(EngFormatter("B"))
+    # A few keys are not to be a few walls.
+    count = len(report.top_keys[:_KEYS])
+    keys.set_ylim(min(-0.6, count - _LEAST_ROWS), count - 0.4)
+
+
 def _short(text: str) -> str:
-    # A dollar sign would begin a formula.
+    """A key as a label: what cannot be printed is escaped, and a dollar sign would begin a formula."""
+    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
     return (text if len(text) <= 30 else f"{text[:14]}…{text[-15:]}").replace("$", r"\$")
 
 

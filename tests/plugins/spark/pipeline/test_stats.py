@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +19,8 @@ from . import data_folders as data
 
 try:
     from insync.plugins.spark.pipeline import FolderInput, stats
+    from insync.plugins.spark.pipeline._plot import _figure
+    from insync.plugins.spark.pipeline._stats import KeyCount, Minute, StatsReport
 except (ImportError, SparkMissingError) as error:
     missing(str(error))
 
@@ -96,3 +100,39 @@ def test_a_topic_without_records(spark: SparkSession, tmp_path: Path) -> None:
     folder = data.write_folder(tmp_path / "node-1", 1, {0: []})
     report = stats(spark, FolderInput(folder, data.TOPIC), html=tmp_path / "page.html")
     assert (report.records, report.keys, report.minutes, report.late_quantiles_ms) == (0, 0, [], {})
+
+
+def made_up(minutes: int, keys: list[bytes | None]) -> StatsReport:
+    begin = datetime(2026, 1, 1, 23, 59, tzinfo=UTC)
+    return StatsReport(
+        name="made up",
+        records=0,
+        bytes=0,
+        keys=len(keys),
+        late=0,
+        max_late_ms=0,
+        late_quantiles_ms={},
+        partitions=[],
+        top_keys=[KeyCount(key, 1, 1000) for key in keys],
+        minutes=[Minute(begin + timedelta(minutes=n), 10, 1000, 0) for n in range(minutes)],
+        elapsed_s=1.0,
+    )
+
+
+@pytest.mark.parametrize(("minutes", "keys"), [(0, []), (1, [b"one"]), (3, [None, b"$a$", b"\xff\x00"])])
+def test_a_plot_of_little_is_a_plot(minutes: int, keys: list[bytes | None]) -> None:
+    """One minute is not shown in a span of years, nothing below 0, and any key can be a label."""
+    report = made_up(minutes, keys)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure = _figure(report)
+        figure.canvas.draw()
+    rates, late, bars, volume = figure.axes
+    if not minutes:
+        assert [text.get_text() for text in rates.texts] == ["no records"]
+        return
+    days = rates.get_xlim()[1] - rates.get_xlim()[0]
+    assert days * 24 * 60 == pytest.approx(minutes - 1 + 4, abs=0.01)
+    assert all(axes.get_ylim()[0] == 0 for axes in (rates, late, volume))
+    assert len({label.get_text() for label in bars.get_yticklabels()}) == len(keys)
+    assert any(label.get_text() == r"\xff\x00" for label in bars.get_yticklabels()) == (b"\xff\x00" in keys)
