@@ -75,7 +75,7 @@ def test_health_of_a_cluster_that_has_lost_a_node(
         assert "DOWN" in shown and "not ready: min_isr" in shown and "under-replicated: t-0" in shown
         described = said(capsys, "topic", "describe", "t", *servers)
         assert "AR [1, 2], ISR [1], OSR [2], ELR [2]" in described
-        assert "node 2: OUT OF SYNC; why: its node is not alive" in described
+        assert "node 2: OUT OF SYNC; why: its node is not registered" in described
         again = NodeProcess.start(2, tmp_path)
         nodes.append(again)
         assert said(capsys, "health", "--wait", "20", *servers) == "node 1: ready\nnode 2: ready\n"
