@@ -112,7 +112,7 @@ def test_status_shows_the_cluster(servers: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["topic", "create", "t", "--replication-factor", "9"], "replication"),
+        (["topic", "create", "t", "--replication-factor", "9"], "ask for 1 to 3 replicas"),
         (["topic", "create", "no/slash"], "no/slash"),
         (["topic", "create", "t", "--config", "colour=red"], "colour"),
         (["topic", "describe", "absent"], "absent"),
