@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -114,12 +115,16 @@ def application(master: Cluster, servers: str, admin: BlockingAdmin, folder: Pat
             text=True,
             env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
         )
+    overdue = threading.Timer(DEADLINE_S, process.kill)
+    overdue.start()
     try:
         assert process.stdout is not None
         told = [process.stdout.readline() for _ in range(4)]
+        overdue.cancel()
         assert all(told), errors.read_text()
         yield Application(process, *map(json.loads, told))
     finally:
+        overdue.cancel()
         process.kill()
         process.wait()
         if process.stdout is not None:
