@@ -86,7 +86,7 @@ def _value(name: str, value: Value) -> Value:
         raise unknown_setting(name)
     try:
         return float(value) if name == "min_cleanable_dirty_ratio" else int(value)
-    except ValueError:
+    except (ValueError, OverflowError):  # the latter of what is infinite
         least, most = _RANGES[name]
         kind = "number" if name == "min_cleanable_dirty_ratio" else "whole number"
         raise _bad_config(f"{name}={value!r}: use a {kind} from {least} to {most}") from None

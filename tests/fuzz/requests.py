@@ -108,6 +108,7 @@ _ODD = (
         None,
         True,
         1.5,
+        float("inf"),
         math.inf,
         math.nan,
         [],

@@ -36,6 +36,14 @@ def test_what_cannot_be_made_is_refused_with_the_reason(
     assert raised.value.code == code
 
 
+@pytest.mark.parametrize("name", ["retention_ms", "min_insync_replicas", "min_cleanable_dirty_ratio"])
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), "inf", "1e999", "nan"])
+def test_a_setting_that_is_no_finite_number_is_refused(name: str, value: Value) -> None:
+    with pytest.raises(TopicError, match=name) as raised:
+        check_request(asked(**{name: value}), [1, 2, 3])
+    assert raised.value.code == ErrorCode.INVALID_CONFIG
+
+
 def test_without_a_living_node_nothing_is_made() -> None:
     with pytest.raises(TopicError, match=r"0 nodes are alive \(none\)"):
         check_request(asked(factor=1), [])
