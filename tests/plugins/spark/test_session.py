@@ -86,3 +86,33 @@ def test_a_session_knows_the_format(spark: SparkSession) -> None:
     register(spark)
     assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
     assert spark.range(10).count() == 10
+
+
+def test_the_log_says_what_went_wrong_without_stacks_of_java(spark: SparkSession) -> None:
+    """What the session's JVM was started with is a file that is there, and its layout leaves out frames alone."""
+    options = spark.conf.get("spark.driver.extraJavaOptions").split()
+    (file,) = [each.partition("=file://")[2] for each in options if "log4j2.configurationFile" in each]
+    assert "-XX:+UseSerialGC" in options
+    java = spark._jvm.java
+    found = java.util.Properties()
+    found.load(java.io.FileInputStream(file))
+    log4j = spark._jvm.org.apache.logging.log4j
+    layout = (
+        log4j.core.layout.PatternLayout.newBuilder()
+        .withPattern(found.getProperty("appender.console.layout.pattern"))
+        .withAlwaysWriteExceptions(False)
+        .build()
+    )
+    cause = java.lang.RuntimeException("the cause")
+    event = (
+        log4j.core.impl.Log4jLogEvent.newBuilder()
+        .setLevel(log4j.Level.ERROR)
+        .setLoggerName("org.spark.Query")
+        .setMessage(log4j.message.SimpleMessage("failed"))
+        .setThrown(java.lang.IllegalStateException('what is wrong\n  File "job.py", line 1', cause))
+        .build()
+    )
+    said = layout.toSerializable(event)
+    assert "ERROR Query: failed\n" in said
+    assert 'what is wrong\n  File "job.py", line 1\n' in said and "the cause\n" in said
+    assert "\tat " not in said and " more\n" not in said
