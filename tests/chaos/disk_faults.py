@@ -65,7 +65,7 @@ async def hang_at_start(scene: Scene) -> Bite:
     async with trio.open_nursery() as nursery:
         with member.suffering("hang", str(member.log_dirs[1])) as met:
             nursery.start_soon(start)
-            await until(lambda: met() > 0, 15)
+            await until(lambda: met() > 0, 60)
             await trio.sleep(scene.random.uniform(0.5, 2 * STALL_MS / 1000))
     return Bite(f"node {member.number}", f"{met()} calls hung" if met() and results == [True] else "")
 
