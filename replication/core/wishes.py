@@ -6,6 +6,7 @@ controller looks at the store again and plans anew, so a plan takes what is ther
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 import attrs
@@ -86,10 +87,18 @@ class Knowledge:
 
 Planned = Plan | LogsNeeded | Response
 
+BROKEN = "the controller has an error of its own, please report it: "
+"""How the refusal of a wish begins whose planning has raised."""
+
 
 def plan(wish: Wish, known: Knowledge) -> Planned:
     """What grants a wish; a response right away if there is nothing to write."""
-    planned = _plan(wish, known)
+    try:
+        planned = _plan(wish, known)
+    except Exception as error:  # noqa: BLE001 - a client that found it would end one controller after the other
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{BROKEN}{error!r} in {place.name}, line {place.lineno}"
+        return refusal(wish.request, ErrorCode.UNKNOWN_SERVER_ERROR, text)
     spoilt = (
         [put.key for put in planned.puts if put.key in known.view.unreadable]
         if isinstance(planned, Plan)

@@ -13,6 +13,7 @@ from .. import wire
 from ..core import controller as ctl
 from ..core import effects as fx
 from ..core import records as rec
+from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 from ..core.view import ClusterView
 from ..core.wishes import Request
@@ -204,6 +205,8 @@ class ClusterState:
                 case ctl.AskReplicas():
                     self._nursery.start_soon(self._ask_replicas, effect)
                 case ctl.Reply():
+                    if effect.response.error == ErrorCode.UNKNOWN_SERVER_ERROR:
+                        log.error("a request to the controller is refused: %s", effect.response.message)
                     self._wishes.pop(effect.request_id)(effect.response)
 
     async def _ask_replicas(self, effect: ctl.AskReplicas) -> None:

@@ -12,7 +12,7 @@ from ..core import records as rec
 from ..core import transitions
 from ..core.replica import Replica, ReplicaSettings
 from ..core.types import PartitionId
-from ..core.wishes import Request
+from ..core.wishes import BROKEN, Request
 from .errors import require
 from .fetches import Fetches
 from .hosting import Hosting
@@ -228,6 +228,7 @@ class Cluster(Hosting):
                     self.read_store(node)
                 case ctl.Reply():
                     require(self.wishes.pop(effect.request_id, None) == node.process, "L5", effect)
+                    require(not effect.response.message.startswith(BROKEN), "L5", effect)
 
     def _commit(self, node: Node, incarnation: int, commit: ctl.Commit) -> ctl.CommitDone:
         store = self.store

@@ -8,12 +8,14 @@ import pytest
 from hypothesis import strategies as st
 
 from insync.replication.core import messages as m
+from insync.replication.core import wishes
 from insync.replication.core.elections import AskLogs, LogInfo, Situation
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.records import NodeRecord, PartitionRecord, TopicConfig, TopicRecord, Versioned
 from insync.replication.core.types import NO_LEADER, PartitionId
 from insync.replication.core.view import ClusterView
 from insync.replication.core.wishes import (
+    BROKEN,
     Knowledge,
     LogsNeeded,
     Plan,
@@ -417,3 +419,27 @@ def test_what_would_be_written_over_a_record_that_cannot_be_read_is_refused_and_
     assert refused.error == ErrorCode.UNKNOWN_SERVER_ERROR
     assert refused.message.startswith("/partitions/t/1 in the metadata store cannot be read")
     assert isinstance(planned(m.ElectLeadersRequest(partitions=names(0)), spoilt), Plan)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        m.CreateTopicRequest(name="new", partitions=1, replication_factor=1),
+        m.AlterConfigRequest(name="t", config={}),
+        m.AlterQuotasRequest(entity_type="user"),
+    ],
+)
+def test_an_error_in_planning_refuses_the_one_request(
+    request_: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would end the controller, and the next one when the client asks again."""
+
+    def fail(*_: object) -> Planned:
+        raise OverflowError("too large")
+
+    for name in ("_create_topic", "_change_topic", "_alter_quotas"):
+        monkeypatch.setattr(wishes, name, fail)
+    answer = planned(request_, cluster(partition(0)))
+    assert type(answer) is type(refusal(request_, ErrorCode.NONE, ""))
+    assert answer.error == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert answer.message.startswith(f"{BROKEN}OverflowError('too large') in fail, line ")
