@@ -1,7 +1,19 @@
 """What holds for all tests."""
 
+from pathlib import Path
+
+import pytest
 from hypothesis import HealthCheck, settings
 
 # How long an example takes tells of the machine, not of the code: time is measured in `tests/bench`.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
+
+_SPARK = Path(__file__).parent / "plugins" / "spark"
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """With `-n 2 --dist loadgroup` each file is run by one process, and one runs all that share Spark's JVM."""
+    if item.config.pluginmanager.hasplugin("xdist"):
+        group = "spark" if item.path.is_relative_to(_SPARK) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))

@@ -71,7 +71,11 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.master(master).appName(app_name)
-    for name, value in {**settings, **(config or {}), **_without_stacks(config or {})}.items():
+    settings |= config or {}
+    if running is None:
+        # What a JVM was started with cannot be changed, and is not to look as if it had been.
+        settings |= _without_stacks(settings)
+    for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     register(spark)
