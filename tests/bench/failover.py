@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -37,13 +37,22 @@ STORE_TICK_SECONDS = 0.02
 SILENT_BAR = SESSION_SECONDS + STORE_TICK_SECONDS + 0.5
 
 
-async def _whole(admin: Admin, partitions: int) -> None:
-    """Wait until every replica is in sync and every preferred one leads."""
+async def _epochs(admin: Admin) -> dict[int, int]:
+    (info,) = await admin.describe_topics([TOPIC])
+    return {each.partition: each.leader_epoch for each in info.partitions}
+
+
+async def _whole(admin: Admin, partitions: int, epochs: Mapping[int, int]) -> None:
+    """Wait until every replica is in sync and every preferred one leads.
+
+    epochs: What leader epochs have been. Who was cut off tells for a while of how it was before.
+    """
     with trio.fail_after(PATIENCE):
         while True:
             (info,) = await admin.describe_topics([TOPIC])
+            is_late = any(each.leader_epoch < epochs.get(each.partition, 0) for each in info.partitions)
             in_sync = all(len(each.isr) == 3 for each in info.partitions)
-            if in_sync and len(info.partitions) == partitions:
+            if in_sync and not is_late and len(info.partitions) == partitions:
                 if all(each.leader == each.replicas[0] for each in info.partitions):
                     return
                 await admin.elect_leaders()
@@ -80,6 +89,8 @@ class Figures:
     quiet: list[float] = attrs.Factory(list)
     middle: list[float] = attrs.Factory(list)
     last: list[float] = attrs.Factory(list)
+    epochs: dict[int, int] = attrs.Factory(dict)
+    """Leader epochs at the end of the last round, by partition."""
 
 
 Nodes = dict[int, NodeProcess]
@@ -89,7 +100,7 @@ Act = Callable[[Nodes, int], None]
 async def _round(nodes: Nodes, partitions: int, strike: Act, mend: Act, figures: Figures) -> None:
     servers = [node.endpoint for node in nodes.values()]
     async with Admin(servers) as admin:
-        await _whole(admin, partitions)
+        await _whole(admin, partitions, figures.epochs)
         victim, count = await _leads_most(admin)
     others = [node.endpoint for number, node in nodes.items() if number != victim]
     async with Producer(others, linger_ms=0) as producer:
@@ -97,6 +108,8 @@ async def _round(nodes: Nodes, partitions: int, strike: Act, mend: Act, figures:
         before = await _write_everywhere(producer, partitions)
         await trio.to_thread.run_sync(strike, nodes, victim)
         after = await _write_everywhere(producer, partitions)
+    async with Admin(others) as admin:
+        figures.epochs = await _epochs(admin)
     await trio.to_thread.run_sync(mend, nodes, victim)
     figures.lost.append(count)
     figures.quiet.append(before[-1])
