@@ -63,7 +63,12 @@ def test_the_check_lets_pass_what_is_right(tmp_path: Path) -> None:
     ("held", "notes", "said"),
     [
         (PLANS[:2], [APPEND, DONE], "ends at 3"),
-        (PLANS, [APPEND, DONE, (False, "truncate", (2,)), (True, "truncate", ())], "ends at 7"),
+        (PLANS, [APPEND, DONE, (False, "truncate", (2,)), (True, "truncate", (2,))], "ends at 7"),
+        (
+            PLANS,
+            [APPEND, DONE, (False, "truncate", (2,)), (True, "truncate", (7,))],
+            "the log ends at 7, not",
+        ),
         ([PLANS[0], PLANS[1]._replace(serial=9), PLANS[2]], [APPEND, DONE], "offset 2 holds what was never"),
         (PLANS, [APPEND, DONE, (False, "start", (2,)), (True, "start", ())], "starts at 0"),
         ([*PLANS[:2], PLANS[2]._replace(count=5)], [APPEND], "ends at 8"),
@@ -73,6 +78,28 @@ def test_the_check_sees_what_is_wrong(tmp_path: Path, held: list[Plan], notes: l
     log = written(tmp_path / "t-0", held)
     with pytest.raises(ViolationError, match=said):
         told(*notes).check(log, {0: log.size_bytes})
+    log.close()
+
+
+@pytest.mark.parametrize(("segment_is_gone", "end"), [(False, 3), (True, 5)])
+def test_the_check_of_a_truncation_below_the_log_start(
+    tmp_path: Path, segment_is_gone: bool, end: int
+) -> None:
+    """Within the batch at 3: its segment is there, or retention has deleted it."""
+    log = open_disk(tmp_path / "t-0", LogSettings())
+    if segment_is_gone:
+        log.truncate_fully(7)
+    else:
+        log.close()
+        log = written(tmp_path / "t-0", PLANS)
+        log.advance_log_start_offset(7)
+    log.truncate(5)
+    assert (log.log_start_offset, log.log_end_offset) == (end, end)
+    raised = (APPEND, DONE, (False, "start", (7,)), (True, "start", ()))
+    told(*raised, (False, "truncate", (5,)), (True, "truncate", (end,))).check(
+        log, {log.segment_base_offsets[0]: log.size_bytes}
+    )
+    told(*raised, (False, "truncate", (5,))).check(log, {})
     log.close()
 
 

@@ -45,19 +45,29 @@ class Model:
             self.end = self.batches[-1].end
         elif note.what == "truncate":
             assert before is not None
-            self._cut(before.numbers[0])
+            self._cut(before.numbers[0], *note.numbers)
         elif note.what == "start":
             assert before is not None
             self.start = max(self.start, before.numbers[0])
         elif note.what == "maintain":
             self.start = max(self.start, note.numbers[0])
 
-    def _cut(self, offset: int) -> None:
-        if offset < self.end:
-            kept = [plan for plan in self.batches if plan.end <= offset]
-            dropped = self.batches[len(kept) :]
-            self.batches, self.end = kept, min(offset, dropped[0].base if dropped else offset)
-            self.start = min(self.start, self.end)
+    def _cut(self, offset: int, end: int) -> None:
+        possible = self._ends_cut_at(offset)
+        must(
+            end in possible, f"truncated to {offset}, the log ends at {end}, not at one of {sorted(possible)}"
+        )
+        self.batches = [plan for plan in self.batches if plan.end <= end]
+        self.start, self.end = min(self.start, end), end
+
+    def _ends_cut_at(self, offset: int) -> set[int]:
+        """Where the log may end once it is truncated to `offset`."""
+        if offset >= self.end:
+            return {self.end}
+        cut_through = [plan.base for plan in self.batches if plan.base <= offset < plan.end]
+        boundary = min(cut_through, default=offset)
+        # Retention may have deleted the segment with it. Then nothing is left, and the log begins anew at `offset`.
+        return {boundary, offset} if offset < self.start else {boundary}
 
     def ends(self) -> set[int]:
         """Where the log may end now."""
@@ -67,10 +77,9 @@ class Model:
             return {self.end, *(plan.end for plan in plans(self.underway))}
         if self.underway.what == "truncate":
             offset = self.underway.numbers[0]
-            cut = Model(list(self.batches), self.start, self.end)
-            cut._cut(offset)
+            whole = self._ends_cut_at(offset)
             between = (self.start, *(plan.end for plan in self.batches))
-            return {cut.end, self.end, *(end for end in between if end >= cut.end)}
+            return {*whole, self.end, *(end for end in between if end >= min(whole))}
         return {self.end}
 
     def starts(self) -> tuple[int, int]:
@@ -138,9 +147,8 @@ class Model:
         """Go on from what is there."""
         if self._is("append"):
             self.batches += plans(self.underway)
-        self.batches = [
-            plan for plan in self.batches if log.log_start_offset < plan.end <= log.log_end_offset
-        ]
+        # Those below the log start may be in its first segment still: a truncation can end at one of them.
+        self.batches = [plan for plan in self.batches if plan.end <= log.log_end_offset]
         self.start, self.end, self.underway = log.log_start_offset, log.log_end_offset, None
 
 

@@ -117,7 +117,7 @@ class Writer:
         offset = max(self.committed, self.log.log_end_offset - self.noise.choice((1, 7, 40, 400)))
         self.notes.will("truncate", offset)
         self.log.truncate(offset)
-        self.notes.did("truncate")
+        self.notes.did("truncate", self.log.log_end_offset)
 
     def raise_start(self) -> None:
         offset = self.noise.randint(self.log.log_start_offset, self.log.log_end_offset)
