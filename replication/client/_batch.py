@@ -112,7 +112,6 @@ class Batch:
     ) -> None:
         """Make the bytes, once; they stay the same however often they are sent."""
         producer_id, epoch = identity or (-1, -1)
-        self.sequence = sequence
         keys = self.keys if self.keys is not None else [None] * self.count
         build: Callable[..., bytes | memoryview]
         if compression == "none" and self.size >= LARGE:
@@ -128,6 +127,7 @@ class Batch:
             producer_epoch=epoch,
             base_sequence=sequence,
         )
+        self.sequence = sequence
         self.keys, self.values, self.headers = None, [], None
 
     def let_go(self, buffers: Buffers) -> None:
@@ -139,8 +139,8 @@ class Batch:
     def restamp(self, identity: ProducerIdentity, sequence: int) -> None:
         """Give a sealed batch, which is certainly in no log, another place among the producer's."""
         assert self.data is not None
-        self.sequence = sequence
         self.data = restamp_producer(self.data, identity.producer_id, identity.epoch, sequence)
+        self.sequence = sequence
 
     def settle(self, base_offset: int, error: ClientError | None) -> None:
         """The outcome is known; told once."""

@@ -55,6 +55,19 @@ class Topic:
     topic_id: str
     leaders: list[Leader]
     config: Mapping[str, Value] = attrs.Factory(dict)
+    deleted: bool = False
+    """There was a topic of the name, and a node that knows says that there is none now."""
+    revision: int = 0
+    """The newest of the metadata store at which we were told of it: who has read less knows less."""
+
+    def told(self, revision: int, *, exists: bool) -> None:
+        """A node that has read the store up to `revision` says whether it exists.
+
+        One that is behind is not believed: what it does not know may be too new for it, and what it still knows
+        may be gone.
+        """
+        if revision > self.revision or (exists and revision == self.revision):
+            self.deleted, self.revision = not exists, revision
 
 
 class Cluster:
@@ -108,12 +121,12 @@ class Cluster:
         denials = 0
         deadline = trio.current_time() + timeout
         self._topic_names.add(name)
-        while name not in self.topics:
+        while not self._exists(name):
             try:
                 with trio.fail_at(deadline):
                     await self.refresh()
                     denials += name in self._unknown
-                    if name not in self.topics and denials < 2:
+                    if not self._exists(name) and denials < 2:
                         await trio.sleep(self._random.uniform(*_QUICK))
             except trio.TooSlowError:
                 why = f": {self._error}" if self._error is not None else ""
@@ -126,16 +139,23 @@ class Cluster:
                 await trio.sleep(
                     min(self._settings.retry_backoff_ms / 1000, max(0, deadline - trio.current_time()))
                 )
-            if denials >= 2 and name not in self.topics:
-                self._topic_names.discard(name)
+            if denials >= 2 and not self._exists(name):
+                if name not in self.topics:
+                    self._topic_names.discard(name)
                 raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {name!r}")
         return self.topics[name]
+
+    def _exists(self, name: str) -> bool:
+        known = self.topics.get(name)
+        return known is not None and not known.deleted
 
     async def check_partition(self, at: PartitionId) -> None:
         """Raise `UnknownTopicError` if a topic that is known has no such partition, as of now: it may have grown.
 
-        What `refresh` raises, too, where it has to look.
+        Or if it has been deleted since it was asked for. What `refresh` raises, too, where it has to look.
         """
+        if self.topics[at.topic].deleted:
+            raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, str(at), "its topic was deleted")
         if at.partition >= len(self.topics[at.topic].leaders):
             await self.refresh()
         count = len(self.topics[at.topic].leaders)
@@ -297,11 +317,13 @@ class Cluster:
         self._unknown.clear()
         for info in answer.topics:
             if info.error == ErrorCode.NONE:
-                self._apply_topic(info)
+                self._apply_topic(info, answer.revision)
             elif info.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._unknown.add(info.name)
+                if info.name in self.topics:
+                    self.topics[info.name].told(answer.revision, exists=False)
 
-    def _apply_topic(self, info: m.TopicInfo) -> None:
+    def _apply_topic(self, info: m.TopicInfo, revision: int) -> None:
         told = {p.partition: Leader(p.leader, p.leader_epoch) for p in info.partitions}
         leaders = [told.get(n, NOBODY) for n in range(max(told, default=-1) + 1)]
         known = self.topics.get(info.name)
@@ -316,6 +338,7 @@ class Cluster:
                 max(pair, key=lambda leader: leader.epoch) for pair in zip(leaders, kept, strict=False)
             ]
         known.config = info.config
+        known.told(revision, exists=True)
         for partition, leader in enumerate(known.leaders):
             self._clear(PartitionId(info.name, partition), leader)
 

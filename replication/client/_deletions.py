@@ -55,10 +55,11 @@ class _Deletion:
     async def run(self) -> None:
         for topic in sorted({at.topic for at in self.missing}):
             await self._cluster.topic(topic, timeout=float("inf"))
-        for at in self.missing:
-            await self._cluster.check_partition(at)
         attempt = 0
         while self.missing and self.refusal is None:
+            # Each time: a topic that is deleted meanwhile has no leader who could ever tell.
+            for at in self.missing:
+                await self._cluster.check_partition(at)
             by_leader: dict[int, list[PartitionId]] = {}
             for at in self.missing:
                 by_leader.setdefault(self._cluster.leader(*at).node_id, []).append(at)

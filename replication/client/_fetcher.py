@@ -20,7 +20,14 @@ from ._isolation import Chunk, CommittedOnly
 from ._losses import deleted, past_the_end, recreated, truncated
 from ._offsets import list_offsets
 from ._settings import ConsumerSettings
-from .errors import AuthorizationError, ClientError, CorruptMessageError, OffsetOutOfRangeError, error_for
+from .errors import (
+    AuthorizationError,
+    ClientError,
+    CorruptMessageError,
+    OffsetOutOfRangeError,
+    UnknownTopicError,
+    error_for,
+)
 
 _log = logging.getLogger("insync.client")
 _NEVER = float("inf")
@@ -468,7 +475,7 @@ class Fetcher:
         if reading.generation != generation:
             return
         reading.resolving = False
-        if error is not None and not error.retriable:
+        if isinstance(error, UnknownTopicError) or (error is not None and not error.retriable):
             reading.error = error
         elif error is None:
             reading.fetch_offset, reading.reset = found, None

@@ -49,10 +49,11 @@ class _Query:
     async def run(self) -> None:
         for topic in sorted({at.topic for at in self.missing}):
             await self._cluster.topic(topic, timeout=float("inf"))
-        for at in self.missing:
-            await self._cluster.check_partition(at)
         attempt = 0
         while self.missing and self.refusal is None:
+            # Each time: a topic that is deleted meanwhile has no leader who could ever tell.
+            for at in self.missing:
+                await self._cluster.check_partition(at)
             by_leader = self._by_leader()
             async with trio.open_nursery() as nursery:
                 for node_id, asked in by_leader.items():

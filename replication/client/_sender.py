@@ -2,9 +2,10 @@
 
 Order and exactly-once (KIP-98, KIP-360): a partition has up to five batches in flight. When one of them fails
 retriably nothing more of that partition is sent until all have settled; then those not acknowledged go again
-in sequence order, byte for byte, so that the leader knows a repetition. A batch that is given up after it was
-sent may leave a gap in the sequences. Whatever was sent behind it is tried under the old epoch first: accepted
-means that there is no gap; out of order proves that none of it is in the log, and it moves to the next epoch.
+in sequence order, byte for byte, so that the leader knows a repetition. A batch of which no bytes can be made
+takes no sequence, so that it leaves no gap. One that is given up after it was sent may leave a gap in the
+sequences. Whatever was sent behind it is tried under the old epoch first: accepted means that there is no gap;
+out of order proves that none of it is in the log, and it moves to the next epoch.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ._accumulator import Accumulator, Lane
 from ._batch import Batch
 from ._buffers import Buffers
 from ._cluster import Cluster, Leader
+from ._failures import code_of, has_code, unmade
 from ._identities import Identities
 from ._settings import ProducerSettings
 from .errors import (
@@ -31,7 +33,6 @@ from .errors import (
     DeliveryTimeoutError,
     Outcome,
     ProducerFencedError,
-    ServerError,
     error_for,
 )
 
@@ -178,15 +179,19 @@ class Sender:
             return False
         lane.identity, lane.next_sequence = identity, 0
         lane.gap, lane.gap_confirmed, lane.established = -1, False, False
-        for batch in lane.queue:
-            if batch.data is not None:
-                batch.restamp(identity, self._take_sequence(lane, batch))
-        return True
+        for batch in [each for each in lane.queue if each.data is not None]:
+            try:
+                batch.restamp(identity, lane.next_sequence)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is about this batch alone
+                lane.queue.remove(batch)
+                self._settle(batch, -1, unmade(batch, error))
+            else:
+                self._take_sequence(lane, batch)
+        return bool(lane.queue)
 
-    def _take_sequence(self, lane: Lane, batch: Batch) -> int:
-        sequence = lane.next_sequence
-        lane.next_sequence = (sequence + batch.count) % SEQUENCE_MODULUS
-        return sequence
+    def _take_sequence(self, lane: Lane, batch: Batch) -> None:
+        """Its bytes stand: what comes behind it follows it. One that was never made must not leave a gap."""
+        lane.next_sequence = (lane.next_sequence + batch.count) % SEQUENCE_MODULUS
 
     # Sending
 
@@ -199,7 +204,10 @@ class Sender:
         while (
             lanes and self._in_flight.get(node_id, 0) < self._settings.max_in_flight_requests_per_connection
         ):
-            self._send_one(connection, node_id, lanes, now)
+            if not self._send_one(connection, node_id, lanes, now):
+                # Whoever sends such records again when told must not keep us here.
+                self.wake(0)
+                break
             lanes = [lane for lane in lanes if lane.queue and self._still_sendable(lane, node_id, now)]
         return _NEVER
 
@@ -216,8 +224,8 @@ class Sender:
                 )
         return at
 
-    def _send_one(self, connection: Connection, node_id: int, lanes: list[Lane], now: float) -> None:
-        """One request with the first batch of each lane, as far as `max_request_size` goes."""
+    def _send_one(self, connection: Connection, node_id: int, lanes: list[Lane], now: float) -> bool:
+        """One request with the first batch of each lane, up to `max_request_size`; False: none could be made."""
         request = _Request(node_id, [], now, now + _SLOW_REQUEST)
         size = 0
         for lane in lanes:
@@ -225,10 +233,41 @@ class Sender:
             if request.sent and size + head.size > self._settings.max_request_size:
                 break
             size += head.size
-            request.sent.append((lane, self._take(lane)))
+            batch = self._take(lane)
+            if batch is not None:
+                request.sent.append((lane, batch))
+        if not request.sent:
+            return False
         self._in_flight[node_id] = self._in_flight.get(node_id, 0) + 1
         self._requests[request] = None
-        body = wire.encode(
+        self._hand_over(connection, request)
+        if self._settings.wire_acks == 0 and request in self._requests:
+            for _, batch in request.sent:
+                self._settle(batch, -1, None)
+        return True
+
+    def _hand_over(self, connection: Connection, request: _Request) -> None:
+        outcome: Outcome = "absent"
+        try:
+            body = self._body(request)
+            outcome = "unknown"
+            request.handle = connection.request_nowait(
+                m.Kind.PRODUCE,
+                body,
+                # A view of their own: the batch lets go of its when it is settled, though this is still on its way.
+                [memoryview(batch.data) for _, batch in request.sent if batch.data is not None],
+                timeout=self._settings.request_timeout_ms / 1000,
+                on_done=lambda outcome: self._answered(request, outcome),
+            )
+        except TransportError as error:
+            self._answered(request, error)
+        except Exception as error:
+            if request not in self._requests:
+                raise
+            self._unsendable(request, error, outcome)
+
+    def _body(self, request: _Request) -> bytes:
+        return wire.encode(
             m.ProduceRequest(
                 acks=self._settings.wire_acks,
                 client_id=self._settings.client_id,
@@ -241,22 +280,18 @@ class Sender:
                 ],
             )
         )
-        try:
-            request.handle = connection.request_nowait(
-                m.Kind.PRODUCE,
-                body,
-                # A view of their own: the batch lets go of its when it is settled, though this is still on its way.
-                [memoryview(batch.data) for _, batch in request.sent if batch.data is not None],
-                timeout=self._settings.request_timeout_ms / 1000,
-                on_done=lambda outcome: self._answered(request, outcome),
-            )
-        except TransportError as error:
-            self._answered(request, error)
-        if self._settings.wire_acks == 0 and request in self._requests:
-            for _, batch in request.sent:
-                self._settle(batch, -1, None)
 
-    def _take(self, lane: Lane) -> Batch:
+    def _unsendable(self, request: _Request, error: Exception, outcome: Outcome) -> None:
+        """An error of this process: no node has to do with it, and another attempt would end the same way."""
+        del self._requests[request]
+        self._in_flight[request.node_id] -= 1
+        for lane, batch in request.sent:
+            self._refused(lane, batch, unmade(batch, error, outcome))
+        for lane, _ in request.sent:
+            self._requeue(lane)
+
+    def _take(self, lane: Lane) -> Batch | None:
+        """The head of a lane, in flight now; None if its bytes cannot be made."""
         batch = lane.queue.popleft()
         if batch is lane.open:
             lane.open = None
@@ -264,18 +299,28 @@ class Sender:
         del self.accumulator.active[lane]
         if lane.queue:
             self.accumulator.active[lane] = None
-        if batch.data is None:
-            sequenced = self._settings.idempotent
-            batch.seal(
-                lane.identity if sequenced else None,
-                self._take_sequence(lane, batch) if sequenced else -1,
-                self._settings.compression_type,
-                self._buffers,
-            )
+        if batch.data is None and not self._seal(lane, batch):
+            return None
         batch.attempts += 1
         lane.in_flight.append(batch)
         lane.in_flight_leader = self._cluster.leader(lane.topic, lane.partition)
         return batch
+
+    def _seal(self, lane: Lane, batch: Batch) -> bool:
+        sequenced = self._settings.idempotent
+        try:
+            batch.seal(
+                lane.identity if sequenced else None,
+                lane.next_sequence if sequenced else -1,
+                self._settings.compression_type,
+                self._buffers,
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is about this batch alone
+            self._settle(batch, -1, unmade(batch, error))
+            return False
+        if sequenced:
+            self._take_sequence(lane, batch)
+        return True
 
     # Answers
 
@@ -325,7 +370,7 @@ class Sender:
     def _result(self, lane: Lane, batch: Batch, result: m.ProduceResult | None) -> None:
         if result is not None and result.error == ErrorCode.NONE:
             return self._acknowledged(lane, batch, result.base_offset)
-        code, said = _code_of(result)
+        code, said = code_of(result)
         thing = f"{lane.topic}-{lane.partition}"
         error = error_for(code, thing, said, outcome="absent" if code.definite else "unknown")
         if result is not None and result.leader >= 0:
@@ -429,7 +474,7 @@ class Sender:
         if lane.in_flight or not lane.failed:
             return
         lane.retries += 1
-        starved = all(_has_code(batch, ErrorCode.NOT_ENOUGH_REPLICAS) for batch in lane.failed)
+        starved = all(has_code(batch, ErrorCode.NOT_ENOUGH_REPLICAS) for batch in lane.failed)
         if starved:
             # It leads, as far as it knows; one cut off from the metadata store learns last that it does not.
             self._cluster.look()
@@ -516,16 +561,3 @@ class Sender:
         self._answered(request, error)
         if handle is not None:
             handle.cancel()  # type: ignore[attr-defined]
-
-
-def _code_of(result: m.ProduceResult | None) -> tuple[ErrorCode, str]:
-    if result is None:
-        return ErrorCode.UNKNOWN_SERVER_ERROR, "the answer leaves the partition out"
-    try:
-        return ErrorCode(result.error), result.message
-    except ValueError:
-        return ErrorCode.UNKNOWN_SERVER_ERROR, result.message or f"error code {result.error}"
-
-
-def _has_code(batch: Batch, code: ErrorCode) -> bool:
-    return isinstance(batch.last_error, ServerError) and batch.last_error.code == code

@@ -25,6 +25,7 @@ from ._cluster import Cluster, Leader
 from ._settings import ProducerSettings, make_settings
 from .errors import (
     AuthorizationError,
+    BatchError,
     ClientError,
     DeliveryTimeoutError,
     InvalidRequestError,
@@ -184,8 +185,15 @@ class BatchProducer(Client):
             while self._error is None:
                 await self._turn(lane)
         except ClientError as error:
-            self._error = self._error or error
-            self._tell()
+            self._end(error)
+        except Exception as error:  # noqa: BLE001 - a nursery would take the caller's own code down with it
+            failure = BatchError(f"{lane.at}: a batch could not be sent: {error!r}", outcome="unknown")
+            failure.__cause__ = error
+            self._end(failure)
+
+    def _end(self, error: ClientError) -> None:
+        self._error = self._error or error
+        self._tell()
 
     async def _turn(self, lane: _Lane) -> None:
         """Fill the window, then wait for the oldest in flight; or for something to do."""
@@ -328,10 +336,11 @@ class _Describe:
     async def run(self) -> None:
         for topic in sorted({at.topic for at in self.missing}):
             await self._cluster.topic(topic, timeout=float("inf"))
-        for at in self.missing:
-            await self._cluster.check_partition(at)
         attempt = 0
         while self.missing:
+            # Each time: a topic that is deleted meanwhile has no leader who could ever tell.
+            for at in self.missing:
+                await self._cluster.check_partition(at)
             attempt += 1
             by_leader: dict[Leader, list[PartitionId]] = {}
             for at in self.missing:

@@ -35,6 +35,13 @@ class InvalidSettingError(ClientError, ValueError):
     """A client was given a setting that cannot be, or two that contradict each other."""
 
 
+class InvalidArgumentError(ClientError, TypeError, ValueError):
+    """An argument of a call is of the wrong type or shape, or cannot be; nothing was sent.
+
+    It is a TypeError and a ValueError, too, for who expects of a function what functions raise.
+    """
+
+
 class ClosedError(ClientError):
     """The client is closed, or its block has been left."""
 
@@ -74,6 +81,13 @@ class AuthorizationError(ClientError):
 
 class SerializationError(ClientError):
     """A serializer raised, or gave no bytes; the record was not sent. Its own error is the cause."""
+
+
+class BatchError(ClientError):
+    """The batch that a record was in could not be built or handed to the network: an error of this process.
+
+    No memory, say, or a codec that raised; its own error is the cause. Other batches are sent all the same.
+    """
 
 
 class PartitionerError(ClientError):
