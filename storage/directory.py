@@ -327,11 +327,11 @@ class LogDirectory:
 
     def _forget(self, key: PartitionKey) -> None:
         """A folder of that name may have been moved away: what is remembered will not be true of a new one."""
-        self._high_watermarks.pop(key, None)
-        self._log_starts.pop(key, None)
         if self._cleaned.pop(key, None) is not None:
             self._write_checkpoint(CLEANED, self._cleaned)
-        if self._recovery_points.pop(key, None) is not None:
+        tables = (self._high_watermarks, self._log_starts, self._recovery_points)
+        known = [table.pop(key, None) for table in tables]
+        if any(offset is not None for offset in known):
             self._write_checkpoints({})
 
     @staticmethod

@@ -317,12 +317,13 @@ class DiskLog(StagingLog):
         end = offset if offset == segment.base_offset else segment.holding(offset).offset
         self._lower_recovery_point(end)
         self._log_end_offset = end
-        self._lower_log_start(end)
         self._lower_cleaned(end)
         self._cut_files(end, shown=True)
         self._keep_snapshots(each for each in snapshots_in(self._folder) if each <= end)
         if not self._producers.cut(end):
             self._producers = replay(self._folder, self._segments)
+        # Only now: had a crash come before the files were cut, what was deleted at the log's start would be back.
+        self._lower_log_start(end)
 
     def _cut_files(self, end: int, *, shown: bool = False) -> None:
         """Remove what lies at or above `end`, a batch boundary; the last first, so that a crash leaves a prefix.

@@ -268,7 +268,7 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
                 needed[named] = verdict
                 continue
             chosen = verdict.node if isinstance(verdict, Elect) else NO_LEADER
-            elected = transitions.elect(versioned.record, view.live_for(named), chosen)
+            elected = transitions.elect(versioned.record, situation.live, chosen)
             if elected is None or elected.leader == NO_LEADER:
                 error = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
                 message = f"none of its replicas {list(versioned.record.replicas)} is alive and answers"

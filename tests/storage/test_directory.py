@@ -383,3 +383,19 @@ def test_a_log_that_is_opened_while_its_directory_is_closed_is_closed_too(
         with pytest.raises(LogClosedError):
             directory.open_log("t", 0, create=True)
     assert directory.logs() == []
+
+
+def test_a_topic_made_anew_begins_at_zero_though_nothing_was_written_down_in_between(tmp_path: Path) -> None:
+    """The log start of the former topic was, and nothing else of it; and no checkpoint comes before the crash."""
+    directory = opened(tmp_path)
+    former = directory.open_log("t", 0, create=True, topic_id="former")
+    fill(former, [5, 5])
+    former.advance_log_start_offset(8)
+    directory.delete_log("t", 0)
+    anew = directory.open_log("t", 0, create=True, topic_id="anew")
+    fill(anew, [3])
+    anew.flush()
+    directory.close(clean=False)
+    again = opened(tmp_path)
+    assert offsets(again.open_log("t", 0, create=False, topic_id="anew")) == [0, 1, 2]
+    again.close()

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import random
+import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from insync.storage import Handover
+
+from ..requires import missing
+
+ROOT = Path(__file__).parent.parent.parent
 
 
 class Worker:
@@ -98,3 +106,42 @@ def test_nobody_holds_the_interpreter_while_waiting() -> None:
         worker.given.append(1)
         threading.Timer(0.01, lambda: (ran.set(), worker.hold.set())).start()
         assert worker.handover.ask_and_wait(10) and ran.is_set()
+
+
+@pytest.fixture(scope="module")
+def stress(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The C alone, with ThreadSanitizer."""
+    compiler = shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        missing("no C compiler on the path")
+    program = tmp_path_factory.mktemp("stress") / "handover"
+    sources = [ROOT / "tests/storage/handover_stress.c", ROOT / "csrc/isr_handover.c"]
+    flags = ["-O2", "-g", "-fsanitize=thread", f"-I{ROOT / 'csrc'}", "-pthread"]
+    built = subprocess.run([compiler, *flags, *sources, "-o", program], capture_output=True, text=True)
+    if built.returncode:
+        missing(f"{compiler} has no ThreadSanitizer: {built.stderr[-200:]}")
+    return program
+
+
+@pytest.mark.parametrize("interrupted", [0, 1])
+def test_no_wake_up_is_lost_and_nothing_is_seen_too_early(stress: Path, interrupted: int) -> None:
+    """The counters wrap on the way."""
+    arguments = ["20000", str(2**32 - 5_000), str(interrupted)]
+    done = subprocess.run([stress, *arguments], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+RESTING = """
+import threading
+from insync.storage import Handover
+
+handover = Handover()
+threading.Thread(target=lambda: handover.rest(handover.rest(0)), daemon=True).start()
+assert handover.ask_and_wait(10)
+"""
+
+
+@pytest.mark.parametrize("then", ["", "del handover", "handover.ask()", "handover.ask_and_wait(0.001)"])
+def test_the_interpreter_ends_while_the_worker_rests(then: str) -> None:
+    done = subprocess.run([sys.executable, "-c", RESTING + then], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -148,7 +148,7 @@ class LogModel(RuleBasedStateMachine):
 
 class MemoryModel(LogModel):
     def open(self) -> None:
-        self.log = MemoryLog("t", 0)
+        self.log = MemoryLog("t", 0, settings=SMALL)
 
 
 class DiskModel(LogModel):

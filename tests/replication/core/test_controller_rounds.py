@@ -211,6 +211,18 @@ def test_an_unclean_election_nobody_answers_for_is_refused_after_one_round(contr
     assert isinstance(asked, AskReplicas), "another wish asks anew"
 
 
+def test_the_most_complete_one_leads_uncleanly_though_it_is_about_to_stop(controller: Controller) -> None:
+    """As it does by policy: whoever stays can copy from it before it goes, and nothing else is lost."""
+    seen = with_partition(view(5), dark())
+    nodes = {**seen.nodes, OTHER: attrs.evolve(seen.nodes[OTHER], leaving=True)}
+    controller.step(ViewChanged(view=attrs.evolve(seen, nodes=nodes)))
+    (asked,) = controller.step(unclean_wish())
+    assert isinstance(asked, AskReplicas)
+    (put,) = only_commit(told(controller, (ME, 5, 2), (OTHER, 5, 3))).puts
+    assert isinstance(put.record, PartitionRecord)
+    assert put.record.leader == OTHER
+
+
 def test_a_partition_that_is_led_is_left_alone_by_an_unclean_election(controller: Controller) -> None:
     controller.step(ViewChanged(view=with_partition(view(5), led_by(ME, isr=(ME, OTHER), version=9))))
     assert outcomes(controller.step(unclean_wish())) == [ErrorCode.ELECTION_NOT_NEEDED]
