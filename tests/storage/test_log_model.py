@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from insync.storage import Chunk, EpochEntry, Log, LogDirectory, MemoryLog, ProducedBatch
+from insync.storage import Chunk, DiskLog, EpochEntry, LogDirectory, MemoryLog, ProducedBatch
 from insync.storage.batch import records, scan
 
 from .building import SMALL, all_bytes, batch
@@ -21,7 +21,7 @@ counts = st.lists(st.integers(1, 4), min_size=1, max_size=6)
 class LogModel(RuleBasedStateMachine):
     """The model: for each batch its offsets, epoch and producer sequence; and where each epoch starts."""
 
-    log: Log
+    log: DiskLog | MemoryLog
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,14 @@ class LogModel(RuleBasedStateMachine):
     @rule(back=st.integers(0, 30))
     def truncate(self, back: int) -> None:
         offset = max(0, self.end - back)
+        first_held = self.log.segment_base_offsets[0]
+        assert first_held <= self.start, "what is deleted lies below the log start"
         self.log.truncate(offset)
+        if offset < first_held:
+            # What lay there is gone with its segment, so nothing is left, and the log begins anew.
+            self.first = self.start = self.end = offset
+            self.batches, self.epochs, self.sequence = [], [], 0
+            return
         self.batches = [each for each in self.batches if each[1] <= offset]
         self.first = min(self.first, offset)
         if back:

@@ -12,6 +12,8 @@ import trio
 from insync.transport import Identity, Limits, serve
 
 CHUNK = 1 << 20
+KEEPALIVE = 0.6
+"""Seconds; three times that is longer than a busy machine lets a process wait."""
 
 
 class Slice:
@@ -39,7 +41,7 @@ async def main():
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
     async def start(task_status):
-        limits = Limits(keepalive=0.1)
+        limits = Limits(keepalive=KEEPALIVE)
         url = sys.argv[1] if len(sys.argv) > 1 else "tcp://127.0.0.1:0"
         await serve(url, handler, identity=Identity("c", 1, 1), limits=limits, task_status=task_status)
 

@@ -29,8 +29,9 @@ from tests.replication.metadata.children import Family, gone_after
 
 from .server import TICK_MS, ZookeeperServer, zookeeper
 
-TIMEOUT_MS = 1000
-GRACE_SECONDS = (2 * TICK_MS + 300) / 1000
+TIMEOUT_MS = 2000
+"""Long against the moments for which a busy machine lets a process wait."""
+GRACE_SECONDS = (2 * TICK_MS + 600) / 1000
 _numbers = count()
 
 
@@ -63,7 +64,7 @@ async def test_session_of_a_dead_process_expires(family: Family, how: signal.Sig
         await child.ask(f"hold {TIMEOUT_MS} node/1")
         assert (await store.get("node/1")).entry is not None
         child.process.send_signal(how)
-        took = await gone_after(store, watch, time.monotonic(), within=10)
+        took = await gone_after(store, watch, time.monotonic())
         assert TIMEOUT_MS / 1000 * 0.5 < took < TIMEOUT_MS / 1000 + GRACE_SECONDS
         assert await store.commit([Exists("node/1")], []) == Conflict("node/1")
 
@@ -73,7 +74,7 @@ async def test_continued_process_learns_that_its_session_expired(family: Family)
     async with store_at(family) as store, store.watch("node/") as watch:
         await child.ask(f"hold {TIMEOUT_MS} node/1")
         child.process.send_signal(signal.SIGSTOP)
-        await gone_after(store, watch, time.monotonic(), within=10)
+        await gone_after(store, watch, time.monotonic())
         child.process.send_signal(signal.SIGCONT)
         assert await child.ask("fence zombie") == "expired"
         assert await child.ask("learn") == "learned"
@@ -253,7 +254,7 @@ async def test_silent_server_ends_the_session_here_too(own_server: ZookeeperServ
         session = await store.open_session(TIMEOUT_MS)
         own_server.signal(signal.SIGSTOP)
         began = trio.current_time()
-        with trio.fail_after(10):
+        with trio.fail_after(20):
             await session.expired.wait()
         assert trio.current_time() - began < 2 * TIMEOUT_MS / 1000
         own_server.signal(signal.SIGCONT)

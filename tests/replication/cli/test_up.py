@@ -77,7 +77,7 @@ def test_consume_stops_when_nothing_comes(servers: str) -> None:
     insync(servers, "topic", "create", "quiet")
     assert insync(servers, "consume", "quiet", "--timeout-ms", "200").stdout == b""
     insync(servers, "produce", "quiet", "--partition", "0", stdin=b"0\n1\n2\n")
-    read = insync(servers, "consume", "quiet", "--offset", "1", "--partition", "0", "--timeout-ms", "500")
+    read = insync(servers, "consume", "quiet", "--offset", "1", "--partition", "0", "--timeout-ms", "3000")
     assert read.stdout == b"1\n2\n"
 
 

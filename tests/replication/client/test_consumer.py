@@ -77,7 +77,7 @@ async def test_poll_gives_at_most_what_was_asked_for():
         assert max(sizes) == 7
 
 
-async def test_latest_sees_only_what_comes_later():
+async def test_latest_sees_only_what_comes_later(autojump_clock):
     async with fake_cluster(t=1) as cluster:
         log = cluster.topics["t"][0]
         fill(log, 10)
@@ -90,7 +90,7 @@ async def test_latest_sees_only_what_comes_later():
             assert [r.offset for r in await read(consumer, 3)] == [10, 11, 12]
 
 
-async def test_seek_into_the_middle_of_a_batch():
+async def test_seek_into_the_middle_of_a_batch(autojump_clock):
     async with fake_cluster(t=1) as cluster:
         fill(cluster.topics["t"][0], 40)
         async with Consumer(cluster.urls) as consumer:
@@ -106,7 +106,7 @@ async def test_seek_into_the_middle_of_a_batch():
             assert consumer.position(("t", 0)) == 40
 
 
-async def test_seek_does_not_wait_for_the_long_poll():
+async def test_seek_does_not_wait_for_the_long_poll(autojump_clock):
     async with fake_cluster(t=1) as cluster:
         fill(cluster.topics["t"][0], 10)
         async with Consumer(cluster.urls, fetch_max_wait_ms=60_000) as consumer:
@@ -149,7 +149,7 @@ async def test_raw_batches_come_whole():
             assert consumer.position(("t", 0)) == 30
 
 
-async def test_offsets_that_are_gone_are_named():
+async def test_offsets_that_are_gone_are_named(autojump_clock):
     async with fake_cluster(t=1) as cluster:
         log = cluster.topics["t"][0]
         fill(log, 40)
@@ -192,7 +192,7 @@ async def test_begin_and_end_offsets():
                 await consumer.end_offsets([("t", 9)])
 
 
-async def test_unknown_topic_is_told_by_poll():
+async def test_unknown_topic_is_told_by_poll(autojump_clock):
     async with fake_cluster(t=1) as cluster, Consumer(cluster.urls) as consumer:
         consumer.assign([("nope", 0)])
         with trio.fail_after(3), pytest.raises(UnknownTopicError, match="'nope'"):
@@ -241,7 +241,7 @@ async def test_follows_the_leader_and_survives_faults():
             assert [r.offset for r in found] == list(range(300))
 
 
-async def test_a_dead_leaders_successor_is_found_quickly():
+async def test_a_dead_leaders_successor_is_found_quickly(autojump_clock):
     async with fake_cluster(t=1) as cluster:
         log = cluster.topics["t"][0]
         fill(log, 10)
@@ -256,7 +256,7 @@ async def test_a_dead_leaders_successor_is_found_quickly():
             assert trio.current_time() - started < 0.5
 
 
-async def test_a_leader_that_hangs_is_left_as_soon_as_others_know_the_next():
+async def test_a_leader_that_hangs_is_left_as_soon_as_others_know_the_next(autojump_clock):
     async with fake_cluster(t=1) as cluster, Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
         log = cluster.topics["t"][0]
         fill(log, 10)
@@ -324,7 +324,7 @@ async def test_reading_ahead_is_bounded():
             assert len(await read(consumer, 3500)) >= 3500
 
 
-async def test_paused_partitions_wait_where_they_are():
+async def test_paused_partitions_wait_where_they_are(autojump_clock):
     async with fake_cluster(nodes=1, t=2) as cluster:
         for log in cluster.topics["t"]:
             fill(log, 30)
@@ -350,7 +350,7 @@ async def test_paused_partitions_wait_where_they_are():
                 consumer.pause([("t", 7)])
 
 
-async def test_nothing_is_fetched_of_paused_partitions():
+async def test_nothing_is_fetched_of_paused_partitions(autojump_clock):
     async with fake_cluster(nodes=1, t=1) as cluster:
         fill(cluster.topics["t"][0], 30)
         async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
@@ -362,7 +362,7 @@ async def test_nothing_is_fetched_of_paused_partitions():
             assert len(await read(consumer, 30)) == 30
 
 
-async def test_resuming_does_not_wait_for_the_long_poll():
+async def test_resuming_does_not_wait_for_the_long_poll(autojump_clock):
     async with fake_cluster(nodes=1, t=2) as cluster:
         fill(cluster.topics["t"][1], 10)
         async with Consumer(cluster.urls, auto_offset_reset="earliest", fetch_max_wait_ms=60_000) as consumer:

@@ -50,7 +50,7 @@ async def values(consumer: Consumer, count: int) -> list[bytes | None]:
     return found
 
 
-async def test_what_is_open_waits_and_what_was_aborted_is_never_seen():
+async def test_what_is_open_waits_and_what_was_aborted_is_never_seen(autojump_clock):
     async with (
         fake_cluster(t=1) as cluster,
         Consumer(cluster.urls, auto_offset_reset="earliest", isolation_level="read_committed") as committed,
@@ -72,7 +72,7 @@ async def test_what_is_open_waits_and_what_was_aborted_is_never_seen():
         assert await values(uncommitted, 2) == [b"c", b"z"]
 
 
-async def test_raw_batches_leave_out_the_aborted_ones_and_say_how_far_they_go():
+async def test_raw_batches_leave_out_the_aborted_ones_and_say_how_far_they_go(autojump_clock):
     async with (
         fake_cluster(t=1) as cluster,
         Consumer(cluster.urls, auto_offset_reset="earliest", isolation_level="read_committed") as consumer,
@@ -87,7 +87,7 @@ async def test_raw_batches_leave_out_the_aborted_ones_and_say_how_far_they_go():
         assert (fetched.start_offset, fetched.next_offset) == (0, 3)
 
 
-async def test_a_transaction_that_is_larger_than_what_is_read_ahead_is_read_twice():
+async def test_a_transaction_that_is_larger_than_what_is_read_ahead_is_read_twice(autojump_clock):
     big = [b"%02d" % n + bytes(1000) for n in range(60)]
     async with (
         fake_cluster(nodes=1, t=1) as cluster,

@@ -79,7 +79,7 @@ async def test_keys_go_where_kafka_puts_them():
         assert [f.partition for f in await deliveries.wait()] == expected
 
 
-async def test_batches_share_requests_and_carry_many_records():
+async def test_batches_share_requests_and_carry_many_records(autojump_clock):
     async with fake_cluster(nodes=1, t=4) as cluster, Producer(cluster.urls, linger_ms=20) as producer:
         for part in range(4):
             await producer.send_many("t", numbered(50), partition=part)
@@ -87,7 +87,7 @@ async def test_batches_share_requests_and_carry_many_records():
         assert cluster.nodes[0].seen[Kind.PRODUCE] <= 2
 
 
-async def test_unknown_topic_is_told_at_once_with_its_remedy():
+async def test_unknown_topic_is_told_at_once_with_its_remedy(autojump_clock):
     async with fake_cluster(t=1) as cluster, Producer(cluster.urls) as producer:
         with trio.fail_after(2), pytest.raises(UnknownTopicError, match=r"'nope'.*insync topic create"):
             await producer.send("nope", b"x")
@@ -115,7 +115,7 @@ async def test_text_is_refused():
         assert cluster.topics["t"][0].values() == [b"x"]
 
 
-async def test_full_buffer_makes_send_wait_and_send_nowait_raise():
+async def test_full_buffer_makes_send_wait_and_send_nowait_raise(autojump_clock):
     async with fake_cluster(nodes=1, t=1) as cluster:
         node = cluster.nodes[0]
         node.script(Kind.PRODUCE, *[answer_after(0.3)] * 5)
@@ -128,7 +128,7 @@ async def test_full_buffer_makes_send_wait_and_send_nowait_raise():
                 assert (await (await producer.send("t", bytes(900))).wait()).offset == 2
 
 
-async def test_full_buffer_raises_after_max_block():
+async def test_full_buffer_raises_after_max_block(autojump_clock):
     async with fake_cluster(nodes=1, t=1) as cluster:
         cluster.nodes[0].script(Kind.PRODUCE, answer_after(2))
         async with Producer(cluster.urls, buffer_memory=1000, linger_ms=0, max_block_ms=1000) as producer:
@@ -183,7 +183,7 @@ async def test_a_fault_neither_loses_nor_repeats_nor_reorders(fault, healthy_bef
         assert cluster.topics["t"][0].values() == numbered(200)
 
 
-async def test_an_answer_that_never_comes_is_asked_for_again():
+async def test_an_answer_that_never_comes_is_asked_for_again(autojump_clock):
     async with fake_cluster(nodes=1, t=1) as cluster:
         cluster.nodes[0].script(Kind.PRODUCE, healthy, drop_after_append, drop)
         async with Producer(cluster.urls, batch_size=400, linger_ms=0, request_timeout_ms=200) as producer:
@@ -193,7 +193,7 @@ async def test_an_answer_that_never_comes_is_asked_for_again():
         assert cluster.topics["t"][0].values() == numbered(200)
 
 
-async def test_a_leader_that_dies_is_followed_by_the_next_quickly():
+async def test_a_leader_that_dies_is_followed_by_the_next_quickly(autojump_clock):
     async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
         await (await producer.send("t", b"before")).wait()
         await cluster.nodes[0].stop()
@@ -206,7 +206,7 @@ async def test_a_leader_that_dies_is_followed_by_the_next_quickly():
         assert cluster.topics["t"][0].values() == [b"before", b"after"]
 
 
-async def test_a_partition_without_leader_waits_for_one():
+async def test_a_partition_without_leader_waits_for_one(autojump_clock):
     async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
         cluster.move("t", 0, -1)
         delivery = await producer.send("t", b"x")
@@ -218,7 +218,7 @@ async def test_a_partition_without_leader_waits_for_one():
             assert (await delivery.wait()).offset == 0
 
 
-async def test_a_leader_that_hangs_is_left_as_soon_as_others_know_the_next():
+async def test_a_leader_that_hangs_is_left_as_soon_as_others_know_the_next(autojump_clock):
     """It is not asked who follows it: a look that waits for it would cost two seconds."""
 
     def hangs(node: FakeNode, request: Any) -> bool:
@@ -249,7 +249,7 @@ async def test_a_silent_old_leader_is_left_when_leadership_has_moved():
         assert cluster.topics["t"][0].values() == [b"a", b"b"]
 
 
-async def test_hints_in_answers_save_a_look():
+async def test_hints_in_answers_save_a_look(autojump_clock):
     async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
         await (await producer.send("t", b"a")).wait()
         for node in cluster.nodes:
@@ -260,7 +260,7 @@ async def test_hints_in_answers_save_a_look():
         assert cluster.nodes[2].seen[Kind.PRODUCE] == 1
 
 
-async def test_delivery_timeout_says_whether_the_record_may_be_there():
+async def test_delivery_timeout_says_whether_the_record_may_be_there(autojump_clock):
     async with fake_cluster(nodes=1, t=1) as cluster:
         cluster.nodes[0].script(
             Kind.PRODUCE, drop_after_append, *[fail_with(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 2")] * 20
@@ -274,7 +274,7 @@ async def test_delivery_timeout_says_whether_the_record_may_be_there():
             assert caught.value.outcome == "unknown"
 
 
-async def test_delivery_timeout_of_what_was_always_refused_is_definite():
+async def test_delivery_timeout_of_what_was_always_refused_is_definite(autojump_clock):
     async with fake_cluster(nodes=1, t=1) as cluster:
         node = cluster.nodes[0]
         node.script(Kind.PRODUCE, *[fail_with(ErrorCode.NOT_ENOUGH_REPLICAS, "1 of 2")] * 20)
@@ -295,7 +295,7 @@ async def test_delivery_timeout_of_what_was_always_refused_is_definite():
                 assert (await (await producer.send("t", b"y")).wait()).offset == 0
 
 
-async def test_a_former_leader_that_lacks_replicas_is_not_asked_for_ever():
+async def test_a_former_leader_that_lacks_replicas_is_not_asked_for_ever(autojump_clock):
     """It is cut off from the metadata store, so that it does not know that another one leads."""
     async with fake_cluster(t=1) as cluster:
         former = cluster.nodes[0]
@@ -309,7 +309,7 @@ async def test_a_former_leader_that_lacks_replicas_is_not_asked_for_ever():
 
 
 @pytest.mark.parametrize("really_written", [True, False])
-async def test_what_follows_a_batch_of_unknown_outcome_gets_through(really_written):
+async def test_what_follows_a_batch_of_unknown_outcome_gets_through(really_written, autojump_clock):
     """Whether the lost batch is in the log or leaves a gap, the partition goes on, each record once."""
     async with fake_cluster(nodes=1, t=1) as cluster:
         node = cluster.nodes[0]
@@ -329,7 +329,7 @@ async def test_what_follows_a_batch_of_unknown_outcome_gets_through(really_writt
 
 
 @pytest.mark.parametrize("really_written", [True, False])
-async def test_what_was_sent_behind_it_tells_whether_there_is_a_gap(really_written):
+async def test_what_was_sent_behind_it_tells_whether_there_is_a_gap(really_written, autojump_clock):
     """Accepted under the old epoch: no gap, the epoch stays. Out of order: it moves to the next epoch."""
     async with fake_cluster(nodes=1, t=1) as cluster:
         node = cluster.nodes[0]
@@ -487,7 +487,7 @@ async def test_a_named_producer_goes_on_under_the_next_epoch_of_its_name():
         assert cluster.producer_names == {"job": (1, 1)}
 
 
-async def test_acks_zero_does_not_wait_for_answers():
+async def test_acks_zero_does_not_wait_for_answers(autojump_clock):
     async with fake_cluster(nodes=1, t=1) as cluster:
         cluster.nodes[0].script(Kind.PRODUCE, drop_after_append)
         async with Producer(cluster.urls, acks=0, linger_ms=0) as producer:

@@ -35,8 +35,9 @@ from tests.processes import NodeProcess
 
 from .children import Family, gone_after
 
-TIMEOUT_MS = 500
-GRACE_SECONDS = 0.3
+TIMEOUT_MS = 2000
+"""Long against the moments for which a busy machine lets a process wait."""
+GRACE_SECONDS = 1.0
 A_NODE = Identity(node_id=1)
 
 
@@ -136,7 +137,7 @@ async def test_server_that_is_killed_ends_sessions_and_loses_nothing_else(server
         server.end()
         with pytest.raises(StoreUnavailableError):
             await store.get("p")
-        with trio.fail_after(5):
+        with trio.fail_after(20):
             await session.expired.wait()
         await trio.to_thread.run_sync(server.start)
         with trio.fail_after(10):
@@ -160,11 +161,11 @@ async def test_server_that_stands_still_ends_sessions_on_both_sides(server: Stor
         assert server.process is not None
         server.process.send_signal(signal.SIGSTOP)
         began = trio.current_time()
-        with trio.fail_after(5):
+        with trio.fail_after(20):
             await session.expired.wait()
         assert trio.current_time() - began < 2 * TIMEOUT_MS / 1000
         server.process.send_signal(signal.SIGCONT)
-        with trio.fail_after(5):
+        with trio.fail_after(20):
             async with store.watch("e") as watch:
                 while (await store.get("e")).entry is not None:
                     await watch.__anext__()

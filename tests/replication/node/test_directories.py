@@ -26,6 +26,9 @@ from insync.storage._segment import Segment
 
 from .test_cluster import consume, full_isr, produce, replicas_agree, until
 
+STALL_MS = 2000
+"""A device that hangs is told by it from one that others keep busy."""
+
 
 def settings(folder: Path, node_id: int, **options: Any) -> NodeSettings:
     values: dict[str, Any] = {"log_dirs": (folder / f"{node_id}-a", folder / f"{node_id}-b"), **options}
@@ -155,16 +158,17 @@ async def lose_a_directory(
         await produce(servers, "t", [b"%d" % n for n in range(200, 400)])
 
         async def moved() -> bool:
-            now = await leaders_of(admin, "t")
-            return all(now[number] == 2 for number in lost)
+            (info,) = await admin.describe_topics(["t"])
+            led_by_2 = {part.partition for part in info.partitions if part.leader == 2}
+            return (
+                lost <= led_by_2 and {part.partition for part in info.partitions if 1 not in part.isr} == lost
+            )
 
-        await until(moved)
+        await until(moved, 30)
         now = await leaders_of(admin, "t")
         assert {number: now[number] for number in now if number not in lost} == {
             number: before[number] for number in before if number not in lost
         }, "the other directory of the node goes on leading"
-        (info,) = await admin.describe_topics(["t"])
-        assert {part.partition for part in info.partitions if 1 not in part.isr} == lost
         assert nodes[0]._replicas is not None
         assert nodes[0]._replicas.offline.partitions == {PartitionId("t", number) for number in lost}
         await produce(servers, "t", [b"%d" % n for n in range(400, 600)])
@@ -194,22 +198,22 @@ async def test_a_directory_that_hangs_takes_only_its_own_partitions_with_it(
     tmp_path: Path, device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
     await lose_a_directory(
-        tmp_path, device, lambda device, folder: device.hang(folder), storage_stall_timeout_ms=400
+        tmp_path, device, lambda device, folder: device.hang(folder), storage_stall_timeout_ms=STALL_MS
     )
     (line,) = [each for each in caplog.messages if "event=log_directory_changed" in each]
-    assert "has not come to an end for 0.4 s" in line
+    assert "has not come to an end for 2 s" in line
 
 
 async def test_a_node_stops_though_a_device_hangs(
     tmp_path: Path, device: Device, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Node(settings(tmp_path, 1, storage_stall_timeout_ms=400)) as node:
+    async with Node(settings(tmp_path, 1, storage_stall_timeout_ms=STALL_MS)) as node:
         async with Admin(node.endpoints) as admin:
             await admin.create_topic("t", 2, 1)
         await produce(node.endpoints, "t", [b"x"] * 4)
         device.hang(tmp_path / "1-a")
         stopping = trio.current_time()
-    assert trio.current_time() - stopping < 5
+    assert trio.current_time() - stopping < 20, "the device itself hangs for a minute"
     (line,) = [each for each in caplog.messages if "event=log_directory_changed" in each]
     assert "1-a" in line and "hung" in line
 
