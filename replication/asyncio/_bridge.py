@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from .._portal import JOIN_SECONDS, Portal, close_at_exit, closed
+from ..client import _arguments as given
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -83,6 +84,7 @@ class Bridge(Generic[T]):
 
     async def close(self, timeout: float | None = None) -> None:
         """Finish and end the thread; after `timeout` seconds without finishing. May be called again."""
+        timeout = given.timeout(timeout)
         portal = self._portal
         closed(portal)
         portal.begin_to_close()

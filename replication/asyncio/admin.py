@@ -37,7 +37,7 @@ class Admin(Bridge[TrioAdmin]):
         settings: ClientSettings | None = None,
         **options: Any,
     ) -> None:
-        settings = settings or make_settings(ClientSettings, options)
+        settings = make_settings(ClientSettings, options, settings)
         super().__init__(lambda: client_portal(lambda: TrioAdmin(bootstrap_servers, settings=settings)))
 
     async def create_topic(

@@ -8,6 +8,7 @@ from typing import Any, Self, TypeVar
 
 from ..client import Consumer as TrioConsumer
 from ..client import ConsumerRecord, ConsumerSettings, FetchedBatches
+from ..client import _arguments as given
 from ..client._settings import make_settings
 from ..client.blocking import client_portal
 from ..core.types import PartitionId
@@ -38,14 +39,14 @@ class Consumer(Bridge[TrioConsumer]):
         settings: ConsumerSettings | None = None,
         **options: Any,
     ) -> None:
-        settings = settings or make_settings(ConsumerSettings, options)
+        settings = make_settings(ConsumerSettings, options, settings)
         super().__init__(lambda: client_portal(lambda: TrioConsumer(bootstrap_servers, settings=settings)))
         self._ahead: deque[ConsumerRecord] = deque()
         """Polled by `async for`, and not seen by anybody yet."""
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """See `insync.replication.Consumer.assign`; so do the methods below."""
-        wanted = list(partitions)
+        wanted = given.partitions(partitions)
         await self._do(lambda: self._held.assign(wanted))
 
     async def assign_topic(self, topic: str) -> list[PartitionId]:

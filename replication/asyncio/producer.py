@@ -11,6 +11,7 @@ from ..client import BufferFullError, ClosedError, ProducerSettings, RecordMetad
 from ..client import Deliveries as TrioDeliveries
 from ..client import Delivery as TrioDelivery
 from ..client import Producer as TrioProducer
+from ..client import _arguments as given
 from ..client._handover import HandedOver, Handover
 from ..client._serializing import Serializers
 from ..client._settings import make_settings
@@ -101,7 +102,7 @@ class Producer(Bridge[TrioProducer]):
         settings: ProducerSettings | None = None,
         **options: Any,
     ) -> None:
-        self._settings = settings or make_settings(ProducerSettings, options)
+        self._settings = make_settings(ProducerSettings, options, settings)
         self.close_seconds = self._settings.delivery_timeout_ms / 1000 + 5
         self._serializers = Serializers(self._settings)
         self._handover: Handover
@@ -220,6 +221,7 @@ class Producer(Bridge[TrioProducer]):
     def _delivery(self, on_delivery: Callable[[Delivery], None] | None) -> Delivery:
         delivery = Delivery(self)
         if on_delivery is not None:
+            given.function("on_delivery", on_delivery)
             loop = asyncio.get_running_loop()
             delivery._callbacks = [lambda _: soon(loop, on_delivery, delivery)]
         return delivery

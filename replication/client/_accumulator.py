@@ -19,12 +19,13 @@ from ...storage.batch import (
     record_overhead_bytes,
 )
 from ..core.errors import ErrorCode
+from . import _arguments as given
 from ._batch import Batch, ProducerIdentity
 from ._cluster import NOBODY, Cluster, Leader, Topic
 from ._murmur2 import partition_for_key
 from ._settings import Partitioner, ProducerSettings
 from .delivery import Deliveries, Delivery, OnDelivery
-from .errors import ClientError, PartitionerError, RecordTooLargeError, error_for
+from .errors import ClientError, InvalidArgumentError, PartitionerError, RecordTooLargeError, error_for
 
 _RECORD_OVERHEAD = record_overhead_bytes(1 << 20, 1 << 20)
 _HEADER_OVERHEAD = 10
@@ -111,7 +112,10 @@ class Accumulator:
         on_delivery: OnDelivery | None = None,
     ) -> Delivery | None:
         """Take one record, or None if there is no room or the topic is not known yet."""
-        lanes = self._topics.get(topic)
+        try:
+            lanes = self._topics.get(topic)
+        except TypeError:
+            raise given.refused("topic", topic, "a topic is named by a text") from None
         if lanes is None:
             return None
         if value.__class__ is not bytes and value is not None:
@@ -123,9 +127,9 @@ class Accumulator:
             size += _headers_size(headers)
             headers = tuple(headers)
         if timestamp_ms is not None:
-            _check_timestamp(timestamp_ms)
-        if on_delivery is not None and not callable(on_delivery):
-            raise TypeError(f"on_delivery is {on_delivery!r}; it must be a function")
+            timestamp_ms = _timestamp(timestamp_ms)
+        if on_delivery is not None:
+            given.function("on_delivery", on_delivery)
         if size > self._largest:
             raise self._too_large(topic, size)
         if self.waiting or self.used + size > self._settings.buffer_memory:
@@ -161,7 +165,7 @@ class Accumulator:
         if key.__class__ is not bytes and key is not None:
             key = as_bytes("key", key)
         if timestamp_ms is not None:
-            _check_timestamp(timestamp_ms)
+            timestamp_ms = _timestamp(timestamp_ms)
         first = values[start]
         if first.__class__ is not bytes and first is not None:
             first = as_bytes("value", first)
@@ -251,6 +255,8 @@ class Accumulator:
         if len(lanes.lanes) < len(lanes.topic.leaders):
             self._grow(lanes)
         if partition is not None:
+            if partition.__class__ is not int:
+                partition = given.whole("partition", partition)
             if not 0 <= partition < len(lanes.lanes):
                 raise self._no_partition(lanes, partition)
             return lanes.lanes[partition]
@@ -333,7 +339,7 @@ def _fitting(lengths: Sequence[int], overhead: int, room: int) -> int:
 
 
 def _headers_size(headers: Headers) -> int:
-    """Raises TypeError for what is no header: found only when the batch is built it would end the producer."""
+    """Refuses what is no header: found only when the batch is built it would fail others with it."""
     size = 0
     try:
         if not isinstance(headers, Sequence):  # what can be gone through once only may be needed twice
@@ -343,23 +349,20 @@ def _headers_size(headers: Headers) -> int:
                 raise TypeError(value)
             size += _HEADER_OVERHEAD + len(name.encode()) + len(value or b"")
     except (TypeError, ValueError, AttributeError):
-        raise TypeError(
-            f"headers are a list of pairs of a name (text) and a value (bytes or None), not {headers!r}"
+        raise InvalidArgumentError(
+            f"headers are a list of pairs of a name (text) and a value (bytes or None), not {given.shown(headers)}"
         ) from None
     return size
 
 
-def _check_timestamp(timestamp_ms: object) -> None:
-    if not isinstance(timestamp_ms, int):
-        raise TypeError(f"timestamp_ms is {timestamp_ms!r}; it must be a whole number of milliseconds")
-    if not 0 <= timestamp_ms < 1 << 63:
-        raise ValueError(f"timestamp_ms is {timestamp_ms}; use 0 or more, in milliseconds since 1970")
+def _timestamp(timestamp_ms: object) -> int:
+    return given.whole("timestamp_ms (milliseconds since 1970)", timestamp_ms, least=0)
 
 
 def as_bytes(what: str, data: object) -> bytes:
-    """Raises TypeError for what is neither bytes nor like them."""
+    """Refuses what is neither bytes nor like them."""
     if isinstance(data, bytes | bytearray | memoryview):
         return bytes(data)
-    raise TypeError(
+    raise InvalidArgumentError(
         f"a record's {what} must be bytes or None, not {type(data).__name__}; encode it, or set {what}_serializer"
     )

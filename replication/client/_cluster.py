@@ -19,6 +19,7 @@ from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.topics import TopicError, check_name
 from ..core.types import NO_LEADER, PartitionId, Value
+from ._arguments import refused
 from ._links import Links
 from ._settings import ClientSettings
 from .errors import (
@@ -114,8 +115,10 @@ class Cluster:
           InvalidTopicError: No topic can be called so.
           UnknownTopicError: Nodes say that it does not exist (asked twice, of two nodes if there are two).
           MetadataTimeoutError: No node told within `timeout` seconds.
-          TypeError: It is no text.
+          InvalidArgumentError: It is no text.
         """
+        if not isinstance(name, str):
+            raise refused("topic", name, "a topic is named by a text")
         if name not in self.topics:
             _check_name(name)
         denials = 0
@@ -362,10 +365,8 @@ def _without(url: str, text: str) -> str:
     return text
 
 
-def _check_name(name: object) -> None:
+def _check_name(name: str) -> None:
     """So that what cannot even be asked for is refused to who asks, and does not end the task that looks."""
-    if not isinstance(name, str):
-        raise TypeError(f"a topic is named by a text, not by {name!r}")
     try:
         check_name(name)
     except TopicError as error:

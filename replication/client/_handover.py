@@ -15,7 +15,7 @@ import trio
 from .._portal import Portal
 from ._accumulator import as_bytes
 from .delivery import Delivery, RecordMetadata
-from .errors import BufferFullError, ClientError, ClosedError, DeliveryTimeoutError
+from .errors import BufferFullError, ClosedError, DeliveryTimeoutError
 from .producer import Producer
 
 _HANDOVER_BYTES = 4 << 20
@@ -29,7 +29,7 @@ class HandedOver:
 
     def __init__(self) -> None:
         self._delivery: Delivery | None = None
-        self._error: ClientError | TypeError | ValueError | None = None
+        self._error: Exception | None = None
         self._callbacks: list[Callable[[HandedOver], None]] | None = None
 
     def done(self) -> bool:
@@ -42,6 +42,10 @@ class HandedOver:
         if self._delivery is None:
             raise RuntimeError("the outcome is not known yet")
         return self._delivery.result()
+
+    def _failure(self) -> Exception | None:
+        """Why it failed, or None if it did not; it is `done`."""
+        return self._error or (self._delivery.error if self._delivery is not None else None)
 
     def __repr__(self) -> str:
         name = type(self).__name__
@@ -175,7 +179,7 @@ class Handover:
             record, cost, _, arguments = self._queue[0]
             try:
                 record._delivery = append(*arguments)
-            except (ClientError, TypeError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - it is the outcome, and must not end the thread
                 record._error = error
             if not (record._delivery or record._error):
                 break
@@ -206,7 +210,7 @@ class Handover:
             record, cost, deadline, arguments = self._queue[0]
             try:
                 record._delivery = await self._take(deadline, arguments)
-            except (ClientError, TypeError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - it is the outcome, and must not end the thread
                 record._error = error
             self._queue.popleft()
             record._moved()

@@ -11,6 +11,7 @@ import trio
 from ...transport import TransportError
 from ..core import messages as m
 from ..core.messages import HealthCheck, LogDirectoryInfo, QuotaInfo
+from . import _arguments as given
 from ._partitions import PartitionAdmin
 
 EntityType = Literal["user", "client_id", "node"]
@@ -49,6 +50,7 @@ class OperationsAdmin(PartitionAdmin):
 
         Nodes that are named as replicas of some partition but are not registered are among them.
         """
+        timeout = given.duration("timeout_ms", timeout_ms) / 1000
         answer = await self._metadata(None)
         self._cluster.nodes = {node.node_id: node for node in answer.nodes}
         named = {node for topic in answer.topics for part in topic.partitions for node in part.replicas}
@@ -58,7 +60,7 @@ class OperationsAdmin(PartitionAdmin):
         ]
 
         async def ask(node_id: int) -> None:
-            found.append(await self._ask_health(node_id, timeout_ms / 1000))
+            found.append(await self._ask_health(node_id, timeout))
 
         async with trio.open_nursery() as nursery:
             for node in answer.nodes:
@@ -108,7 +110,10 @@ class OperationsAdmin(PartitionAdmin):
           RequestTimeoutError: No controller answered in time.
         """
         request = m.AlterQuotasRequest(
-            entity_type=entity_type, name=name, limits=dict(limits or {}), remove=list(remove)
+            entity_type=given.text("entity_type", entity_type),
+            name=given.text("name", name),
+            limits={} if limits is None else given.limits("limits", limits),
+            remove=given.names("remove", remove),
         )
         answer: m.AlterQuotasResponse = await self._change(
             request, f"limits of {entity_type} {name or '(default)'}"

@@ -13,6 +13,7 @@ from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.topics import assign
 from ..core.types import PartitionId
+from . import _arguments as given
 from ._client import Client
 from .errors import ServerError, error_for
 
@@ -56,10 +57,16 @@ class PartitionAdmin(Client):
         PreferredLeaderNotAvailableError, EligibleLeadersNotAvailableError).
 
         Raises:
+          InvalidArgumentError: It is not given as above; nothing was asked for.
           RequestTimeoutError: No controller answered in time.
         """
-        named = None if partitions is None else [_name(*each) for each in partitions]
-        request = m.ElectLeadersRequest(unclean=unclean, partitions=named)
+        pairs = given.some_partitions(partitions)
+        named = (
+            None
+            if pairs is None
+            else [m.PartitionName(topic=at.topic, partition=at.partition) for at in pairs]
+        )
+        request = m.ElectLeadersRequest(unclean=given.flag("unclean", unclean), partitions=named)
         answer: m.ElectLeadersResponse = await self._change(request, "elect leaders")
         return _outcomes(answer.partitions, fine=(ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED))
 
@@ -76,13 +83,16 @@ class PartitionAdmin(Client):
         InvalidReplicaAssignmentError, NoReassignmentInProgressError).
 
         Raises:
+          InvalidArgumentError: It is not given as above; nothing was asked for.
           RequestTimeoutError: No controller answered in time.
         """
         wanted = [
             m.PartitionReassignment(
-                topic=topic, partition=partition, replicas=None if nodes is None else list(nodes)
+                topic=at.topic,
+                partition=at.partition,
+                replicas=None if nodes is None else given.numbers(f"the replicas of {at}", nodes),
             )
-            for (topic, partition), nodes in replicas.items()
+            for at, nodes in given.by_partition("replicas", replicas)
         ]
         request = m.AlterReassignmentsRequest(partitions=wanted)
         answer: m.AlterReassignmentsResponse = await self._change(request, "reassign partitions")
@@ -96,7 +106,7 @@ class PartitionAdmin(Client):
         Raises:
           UnknownTopicError: One of the topics that were named does not exist.
         """
-        answer = await self._metadata(None if topics is None else list(topics))
+        answer = await self._metadata(None if topics is None else given.names("topics", topics))
         found = {}
         for topic in answer.topics:
             if topic.error != ErrorCode.NONE:
@@ -115,7 +125,7 @@ class PartitionAdmin(Client):
 
     async def wait_for_reassignments(self, topics: Iterable[str] | None = None) -> None:
         """Come back when no move is under way any more; cancel it (or give it a deadline) to stop waiting."""
-        names = None if topics is None else list(topics)
+        names = None if topics is None else given.names("topics", topics)
         while True:
             if not await self.list_partition_reassignments(names):
                 return
@@ -130,25 +140,24 @@ class PartitionAdmin(Client):
           UnknownTopicError: The topic does not exist.
           InvalidReplicationFactorError: There are fewer nodes than replicas, or some are not alive.
         """
-        answer = await self._metadata([topic])
+        wanted = given.numbers("nodes", nodes)
+        if replication_factor is not None:
+            replication_factor = given.whole("replication_factor", replication_factor)
+        answer = await self._metadata([given.text("topic", topic)])
         (info,) = answer.topics
         if info.error != ErrorCode.NONE:
             raise error_for(info.error, f"topic {topic!r}")
-        racks = {node.node_id: node.rack for node in answer.nodes if node.node_id in nodes}
+        racks = {node.node_id: node.rack for node in answer.nodes if node.node_id in wanted}
         factor = replication_factor or info.replication_factor
-        if not 1 <= factor <= len(racks) or len(racks) < len(set(nodes)):
+        if not 1 <= factor <= len(racks) or len(racks) < len(set(wanted)):
             raise error_for(
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"topic {topic!r}",
-                f"{factor} replicas of each partition cannot be on the nodes {list(nodes)}, of which "
+                f"{factor} replicas of each partition cannot be on the nodes {wanted}, of which "
                 f"{sorted(racks)} are alive: name at least {factor} that are",
             )
         placed = assign(racks, len(info.partitions), factor, 0)
         return {(topic, number): list(replicas) for number, replicas in enumerate(placed)}
-
-
-def _name(topic: str, partition: int) -> m.PartitionName:
-    return m.PartitionName(topic=topic, partition=partition)
 
 
 def _outcomes(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ._arguments import shown
 from ._settings import ConsumerSettings, Deserializer, ProducerSettings, Serializer
 from .errors import DeserializationError, SerializationError
 
@@ -33,18 +34,13 @@ def _serialized(function: Serializer, what: str, topic: str, data: Any) -> bytes
         made = function(data)
     except Exception as error:
         raise SerializationError(
-            f"topic {topic!r}: {what}_serializer refuses {_shown(data)}: {error!r}"
+            f"topic {topic!r}: {what}_serializer refuses {shown(data)}: {error!r}"
         ) from error
     if not isinstance(made, bytes | bytearray | memoryview | None):
         raise SerializationError(
-            f"topic {topic!r}: {what}_serializer made {type(made).__name__} of {_shown(data)}; it must make bytes"
+            f"topic {topic!r}: {what}_serializer made {type(made).__name__} of {shown(data)}; it must make bytes"
         )
     return None if made is None else bytes(made)
-
-
-def _shown(data: object) -> str:
-    text = repr(data)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 class Deserializers:
@@ -75,7 +71,7 @@ def _deserialized(function: Deserializer | None, what: str, record: Any, data: b
     except Exception as error:
         failure = DeserializationError(
             f"{record.topic}-{record.partition} at offset {record.offset}: {what}_deserializer refuses "
-            f"{_shown(data)}: {error!r}; seek past it to go on"
+            f"{shown(data)}: {error!r}; seek past it to go on"
         )
         failure.topic, failure.partition, failure.offset = record.topic, record.partition, record.offset
         raise failure from error

@@ -26,6 +26,8 @@ Deserializer = Callable[[bytes], Any]
 
 S = TypeVar("S", bound="ClientSettings")
 
+_TEXTS = ("client_id", "producer_name")
+
 
 @attrs.frozen(kw_only=True)
 class ClientSettings:
@@ -65,6 +67,8 @@ class ClientSettings:
             value = getattr(self, field.name)
             if type(field.default) is int and type(value) is not int:
                 raise InvalidSettingError(f"{field.name} is {value!r}; it must be a whole number")
+            if field.name in _TEXTS and not isinstance(value, str):
+                raise InvalidSettingError(f"{field.name} is {value!r}; it must be a text")
             if type(field.default) is bool and type(value) is not bool:
                 raise InvalidSettingError(f"{field.name} is {value!r}; it must be True or False")
             if type(value) is int and value < 0:
@@ -221,8 +225,19 @@ def load_security(settings: ClientSettings) -> Security:
         raise InvalidSettingError(f"secret_file or tls files: {error}") from error
 
 
-def make_settings(cls: type[S], options: dict[str, Any]) -> S:
-    """Settings from keyword options; raises `InvalidSettingError` naming one that does not exist."""
+def make_settings(cls: type[S], options: dict[str, Any], given: S | None = None) -> S:
+    """Settings from keyword options, or those given all at once.
+
+    Raises `InvalidSettingError` naming one that does not exist; or if there are both, of which one would not count.
+    """
+    if given is not None:
+        if not isinstance(given, cls):
+            raise InvalidSettingError(f"settings is a {type(given).__name__}; give {cls.__name__}(...)")
+        if options:
+            raise InvalidSettingError(
+                f"settings are given, and {', '.join(options)} besides; give all in one of the two ways"
+            )
+        return given
     names = [field.name for field in attrs.fields(cls)]
     for name in options:
         if name not in names:

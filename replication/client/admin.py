@@ -25,6 +25,7 @@ from ..core.messages import (
     TopicInfo,
 )
 from ..core.types import PartitionId, Value
+from . import _arguments as given
 from ._deletions import delete_records
 from ._operations import NodeHealth, OperationsAdmin
 from ._partitions import Reassignment
@@ -34,7 +35,6 @@ from .errors import (
     AuthorizationError,
     ClientError,
     InvalidRequestError,
-    InvalidSettingError,
     RequestTimeoutError,
     error_for,
 )
@@ -108,7 +108,7 @@ class Admin(OperationsAdmin):
         settings: ClientSettings | None = None,
         **options: Any,
     ) -> None:
-        self._settings = settings or make_settings(ClientSettings, options)
+        self._settings = make_settings(ClientSettings, options, settings)
         super().__init__(bootstrap_servers, self._settings)
         self._revision = 0
         """The newest revision of the store that we were told of."""
@@ -142,10 +142,10 @@ class Admin(OperationsAdmin):
         """
         self._check_open()
         request = m.CreateTopicRequest(
-            name=name,
-            partitions=partitions,
-            replication_factor=replication_factor,
-            config=dict(config or {}),
+            name=given.text("name", name),
+            partitions=given.whole("partitions", partitions),
+            replication_factor=given.whole("replication_factor", replication_factor),
+            config={} if config is None else given.config("config", config),
             creation_id=uuid.uuid4().hex,
         )
         creation = _Creation(self, request)
@@ -180,7 +180,9 @@ class Admin(OperationsAdmin):
           UnknownTopicError, InvalidPartitionsError (fewer than there are), InvalidReplicationFactorError: So it is.
           RequestTimeoutError: No controller answered in time.
         """
-        request = m.CreatePartitionsRequest(name=name, partitions=partitions)
+        request = m.CreatePartitionsRequest(
+            name=given.text("name", name), partitions=given.whole("partitions", partitions)
+        )
         await self._change(request, f"topic {name!r}")
         await self._everywhere(name, lambda found: len(found.partitions) >= partitions)
 
@@ -193,7 +195,11 @@ class Admin(OperationsAdmin):
           UnknownTopicError, InvalidConfigError: So it is.
           RequestTimeoutError: No controller answered in time.
         """
-        request = m.AlterConfigRequest(name=name, config=dict(config or {}), reset=list(reset))
+        request = m.AlterConfigRequest(
+            name=given.text("name", name),
+            config={} if config is None else given.config("config", config),
+            reset=given.names("reset", reset),
+        )
         changed = await self._change(request, f"topic {name!r}")
         await self._everywhere(name, lambda found: found.config == changed.config)
 
@@ -223,14 +229,16 @@ class Admin(OperationsAdmin):
           RequestTimeoutError: Some replica has not deleted in time; it will, once it fetches again.
         """
         self._check_open()
-        timeout = self._timeout if timeout_ms is None else timeout_ms / 1000
-        wanted = {PartitionId(*at): offset for at, offset in offsets.items()}
+        timeout = self._timeout if timeout_ms is None else given.duration("timeout_ms", timeout_ms) / 1000
+        wanted = given.offsets("offset", offsets, least=-1)
         found = await delete_records(self._cluster, wanted, timeout=timeout)
         return {(at.topic, at.partition): low for at, low in found.items()}
 
     async def committed_offsets(self, group: str) -> dict[PartitionId, int]:
         """The offsets that are kept under a name in the metadata store; empty if none are."""
-        return await self._offsets(m.Kind.OFFSET_FETCH, m.OffsetFetchRequest(group=group))
+        return await self._offsets(
+            m.Kind.OFFSET_FETCH, m.OffsetFetchRequest(group=given.text("group", group))
+        )
 
     async def commit_offsets(
         self, group: str, offsets: Mapping[tuple[str, int], int], *, if_absent: bool = False
@@ -240,11 +248,13 @@ class Admin(OperationsAdmin):
         With `if_absent` only if nothing is kept yet: otherwise what was stays, and is given. Each is a write of the
         metadata store: for what changes seldom.
         """
-        for at, offset in offsets.items():
-            if not isinstance(offset, int) or not 0 <= offset < 1 << 63:
-                raise InvalidSettingError(f"offset {offset!r} for {PartitionId(*at)}: use 0 or more")
-        kept = [m.CommittedOffset(topic=at[0], partition=at[1], offset=each) for at, each in offsets.items()]
-        request = m.OffsetCommitRequest(group=group, offsets=kept, if_absent=if_absent)
+        kept = [
+            m.CommittedOffset(topic=at.topic, partition=at.partition, offset=offset)
+            for at, offset in given.offsets("offset", offsets, least=0).items()
+        ]
+        request = m.OffsetCommitRequest(
+            group=given.text("group", group), offsets=kept, if_absent=given.flag("if_absent", if_absent)
+        )
         return await self._offsets(m.Kind.OFFSET_COMMIT, request)
 
     async def _offsets(self, kind: m.Kind, request: object) -> dict[PartitionId, int]:
@@ -255,7 +265,7 @@ class Admin(OperationsAdmin):
     async def forget_producers(self, prefix: str) -> None:
         """Forget the producers whose names (`BatchProducer.identify`) begin so; their ids are not used again."""
         self._check_open()
-        request = m.InitProducerIdRequest(identity=prefix, forget=True)
+        request = m.InitProducerIdRequest(identity=given.text("prefix", prefix), forget=True)
         await ask_until_told(self._cluster, m.Kind.INIT_PRODUCER_ID, request, self._timeout, "producers")
 
     async def list_topics(self) -> list[str]:
@@ -269,7 +279,7 @@ class Admin(OperationsAdmin):
         Raises:
           UnknownTopicError: One that was named does not exist.
         """
-        answer = await self._metadata(None if names is None else list(names))
+        answer = await self._metadata(None if names is None else given.names("names", names))
         for topic in answer.topics:
             if topic.error != ErrorCode.NONE:
                 raise error_for(topic.error, f"topic {topic.name!r}")
@@ -292,17 +302,19 @@ class Admin(OperationsAdmin):
 
         Nodes that are named as replicas of some partition but are not registered are among them.
         """
-        answer = await self._metadata(None if topics is None else list(topics))
+        named_topics = None if topics is None else given.names("topics", topics)
+        timeout = given.duration("timeout_ms", timeout_ms) / 1000
+        answer = await self._metadata(named_topics)
         living = {node.node_id: node for node in answer.nodes}
         named = {node for topic in answer.topics for part in topic.partitions for node in part.replicas}
         reports: list[NodeReport] = [
             NodeReport(node_id=node_id, endpoints=[], error="not registered; its process is down or cut off")
             for node_id in named - living.keys()
         ]
-        request = m.DescribePartitionsRequest(topics=None if topics is None else list(topics))
+        request = m.DescribePartitionsRequest(topics=named_topics)
 
         async def ask(node: NodeInfo) -> None:
-            reports.append(await self._describe_node(node, request, timeout_ms / 1000))
+            reports.append(await self._describe_node(node, request, timeout))
 
         self._cluster.nodes = living
         async with trio.open_nursery() as nursery:

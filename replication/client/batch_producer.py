@@ -20,6 +20,7 @@ from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
+from . import _arguments as given
 from ._client import Client
 from ._cluster import Cluster, Leader
 from ._settings import ProducerSettings, make_settings
@@ -86,7 +87,7 @@ class BatchProducer(Client):
         settings: ProducerSettings | None = None,
         **options: Any,
     ) -> None:
-        self._settings = settings or make_settings(ProducerSettings, options)
+        self._settings = make_settings(ProducerSettings, options, settings)
         super().__init__(bootstrap_servers, self._settings)
         self._lanes: dict[PartitionId, _Lane] = {}
         self._used = 0
@@ -115,7 +116,7 @@ class BatchProducer(Client):
         stopped: at 0 a new epoch begins anew, whatever the log holds. Raises ClientError if no node can tell.
         """
         self._check_open()
-        request = m.InitProducerIdRequest(identity=name)
+        request = m.InitProducerIdRequest(identity=given.text("name", name))
         answer = await ask_until_told(
             self._cluster, m.Kind.INIT_PRODUCER_ID, request, self._timeout, "producer id"
         )
@@ -134,7 +135,8 @@ class BatchProducer(Client):
         Raises RequestTimeoutError if the leaders do not tell within `delivery_timeout_ms`.
         """
         self._check_open()
-        question = _Describe(self._cluster, producer_id, {PartitionId(*at) for at in partitions})
+        wanted = set(given.partitions(partitions))
+        question = _Describe(self._cluster, given.whole("producer_id", producer_id), wanted)
         timeout = self._settings.delivery_timeout_ms / 1000
         with trio.move_on_after(timeout):
             await question.run()
@@ -149,11 +151,13 @@ class BatchProducer(Client):
     async def send(self, topic: str, partition: int, batch: bytes) -> None:
         """Hand over one batch; waits for room only. Raises what an earlier batch of any partition met."""
         self._check_open()
+        at = given.partition((topic, partition))
+        if not isinstance(batch, bytes):
+            raise given.refused("batch", batch, "give the bytes of one record batch")
         while self._used + len(batch) > max(self._settings.buffer_memory, len(batch)):
             self._raise()
             await self._changed.wait()
         self._raise()
-        at = PartitionId(topic, partition)
         lane = self._lanes.get(at)
         if lane is None:
             lane = self._lanes[at] = _Lane(at)

@@ -16,6 +16,7 @@ from ...storage.batch import Headers
 from .._portal import Held, Portal
 from ..core.messages import QuotaInfo
 from ..core.types import PartitionId, Value
+from . import _arguments as given
 from ._client import Client
 from ._handover import HandedOver, Handover
 from ._operations import EntityType, NodeHealth
@@ -24,7 +25,7 @@ from ._settings import ClientSettings, ConsumerSettings, ProducerSettings, make_
 from .admin import Admin, ClusterInfo, NodeReport, Reassignment, TopicInfo
 from .consumer import Consumer, ConsumerRecord, FetchedBatches
 from .delivery import Deliveries, Delivery, RecordMetadata
-from .errors import BufferFullError, ClientError, ClosedError, ServerError
+from .errors import BufferFullError, ClosedError, ServerError
 from .producer import Producer
 
 C = TypeVar("C", bound=Client)
@@ -40,6 +41,12 @@ def client_portal(make: Callable[[], C]) -> Portal[C]:
 
 def _closed(what: str) -> ClosedError:
     return ClosedError(f"the client was {what}")
+
+
+class _BlockingClient(Held[C]):
+    def close(self, timeout: float | None = None) -> None:
+        """End it, waiting at most `timeout` seconds. May be called again."""
+        super().close(given.timeout(timeout))
 
 
 class BlockingDelivery(HandedOver):
@@ -64,11 +71,9 @@ class BlockingDelivery(HandedOver):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why it failed, or None if it did not; waits as `result` does."""
-        try:
-            self.result(timeout)
-        except (ClientError, TypeError, ValueError) as error:
-            return error
-        return None
+        if not self.done():
+            self._producer._wait_for(self, timeout)
+        return self._failure()
 
     def as_future(self) -> Future[RecordMetadata]:
         """A `concurrent.futures.Future` of the outcome, for `concurrent.futures.wait` and the like."""
@@ -110,11 +115,11 @@ class BlockingDeliveries(Sequence[Delivery]):
           TimeoutError: Not known yet.
         """
         if not self.done():
-            self._producer._portal.call(self._deliveries.wait, timeout)
+            self._producer._portal.call(self._deliveries.wait, given.timeout(timeout))
         return [delivery.result() for delivery in self._deliveries]
 
 
-class BlockingProducer(Held[Producer]):
+class BlockingProducer(_BlockingClient[Producer]):
     """`Producer` for code without trio; any number of threads may share one.
 
     Args:
@@ -136,7 +141,7 @@ class BlockingProducer(Held[Producer]):
         settings: ProducerSettings | None = None,
         **options: Any,
     ) -> None:
-        self._settings = settings or make_settings(ProducerSettings, options)
+        self._settings = make_settings(ProducerSettings, options, settings)
         self.close_seconds = self._settings.delivery_timeout_ms / 1000 + _CLOSE_MARGIN
         self._serializers = Serializers(self._settings)
         portal = client_portal(lambda: Producer(bootstrap_servers, settings=self._settings))
@@ -202,8 +207,7 @@ class BlockingProducer(Held[Producer]):
             key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
         delivery = BlockingDelivery(self)
         if on_delivery is not None:
-            if not callable(on_delivery):
-                raise TypeError(f"on_delivery is {on_delivery!r}; it must be a function")
+            given.function("on_delivery", on_delivery)
             delivery._callbacks = [on_delivery]  # type: ignore[list-item]
         arguments = (topic, value, key, headers, partition, timestamp_ms)
         deadline = time.monotonic() + (self._settings.max_block_ms / 1000 if wait else 0)
@@ -238,15 +242,15 @@ class BlockingProducer(Held[Producer]):
             self._held._check_usable()
             return await self._held._send_many(topic, values, keys, partition, timestamp_ms)
 
-        return BlockingDeliveries(self, self._portal.call(send_them, timeout))
+        return BlockingDeliveries(self, self._portal.call(send_them, given.timeout(timeout)))
 
     def prepare(self, topic: str, timeout: float | None = None) -> int:
         """See `Producer.prepare`; `TimeoutError` after `timeout` seconds."""
-        return self._portal.call(lambda: self._held.prepare(topic), timeout)
+        return self._portal.call(lambda: self._held.prepare(topic), given.timeout(timeout))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every outcome so far is known; `TimeoutError` after `timeout` seconds."""
-        self._portal.call(self._handover.flush, timeout)
+        self._portal.call(self._handover.flush, given.timeout(timeout))
 
     def close(self, timeout: float | None = None) -> None:
         """Wait for the outcomes of all that was sent, for at most `timeout` seconds, and end.
@@ -257,10 +261,10 @@ class BlockingProducer(Held[Producer]):
         super().close(timeout)
 
     def _wait_for(self, delivery: HandedOver, timeout: float | None) -> None:
-        self._portal.call(lambda: self._handover.settled(delivery), timeout)
+        self._portal.call(lambda: self._handover.settled(delivery), given.timeout(timeout))
 
 
-class BlockingConsumer(Held[Consumer]):
+class BlockingConsumer(_BlockingClient[Consumer]):
     """`Consumer` for code without trio; iterating over it gives records without end.
 
     Its methods may be called from any thread, but whose records are whose is up to the callers: each record goes to
@@ -282,7 +286,7 @@ class BlockingConsumer(Held[Consumer]):
         settings: ConsumerSettings | None = None,
         **options: Any,
     ) -> None:
-        settings = settings or make_settings(ConsumerSettings, options)
+        settings = make_settings(ConsumerSettings, options, settings)
         super().__init__(client_portal(lambda: Consumer(bootstrap_servers, settings=settings)))
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
@@ -369,7 +373,7 @@ class BlockingConsumer(Held[Consumer]):
         return self._portal.call(run)
 
 
-class BlockingAdmin(Held[Admin]):
+class BlockingAdmin(_BlockingClient[Admin]):
     """`Admin` for code without trio.
 
     Args:
@@ -388,7 +392,7 @@ class BlockingAdmin(Held[Admin]):
         settings: ClientSettings | None = None,
         **options: Any,
     ) -> None:
-        settings = settings or make_settings(ClientSettings, options)
+        settings = make_settings(ClientSettings, options, settings)
         super().__init__(client_portal(lambda: Admin(bootstrap_servers, settings=settings)))
 
     def create_topic(
@@ -487,7 +491,7 @@ class BlockingAdmin(Held[Admin]):
         self, topics: Iterable[str] | None = None, timeout: float | None = None
     ) -> None:
         """See `Admin.wait_for_reassignments`; `TimeoutError` after `timeout` seconds."""
-        self._portal.call(lambda: self._held.wait_for_reassignments(topics), timeout)
+        self._portal.call(lambda: self._held.wait_for_reassignments(topics), given.timeout(timeout))
 
     def describe_nodes(self, *, timeout_ms: int = 5000) -> list[NodeHealth]:
         """See `Admin.describe_nodes`."""

@@ -13,6 +13,7 @@ import trio
 from ...storage.batch import BatchInfo, Record, StorageError, records
 from ..core import messages as m
 from ..core.types import PartitionId
+from . import _arguments as given
 from ._client import Client
 from ._fetcher import Fetcher, Reading
 from ._isolation import Chunk
@@ -22,7 +23,6 @@ from ._settings import ConsumerSettings, make_settings
 from .errors import (
     ClientError,
     DeserializationError,
-    InvalidSettingError,
     OffsetOutOfRangeError,
     UndecodableError,
 )
@@ -88,7 +88,7 @@ class Consumer(Client):
         settings: ConsumerSettings | None = None,
         **options: Any,
     ) -> None:
-        self._settings = settings or make_settings(ConsumerSettings, options)
+        self._settings = make_settings(ConsumerSettings, options, settings)
         super().__init__(bootstrap_servers, self._settings)
         self._deserializers = Deserializers(self._settings)
         self._turns: deque[Reading] = deque()
@@ -108,7 +108,7 @@ class Consumer(Client):
         """
         self._check_open()
         former = self._fetcher.readings
-        wanted = [_partition(each) for each in partitions]
+        wanted = given.partitions(partitions)
         self._fetcher.readings = {at: former.get(at) or self._fetcher.new_reading(at) for at in wanted}
         self._turns = deque(self._fetcher.readings.values())
         for at in former.keys() - self._fetcher.readings.keys():
@@ -139,14 +139,10 @@ class Consumer(Client):
         What was read ahead is dropped. That the offset is in the log is found out by the next poll.
 
         Raises:
-          ValueError: The offset is negative, or above what an offset can be.
+          InvalidArgumentError: The offset is negative, or above what an offset can be.
           ClientError: The partition is not assigned.
         """
-        if offset < 0:
-            raise ValueError(f"offset {offset} is negative; use seek_to_beginning or seek_to_end")
-        if offset >= 1 << 63:
-            raise ValueError(f"offset {offset} is above all that an offset can be")
-        self._restart([partition], offset, None)
+        self._restart([partition], given.whole("offset", offset, least=0), None)
 
     def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
         """Read these (or all assigned) partitions from the oldest record that they still hold."""
@@ -159,7 +155,7 @@ class Consumer(Client):
     def _restart(
         self, partitions: Iterable[tuple[str, int]] | None, offset: int | None, reset: int | None
     ) -> None:
-        chosen = self.assignment() if partitions is None else list(partitions)
+        chosen = self.assignment() if partitions is None else given.partitions(partitions)
         for reading in [self._reading(at) for at in chosen]:
             reading.restart(offset, reset)
         self._fetcher.interrupt()
@@ -182,7 +178,7 @@ class Consumer(Client):
         return [at for at, reading in self._fetcher.readings.items() if reading.paused]
 
     def _set_paused(self, partitions: Iterable[tuple[str, int]] | None, paused: bool) -> None:
-        chosen = self.assignment() if partitions is None else list(partitions)
+        chosen = self.assignment() if partitions is None else given.partitions(partitions)
         for reading in [self._reading(at) for at in chosen]:
             reading.paused = paused
         if not paused:
@@ -220,11 +216,7 @@ class Consumer(Client):
         None stands for a partition that has no such record. Raises what `end_offsets` raises.
         """
         asked: dict[int, list[tuple[str, int]]] = {}
-        for partition, timestamp in timestamps.items():
-            if timestamp < 0:
-                raise InvalidSettingError(
-                    f"timestamp {timestamp} for {PartitionId(*partition)}: use 0 or more"
-                )
+        for partition, timestamp in given.offsets("timestamp", timestamps, least=0).items():
             asked.setdefault(timestamp, []).append(partition)
         found: dict[PartitionId, int | None] = {}
         for timestamp, partitions in asked.items():
@@ -235,14 +227,14 @@ class Consumer(Client):
     async def _offsets(self, partitions: Iterable[tuple[str, int]], timestamp: int) -> dict[PartitionId, int]:
         self._check_open()
         timeout = self._settings.request_timeout_ms / 1000
-        asked = [PartitionId(*at) for at in partitions]
-        return await list_offsets(self._cluster, asked, timestamp, timeout=timeout)
+        return await list_offsets(self._cluster, given.partitions(partitions), timestamp, timeout=timeout)
 
     def _reading(self, partition: tuple[str, int]) -> Reading:
         self._check_open()
-        reading = self._fetcher.readings.get(PartitionId(*partition))
+        at = given.partition(partition)
+        reading = self._fetcher.readings.get(at)
         if reading is None:
-            raise ClientError(f"{PartitionId(*partition)} is not assigned; call assign first")
+            raise ClientError(f"{at} is not assigned; call assign first")
         return reading
 
     # Reading
@@ -288,10 +280,9 @@ class Consumer(Client):
 
     async def _wait(self, take: Any, timeout_ms: int) -> Any:
         self._check_open()
-        if timeout_ms < 0:
-            raise ValueError(f"timeout_ms is {timeout_ms}; use 0 or more")
+        seconds = given.duration("timeout_ms", timeout_ms) / 1000
         await trio.lowlevel.checkpoint()
-        with trio.move_on_after(timeout_ms / 1000):
+        with trio.move_on_after(seconds):
             while True:
                 self._fetcher.arrived = trio.Event()
                 if taken := take():
@@ -401,11 +392,3 @@ def _rows(at: PartitionId, chunk: Chunk, run: Sequence[BatchInfo]) -> Iterator[R
         raise UndecodableError(
             f"{at} between offsets {run[0].base_offset} and {run[-1].next_offset}: {error}; seek past them"
         ) from error
-
-
-def _partition(named: object) -> PartitionId:
-    """Raises TypeError for what is no pair of topic and number; the task that fetches would end of it."""
-    match named:
-        case (str(topic), int(number)):
-            return PartitionId(topic, number)
-    raise TypeError(f"{named!r} names no partition; give pairs of topic and number, such as ('orders', 0)")

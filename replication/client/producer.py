@@ -9,12 +9,13 @@ from typing import Any
 import trio
 
 from ...storage.batch import Headers
+from . import _arguments as given
 from ._client import Client
 from ._sender import Sender
 from ._serializing import Serializers
 from ._settings import ProducerSettings, make_settings
 from .delivery import Deliveries, Delivery, OnDelivery
-from .errors import BufferFullError, MetadataTimeoutError
+from .errors import BufferFullError, InvalidArgumentError, MetadataTimeoutError
 
 _YIELD_EVERY = 64
 _RUN_LENGTH = 4
@@ -46,7 +47,7 @@ class Producer(Client):
         settings: ProducerSettings | None = None,
         **options: Any,
     ) -> None:
-        self._settings = settings or make_settings(ProducerSettings, options)
+        self._settings = make_settings(ProducerSettings, options, settings)
         super().__init__(bootstrap_servers, self._settings)
         self._serializers = Serializers(self._settings)
         self._in_runs = self._settings.partitioner in ("default", "sticky")
@@ -88,6 +89,7 @@ class Producer(Client):
           on_delivery: Called with the delivery when the outcome is known, in the event loop; must be quick.
 
         Raises:
+          InvalidArgumentError: An argument is of the wrong type or shape.
           SerializationError: A serializer raised.
           RecordTooLargeError: Above `max_request_size`.
           UnknownTopicError: The topic or partition does not exist.
@@ -145,7 +147,7 @@ class Producer(Client):
         delivery = self._accumulator.try_append(
             topic, value, key, headers, partition, timestamp_ms, on_delivery
         )
-        if delivery is None and not self._accumulator.knows(topic):
+        if delivery is None and not self._accumulator.knows(given.text("topic", topic)):
             raise MetadataTimeoutError(
                 f"topic {topic!r} is not known yet; await producer.prepare({topic!r}) first"
             )
@@ -165,7 +167,7 @@ class Producer(Client):
         """Hand over many records at once, which costs far less for each; keys, if any, in the same order.
 
         Raises what `send` raises; of the records before the one that it is about, all are sent. With
-        `SerializationError` none is, nor with ValueError: there is not one key for each value.
+        `SerializationError` none is, nor with `InvalidArgumentError` if there is not one key for each value.
         """
         self._check_usable()
         return await self._send_many(topic, *self._as_bytes(topic, values, keys), partition, timestamp_ms)
@@ -173,8 +175,11 @@ class Producer(Client):
     def _as_bytes(
         self, topic: str, values: Sequence[Any], keys: Sequence[Any] | None
     ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None]:
+        given.sequence("values", values)
+        if keys is not None:
+            given.sequence("keys", keys)
         if keys is not None and len(keys) != len(values):
-            raise ValueError(
+            raise InvalidArgumentError(
                 f"{len(values)} values but {len(keys)} keys; give one key (or None) for each value"
             )
         if self._serializers:

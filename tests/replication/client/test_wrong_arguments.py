@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
 
 from insync.replication.client import (
     Admin,
+    BatchProducer,
     BlockingProducer,
+    ClientError,
     Consumer,
+    ConsumerSettings,
+    InvalidArgumentError,
     InvalidRequestError,
     InvalidSettingError,
     InvalidTopicError,
     Producer,
+    ProducerSettings,
 )
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
@@ -22,21 +28,23 @@ from .fake_cluster import fake_cluster
 from .threaded_cluster import threaded_cluster
 
 RECORDS: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"topic": None}, TypeError, "a topic is named by a text"),
+    ({"topic": None}, InvalidArgumentError, "a topic is named by a text"),
     ({"topic": "a b"}, InvalidTopicError, "not legal"),
     ({"topic": "\ud800"}, InvalidTopicError, "not legal"),
-    ({"value": 5}, TypeError, "must be bytes or None, not int"),
-    ({"value": "text"}, TypeError, "must be bytes or None, not str"),
-    ({"key": "text"}, TypeError, "key must be bytes"),
-    ({"headers": [("a", "b")]}, TypeError, "headers are a list of pairs"),
-    ({"headers": [(b"a", b"b")]}, TypeError, "headers are a list of pairs"),
-    ({"headers": [("\ud800", b"b")]}, TypeError, "headers are a list of pairs"),
-    ({"headers": {"a": b"b"}}, TypeError, "headers are a list of pairs"),
-    ({"headers": iter([("a", b"b")])}, TypeError, "headers are a list of pairs"),
-    ({"timestamp_ms": "now"}, TypeError, "whole number of milliseconds"),
-    ({"timestamp_ms": -5}, ValueError, "use 0 or more"),
-    ({"timestamp_ms": 2**70}, ValueError, "use 0 or more"),
-    ({"on_delivery": 3}, TypeError, "on_delivery is 3"),
+    ({"value": 5}, InvalidArgumentError, "must be bytes or None, not int"),
+    ({"value": "text"}, InvalidArgumentError, "must be bytes or None, not str"),
+    ({"key": "text"}, InvalidArgumentError, "key must be bytes"),
+    ({"headers": [("a", "b")]}, InvalidArgumentError, "headers are a list of pairs"),
+    ({"headers": [(b"a", b"b")]}, InvalidArgumentError, "headers are a list of pairs"),
+    ({"headers": [("\ud800", b"b")]}, InvalidArgumentError, "headers are a list of pairs"),
+    ({"headers": {"a": b"b"}}, InvalidArgumentError, "headers are a list of pairs"),
+    ({"headers": iter([("a", b"b")])}, InvalidArgumentError, "headers are a list of pairs"),
+    ({"timestamp_ms": "now"}, InvalidArgumentError, "timestamp_ms .* is 'now'; it must be a whole number"),
+    ({"timestamp_ms": -5}, InvalidArgumentError, "use 0 or more"),
+    ({"timestamp_ms": 2**70}, InvalidArgumentError, "or less"),
+    ({"partition": "0"}, InvalidArgumentError, "partition is '0'; it must be a whole number"),
+    ({"partition": True}, InvalidArgumentError, "partition is True; it must be a whole number"),
+    ({"on_delivery": 3}, InvalidArgumentError, "on_delivery is 3"),
 ]
 
 
@@ -50,7 +58,8 @@ async def test_a_record_that_cannot_be_is_refused_and_the_producer_goes_on(
         with pytest.raises(error, match=said):
             await producer.send(**arguments)
         if "headers" not in wrong and "on_delivery" not in wrong:
-            many = {name: value for name, value in arguments.items() if name in ("topic", "timestamp_ms")}
+            taken = ("topic", "timestamp_ms", "partition")
+            many = {name: value for name, value in arguments.items() if name in taken}
             keys = [arguments["key"]] if "key" in arguments else None
             with pytest.raises(error, match=said):
                 await producer.send_many(values=[arguments["value"]], keys=keys, **many)
@@ -72,12 +81,12 @@ async def test_what_names_no_partition_is_refused_and_the_consumer_goes_on(wrong
         async with Producer(cluster.urls) as producer:
             await (await producer.send("t", b"x")).wait()
         async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
-            with pytest.raises(TypeError, match="names no partition"):
+            with pytest.raises(InvalidArgumentError, match="names no partition"):
                 consumer.assign(wrong)
             consumer.assign([("t", 0)])
-            with pytest.raises(ValueError, match="above all that an offset can be"):
+            with pytest.raises(InvalidArgumentError, match=f"use {2**63 - 1} or less"):
                 consumer.seek(("t", 0), 1 << 63)
-            with pytest.raises(ValueError, match="timeout_ms is -1"):
+            with pytest.raises(InvalidArgumentError, match="timeout_ms is -1; use 0 or more"):
                 await consumer.poll(-1)
             assert [each.value for each in await consumer.poll(5000)] == [b"x"]
 
@@ -96,7 +105,7 @@ async def test_a_request_that_no_node_understands_is_not_repeated() -> None:
 
 async def test_an_offset_that_cannot_be_is_not_kept() -> None:
     async with fake_cluster(t=1) as cluster, Admin(cluster.urls) as admin:
-        with pytest.raises(InvalidSettingError, match="offset -5 for t-0"):
+        with pytest.raises(InvalidArgumentError, match="offset for t-0 is -5; use 0 or more"):
             await admin.commit_offsets("g", {("t", 0): -5})
 
 
@@ -104,3 +113,25 @@ async def test_an_offset_that_cannot_be_is_not_kept() -> None:
 def test_servers_that_are_no_urls_are_refused(servers: Any) -> None:
     with pytest.raises(InvalidSettingError, match="give URLs such as"):
         Producer(servers)
+
+
+@pytest.mark.parametrize("made", [Admin, Consumer, Producer, BatchProducer])
+def test_settings_are_given_in_one_way(made: Any) -> None:
+    """Of two ways one would not count."""
+    given = ConsumerSettings() if made is Consumer else ProducerSettings()
+    with pytest.raises(InvalidSettingError, match="settings are given, and client_id besides"):
+        made("mem://x/y", settings=given, client_id="me")
+    with pytest.raises(InvalidSettingError, match=r"settings is a dict; give \w+Settings"):
+        made("mem://x/y", settings={"client_id": "me"})
+
+
+@pytest.mark.parametrize("name", ["client_id", "producer_name"])
+def test_a_setting_that_is_a_text_is_one(name: str) -> None:
+    with pytest.raises(InvalidSettingError, match=f"{name} is 5; it must be a text"):
+        Producer("mem://x/y", **{name: 5})
+
+
+def test_an_error_of_an_argument_is_what_functions_raise_and_what_clients_raise() -> None:
+    assert issubclass(InvalidArgumentError, ClientError)
+    assert issubclass(InvalidArgumentError, TypeError) and issubclass(InvalidArgumentError, ValueError)
+    assert pickle.loads(pickle.dumps(InvalidArgumentError("x is 5"))).args == ("x is 5",)
