@@ -160,8 +160,7 @@ class LeaderFetcher:
         self._connection: Connection | None = None
         self._address: NodeRecord | None = None
         self._failing = False
-        self._unanswered = 0
-        """How many attempts to connect nobody has answered in a row."""
+        self._patience_to_connect = CONNECT_TIMEOUT
 
     def want(self, partition: PartitionId, effect: fx.FetchNext) -> None:
         self.rest(partition)
@@ -298,17 +297,13 @@ class LeaderFetcher:
         except ConnectRefusedError:
             # Its successor may have registered meanwhile, and has refused nothing.
             self._node.store.suspect(address)
-            self._unanswered = 0
+            self._patience_to_connect = CONNECT_TIMEOUT
             raise
         except TransportError:
-            self._unanswered += 1
+            self._patience_to_connect = min(LONGEST_CONNECT_TIMEOUT, 2 * self._patience_to_connect)
             raise
-        self._unanswered = 0
+        self._patience_to_connect = CONNECT_TIMEOUT
         return connection
-
-    @property
-    def _connect_timeout(self) -> float:
-        return min(LONGEST_CONNECT_TIMEOUT, CONNECT_TIMEOUT * 2.0**self._unanswered)
 
     async def _dial(self, endpoints: Sequence[str]) -> Connection:
         return await connect_nearest(
@@ -318,7 +313,7 @@ class LeaderFetcher:
             expect_node=self.leader,
             lane="data",
             nursery=self._owner.nursery,
-            timeout=self._connect_timeout,
+            timeout=self._patience_to_connect,
         )
 
     def _request(self) -> m.FetchRequest:

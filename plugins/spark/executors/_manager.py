@@ -52,7 +52,7 @@ class Place:
         """Note how the job came to its end, and when to try again: at once, unless a node could not serve."""
         self.failure = outcome.failure
         self.failures = self.failures + 1 if outcome.failure else 0
-        pause = min(_LONGEST_PAUSE, 0.25 * 2**self.failures) if outcome.failure else _LOOK_SECONDS
+        pause = min(_LONGEST_PAUSE, 0.25 * 2 ** min(self.failures, 10)) if outcome.failure else _LOOK_SECONDS
         self.retry_at = time.monotonic() + pause
 
 

@@ -209,6 +209,26 @@ async def test_a_leader_that_answers_slowly_is_waited_for_longer_each_time(
     assert waited == [2.0, 4.0, 8.0] * 2, "and not so long any more once one has answered"
 
 
+async def test_a_leader_that_answers_nobody_for_hours_ends_no_follower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As behind a wrong firewall, or with a certificate that has run out."""
+    waited: list[float] = []
+
+    async def connect(*arguments: object, timeout: float, **named: object) -> object:
+        waited.append(timeout)
+        raise ConnectError("no answer")
+
+    async with trio.open_nursery() as nursery:
+        fetcher = LeaderFetcher(replicas(tmp_path, nursery).fetchers, 2)
+        monkeypatch.setattr(_fetchers, "connect_nearest", connect)
+        for _ in range(3000):
+            with pytest.raises(ConnectError):
+                await fetcher._connect(node_record(1))
+        nursery.cancel_scope.cancel()
+    assert waited == [2.0, 4.0] + [8.0] * 2998
+
+
 def rec_view(node: rec.NodeRecord) -> ClusterView:
     return ClusterView(nodes={node.node_id: node})
 

@@ -35,6 +35,9 @@ def test_a_slot_that_failed_is_tried_less_and_less_often() -> None:
         place.ended(Outcome(failure="no space"))
         pauses.append(round(place.retry_at - time.monotonic(), 2))
     assert pauses == sorted(pauses) and 0.4 < pauses[0] <= 0.5 and 9.9 < pauses[-1] <= 10
+    for _ in range(2000):
+        place.ended(Outcome(failure="no space"))
+    assert 9 < place.retry_at - time.monotonic() <= 10, "however long it goes on"
     place.ended(Outcome(misplaced=True))
     assert (place.failures, place.failure) == (0, "") and place.retry_at - time.monotonic() <= 0.2
 
