@@ -244,6 +244,11 @@ class Cluster:
                 return wire.decode_response(kind, response.body)
         except NotAuthorisedError as error:
             raise AuthorizationError(str(error)) from error
+        except wire.WireError as error:
+            # As good as no answer: another node may be of a version that we understand.
+            raise TransportError(
+                f"{connection.peer}: its answer makes no sense: {error}", delivery="maybe"
+            ) from error
         except RemoteError as error:
             if error.code == ErrorCode.INVALID_REQUEST:  # asking again, or another node, changes nothing
                 raise error_for(error.code, kind.name, error.detail) from error

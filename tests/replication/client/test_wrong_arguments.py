@@ -6,6 +6,7 @@ import pickle
 from typing import Any
 
 import pytest
+import trio
 
 from insync.replication.client import (
     Admin,
@@ -20,6 +21,7 @@ from insync.replication.client import (
     InvalidTopicError,
     Producer,
     ProducerSettings,
+    RequestTimeoutError,
 )
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
@@ -101,6 +103,30 @@ async def test_a_request_that_no_node_understands_is_not_repeated() -> None:
             node.script(Kind.CREATE_TOPIC, malformed)
         with pytest.raises(InvalidRequestError, match=r"CREATE_TOPIC: INVALID_REQUEST: .*malformed"):
             await admin.create_topic("u")
+
+
+def garbage(_: Any, request: Any) -> bool:
+    request.reply(b"\xc1 no message")
+    return True
+
+
+async def test_an_answer_that_nobody_understands_is_none_and_others_are_asked() -> None:
+    """It must not end the task that keeps the metadata, and the caller's block with it."""
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
+        for node in cluster.nodes:
+            node.script(Kind.METADATA, garbage)
+            node.script(Kind.INIT_PRODUCER_ID, garbage)
+        with trio.fail_after(5):
+            assert (await (await producer.send("t", b"x")).wait()).offset == 0
+
+
+async def test_a_cluster_that_nobody_understands_is_told_of() -> None:
+    async with fake_cluster(nodes=2, t=1) as cluster:
+        for node in cluster.nodes:
+            node.script(Kind.METADATA, *[garbage] * 100)
+        with trio.fail_after(5), pytest.raises(RequestTimeoutError, match="its answer makes no sense"):
+            async with Admin(cluster.urls):
+                pytest.fail("it was entered")
 
 
 async def test_an_offset_that_cannot_be_is_not_kept() -> None:
