@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import signal
 from contextlib import ExitStack
+from functools import partial
 
 import trio
 
 from insync.replication import Producer, ReplicationError
+from insync.replication.client import InvalidReplicationFactorError
 
 from . import disk_faults as disk
-from .load import PARTITIONS, TOPICS, until
+from .load import PARTITIONS, TOPICS, until, until_async
 from .members import LAG_MS, PORT, STALL_MS, Member
 from .network import OURS
 from .scene import Bite, Fault, Scene
+
+_ALL_ALIVE_SECONDS = 60.0
 
 
 async def _kill_and_start(member: Member) -> str:
@@ -62,12 +66,8 @@ async def _start_all(scene: Scene) -> bool:
 async def kill_before_folders(scene: Scene) -> Bite:
     """SIGKILL of all nodes when a topic stands in the store and nowhere else: it is led by itself all the same."""
     topic = f"new-{scene.random.randrange(1 << 30)}"
-    with ExitStack() as stack:
-        for member in scene.members:
-            stack.enter_context(member.suffering("hang", str(member.folder)))
-        with trio.move_on_after(STALL_MS / 2000):
-            await scene.admin.create_topic(topic, PARTITIONS, 3, config={"min_insync_replicas": 2})
-        await _kill_all(scene)
+    if not await until_async(partial(_kill_once_it_is_stored, scene, topic), _ALL_ALIVE_SECONDS):
+        return Bite(f"all nodes, topic {topic}", "")
     made = [path for each in scene.members for folder in each.log_dirs for path in folder.glob(f"{topic}-*")]
     started = await _start_all(scene)
     is_there = topic in await scene.admin.list_topics()
@@ -76,6 +76,22 @@ async def kill_before_folders(scene: Scene) -> Bite:
         await scene.admin.delete_topic(topic)
     evidence = "no node had a folder of it; it was written" if not made and started and written else ""
     return Bite(f"all nodes, topic {topic}", evidence)
+
+
+async def _kill_once_it_is_stored(scene: Scene, topic: str) -> bool:
+    """False if it is refused, and nobody killed: the fault before may have cost a node its session, and it may not
+    be back yet.
+    """
+    with ExitStack() as stack:
+        for member in scene.members:
+            stack.enter_context(member.suffering("hang", str(member.folder)))
+        try:
+            with trio.move_on_after(STALL_MS / 2000):
+                await scene.admin.create_topic(topic, PARTITIONS, 3, config={"min_insync_replicas": 2})
+        except InvalidReplicationFactorError:
+            return False
+        await _kill_all(scene)
+    return True
 
 
 async def _write_to_all(scene: Scene, topic: str) -> bool:
