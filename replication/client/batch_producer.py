@@ -152,7 +152,7 @@ class BatchProducer(Client):
         """Hand over one batch; waits for room only. Raises what an earlier batch of any partition met."""
         self._check_open()
         at = given.partition((topic, partition))
-        if not isinstance(batch, bytes):
+        if not isinstance(batch, bytes | bytearray | memoryview):
             raise given.refused("batch", batch, "give the bytes of one record batch")
         while self._used + len(batch) > max(self._settings.buffer_memory, len(batch)):
             self._raise()
