@@ -159,8 +159,8 @@ class Cluster(Hosting):
         view = reading.view
         if node.controller is None or view.revision < node.registered:
             return
-        fresh = view.revision > node.seen
-        if view.revision >= node.seen:
+        current = view.revision >= node.seen
+        if current:
             node.seen = view.revision
             self._follow_topics(node, reading)
         for partition, host in list(node.hosts.items()):
@@ -168,7 +168,7 @@ class Cluster(Hosting):
             if replica is None or versioned is None or versioned.record.topic_id != host.facts.topic_id:
                 continue
             live = reading.live_for(partition)
-            if fresh and replica.live != live:
+            if current and replica.live != live:
                 self.step(host, ev.NodesChanged(live=live))
             if versioned.version != host.told_version or replica.awaits_record:
                 host.told_version = versioned.version
