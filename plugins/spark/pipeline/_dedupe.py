@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ._inputs import SEQUENCE_COLUMNS, Input, Span
+from ._inputs import SEQUENCE_COLUMNS, FolderInput, Input, Span
 from ._jobs import Progress, quiet, watching
 from ._segments import SOURCE_COLUMNS
 from ._writing import described, job_name, was_written, write_topic
@@ -90,10 +90,11 @@ def dedupe(
       PipelineError: The target cannot be.
     """
     began = time.monotonic()
+    needed, target = ready(source, by, to_topic, to_servers, to_parquet)
     spans = source.spans()
-    columns = (*_PLACE, *(SEQUENCE_COLUMNS if by == "sequence" else _needed(by)))
-    identified = source.frame(spark, spans, columns).select(*_PLACE, _identity(by).alias("identity"))
-    target = _target(source, by, to_topic, to_servers, to_parquet)
+    identified = source.frame(spark, spans, (*_PLACE, *needed)).select(
+        *_PLACE, _identity(by).alias("identity")
+    )
     with watching(spark, "looking for duplicates", progress):
         identified.persist()
         try:
@@ -117,7 +118,29 @@ def dedupe(
     return report
 
 
+def ready(
+    source: Input,
+    by: str,
+    to_topic: str | None,
+    to_servers: str | None,
+    to_parquet: str | os.PathLike[str] | None,
+) -> tuple[tuple[str, ...], _ToTopic | _ToParquet | None]:
+    """What can be said without Spark: the columns that make the identity, and where to write what is kept.
+
+    Raises PipelineError, ClientError.
+    """
+    needed = _needed(by)
+    if by == "sequence" and not isinstance(source, FolderInput):
+        raise InputError(
+            "sequence (the default of --by) tells records apart by what only files have: name a data folder, or "
+            "give key, value, header:NAME or json:FIELD"
+        )
+    return needed, _target(source, by, to_topic, to_servers, to_parquet)
+
+
 def _needed(by: str) -> tuple[str, ...]:
+    if by == "sequence":
+        return SEQUENCE_COLUMNS
     if by in ("key", "value"):
         return (by,)
     kind, _, name = by.partition(":")
@@ -246,6 +269,11 @@ def _target(
         raise PipelineError("give a topic or a folder of Parquet to write to, not both")
     if parquet is not None:
         path = os.path.abspath(parquet)
+        if os.path.exists(os.path.join(path, "_temporary")):
+            raise PipelineError(
+                f"{path} is what a run that did not end has left, or is being written: remove it if no run is at "
+                "work"
+            )
         if os.path.exists(path):
             raise PipelineError(f"{path} exists already: name a new folder")
         return _ToParquet(path)

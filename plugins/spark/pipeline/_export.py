@@ -80,8 +80,7 @@ def export(
     """
     began = time.monotonic()
     with Manifest.locked(Path(target).absolute()) as manifest:
-        state = manifest.state() or ExportState(source.topic, by)
-        _must_fit(state, source.topic, by, manifest.root)
+        state = _state(manifest, source, by)
         spans, lost = _due(source.spans(), state.offsets, source.name, fail_on_data_loss)
         layout: Layout = ByDate()
         if by == "keys":
@@ -106,12 +105,20 @@ def export(
         )
 
 
-def _must_fit(state: ExportState, topic: str, by: str, root: Path) -> None:
-    if (state.topic, state.layout) != (topic, by):
+def check_target(source: Input, target: str | os.PathLike[str], by: str) -> None:
+    """What can be said without Spark: raises ExportStateError as `export` does."""
+    with Manifest.locked(Path(target).absolute()) as manifest:
+        _state(manifest, source, by)
+
+
+def _state(manifest: Manifest, source: Input, by: str) -> ExportState:
+    state = manifest.state() or ExportState(source.topic, by)
+    if (state.topic, state.layout) != (source.topic, by):
         raise ExportStateError(
-            f"{root} holds an export of topic {state.topic} by {state.layout}, not of {topic} by {by}: export "
-            "into another folder"
+            f"{manifest.root} holds an export of topic {state.topic} by {state.layout}, not of {source.topic} by "
+            f"{by}: export into another folder"
         )
+    return state
 
 
 def _due(
@@ -212,7 +219,7 @@ def _write_topic(
         yield pa.RecordBatch.from_pylist(rows, schema=_FILE_SCHEMA)
 
     records = source.frame(spark, {at: span for at, span in spans.items() if span[0] < span[1]}, COLUMNS)
-    with watching(spark, "exporting the topic", progress):
+    with watching(spark, "exporting the topic", progress, one_stage=True):
         rows = records.mapInArrow(write, _FILE_DDL).collect()
     return [WrittenFile(**row.asDict()) for row in rows]
 

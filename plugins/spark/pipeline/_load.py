@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 Format = Literal["lines", "csv", "json", "parquet"]
 _LINE = "value"
+_KEPT: tuple[Format, ...] = ("lines", "json")
+"""Formats whose lines are written as they are."""
 SPLIT_BYTES = 64 << 20
 """Of a file, for one task."""
 
@@ -72,17 +74,30 @@ def load(
       ClientError: The cluster refuses, or a topic does not exist.
     """
     began = time.monotonic()
-    partitions = len(described(servers, topic).partitions)
-    rows = _rows(spark, [_found(os.fspath(path)) for path in paths], format, options or {})
-    if format in ("lines", "json"):
-        table = _of_lines(rows, key, value)
+    files, partitions = ready(paths, servers, topic, format=format, value=value)
+    rows = _rows(spark, files, format, options or {})
+    if format in _KEPT:
+        table = _of_lines(rows, key)
     else:
         table = _of_columns(rows, key, value)
-    with _even_splits(spark), watching(spark, "loading", progress):
+    with _even_splits(spark), watching(spark, "loading", progress, one_stage=True):
         how = (format, key, tuple(value), sorted((options or {}).items()), topic, partitions)
         job = job_name("load", how, _splits(rows))
         records, size = write_topic(table, servers, topic, job)
     return LoadReport(topic, records, size, time.monotonic() - began)
+
+
+def ready(
+    paths: Sequence[str | os.PathLike[str]], servers: str, topic: str, *, format: Format, value: Sequence[str]
+) -> tuple[list[str], int]:
+    """What can be said without Spark: the files as Spark finds them, and how many partitions the topic has.
+
+    Raises InputError, ClientError.
+    """
+    if value and format in _KEPT:
+        raise InputError(f"{format} are written as they are: --value is for csv and parquet")
+    files = [_found(os.fspath(path)) for path in paths]
+    return files, len(described(servers, topic).partitions)
 
 
 @contextmanager
@@ -125,18 +140,16 @@ def _found(path: str) -> str:
 
 def _rows(spark: SparkSession, paths: list[str], format: Format, options: Mapping[str, str]) -> DataFrame:
     reader = spark.read.options(**options)
-    if format in ("lines", "json"):
+    if format in _KEPT:
         return reader.text(paths)
     if format == "csv":
         return reader.csv(paths, header=True)
     return reader.parquet(*paths)
 
 
-def _of_lines(rows: DataFrame, key: str | None, value: Sequence[str]) -> DataFrame:
+def _of_lines(rows: DataFrame, key: str | None) -> DataFrame:
     from pyspark.sql import functions as f
 
-    if value:
-        raise InputError("lines are written as they are: --value is for csv and parquet")
     columns = [f.col(_LINE).cast("binary").alias("value")]
     if key is not None:
         columns.append(f.get_json_object(_LINE, f"$.{key}").cast("binary").alias("key"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import html
 import io
+import os
+from collections.abc import Iterable
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -35,6 +37,19 @@ svg {{ max-width: 100%; height: auto; }}
 {partitions}
 </body></html>
 """
+
+
+def check_drawing(paths: Iterable[Path]) -> None:
+    """Before hours of counting. Raises PipelineError: there is no matplotlib, or a file cannot be written."""
+    for path in paths:
+        _figure_class()
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise PipelineError(f"{path} cannot be written: there is no folder {folder}")
+        if path.is_dir():
+            raise PipelineError(f"{path} cannot be written: it is a folder; name a file in it")
+        if not os.access(path if path.exists() else folder, os.W_OK):
+            raise PipelineError(f"{path} cannot be written: permission denied")
 
 
 def write_png(report: StatsReport, path: Path) -> None:
@@ -82,14 +97,18 @@ def summary(report: StatsReport) -> str:
     return f"{line}, by at most {report.max_late_ms:,} ms" if report.late else line
 
 
-def _figure(report: StatsReport) -> Any:
+def _figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise PipelineError(
             "matplotlib is not installed, and plots need it: pip install 'insync[spark]'"
         ) from error
-    figure = Figure(figsize=(10, 9), layout="constrained")
+    return Figure
+
+
+def _figure(report: StatsReport) -> Any:
+    figure = _figure_class()(figsize=(10, 9), layout="constrained")
     rates, late, keys = figure.subplots(3, 1)
     times = [each.at for each in report.minutes]
     dots, crosses = ("o", "x") if len(times) <= _MOST_DOTS else (None, None)

@@ -103,8 +103,16 @@ def stats(
       top: So many of the keys with the most bytes are listed.
       plot: Write a plot to this PNG file.
       html: Write a page with the plot and the figures to this file; it needs no other.
+
+    Raises:
+      PipelineError: There is no matplotlib to draw with, or no such file can be written; before anything is read.
     """
     began = time.monotonic()
+    drawn = [Path(each) for each in (plot, html) if each is not None]
+    if drawn:
+        from ._plot import check_drawing
+
+        check_drawing(drawn)
     spans = source.spans()
     records = _measured(source.frame(spark, spans, _COLUMNS)).persist()
     try:

@@ -132,6 +132,7 @@ def load(
 
     options = dict(_option(each) for each in option)
     where = known(servers)
+    _load.ready(files, where, topic, format=format, value=value)
     with _spark(master) as spark, _progress(quiet=json) as progress:
         report = _load.load(
             spark,
@@ -195,6 +196,7 @@ def export(
     from . import _export
 
     source = _input(topic, data_dir, servers)
+    _export.check_target(source, target, by)
     with _spark(master) as spark, _progress(quiet=json) as progress:
         report = _export.export(
             spark,
@@ -246,6 +248,7 @@ def dedupe(
     from . import _dedupe
 
     source = _input(topic, data_dir, servers)
+    _dedupe.ready(source, by, to_topic, servers or None, to_parquet)
     with _spark(master) as spark, _progress(quiet=json) as progress:
         report = _dedupe.dedupe(
             spark,
@@ -303,8 +306,9 @@ def stats(
     """
     _ready()
     from . import _stats
-    from ._plot import summary
+    from ._plot import check_drawing, summary
 
+    check_drawing([each for each in (plot, html) if each is not None])
     source = _input(topic, data_dir, servers)
     with _spark(master) as spark, _progress(quiet=json) as progress:
         report = _stats.stats(spark, source, top=top, plot=plot, html=html, progress=progress)

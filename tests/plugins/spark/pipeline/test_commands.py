@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -113,11 +113,31 @@ def test_an_audit_that_finds_something(
         ("stats orders --servers tcp://127.0.0.1:9", 1, "127.0.0.1:9"),
         ("dedupe orders --data-dir data/node-1 --by colour", 1, "'colour' tells no records apart"),
         ("stats orders --data-dir data/node-1 --top 0", 2, "--top"),
+        ("stats orders --data-dir data/node-1 --plot nowhere/a.png", 1, "there is no folder"),
+        ("stats orders --data-dir data/node-1 --html data", 1, "data cannot be written: it is a folder"),
+        ("load orders f.txt --servers tcp://127.0.0.1:9", 1, "f.txt does not exist"),
+        ("load orders data --value a --servers tcp://127.0.0.1:9", 1, "lines are written as they are"),
+        ("load orders data --servers tcp://127.0.0.1:9", 1, "no node could be reached"),
+        ("export orders data/node-1/meta.properties --data-dir data/node-1", 1, "cannot be written to"),
+        ("dedupe orders --data-dir data/node-1 --to-parquet data", 1, "data exists already"),
+        ("dedupe orders --data-dir data/node-1 --to-parquet left", 1, "a run that did not end has left"),
+        ("dedupe orders --data-dir data/node-1 --to-topic once", 1, "are not known: give their servers"),
     ],
 )
-def test_what_cannot_be_is_one_line(
-    spark: SparkSession, here: Path, capfd: pytest.CaptureFixture[str], line: str, status: int, why: str
+def test_what_cannot_be_is_one_line_before_spark_starts(
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    line: str,
+    status: int,
+    why: str,
 ) -> None:
+    (here / "left" / "_temporary").mkdir(parents=True)
+
+    def started(master: str) -> NoReturn:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("insync.plugins.spark.pipeline.command._spark", started)
     assert run(f"insync pipeline {line}") == status
     out, err = capfd.readouterr()
     assert out == ""
