@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -183,3 +184,47 @@ def test_all_of_a_result_each_time(
     found = spark.read.format("insync").options(servers=servers, subscribe=f"{topic}-counts").load()
     said = found.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)").collect()
     assert sorted(map(tuple, said)) == [("0", "15"), ("0", "5"), ("1", "15"), ("1", "5")]
+
+
+def test_windows_behind_a_watermark_over_a_failure(
+    spark: SparkSession, stream: Stream, servers: str, admin: BlockingAdmin, topic: str, tmp_path: Path
+) -> None:
+    """A job as people have it on Kafka: what a failed batch has counted it counts again, the same."""
+    for name in (topic, f"{topic}-counts"):
+        admin.create_topic(name, 2, 1, SOLE)
+    seconds = [3 * n - 9 * (n % 7) + 60 for n in range(300)]
+    with BlockingProducer(servers) as producer:
+        for n, at in enumerate(seconds):
+            producer.send(topic, b"%d" % at, partition=n % 2)
+    from pyspark.sql.functions import window
+
+    events = stream(subscribe=topic, startingOffsets="earliest", maxOffsetsPerTrigger="100").selectExpr(
+        "timestamp_seconds(CAST(CAST(value AS STRING) AS LONG)) AS time"
+    )
+    counts = events.withWatermark("time", "2 minutes").groupBy(window("time", "1 minute")).count()
+    failed: list[int] = []
+
+    def write(rows: DataFrame, batch: int) -> None:
+        told = rows.selectExpr(
+            f"'{batch}' AS key", "CONCAT(unix_seconds(window.start), ' ', CAST(count AS STRING)) AS value"
+        )
+        told.write.format("insync").mode("append").options(servers=servers, topic=f"{topic}-counts").save()
+        if batch == 2 and not failed:
+            failed.append(batch)
+            raise ValueError("the driver dies here")
+
+    def run() -> None:
+        started = counts.writeStream.foreachBatch(write).option(
+            "checkpointLocation", str(tmp_path / "windows")
+        )
+        assert started.trigger(availableNow=True).start().awaitTermination(150)
+
+    with pytest.raises(Exception, match="the driver dies here"):
+        run()
+    run()
+    found = spark.read.format("insync").options(servers=servers, subscribe=f"{topic}-counts").load()
+    said = found.selectExpr("CAST(key AS STRING)", "CAST(value AS STRING)").collect()
+    assert failed and len(said) > len(set(said)), "the failed batch comes again"
+    truth = Counter(at // 60 * 60 for at in seconds)
+    expected = {f"{start} {number}" for start, number in truth.items() if start + 60 <= max(seconds) - 120}
+    assert sorted(row.value for row in set(said)) == sorted(expected)
