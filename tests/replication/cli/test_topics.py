@@ -33,7 +33,7 @@ def test_a_topic_is_changed_and_deleted_by_commands(tmp_path: Path) -> None:
         assert beyond.returncode != 0
         assert "only committed records" in beyond.stderr
         assert "OUT_OF_RANGE: offset 9" in beyond.stderr and "auto_offset_reset" not in beyond.stderr
-        missed = insync("consume", "t", "--offset", "1", "--timeout-ms", "300", *servers)
+        missed = insync("consume", "t", "--offset", "1", "--timeout-ms", "3000", *servers)
         assert missed.returncode == 0
         assert "t-0: offset 1 is out of range, the log holds [2, 3); offsets 1 to 1 are gone" in missed.stderr
         left = ["consume", "t", "--from-beginning", *servers]

@@ -60,21 +60,21 @@ def cut_off_while_another_creates(node: FakeNode, request: Any) -> bool:
     return disconnect(node, request)
 
 
-async def test_creation_waits_for_a_controller():
+async def test_creation_waits_for_a_controller(autojump_clock):
     async with fake_cluster(nodes=1) as cluster, Admin(cluster.urls) as admin:
         cluster.nodes[0].script(Kind.CREATE_TOPIC, no_controller, no_controller)
         with trio.fail_after(3):
             assert await admin.create_topic("t", 1, 1) == "id-t"
 
 
-async def test_creation_whose_answer_was_lost_is_recognised():
+async def test_creation_whose_answer_was_lost_is_recognised(autojump_clock):
     async with fake_cluster(nodes=1) as cluster, Admin(cluster.urls) as admin:
         cluster.nodes[0].script(Kind.CREATE_TOPIC, created_but_cut_off)
         with trio.fail_after(3):
             assert await admin.create_topic("t", 2, 1) == "id-t"
 
 
-async def test_what_another_has_created_meanwhile_is_not_taken_for_ours():
+async def test_what_another_has_created_meanwhile_is_not_taken_for_ours(autojump_clock):
     """Though it looks the same, and our own attempt had no answer."""
     async with fake_cluster(nodes=1) as cluster, Admin(cluster.urls) as admin:
         cluster.nodes[0].script(Kind.CREATE_TOPIC, cut_off_while_another_creates)
@@ -82,7 +82,7 @@ async def test_what_another_has_created_meanwhile_is_not_taken_for_ours():
             await admin.create_topic("t", 2, 1)
 
 
-async def test_creation_that_nobody_answers_ends():
+async def test_creation_that_nobody_answers_ends(autojump_clock):
     async with fake_cluster(nodes=1) as cluster, Admin(cluster.urls, request_timeout_ms=200) as admin:
         cluster.nodes[0].script(Kind.CREATE_TOPIC, *[drop] * 9)
         with pytest.raises(RequestTimeoutError, match="'t'") as caught:
@@ -95,7 +95,7 @@ def noted_at_revision_7(node: FakeNode, request: Any) -> bool:
     return True
 
 
-async def test_a_node_that_is_behind_is_not_believed():
+async def test_a_node_that_is_behind_is_not_believed(autojump_clock):
     """Whoever was told that a move is noted must not be told by the next node that there is none."""
     async with fake_cluster(t=1) as cluster, Admin(cluster.urls) as admin:
         for node in cluster.nodes:
@@ -112,7 +112,7 @@ async def test_a_node_that_is_behind_is_not_believed():
             assert [(await admin.describe_cluster()).revision for _ in range(6)] == [9] * 6
 
 
-async def test_that_all_nodes_are_behind_is_told():
+async def test_that_all_nodes_are_behind_is_told(autojump_clock):
     async with fake_cluster(t=1) as cluster, Admin(cluster.urls, request_timeout_ms=300) as admin:
         for node in cluster.nodes:
             node.script(Kind.ALTER_PARTITION_REASSIGNMENTS, noted_at_revision_7)
@@ -133,7 +133,7 @@ async def test_replicas_of_every_node_also_of_dead_ones():
         ]
 
 
-async def test_a_node_that_hangs_is_reported_not_waited_for():
+async def test_a_node_that_hangs_is_reported_not_waited_for(autojump_clock):
     async with fake_cluster(t=1) as cluster, Admin(cluster.urls) as admin:
         cluster.nodes[2].script(Kind.DESCRIBE_PARTITIONS, drop)
         with trio.fail_after(3):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from insync.replication import wire
 from insync.replication.client import (
@@ -80,7 +81,9 @@ async def test_who_leads_it_need_not_know() -> None:
             await consumer.end_offsets([("t", 0)])
 
 
-async def test_nodes_that_are_behind_do_not_make_a_new_topic_unknown() -> None:
+async def test_nodes_that_are_behind_do_not_make_a_new_topic_unknown(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with fake_cluster(t=1) as cluster, Consumer(cluster.urls, request_timeout_ms=400) as consumer:
         for node in cluster.nodes:
             node.revision = 5

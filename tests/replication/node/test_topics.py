@@ -24,8 +24,8 @@ from insync.replication.core.errors import ErrorCode
 from .test_cluster import full_isr, replicas_agree, settings, until
 
 
-async def produce(servers: list[str], *values: bytes, partition: int = 0) -> None:
-    async with Producer(servers, delivery_timeout_ms=3000, request_timeout_ms=1000) as producer:
+async def produce(servers: list[str], *values: bytes, partition: int = 0, within_ms: int = 30_000) -> None:
+    async with Producer(servers, delivery_timeout_ms=within_ms, request_timeout_ms=1000) as producer:
         await (await producer.send_many("t", list(values), partition=partition)).wait()
 
 
@@ -152,7 +152,7 @@ async def test_settings_change_while_nodes_run(tmp_path: Path) -> None:
                 await admin.alter_config("nobody", {"retention_ms": 1})
     async with Node(settings(tmp_path, 1)) as alone:
         with pytest.raises(DeliveryTimeoutError, match="NOT_ENOUGH_REPLICAS"):
-            await produce(alone.endpoints, b"y")
+            await produce(alone.endpoints, b"y", within_ms=3000)
         async with Admin(alone.endpoints) as admin:
             await admin.alter_config("t", {"min_insync_replicas": 1})
         await produce(alone.endpoints, b"y")
