@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from insync.storage import FileRange, Log, LogDirectory, LogSettings, MemoryLog
+from insync.storage import Chunk, FileRange, Log, LogDirectory, LogSettings, MemoryLog
 from insync.storage.batch import build_batch, records, scan
 
 from .building import BytesSource, all_bytes, append, stamped
@@ -158,6 +158,20 @@ class KeyedModel(RuleBasedStateMachine):
     @rule()
     def flush(self) -> None:
         self.log.flush()
+
+    @precondition(lambda self: self.end > self.start)
+    @rule()
+    def copy(self) -> None:
+        """Who copies the log as it is now learns where each of its epochs began."""
+        data = all_bytes(self.log)
+        batches = scan(data)
+        if batches[0].base_offset < self.start:
+            return  # a follower cannot begin within a batch
+        copy = MemoryLog("t", 0, settings=SETTINGS)
+        copy.truncate_fully(self.start)
+        copy.append([Chunk(data, batches, self.start, None, may_skip=True)])
+        assert copy.log_end_offset == self.end
+        assert copy.epochs == tuple(each for each in self.log.epochs if each.start_offset < self.end)
 
     @invariant()
     def ranges_keep_their_bytes(self) -> None:
