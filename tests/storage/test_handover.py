@@ -128,6 +128,8 @@ def test_no_wake_up_is_lost_and_nothing_is_seen_too_early(stress: Path, interrup
     """The counters wrap on the way."""
     arguments = ["20000", str(2**32 - 5_000), str(interrupted)]
     done = subprocess.run([stress, *arguments], capture_output=True, text=True, timeout=100)
+    if "unexpected memory mapping" in done.stderr:
+        missing("this kernel lays memory out in a way that this ThreadSanitizer does not know")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
