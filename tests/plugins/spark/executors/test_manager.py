@@ -28,7 +28,9 @@ def test_the_same_executor_then_the_same_host_then_any() -> None:
     assert choose(place, [B]) == B
 
 
-def test_a_slot_that_failed_is_tried_less_and_less_often() -> None:
+def test_a_slot_that_failed_is_tried_less_and_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
     place = Place((1,))
     pauses = []
     for _ in range(8):
