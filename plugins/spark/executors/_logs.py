@@ -13,7 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import attrs
+
 from ....replication.client import BlockingAdmin, BlockingConsumer, BlockingProducer
+from ....replication.node import NodeSettings
 from ....transport import URL
 from .._offsets import Range
 from .._session import register
@@ -96,6 +99,11 @@ class ExecutorLogs:
             raise OptionError(f"nodes is {nodes}, which is less than replication_factor={replication_factor}")
         if not 0 < cpus <= 1:
             raise OptionError(f"cpus is {cpus}; it must be above 0, and at most 1")
+        if start_timeout_ms < 1:
+            raise OptionError(f"start_timeout_ms is {start_timeout_ms}; it must be at least 1")
+        unknown = sorted(set(settings or {}) - {each.name for each in attrs.fields(NodeSettings)})
+        if unknown:
+            raise OptionError(f"settings: a node has no setting {', '.join(unknown)}; see NodeSettings")
         self._spark = spark
         self._context = _jobs.context_of(spark)
         self._replication_factor = replication_factor

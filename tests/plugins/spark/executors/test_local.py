@@ -148,6 +148,10 @@ def test_what_cannot_be_is_refused(spark: SparkSession, monkeypatch: pytest.Monk
         ExecutorLogs(spark, nodes=2)
     with pytest.raises(OptionError, match="at least 1"):
         ExecutorLogs(spark, replication_factor=0)
+    with pytest.raises(OptionError, match="start_timeout_ms is 0; it must be at least 1"):
+        ExecutorLogs(spark, start_timeout_ms=0)
+    with pytest.raises(OptionError, match="a node has no setting session_timeout"):
+        ExecutorLogs(spark, settings={"session_timeout": 1, "session_timeout_ms": 2000})
     with pytest.raises(OptionError, match="above 0"):
         ExecutorLogs(spark, cpus=0)
     with pytest.raises(SessionError, match="spark-submit"):
