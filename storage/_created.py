@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 from pathlib import Path
 
 from ._files import PartitionKey, replace_file
@@ -25,6 +26,8 @@ class CreatedPartitions:
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME
         self._held: set[PartitionKey] = set()
+        self._writing = threading.Lock()
+        self._torn = False
         self.is_complete = self._path.exists()
         if self.is_complete:
             self._read()
@@ -62,7 +65,13 @@ class CreatedPartitions:
     def _append(self, line: str) -> None:
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            os.write(fd, line.encode())
+            with self._writing:
+                # Behind a line that a full device has cut short: it must not spoil this one.
+                rest = f"\n{line}".encode() if self._torn else line.encode()
+                self._torn = True
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+                self._torn = False
             os.fdatasync(fd)
         finally:
             os.close(fd)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
-from insync.storage import LogDirectory
+import pytest
+
+from insync.storage import LogDirectory, StorageFullError
 from insync.storage._created import FILE_NAME
 
 
@@ -44,6 +48,40 @@ def test_a_line_cut_short_spoils_no_later_one(tmp_path: Path) -> None:
     directory.close(clean=False)
     directory = opened(tmp_path)
     assert [directory.never_held("t", n) for n in range(3)] == [False, False, True]
+    directory.close()
+
+
+def test_a_device_that_is_full_in_the_middle_of_a_line_spoils_no_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = opened(tmp_path)
+    whole = os.write
+    accepted = iter([3, 0])
+
+    def write(fd: int, data: bytes) -> int:
+        size = next(accepted, len(data))
+        if not size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return whole(fd, data[:size])
+
+    monkeypatch.setattr(os, "write", write)
+    with pytest.raises(StorageFullError):
+        directory.open_log("t", 0, create=True)
+    directory.open_log("t", 1, create=True)
+    directory.close(clean=False)
+    directory = opened(tmp_path)
+    assert not directory.never_held("t", 1)
+    directory.close()
+
+
+def test_the_rest_of_a_short_write_follows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = opened(tmp_path)
+    whole = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: whole(fd, data[:2]))
+    directory.open_log("t", 0, create=True)
+    directory.close(clean=False)
+    directory = opened(tmp_path)
+    assert not directory.never_held("t", 0)
     directory.close()
 
 
