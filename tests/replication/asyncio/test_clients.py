@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import trio
 
 import insync.replication.asyncio as bridge
 from insync.replication import client
@@ -27,7 +28,7 @@ from insync.replication.client import (
 )
 from insync.replication.core.messages import Kind
 
-from ..client.fake_cluster import answer_after, drop
+from ..client.fake_cluster import answer_when, drop
 from ..client.threaded_cluster import ThreadedCluster, threaded_cluster
 
 
@@ -191,12 +192,14 @@ def test_waiting_for_a_delivery_can_be_cancelled_and_begun_again(threaded: Threa
     async def main() -> None:
         async with Producer(threaded.urls, linger_ms=0) as producer:
             await (await producer.send("t", b"x")).wait()
-            threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, answer_after(0.2)))
+            told = trio.Event()
+            threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, answer_when(told)))
             delivery = await producer.send("t", b"y")
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.02):
                     await delivery.wait()
             assert not delivery.done()
+            threaded.do(told.set)
             assert (await delivery.wait()).offset == 1
 
     asyncio.run(main())

@@ -500,6 +500,20 @@ def answer_after(seconds: float) -> Fault:
     return fault
 
 
+def answer_when(told: trio.Event) -> Fault:
+    """Serve it once this is set."""
+
+    def fault(node: FakeNode, request: Any) -> bool:
+        async def later() -> None:
+            await told.wait()
+            node.serve(request)
+
+        node.cluster.nursery.start_soon(later)
+        return True
+
+    return fault
+
+
 def healthy(node: FakeNode, request: Any) -> bool:
     """No fault for this one."""
     return False
