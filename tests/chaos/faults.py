@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from contextlib import ExitStack
-from functools import partial
 
 import trio
 
@@ -65,22 +64,29 @@ async def _start_all(scene: Scene) -> bool:
 
 async def kill_before_folders(scene: Scene) -> Bite:
     """SIGKILL of all nodes when a topic stands in the store and nowhere else: it is led by itself all the same."""
-    topic = f"new-{scene.random.randrange(1 << 30)}"
-    if not await until_async(partial(_kill_once_it_is_stored, scene, topic), _ALL_ALIVE_SECONDS):
-        return Bite(f"all nodes, topic {topic}", "")
+    tried: list[str] = []
+
+    async def is_killed() -> bool:
+        tried.append(f"new-{scene.random.randrange(1 << 30)}")
+        return await _kill_once_it_is_stored(scene, tried[-1])
+
+    if not await until_async(is_killed, _ALL_ALIVE_SECONDS):
+        return Bite(f"all nodes, topics {tried}", "")
+    topic = tried[-1]
     made = [path for each in scene.members for folder in each.log_dirs for path in folder.glob(f"{topic}-*")]
     started = await _start_all(scene)
-    is_there = topic in await scene.admin.list_topics()
-    written = is_there and await _write_to_all(scene, topic)
-    if is_there:
-        await scene.admin.delete_topic(topic)
+    there = await scene.admin.list_topics()
+    written = topic in there and await _write_to_all(scene, topic)
+    for name in there:
+        if name in tried:
+            await scene.admin.delete_topic(name)
     evidence = "no node had a folder of it; it was written" if not made and started and written else ""
     return Bite(f"all nodes, topic {topic}", evidence)
 
 
 async def _kill_once_it_is_stored(scene: Scene, topic: str) -> bool:
-    """False if it is refused, and nobody killed: the fault before may have cost a node its session, and it may not
-    be back yet.
+    """False if it is refused, or not stored before the nodes would give their devices up, and nobody killed: the
+    fault before may have cost a node its session, or the cluster its controller, and it may not be back yet.
     """
     with ExitStack() as stack:
         for member in scene.members:
@@ -90,8 +96,20 @@ async def _kill_once_it_is_stored(scene: Scene, topic: str) -> bool:
                 await scene.admin.create_topic(topic, PARTITIONS, 3, config={"min_insync_replicas": 2})
         except InvalidReplicationFactorError:
             return False
+        if not await _is_listed(scene, topic, STALL_MS / 4000):
+            return False
         await _kill_all(scene)
     return True
+
+
+async def _is_listed(scene: Scene, topic: str, seconds: float) -> bool:
+    """Whether a node has read in the store, and tells in that time, that there is such a topic."""
+    with trio.move_on_after(seconds):
+        try:
+            return topic in await scene.admin.list_topics()
+        except ReplicationError:
+            return False
+    return False
 
 
 async def _write_to_all(scene: Scene, topic: str) -> bool:
