@@ -35,6 +35,7 @@ Transport = Literal["tcp", "tls", "shm"]
 StoreKind = Literal["sqlite", "zookeeper", "remote"]
 _HEAL_SECONDS = 90
 _WARM = 2_000
+_REPLICAS = 3
 _DEVICE_BYTES = 64 << 20
 
 
@@ -224,6 +225,7 @@ class Run:
                 await self._torment(scene, usable(self.plan, net is not None, store))
                 await self._healed(admin)
             await self._healed(admin)
+            await self._level(admin)
         for member in self.members:
             status = await member.end(signal.SIGTERM)
             if status != 0:
@@ -232,7 +234,7 @@ class Run:
     async def _made(self, admin: Admin, topic: str) -> bool:
         """A node on a machine that is very busy may lose its session just then, and be missing for a moment."""
         try:
-            await admin.create_topic(topic, PARTITIONS, 3, config={"min_insync_replicas": 2})
+            await admin.create_topic(topic, PARTITIONS, _REPLICAS, config={"min_insync_replicas": 2})
         except InvalidReplicationFactorError:
             return False
         return True
@@ -312,6 +314,30 @@ class Run:
         except ReplicationError:
             return False
         return all(set(part.isr) == set(part.replicas) for topic in topics for part in topic.partitions)
+
+    async def _level(self, admin: Admin) -> None:
+        """Every replica ends where the others do: to members of the ISR may still be on its way what a leader alone
+        has acknowledged, or nobody.
+        """
+        before: dict[Place, int] = {}
+        with trio.move_on_after(_HEAL_SECONDS):
+            while not (ends := await self._ends(admin)) or ends != before:
+                before = ends
+                await trio.sleep(0.05)
+            return
+        self.problems.append(f"not every replica had the same end within {_HEAL_SECONDS} s")
+
+    async def _ends(self, admin: Admin) -> dict[Place, int]:
+        """Where all replicas of each partition end; empty if some do not end where the others do."""
+        found: dict[Place, list[int]] = {}
+        try:
+            reports = await admin.describe_replicas(list(TOPICS.values()))
+        except ReplicationError:
+            return {}
+        for replica in (each for report in reports for each in report.replicas):
+            found.setdefault((replica.topic, replica.partition), []).append(replica.log_end_offset)
+        level = all(len(ends) == _REPLICAS and len(set(ends)) == 1 for ends in found.values())
+        return {place: ends[0] for place, ends in found.items()} if level else {}
 
     def _replicas(self) -> dict[Place, dict[int, Replica]]:
         found: dict[Place, dict[int, Replica]] = {}
