@@ -116,7 +116,7 @@ async def test_of_those_that_are_left_the_most_complete_one_leads_by_policy(clus
     async with AsyncExitStack() as stack:
         servers = await start(stack, cluster, 2, 3)
         async with Admin(servers) as admin:
-            assert await leader_of(admin) == -1
+            await until(lambda: led_by(admin, -1))
             await admin.alter_config("t", {"unclean_leader_election": "most_complete"})
             await until(lambda: led_by(admin, 3))
             assert await consume(servers, "t", 1, 2) == [b"a", b"b"]
