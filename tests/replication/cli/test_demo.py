@@ -14,6 +14,8 @@ from ...requires import missing
 from .command_process import Command, all_end, command
 
 RECORDS = 3000
+MANY = 400_000
+"""With so many it goes on for some seconds after they are acknowledged."""
 
 
 def last_line(run: Command) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def test_data_is_kept_on_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moment", ["nodes are up", "SIGKILL to node", "acknowledged by all"])
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path, moment: str) -> None:
-    with command(["demo", "--no-spark", "--records", "30000", "--seed", "7"], tmp_path) as run:
+    with command(["demo", "--no-spark", "--records", str(MANY), "--seed", "7"], tmp_path) as run:
         run.wait_for_line(moment)
         nodes = run.children()
         assert len(nodes) >= 2
