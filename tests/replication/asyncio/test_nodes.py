@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import subprocess
 import sys
 import threading
@@ -88,17 +89,19 @@ def test_a_node_in_a_thread(tmp_path: Path) -> None:
 
 
 def test_a_node_that_fails_tells_those_who_wait(tmp_path: Path) -> None:
-    ended: list[BaseException | None] = []
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
     node = BlockingNode(settings(tmp_path))
-    node.when_ended(ended.append)
+    node.when_ended(ended.put)
     with BlockingAdmin(node.endpoints) as admin:
         admin.create_topic("t", 1, 1, {"min_insync_replicas": 1})
     fail_log(node)
     with pytest.raises(LogDirectoryFailedError):
         node.wait(20)
-    assert [type(each) for each in ended] == [LogDirectoryFailedError]
+    # The node's thread calls after it has let those go who wait.
+    assert type(ended.get(timeout=20)) is LogDirectoryFailedError
     with pytest.raises(LogDirectoryFailedError):
         node.close()
+    assert ended.empty()
     with pytest.raises(ValueError, match="of the block"), node:
         raise ValueError("of the block")
 
