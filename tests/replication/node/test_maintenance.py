@@ -45,7 +45,11 @@ async def test_old_segments_go_on_every_replica_and_readers_go_on(tmp_path: Path
         """Four records fill a segment, and three segments are the least that 3,000 bytes fit in."""
 
         async def deleted() -> bool:
-            return await starts(admin, "t") == {(1, first), (2, first)}
+            """A follower may hear of its leader's start before its own keeper comes by and deletes."""
+            folders = [tmp_path / f"node-{number}" / "t-0" for number in (1, 2)]
+            oldest = {min(path.name for path in folder.glob("*.log")) for folder in folders}
+            raised = await starts(admin, "t") == {(1, first), (2, first)}
+            return raised and oldest == {f"{first:020}.log"}
 
         await until(deleted)
         await until(lambda: replicas_agree(admin, "t", 2))
