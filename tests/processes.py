@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,6 +74,19 @@ class NodeProcess:
         """As an operator does it; the exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(30)
+
+
+@contextmanager
+def kept_address() -> Iterator[str]:
+    """A `tcp://` address for a process that is started again at it: nobody else is given its port in between.
+
+    The port is bound here, which keeps it from connections and other servers that the system finds ports for; one
+    that asks for just this port may listen at it, as all servers here set SO_REUSEADDR.
+    """
+    with socket.socket() as keeper:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind(("127.0.0.1", 0))
+        yield f"tcp://127.0.0.1:{keeper.getsockname()[1]}"
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from insync.replication.metadata import (
 )
 from insync.transport import Identity, Security
 from tests.plugins.tcp.certificates import Authority
-from tests.processes import NodeProcess
+from tests.processes import NodeProcess, kept_address
 
 from .children import Family, gone_after
 
@@ -73,11 +73,12 @@ class StoreServer:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[StoreServer]:
-    server = StoreServer(tmp_path)
-    server.start()
-    yield server
-    if server.process is not None and server.process.poll() is None:
-        server.end()
+    with kept_address() as listen:
+        server = StoreServer(tmp_path, listen)
+        server.start()
+        yield server
+        if server.process is not None and server.process.poll() is None:
+            server.end()
 
 
 @pytest.fixture

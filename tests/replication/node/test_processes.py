@@ -9,7 +9,7 @@ from pathlib import Path
 import trio
 
 from insync.replication import Admin, Consumer, Producer, ReplicationError
-from tests.processes import NodeProcess, cluster
+from tests.processes import NodeProcess, cluster, kept_address
 
 from .test_cluster import full_isr, until
 
@@ -74,7 +74,11 @@ async def test_all_nodes_killed_at_once_come_back_by_themselves(tmp_path: Path) 
 
 async def test_a_rolling_restart_fails_no_write(tmp_path: Path) -> None:
     """Each node is stopped as an operator does it, one after the other, under load with acks=all."""
-    with cluster(tmp_path) as nodes:
+    with contextlib.ExitStack() as stack:
+        nodes = stack.enter_context(cluster(tmp_path, 0))
+        addresses = [stack.enter_context(kept_address()) for _ in range(3)]
+        for number, address in enumerate(addresses, 1):
+            nodes.append(NodeProcess.start(number, tmp_path, "--listen", address, "--listen", "shm://@"))
         servers = [node.endpoint for node in nodes]
         failed: list[ReplicationError] = []
         acked: list[int] = []
@@ -111,7 +115,7 @@ async def test_a_rolling_restart_fails_no_write(tmp_path: Path) -> None:
                     before = len(acked)
                     assert await trio.to_thread.run_sync(node.stop) == 0
                     nodes[index] = await trio.to_thread.run_sync(
-                        NodeProcess.start, node.node_id, tmp_path, "--listen", node.endpoint
+                        NodeProcess.start, node.node_id, tmp_path, "--listen", addresses[index]
                     )
                     await until(partial(more_than, before))
                 await all_in_sync()
