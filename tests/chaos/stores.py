@@ -101,6 +101,7 @@ class ZookeeperRunStore(RunStore):
 
     def stop(self) -> None:
         self._server.kill()
+        self._server.keeper.close()
 
 
 class RemoteRunStore(RunStore):

@@ -38,14 +38,18 @@ class ZookeeperServer:
     folder: Path
     address: str
     port: int
+    keeper: socket.socket
+    """Bound to the port, so that nobody else is given it before the server listens there, or while it is down."""
     process: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def make(cls, folder: Path, address: str = "127.0.0.1") -> ZookeeperServer:
         folder.mkdir(parents=True, exist_ok=True)
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            port = probe.getsockname()[1]
+        keeper = socket.socket()
+        # As the server does, which may listen then.
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        keeper.bind((address, 0))
+        port = keeper.getsockname()[1]
         (folder / "zoo.cfg").write_text(
             f"tickTime={TICK_MS}\nmaxSessionTimeout=20000\ndataDir={folder}/data\nclientPort={port}\n"
             f"clientPortAddress={address}\nadmin.enableServer=false\nmaxClientCnxns=0\n"
@@ -55,7 +59,7 @@ class ZookeeperServer:
             "log4j.appender.A.layout=org.apache.log4j.PatternLayout\n"
             "log4j.appender.A.layout.ConversionPattern=%d %p %m%n\n"
         )
-        return cls(folder, address, port)
+        return cls(folder, address, port, keeper)
 
     @property
     def hosts(self) -> str:
@@ -115,3 +119,4 @@ def zookeeper(folder: Path) -> Iterator[ZookeeperServer]:
         yield server
     finally:
         server.kill()
+        server.keeper.close()
