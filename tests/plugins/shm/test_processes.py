@@ -13,6 +13,8 @@ import trio.testing
 from insync.transport import ConnectError, ConnectionLost, Identity, Limits, connect
 from insync.transport._kit import until
 
+from ..tcp.peer_process import KEEPALIVE as PEER_KEEPALIVE
+
 SCRIPT = Path(__file__).parent.parent / "tcp" / "peer_process.py"
 AT_ONCE = 6.0
 """Seconds: less than keepalive would take to find out (three times 3 s), and more than a busy machine does."""
@@ -64,7 +66,9 @@ async def test_a_peer_killed_while_it_sends(peer, nursery):
 
 
 async def test_a_stopped_peer_is_given_up(peer, nursery):
-    connection = await connect(peer.url, identity=Identity(), nursery=nursery, limits=Limits(keepalive=0.1))
+    connection = await connect(
+        peer.url, identity=Identity(), nursery=nursery, limits=Limits(keepalive=PEER_KEEPALIVE)
+    )
     (await connection.request(1, timeout=5)).release()
     os.kill(peer.pid, signal.SIGSTOP)
     with trio.fail_after(AT_ONCE):

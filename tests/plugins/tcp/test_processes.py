@@ -56,7 +56,9 @@ async def test_a_killed_peer_is_noticed_at_once(peer, nursery, kind):
 
 
 async def test_a_stopped_peer_is_given_up_and_rejected_when_it_goes_on(peer, nursery):
-    connection = await connect(peer.url, identity=Identity(), nursery=nursery, limits=Limits(keepalive=0.1))
+    connection = await connect(
+        peer.url, identity=Identity(), nursery=nursery, limits=Limits(keepalive=PEER_KEEPALIVE)
+    )
     (await connection.request(1, timeout=5)).release()
     os.kill(peer.pid, signal.SIGSTOP)
     with trio.fail_after(AT_ONCE):
