@@ -114,7 +114,7 @@ async def test_a_lost_link_ends_requests():
 
 
 @pytest.mark.parametrize("way", ["in", "out"])
-async def test_a_cut_one_way_is_silence_until_keepalive_ends_it(way):
+async def test_a_cut_one_way_is_silence_until_keepalive_ends_it(way, autojump_clock):
     async with trio.open_nursery() as nursery:
         connection = await start(nursery, f"?cut={way}&cut_after=3", limits=Limits(keepalive=0.1))
         for _ in range(2):
