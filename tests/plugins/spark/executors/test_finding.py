@@ -145,6 +145,9 @@ async def test_a_node_ends_when_it_is_told_to(keep: bool, end: End) -> None:
         place.directory.stop(2, None, keep=not keep)
         place.directory.stop(1, "4", keep=keep)
         await place.until_told(2)
+        with trio.fail_after(30):
+            while not ends:  # the directory may see the connection's end first
+                await trio.testing.wait_all_tasks_blocked(0.01)
         assert ends == [end] and place.told == [Up(report), Down(report)]
 
 
