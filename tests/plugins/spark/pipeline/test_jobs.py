@@ -57,10 +57,14 @@ def test_of_one_stage(
     admin.create_topic(topic, 2, 3)
     (tmp_path / "log.txt").write_text("a line\n" * 1000)
     told: Told = []
-    load(spark, [tmp_path / "log.txt"], servers, topic, progress=lambda doing, *far: told.append(far))
-    check(told)
+    for _ in range(10):
+        told.clear()
+        load(spark, [tmp_path / "log.txt"], servers, topic, progress=lambda doing, *far: told.append(far))
+        check(told)
+        assert told[-1] == (1, 1)
+        if (0, 1) in told:
+            break  # else the one task was over before anybody looked
     assert (0, 1) in told, "of how many is known before it is over"
-    assert told[-1] == (1, 1)
 
 
 def test_of_so_many_tasks(spark: SparkSession) -> None:
