@@ -139,6 +139,8 @@ class ProposeIsr:
     version: int
     joining: tuple[tuple[int, int], ...]
     reason: str
+    removing: tuple[int, ...] = ()
+    """Members that it takes out of the ISR."""
 
 
 @attrs.frozen(kw_only=True, slots=True)

@@ -102,6 +102,7 @@ class IsrChange:
             version=versioned.version,
             joining=members,
             reason=reason,
+            removing=tuple(node for node in versioned.record.isr if node not in isr),
         )
         self.pending = PendingChange(proposal, joining)
         self._replica.emit(proposal)

@@ -198,13 +198,12 @@ class IsrWriter:
 
     def _count(self, each: Proposed, outcome: Outcome) -> None:
         counters, proposal = self._replicas.counters, each.proposal
-        known = self._replicas.view.partitions.get(each.host.partition)
         if not isinstance(outcome, ev.IsrStored):
             counters.failed_isr_updates += 1
             self.reasons.pop((each.host.partition, proposal.record.partition_epoch), None)
         elif proposal.joining:
             counters.isr_expands += 1
-        elif known is not None and len(proposal.record.isr) < len(known.record.isr):
+        elif proposal.removing:
             counters.isr_shrinks += 1
 
 

@@ -122,6 +122,23 @@ async def test_what_is_proposed_at_a_time_is_one_transaction(tmp_path: Path) -> 
         assert on.writer._replicas.counters.isr_expands == 250
 
 
+async def test_a_shrink_is_counted_though_the_view_shows_it_already(tmp_path: Path) -> None:
+    """The node may have read what it has stored before it is told that it has; a fence changes no member."""
+    async with bench(tmp_path, 2) as on:
+        for number, removing in ((0, (2,)), (1, ())):
+            partition = PartitionId("t", number)
+            record = attrs.evolve(RECORD, partition=number, partition_epoch=1)
+            on.writer._replicas.view.partitions[partition] = rec.Versioned(record, 2)  # type: ignore[index]
+            proposal = fx.ProposeIsr(
+                proposal_id=7, record=record, version=1, joining=(), reason="a test", removing=removing
+            )
+            on.writer.propose(Host(partition), proposal)  # type: ignore[arg-type]
+        await trio.testing.wait_all_tasks_blocked()
+        assert on.store.commits == [2]
+        counters = on.writer._replicas.counters
+        assert (counters.isr_shrinks, counters.isr_expands, counters.failed_isr_updates) == (1, 0, 0)
+
+
 async def test_one_that_may_not_be_stored_keeps_no_other_from_it(
     tmp_path: Path, autojump_clock: trio.testing.MockClock
 ) -> None:

@@ -171,8 +171,11 @@ async def test_an_isr_that_a_leader_makes_smaller_is_counted_once(
             for partition in (0, 1):
                 await (await producer.send("t", b"x", partition=partition)).wait()
 
+        # What it has stored may be read before the store has told it so.
         async def shrunk() -> bool:
-            return (await scrape(one.metrics_address)).value("insync_under_replicated_partitions") == 1
+            told = await scrape(one.metrics_address)
+            seen = told.value("insync_under_replicated_partitions") == 1
+            return seen and told.value("insync_isr_shrinks_total") > 0
 
         await until(shrunk)
         told = await scrape(one.metrics_address)
