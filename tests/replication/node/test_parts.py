@@ -387,7 +387,7 @@ async def test_work_that_waits_for_the_device_waits_together_and_in_order_within
     done: list[tuple[int, int]] = []
     failed: list[object] = []
     together = threading.Barrier(3)
-    hold = threading.Event()
+    begun, hold = threading.Event(), threading.Event()
     finished = trio.Event()
     writer = LogWriter("test", lambda: None, failed.append)
     writer.start()
@@ -404,7 +404,14 @@ async def test_work_that_waits_for_the_device_waits_together_and_in_order_within
             lanes[lane], function, lambda _: done.append((lane, number)), waits=waits, dropped=lambda: None
         )
 
-    writer.submit(CallWork(Lane(failed=failed.append), lambda: hold.wait(5), lambda _: None))
+    def wait_for_the_rest() -> None:
+        begun.set()
+        hold.wait(5)
+
+    writer.submit(CallWork(Lane(failed=failed.append), wait_for_the_rest, lambda _: None))
+    # Else the thread might take with it some of what is to wait together, without the rest.
+    while not begun.is_set():
+        await trio.lowlevel.checkpoint()
     for number, waits in ((0, True), (1, False), (2, True), (3, False)):
         for lane in range(3):
             writer.submit(work(lane, number, waits=waits))
