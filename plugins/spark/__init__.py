@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ._archive import archive_settings, make_archive
 from ._java import LEAST_JAVA, check_java
 from ._plan import check_repeatable, exactly_once
 from ._session import FORMAT, check_pyspark, register, session
-from ._shipping import archive_settings, make_archive
 from .errors import (
     DataLossError,
     JavaError,

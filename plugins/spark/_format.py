@@ -24,7 +24,7 @@ from ._source import (
     RefusedStreamReader,
     check_options,
 )
-from ._telling import plainly
+from ._tracebacks import plainly
 from ._workers import settle
 from .errors import OptionError
 

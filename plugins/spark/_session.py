@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ._archive import archive_settings, make_archive
 from ._java import check_java
-from ._shipping import archive_settings, make_archive
 from .errors import SparkMissingError
 
 if TYPE_CHECKING:

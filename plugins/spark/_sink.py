@@ -18,7 +18,7 @@ from pyspark.sql.types import ArrayType, BinaryType, IntegerType, StringType, St
 from ...storage.batch import Compression
 from ._clients import admin
 from ._options import Options
-from ._telling import plainly
+from ._tracebacks import plainly
 from ._workers import settle
 from ._writing import WriteOptions, write_rows
 from .errors import OptionError, SchemaError

@@ -41,7 +41,7 @@ from ._offsets import (
 )
 from ._options import Options
 from ._reading import ReadOptions, read_range, tell_loss
-from ._telling import plainly
+from ._tracebacks import plainly
 from ._workers import settle
 from .errors import OffsetError, OptionError
 

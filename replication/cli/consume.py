@@ -21,7 +21,7 @@ _NotNegative = Parameter(validator=validators.Number(gte=0))
 
 
 @attrs.frozen
-class _Wish:
+class _Selection:
     topic: str
     partitions: tuple[int, ...]
     offset: int | None
@@ -73,7 +73,7 @@ def consume(
 
     if from_beginning and offset is not None:
         raise UsageError("--from-beginning and --offset exclude each other; give one of them")
-    wish = _Wish(topic, partition, offset, max_records, timeout_ms)
+    selection = _Selection(topic, partition, offset, max_records, timeout_ms)
 
     async def consume_it() -> None:
         from ..client import Consumer
@@ -81,27 +81,29 @@ def consume(
         reset = "earliest" if from_beginning else "latest"
         with warnings_shown():
             async with Consumer(known(servers), auto_offset_reset=reset) as consumer:
-                await _assign(consumer, wish)
-                await _print_all(consumer, wish, _json_line if json else (_key_line if keys else _value_line))
+                await _assign(consumer, selection)
+                await _print_all(
+                    consumer, selection, _json_line if json else (_key_line if keys else _value_line)
+                )
 
     return run(consume_it)
 
 
-async def _assign(consumer: Consumer, wish: _Wish) -> None:
-    if wish.partitions:
-        consumer.assign([(wish.topic, each) for each in wish.partitions])
+async def _assign(consumer: Consumer, selection: _Selection) -> None:
+    if selection.partitions:
+        consumer.assign([(selection.topic, each) for each in selection.partitions])
     else:
-        await consumer.assign_topic(wish.topic)
-    if wish.offset is not None:
+        await consumer.assign_topic(selection.topic)
+    if selection.offset is not None:
         for partition in consumer.assignment():
-            consumer.seek(partition, wish.offset)
+            consumer.seek(partition, selection.offset)
 
 
-async def _print_all(consumer: Consumer, wish: _Wish, line: Any) -> None:
+async def _print_all(consumer: Consumer, selection: _Selection, line: Any) -> None:
     import trio
 
-    left = wish.max_records
-    timeout = float("inf") if wish.timeout_ms is None else wish.timeout_ms / 1000
+    left = selection.max_records
+    timeout = float("inf") if selection.timeout_ms is None else selection.timeout_ms / 1000
     deadline = trio.current_time() + timeout
     while left != 0:
         wait = min(deadline - trio.current_time(), _POLL_MS / 1000)

@@ -16,8 +16,8 @@ import trio
 from ...transport import Connection, NotAuthorisedError, RemoteError, Security, TransportError
 from .. import wire
 from ..core import messages as m
+from ..core.control.topics import TopicError, check_name
 from ..core.errors import ErrorCode
-from ..core.topics import TopicError, check_name
 from ..core.types import NO_LEADER, PartitionId, Value
 from ._arguments import refused
 from ._links import Links

@@ -10,8 +10,8 @@ import attrs
 import trio
 
 from ..core import messages as m
+from ..core.control.topics import assign
 from ..core.errors import ErrorCode
-from ..core.topics import assign
 from ..core.types import PartitionId
 from . import _arguments as given
 from ._client import Client

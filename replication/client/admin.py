@@ -133,7 +133,7 @@ class Admin(OperationsAdmin):
           name: 1 to 249 letters, digits, dots, underscores and hyphens.
           partitions: Their number, at least 1.
           replication_factor: Copies of each partition; not more than there are living nodes.
-          config: Settings of the topic (fields of `insync.replication.core.records.TopicConfig`).
+          config: Settings of the topic (fields of `insync.replication.core.control.records.TopicConfig`).
 
         Raises:
           TopicExistsError: There is one of that name.
@@ -373,7 +373,7 @@ class Admin(OperationsAdmin):
         )
 
     async def _change(self, request: object, thing: str) -> Any:
-        """Have the controller grant a wish that is the same when it is granted twice."""
+        """Have the controller grant a request that is the same when it is granted twice."""
         self._check_open()
         kind = _KINDS[type(request)]
         last: ClientError | None = None

@@ -10,8 +10,7 @@ import enum
 
 import attrs
 
-from .types import NO_EPOCH, NO_LEADER, EpochEnd, Value
-from .wish_messages import (  # noqa: F401 - every message is to be found in this module
+from .control.admin_messages import (  # noqa: F401 - every message is to be found in this module
     AlterConfigRequest,
     AlterQuotasRequest,
     AlterQuotasResponse,
@@ -28,6 +27,7 @@ from .wish_messages import (  # noqa: F401 - every message is to be found in thi
     PartitionReassignment,
     TopicChanged,
 )
+from .types import NO_EPOCH, NO_LEADER, EpochEnd, Value
 
 
 class Kind(enum.IntEnum):
@@ -254,7 +254,7 @@ class TopicInfo:
 
 @attrs.frozen(kw_only=True)
 class QuotaInfo:
-    """The limits of one entity, see `insync.replication.core.quotas`."""
+    """The limits of one entity, see `insync.replication.core.control.quotas`."""
 
     entity_type: str
     name: str

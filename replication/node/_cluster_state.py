@@ -10,16 +10,16 @@ import trio
 
 from .. import metadata as store_api
 from .. import wire
-from ..core import controller as ctl
-from ..core import effects as fx
-from ..core import records as rec
+from ..core.control import controller as ctl
+from ..core.control import records as rec
+from ..core.control.admin_requests import Request
+from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
+from ..core.partition import effects as fx
 from ..core.types import PartitionId
-from ..core.view import ClusterView
-from ..core.wishes import Request
 from ..metadata import MetadataError, MetadataStore, Session
+from ._client_state import KeptForClients
 from ._isr_writer import RETRY_PAUSE, IsrWriter
-from ._kept import KeptForClients
 from ._peers import LogQuestions
 from ._policies import election_policies
 from ._replica_host import ReplicaHost
@@ -29,8 +29,8 @@ from .operations.changes import Changes
 
 log = logging.getLogger("insync.node")
 
-WISH_TIMEOUT = 9.0
-"""Seconds until a wish that could not be granted is answered; whoever forwarded it waits a little longer."""
+ADMIN_TIMEOUT = 9.0
+"""Seconds until a request that could not be granted is answered; whoever forwarded it waits a little longer."""
 
 
 def _eviction(
@@ -73,7 +73,7 @@ class ClusterState:
         )
         self._read_again = trio.Event()
         self._next_request = 0
-        self._wishes: dict[int, Callable[[ctl.Response], None]] = {}
+        self._admin_requests: dict[int, Callable[[ctl.Response], None]] = {}
         self.ready = trio.Event()
         self.unregistered = trio.Event()
         """Set when the store shows that our registration is gone."""
@@ -96,23 +96,25 @@ class ClusterState:
             answered.set()
             reply(response)
 
-        self._wishes[self._next_request] = answer
-        wish = ctl.Wish(request_id=self._next_request, request=request, fresh_id=uuid.uuid4().hex)
-        self._nursery.start_soon(self._grant, wish, answered)
+        self._admin_requests[self._next_request] = answer
+        admin_request = ctl.AdminRequest(
+            request_id=self._next_request, request=request, fresh_id=uuid.uuid4().hex
+        )
+        self._nursery.start_soon(self._grant, admin_request, answered)
 
-    async def _grant(self, wish: ctl.Wish, answered: trio.Event) -> None:
-        kind, deadline = type(wish.request).__name__, trio.current_time() + WISH_TIMEOUT
+    async def _grant(self, admin_request: ctl.AdminRequest, answered: trio.Event) -> None:
+        kind, deadline = type(admin_request.request).__name__, trio.current_time() + ADMIN_TIMEOUT
         try:
-            with trio.fail_after(WISH_TIMEOUT / 2):
+            with trio.fail_after(ADMIN_TIMEOUT / 2):
                 await self._read()
         except (MetadataError, wire.WireError, trio.TooSlowError) as error:
             log.warning("%s is planned without another look: %s", kind, str(error) or "the store is slow")
-        self._step(wish)
+        self._step(admin_request)
         with trio.move_on_at(deadline):
             await answered.wait()
         if not answered.is_set():
-            log.warning("%s is given up: not granted within %g s", kind, WISH_TIMEOUT)
-            self._step(ctl.WishExpired(request_id=wish.request_id))
+            log.warning("%s is given up: not granted within %g s", kind, ADMIN_TIMEOUT)
+            self._step(ctl.AdminRequestExpired(request_id=admin_request.request_id))
 
     def read_again(self) -> None:
         """Have the store read though no watch fired."""
@@ -207,7 +209,7 @@ class ClusterState:
                 case ctl.Reply():
                     if effect.response.error == ErrorCode.UNKNOWN_SERVER_ERROR:
                         log.error("a request to the controller is refused: %s", effect.response.message)
-                    self._wishes.pop(effect.request_id)(effect.response)
+                    self._admin_requests.pop(effect.request_id)(effect.response)
 
     async def _ask_replicas(self, effect: ctl.AskReplicas) -> None:
         logs = await LogQuestions(self._replicas, effect).ask()

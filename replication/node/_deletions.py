@@ -9,10 +9,10 @@ import attrs
 import trio
 
 from .. import wire
-from ..core import effects as fx
-from ..core import events as ev
 from ..core import messages as m
 from ..core.errors import ErrorCode
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
 from ..core.types import PartitionId
 from .operations.inbound import Inbound
 

@@ -23,10 +23,10 @@ from ...storage import (
     StorageFullError,
 )
 from ..core.types import PartitionId
-from ._found import Found, is_of_the_device
 from ._log_flusher import LogFlusher
-from ._log_keeper import LogKeeper, Progress
 from ._log_writer import LogWriter
+from ._maintenance_thread import LogKeeper, Progress
+from ._startup_scan import Found, is_of_the_device
 from .logs import event
 from .settings import NodeSettings
 

@@ -29,12 +29,12 @@ from ...transport import (
     connect_nearest,
 )
 from .. import wire
-from ..core import effects as fx
-from ..core import events as ev
 from ..core import messages as m
+from ..core.broker.fetch_session import FollowerSession
+from ..core.control.records import NodeRecord
 from ..core.errors import ErrorCode
-from ..core.fetch_session import FollowerSession
-from ..core.records import NodeRecord
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
 from ..core.types import PartitionId
 from ._payloads import SharedPayload
 from ._replica_host import Batches, to_meta

@@ -12,13 +12,13 @@ from ...storage import StorageError
 from ...transport import Connection, Identity, Request, TransportError
 from .. import wire
 from ..core import messages as m
+from ..core.control.admin_requests import Request as AdminRequestBody
+from ..core.control.admin_requests import refusal
+from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
-from ..core.view import ClusterView
-from ..core.wishes import Request as WishRequest
-from ..core.wishes import refusal
 from ..metadata import MetadataError
-from ._cluster_state import WISH_TIMEOUT, ClusterState
+from ._cluster_state import ADMIN_TIMEOUT, ClusterState
 from ._peers import ask_node, tell_logs
 from ._replica_host import ReplicaHost
 from ._replicas import Replicas
@@ -28,7 +28,7 @@ from .operations.inbound import Inbound
 log = logging.getLogger("insync.node")
 
 PRODUCER_ID_BLOCK = 1000
-FORWARD_TIMEOUT = WISH_TIMEOUT + 1.0
+FORWARD_TIMEOUT = ADMIN_TIMEOUT + 1.0
 
 
 class Handlers:
@@ -54,13 +54,13 @@ class Handlers:
             m.Kind.DELETE_RECORDS: replicas.deletions.serve,
             m.Kind.LIST_OFFSETS: self._list_offsets,
             m.Kind.METADATA: self._metadata,
-            m.Kind.CREATE_TOPIC: self._wish,
-            m.Kind.DELETE_TOPIC: self._wish,
-            m.Kind.CREATE_PARTITIONS: self._wish,
-            m.Kind.ALTER_CONFIG: self._wish,
-            m.Kind.ELECT_LEADERS: self._wish,
-            m.Kind.ALTER_PARTITION_REASSIGNMENTS: self._wish,
-            m.Kind.ALTER_CLIENT_QUOTAS: self._wish,
+            m.Kind.CREATE_TOPIC: self._admin_request,
+            m.Kind.DELETE_TOPIC: self._admin_request,
+            m.Kind.CREATE_PARTITIONS: self._admin_request,
+            m.Kind.ALTER_CONFIG: self._admin_request,
+            m.Kind.ELECT_LEADERS: self._admin_request,
+            m.Kind.ALTER_PARTITION_REASSIGNMENTS: self._admin_request,
+            m.Kind.ALTER_CLIENT_QUOTAS: self._admin_request,
             m.Kind.INIT_PRODUCER_ID: self._init_producer_id,
             m.Kind.DESCRIBE_PARTITIONS: self._describe_partitions,
             m.Kind.DESCRIBE_PRODUCERS: self._describe_producers,
@@ -157,16 +157,16 @@ class Handlers:
         message: m.GetReplicaLogInfoRequest = wire.decode_request(request.kind, request.body)
         request.reply(wire.encode(tell_logs(self._replicas, message)))
 
-    def _wish(self, request: Inbound) -> None:
+    def _admin_request(self, request: Inbound) -> None:
         """What only the controller can grant: ours does, or the request is passed on to it."""
-        message: WishRequest = wire.decode_request(request.kind, request.body)
+        message: AdminRequestBody = wire.decode_request(request.kind, request.body)
         if self._state.is_controller or message.forwarded:
             self._state.grant(message, lambda response: request.reply(wire.encode(response)))
         else:
             self._nursery.start_soon(self._forward, request, message)
 
-    async def _forward(self, request: Inbound, message: WishRequest) -> None:
-        """Pass a wish on to the controller; if there is none, or it is out of reach, the client asks again."""
+    async def _forward(self, request: Inbound, message: AdminRequestBody) -> None:
+        """Pass a request on to the controller; if there is none, or it is out of reach, the client asks again."""
         view = self._replicas.view
         node = view.nodes.get(view.controller.node_id) if view.controller is not None else None
         if node is None:

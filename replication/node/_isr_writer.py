@@ -15,9 +15,9 @@ import trio
 
 from .. import metadata as store_api
 from .. import wire
-from ..core import effects as fx
-from ..core import events as ev
-from ..core import records as rec
+from ..core.control import records as rec
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
 from ..core.types import PartitionId
 from ..metadata import Entry, MetadataError, MetadataStore, Session, SessionExpiredError
 from ._replica_host import ReplicaHost

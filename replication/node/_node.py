@@ -26,10 +26,10 @@ from ..metadata.registry import REMOTE
 from ..wire import WireError
 from ._cluster_state import ClusterState
 from ._directories import Home, Offline, remove_deleted_logs
-from ._found import Found
 from ._handlers import Handlers
 from ._registration import Registration, found_or_join
 from ._replicas import Replicas
+from ._startup_scan import Found
 from ._view_reader import ViewReader
 from .authorisation import Authoriser
 from .errors import LogDirectoryFailedError, NodeError, NodeStartError

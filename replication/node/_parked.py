@@ -17,12 +17,12 @@ import attrs
 from ...storage import FileRange, OffsetOutOfRangeError, StorageError
 from ...transport import Connection
 from .. import wire
-from ..core import effects as fx
-from ..core import events as ev
 from ..core import messages as m
+from ..core.broker.fetch_session import NEW_SESSION, NO_SESSION, LeaderSession, SessionCache, SessionRequest
+from ..core.control.quotas import CONSUMER
 from ..core.errors import ErrorCode
-from ..core.fetch_session import NEW_SESSION, NO_SESSION, LeaderSession, SessionCache, SessionRequest
-from ..core.quotas import CONSUMER
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
 from ..core.types import PartitionId
 from ._throttle import Throttle
 from ._timers import Timer

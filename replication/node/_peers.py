@@ -1,4 +1,4 @@
-"""Requests from one node to another outside the fetches: wishes for the controller, questions about logs."""
+"""Requests from one node to another outside the fetches: requests for the controller, questions about logs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import trio
 from ...transport import TransportError, connect_nearest
 from .. import wire
 from ..core import messages as m
-from ..core.controller import AskReplicas
-from ..core.elections import LogInfo
-from ..core.records import NodeRecord
+from ..core.control.controller import AskReplicas
+from ..core.control.elections import LogInfo
+from ..core.control.records import NodeRecord
 from ..core.types import PartitionId
 
 if TYPE_CHECKING:

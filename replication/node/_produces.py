@@ -11,11 +11,11 @@ import attrs
 from ...storage import CorruptBatchError
 from ...storage.batch import BatchInfo, scan
 from .. import wire
-from ..core import effects as fx
-from ..core import events as ev
 from ..core import messages as m
+from ..core.control.quotas import PRODUCER
 from ..core.errors import ErrorCode
-from ..core.quotas import PRODUCER
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
 from ..core.types import PartitionId
 from ._payloads import SharedPayload
 from ._replica_host import Batches, ReplicaHost, to_meta

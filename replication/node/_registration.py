@@ -24,8 +24,8 @@ import trio
 
 from .. import metadata as store_api
 from .. import wire
-from ..core import records as rec
-from ..core import transitions
+from ..core.control import records as rec
+from ..core.control import transitions
 from ..core.types import PartitionId
 from ..metadata import MetadataStore, Session
 from .errors import ClusterMismatchError, DuplicateNodeError

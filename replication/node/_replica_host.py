@@ -12,13 +12,13 @@ import trio
 
 from ...storage import Chunk, Log, StorageError
 from ...storage.batch import BatchInfo
-from ..core import effects as fx
-from ..core import events as ev
-from ..core.records import TopicConfig, Versioned
-from ..core.replica import Replica, ReplicaSettings
+from ..core.control.records import TopicConfig, Versioned
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
+from ..core.partition.replica import Replica, ReplicaSettings
 from ..core.types import BatchMeta, EpochEntry, PartitionId, ProducerEntry, SequencedBatch
-from ._log_keeper import log_settings
 from ._log_writer import AppendWork, CallWork, Lane, Work
+from ._maintenance_thread import log_settings
 from .logs import event
 
 if TYPE_CHECKING:

@@ -11,24 +11,24 @@ import trio
 
 from ...storage import LogClosedError, StorageError
 from ...transport import turn
-from ..core import effects as fx
-from ..core import events as ev
 from ..core import messages as m
+from ..core.control.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
+from ..core.control.records import NodeRecord, TopicConfig, topic_key
+from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
-from ..core.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
-from ..core.records import NodeRecord, TopicConfig, topic_key
-from ..core.replica import ReplicaSettings
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
+from ..core.partition.replica import ReplicaSettings
 from ..core.types import PartitionId
-from ..core.view import ClusterView
 from ._cold_reads import ColdReads
 from ._deletions import RecordDeletions
 from ._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
 from ._fetchers import Fetchers
-from ._found import Found, open_log
 from ._log_writer import CallWork, Lane
 from ._parked import Fetches
 from ._produces import Produces
 from ._replica_host import ReplicaHost
+from ._startup_scan import Found, open_log
 from ._timers import Timers
 from .errors import LogDirectoryFailedError, NodeError
 from .operations.counters import Counters

@@ -8,9 +8,9 @@ import attrs
 
 from .. import metadata as store_api
 from .. import wire
-from ..core import records as rec
+from ..core.control import records as rec
+from ..core.control.view import ClusterView
 from ..core.types import PartitionId
-from ..core.view import ClusterView
 from ..metadata import Entry
 
 log = logging.getLogger("insync.node")

@@ -5,7 +5,7 @@ Written from KIP-966, KIP-497 and KIP-455 anew, slow and obvious: the core's own
 
 from __future__ import annotations
 
-from ..core.records import PartitionRecord
+from ..core.control.records import PartitionRecord
 from ..core.types import NO_LEADER
 from .errors import require
 

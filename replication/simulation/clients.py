@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core import effects as fx
-from ..core import events as ev
 from ..core.errors import ErrorCode
-from ..core.leader import LeaderRole
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
+from ..core.partition.leader import LeaderRole
 from ..core.types import CONSUMER, BatchMeta, PartitionId
 from .errors import require
 from .requests import Sent
@@ -222,10 +222,10 @@ class Deleter:
                 wanted = log.log_start_offset + int(cluster.random.random() * 6)
                 cluster.retain(host, min(wanted, log.high_watermark))
             elif host.replica.leader is not None or cluster.chance(0.1):
-                cluster.requests.delete(host, self._wish(log.log_start_offset, log.high_watermark))
+                cluster.requests.delete(host, self._admin_request(log.log_start_offset, log.high_watermark))
         cluster.later((0.2 + 2 * cluster.random.random()) / cluster.settings.deletes, self.turn)
 
-    def _wish(self, start: int, high_watermark: int) -> int:
+    def _admin_request(self, start: int, high_watermark: int) -> int:
         """Any offset of the log, the high watermark itself, or (rarely) one that nobody may delete up to."""
         draw = self._cluster.random.random()
         if draw < 0.2:

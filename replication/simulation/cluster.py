@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
-from ..core import controller as ctl
-from ..core import effects as fx
-from ..core import events as ev
-from ..core import records as rec
-from ..core import transitions
-from ..core.replica import Replica, ReplicaSettings
+from ..core.control import controller as ctl
+from ..core.control import records as rec
+from ..core.control import transitions
+from ..core.control.admin_requests import BROKEN, Request
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
+from ..core.partition.replica import Replica, ReplicaSettings
 from ..core.types import PartitionId
-from ..core.wishes import BROKEN, Request
 from .errors import require
 from .fetches import Fetches
 from .hosting import Hosting
@@ -28,7 +28,7 @@ from .weather import Mishap
 
 DEPARTURE = 6.0
 """The simulated `controlled_shutdown_timeout`."""
-WISH_TIMEOUT = 4.0
+ADMIN_TIMEOUT = 4.0
 """A host's patience with its controller; shorter than a real one's, so that it runs out now and then."""
 UNSEEN = 10.0
 """After so long a controller has either seen what the store holds or is none any more."""
@@ -54,7 +54,7 @@ class Cluster(Hosting):
         self.requests = Requests(self)
         self.fetches = Fetches(self)
         self.topics = Topics(self)
-        self.wishes: dict[int, int] = {}
+        self.admin_requests: dict[int, int] = {}
         self.partition_made: Callable[[PartitionId], None] = lambda partition: None
         """Told of each partition that comes to be, for it to have clients."""
         self.traps = Traps()
@@ -227,7 +227,7 @@ class Cluster(Hosting):
                 case ctl.ReadView():
                     self.read_store(node)
                 case ctl.Reply():
-                    require(self.wishes.pop(effect.request_id, None) == node.process, "L5", effect)
+                    require(self.admin_requests.pop(effect.request_id, None) == node.process, "L5", effect)
                     require(not effect.response.message.startswith(BROKEN), "L5", effect)
 
     def _commit(self, node: Node, incarnation: int, commit: ctl.Commit) -> ctl.CommitDone:
@@ -265,7 +265,7 @@ class Cluster(Hosting):
             done = result if isinstance(result, ctl.CommitDone) else ctl.CommitDone(outcome="unknown")
             self.control(node, done)
 
-    def wish(self, request: Request, fresh_id: str = "") -> Node | None:
+    def admin_request(self, request: Request, fresh_id: str = "") -> Node | None:
         """Ask the acting controller for something; the node that was asked, if there was one."""
         for node in self.nodes.values():
             if node.up and not node.paused and node.controller is not None and node.controller.active:
@@ -274,16 +274,18 @@ class Cluster(Hosting):
         return None
 
     def _ask(self, node: Node, request: Request, fresh_id: str) -> None:
-        """Every wish is answered once, and no later than its time is over."""
-        wish = self.new_id()
-        self.wishes[wish] = node.process
-        self.on(node, WISH_TIMEOUT, partial(self._expire, node, wish))
-        self.control(node, ctl.Wish(request_id=wish, request=request, fresh_id=fresh_id))
+        """Every request is answered once, and no later than its time is over."""
+        admin_request = self.new_id()
+        self.admin_requests[admin_request] = node.process
+        self.on(node, ADMIN_TIMEOUT, partial(self._expire, node, admin_request))
+        self.control(node, ctl.AdminRequest(request_id=admin_request, request=request, fresh_id=fresh_id))
 
-    def _expire(self, node: Node, wish: int) -> None:
-        if wish in self.wishes:
-            self.control(node, ctl.WishExpired(request_id=wish))
-            require(wish not in self.wishes, "L5", f"wish {wish} is not answered")
+    def _expire(self, node: Node, admin_request: int) -> None:
+        if admin_request in self.admin_requests:
+            self.control(node, ctl.AdminRequestExpired(request_id=admin_request))
+            require(
+                admin_request not in self.admin_requests, "L5", f"request {admin_request} is not answered"
+            )
 
     def _balance(self) -> None:
         for node in self.nodes.values():

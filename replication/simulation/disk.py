@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ..core import events as ev
+from ..core.partition import events as ev
 from ..core.types import BatchMeta, EpochEntry, ProducerEntry, SequencedBatch
 
 WHOLE, EMPTY, LEFT_OUT = range(3)

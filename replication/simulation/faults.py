@@ -10,9 +10,9 @@ from functools import partial
 import attrs
 
 from ..core import messages as m
-from ..core.records import PartitionRecord
+from ..core.control.admin_requests import Request
+from ..core.control.records import PartitionRecord
 from ..core.types import NO_LEADER, PartitionId
-from ..core.wishes import Request
 from .cluster import Cluster
 from .node import Node
 from .schedule import Fault
@@ -256,13 +256,15 @@ class Injector:
 
     # What an operator asks
 
-    def _wish(self, fault: Fault, nodes: list[Node]) -> bool:
+    def _admin_request(self, fault: Fault, nodes: list[Node]) -> bool:
         """Have the controller move replicas, or take a move back, or elect the preferred replica."""
         records = [versioned.record for versioned in self._cluster.store.partitions.values()]
         if not records:
             return False
         place = fault.amount * len(records)
-        return self._cluster.wish(self._request(fault.kind, records[int(place)], place % 1)) is not None
+        return (
+            self._cluster.admin_request(self._request(fault.kind, records[int(place)], place % 1)) is not None
+        )
 
     def _request(self, kind: str, record: PartitionRecord, chance: float) -> Request:
         topic, partition = record.id
@@ -296,7 +298,7 @@ class Injector:
             request = m.AlterConfigRequest(
                 name=topic.name, config={"min_insync_replicas": most if chance < 0.5 else least}
             )
-        return cluster.wish(request) is not None
+        return cluster.admin_request(request) is not None
 
     def _delete(self, fault: Fault, nodes: list[Node]) -> bool:
         """Have a topic deleted, and another of its name made soon after."""
@@ -358,7 +360,7 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "set the minimum ISR": Injector._change,
     "add a partition": Injector._change,
     "delete a topic": Injector._delete,
-    "reassign": Injector._wish,
-    "cancel a reassignment": Injector._wish,
-    "elect the preferred": Injector._wish,
+    "reassign": Injector._admin_request,
+    "cancel a reassignment": Injector._admin_request,
+    "elect the preferred": Injector._admin_request,
 }

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core import effects as fx
-from ..core import events as ev
-from ..core.errors import ErrorCode
-from ..core.fetch_session import (
+from ..core.broker.fetch_session import (
     NEW_SESSION,
     NO_SESSION,
     FollowerSession,
@@ -24,6 +21,9 @@ from ..core.fetch_session import (
     SessionCache,
     SessionRequest,
 )
+from ..core.errors import ErrorCode
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
 from ..core.types import PartitionId
 from .disk import LEFT_OUT, Stored
 from .node import Host, Node

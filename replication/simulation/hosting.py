@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core import effects as fx
-from ..core import events as ev
 from ..core.errors import ErrorCode
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
 from .disk import WHOLE, Stored
 from .errors import require
 from .fetches import FETCH_WAIT, Fetches

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..core.records import PartitionRecord
+from ..core.control.records import PartitionRecord
 from ..core.types import NO_LEADER
 from .clients import Producer
 from .cluster import Cluster
@@ -28,12 +28,12 @@ def check_health(cluster: Cluster, producers: list[Producer], *, without: int | 
     for host in (h for node in cluster.nodes.values() if node.id != without for h in node.hosts.values()):
         require(len(host.parked) < 100, "L5", f"{host.name} keeps {len(host.parked)} fetches")
     if without is None:
-        _check_wishes(cluster)
+        _check_admin_requests(cluster)
         for producer in producers:
             _check_producer(producer)
 
 
-def _check_wishes(cluster: Cluster) -> None:
+def _check_admin_requests(cluster: Cluster) -> None:
     """L8: reassignments are over, their replicas are where they belong, and preferred replicas lead."""
     records = [versioned.record for versioned in cluster.store.partitions.values()]
     for record in records:

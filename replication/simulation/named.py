@@ -11,9 +11,9 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..core import effects as fx
 from ..core.errors import ErrorCode
 from ..core.messages import DescribeProducersResult
+from ..core.partition import effects as fx
 from ..core.types import BatchMeta, PartitionId
 from .clients import GIVES_UP, Unsettled
 from .errors import require

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core import effects as fx
-from ..core import events as ev
-from ..core.controller import Controller
-from ..core.replica import Replica
+from ..core.control.controller import Controller
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
+from ..core.partition.replica import Replica
 from ..core.types import PartitionId
 from .disk import Disk, Stored
 

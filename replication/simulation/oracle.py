@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from ..core import effects as fx
-from ..core import events as ev
-from ..core.elections import LogInfo
-from ..core.records import PartitionRecord
+from ..core.control.elections import LogInfo
+from ..core.control.records import PartitionRecord
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
 from ..core.types import NO_LEADER, PartitionId
 from . import chain
 from .disk import Disk, Stored, key_of
@@ -342,10 +342,10 @@ class Oracle:
         self.partitions[record.id] = self.known[key] = PartitionFacts(name, record.topic_id, record.min_isr)
 
     def deleted(self, partition: PartitionId) -> None:
-        """S1: no topic goes but on somebody's wish."""
+        """S1: no topic goes but on somebody's request."""
         facts = self.partitions.pop(partition)
-        wished = self._cluster.topics.may_go(partition.topic, facts.topic_id)
-        require(wished, "S1", f"nobody has asked to delete {facts.name}")
+        admin_requested = self._cluster.topics.may_go(partition.topic, facts.topic_id)
+        require(admin_requested, "S1", f"nobody has asked to delete {facts.name}")
         facts.gone = True
 
     def _elected(self, record: PartitionRecord) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..core import controller as ctl
-from ..core.elections import LogInfo
+from ..core.control import controller as ctl
+from ..core.control.elections import LogInfo
 from ..core.types import PartitionId
 from .node import Node
 

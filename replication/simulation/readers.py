@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..core import effects as fx
-from ..core import events as ev
 from ..core.errors import ErrorCode
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
 from ..core.types import CONSUMER, NO_EPOCH, PartitionId
 from .clients import GIVES_UP
 from .disk import LEFT_OUT, Stored

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core import effects as fx
-from ..core import events as ev
 from ..core.errors import ErrorCode
 from ..core.messages import DescribeProducersResult
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
 from ..core.types import BatchMeta, PartitionId
 from .errors import require
 from .node import Host
@@ -50,7 +50,7 @@ class Sent:
 
 @attrs.define(eq=False)
 class Deletion:
-    """A wish that a partition begins at `offset`."""
+    """A request that a partition begins at `offset`."""
 
     partition: PartitionId
     offset: int

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import attrs
 
 from ..core.types import NO_LEADER, PartitionId
+from .admin_requests import AdminTraffic
 from .clients import Cleaner, Consumer, Deleter, PlainProducer, Producer
 from .cluster import DEPARTURE, Cluster
 from .errors import Violated, require
@@ -19,7 +20,6 @@ from .recheck import recheck
 from .schedule import Fault, draw
 from .settings import LAG_MAX, SESSION, Settings
 from .weather import Mishap
-from .wishes import Visitor
 
 RECHECK_EVERY = 1000
 """Steps between two full rechecks of the state."""
@@ -123,8 +123,8 @@ class Run:
         for partition in cluster.store.partitions:
             self._serve(partition)
         cluster.partition_made = self._serve
-        if self.settings.wishes:
-            cluster.later(cluster.random.random(), Visitor(cluster).turn)
+        if self.settings.admin_requests:
+            cluster.later(cluster.random.random(), AdminTraffic(cluster).turn)
 
     def _serve(self, partition: PartitionId) -> None:
         cluster, number = self.cluster, self._served

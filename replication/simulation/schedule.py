@@ -50,12 +50,12 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
         found.append(
             Fault(at=round(at, 3), label="EL", kind="move leadership from", nodes=(), amount=dice.random())
         )
-    return tuple(sorted(found + _draw_wishes(seed, settings), key=lambda fault: fault.at))
+    return tuple(sorted(found + _draw_admin_requests(seed, settings), key=lambda fault: fault.at))
 
 
-def _draw_wishes(seed: int, settings: Settings) -> list[Fault]:
+def _draw_admin_requests(seed: int, settings: Settings) -> list[Fault]:
     """What an operator asks of the controller meanwhile: partitions moved elsewhere, and moves taken back."""
-    dice = random.Random(f"wishes {seed}")
+    dice = random.Random(f"requests {seed}")
     found: list[Fault] = []
     at = 4.0
     while settings.reassignments > 0:

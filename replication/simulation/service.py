@@ -9,8 +9,8 @@ from functools import partial
 
 import attrs
 
-from ..core import effects as fx
 from ..core.errors import ErrorCode
+from ..core.partition import effects as fx
 from ..core.types import BatchMeta, PartitionId
 from .cluster import Cluster
 from .errors import SimulationError, require
@@ -210,13 +210,13 @@ class _ClientRun:
             self._client.close()
             return
         try:
-            wish = next(self._client) if outcome is None else self._client.send(outcome)
+            admin_request = next(self._client) if outcome is None else self._client.send(outcome)
         except StopIteration:
             return
-        if isinstance(wish, Command):
-            self._issue(wish)
+        if isinstance(admin_request, Command):
+            self._issue(admin_request)
         else:
-            cluster.later(wish, partial(self.go_on, Outcome(kind="waited")))
+            cluster.later(admin_request, partial(self.go_on, Outcome(kind="waited")))
 
     def _issue(self, command: Command) -> None:
         cluster = self._cluster

@@ -51,7 +51,7 @@ class Settings:
     often they are deleted and made anew under the same name; `reassignments`: how
     often an operator moves replicas or asks for preferred leaders; 0 for never. `rebalance`: after how many seconds
     the controller looks whether preferred replicas lead; 0 for never. `compactions`:
-    how often a replica is compacted; `wishes`: how often the controller is asked for something else. `named`: how
+    how often a replica is compacted; `requests`: how often the controller is asked for something else. `named`: how
     often a producer that outlives its processes is begun anew. `lull_at`, `lull_for`: when nobody begins to write
     for a while, so that whoever comes back has all that there is.
     """
@@ -70,7 +70,7 @@ class Settings:
     in_flight: int = 1
     deletes: float = 0.0
     compactions: float = 0.0
-    wishes: float = 0.0
+    admin_requests: float = 0.0
     recreations: float = 0.0
     named: float = 0.0
     lull_at: float = 0.0
@@ -128,7 +128,7 @@ class Settings:
             deletes=dice.choice((0.0, 0.0, 0.5, 2.0)) if topics is None else 0.0,
             changes=dice.choice((0.0, 0.0, 0.1, 0.5)) if topics is None else 0.0,
             compactions=dice.choice((0.0, 0.0, 0.5, 2.0)) if topics is None else 0.0,
-            wishes=dice.choice((0.0, 0.0, 1.0)) if topics is None else 0.0,
+            admin_requests=dice.choice((0.0, 0.0, 1.0)) if topics is None else 0.0,
             recreations=dice.choice((0.0, 0.0, 0.0, 0.05, 0.2)) if topics is None else 0.0,
             named=dice.choice((0.0, 0.3, 1.0)) if topics is None else 0.0,
             lull_at=round(quiet.uniform(3.0, 12.0), 3) if has_lull else 0.0,

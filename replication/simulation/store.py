@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from ..core.records import (
+from ..core.control.records import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
     ControllerRecord,
@@ -18,8 +18,8 @@ from ..core.records import (
     partition_key,
     topic_key,
 )
+from ..core.control.view import ClusterView
 from ..core.types import PartitionId
-from ..core.view import ClusterView
 
 RACKS = 3
 """The fourth node shares one with the first."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core import messages as m
-from ..core.records import TopicConfig
+from ..core.control.records import TopicConfig
 from ..core.types import Value
 from .settings import Topic
 
@@ -20,7 +20,7 @@ class Topics:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._wishes = 0
+        self._admin_requests = 0
         self._asked_for: set[str] = set()
         self._unwanted: set[str] = set()
         """Ids of topics that somebody has asked to be deleted, and names of which any may be."""
@@ -39,7 +39,7 @@ class Topics:
         if topic is None:
             return False
         named = "" if by_name else topic.topic_id
-        asked = cluster.wish(m.DeleteTopicRequest(name=name, topic_id=named)) is not None
+        asked = cluster.admin_request(m.DeleteTopicRequest(name=name, topic_id=named)) is not None
         if asked:
             self._unwanted.add(name if by_name else f"{topic.topic_id}")
         return asked
@@ -67,7 +67,12 @@ class Topics:
             replication_factor=topic.replication_factor,
             config=config,
         )
-        self._wishes += 1
+        self._admin_requests += 1
         first = topic.name not in self._asked_for
-        if self._cluster.wish(request, topic.name if first else f"{topic.name}~{self._wishes}") is not None:
+        if (
+            self._cluster.admin_request(
+                request, topic.name if first else f"{topic.name}~{self._admin_requests}"
+            )
+            is not None
+        ):
             self._asked_for.add(topic.name)

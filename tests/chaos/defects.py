@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from insync.replication.core import isr
+from insync.replication.core.partition import isr
 from insync.storage import LogDirectory
 from insync.storage.disk_log import DiskLog
 

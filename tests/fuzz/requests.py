@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 
 from insync.replication import wire
-from insync.replication.core import deletions, leader, log_state, replica
 from insync.replication.core import messages as m
+from insync.replication.core.partition import deletions, leader, log_state, replica
 from insync.replication.node import _deletions, _handlers, _parked, _peers, _produces, _replica_host
 from insync.replication.wire import _codec
 from insync.storage.batch import build_batch

@@ -6,11 +6,11 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core import controller as ctl
-from insync.replication.core import elections, transitions
-from insync.replication.core.controller import Controller
-from insync.replication.core.records import CONTROLLER_EPOCH_KEY, PartitionRecord, Versioned
-from insync.replication.core.replica import Replica
+from insync.replication.core.control import controller as ctl
+from insync.replication.core.control import elections, transitions
+from insync.replication.core.control.controller import Controller
+from insync.replication.core.control.records import CONTROLLER_EPOCH_KEY, PartitionRecord, Versioned
+from insync.replication.core.partition.replica import Replica
 
 from .catalogue import Patch, mutant
 
@@ -140,18 +140,18 @@ def _(patch: Patch) -> None:
     patch.setattr(Controller, "_run_for_office", run)
 
 
-@mutant("K97", "leave whoever wished for something without an answer when its time is over")
+@mutant("K97", "leave whoever requested for something without an answer when its time is over")
 def _(patch: Patch) -> None:
-    patch.setattr(Controller, "_on_wish_expired", lambda self, request_id: None)
+    patch.setattr(Controller, "_on_admin_request_expired", lambda self, request_id: None)
 
 
-@mutant("K98", "answer a wish whose time is over, and grant it later all the same")
+@mutant("K98", "answer a request whose time is over, and grant it later all the same")
 def _(patch: Patch) -> None:
-    right = Controller._on_wish_expired
+    right = Controller._on_admin_request_expired
 
     def expire(self: Controller, request_id: int) -> None:
-        waiting, granting = self._wishes.copy(), self._granting
+        waiting, granting = self._admin_requests.copy(), self._granting
         right(self, request_id)
-        self._wishes, self._granting = waiting, granting
+        self._admin_requests, self._granting = waiting, granting
 
-    patch.setattr(Controller, "_on_wish_expired", expire)
+    patch.setattr(Controller, "_on_admin_request_expired", expire)

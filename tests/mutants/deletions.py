@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 import attrs
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
-from insync.replication.core import isr as rules
-from insync.replication.core.deletions import Deletions
-from insync.replication.core.follower import FollowerRole
-from insync.replication.core.leader import LeaderRole
-from insync.replication.core.log_state import LogState
-from insync.replication.core.purgatory import ParkedDeletion
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition import isr as rules
+from insync.replication.core.partition.deletions import Deletions
+from insync.replication.core.partition.follower import FollowerRole
+from insync.replication.core.partition.leader import LeaderRole
+from insync.replication.core.partition.log_state import LogState
+from insync.replication.core.partition.purgatory import ParkedDeletion
 from insync.replication.core.types import EpochEntry, ProducerEntry
 
 from .catalogue import Patch, mutant

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from insync.replication.core.view import ClusterView
+from insync.replication.core.control.view import ClusterView
 
 from .catalogue import Patch, mutant
 

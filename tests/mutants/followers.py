@@ -7,14 +7,14 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
-from insync.replication.core import follower as follower_module
-from insync.replication.core.epochs import EpochCache, EpochEnd
-from insync.replication.core.follower import FollowerRole
-from insync.replication.core.log_state import LogState
-from insync.replication.core.producers import ProducerTable
-from insync.replication.core.replica import Replica
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition import follower as follower_module
+from insync.replication.core.partition.epochs import EpochCache, EpochEnd
+from insync.replication.core.partition.follower import FollowerRole
+from insync.replication.core.partition.log_state import LogState
+from insync.replication.core.partition.producers import ProducerTable
+from insync.replication.core.partition.replica import Replica
 
 from .catalogue import Patch, mutant
 

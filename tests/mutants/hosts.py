@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
-from insync.replication.core import transitions
+from insync.replication.core.control import transitions
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
 from insync.replication.core.types import CONSUMER
 from insync.replication.simulation import hosting
 from insync.replication.simulation.cluster import Cluster

@@ -8,12 +8,12 @@ from typing import Any
 import attrs
 import pytest
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
-from insync.replication.core import isr as rules
-from insync.replication.core.isr_change import IsrChange
-from insync.replication.core.leader import LeaderRole
-from insync.replication.core.replica import Replica
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition import isr as rules
+from insync.replication.core.partition.isr_change import IsrChange
+from insync.replication.core.partition.leader import LeaderRole
+from insync.replication.core.partition.replica import Replica
 from insync.replication.simulation.cluster import Cluster
 
 from .catalogue import Patch, mutant

@@ -6,15 +6,15 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core import events as ev
-from insync.replication.core import isr as rules
-from insync.replication.core import leader as leader_module
-from insync.replication.core.epochs import EpochCache, EpochEnd
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.follower import FollowerRole
-from insync.replication.core.leader import LeaderRole
-from insync.replication.core.purgatory import Parked, ProducePurgatory
-from insync.replication.core.replica import Replica
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition import isr as rules
+from insync.replication.core.partition import leader as leader_module
+from insync.replication.core.partition.epochs import EpochCache, EpochEnd
+from insync.replication.core.partition.follower import FollowerRole
+from insync.replication.core.partition.leader import LeaderRole
+from insync.replication.core.partition.purgatory import Parked, ProducePurgatory
+from insync.replication.core.partition.replica import Replica
 
 from .catalogue import Patch, mutant
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from insync.replication.core.messages import DescribeProducersResult
-from insync.replication.core.producers import ProducerTable, SequenceVerdict
+from insync.replication.core.partition.producers import ProducerTable, SequenceVerdict
 from insync.replication.core.types import BatchMeta
 
 from .catalogue import Patch, mutant

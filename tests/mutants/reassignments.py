@@ -7,15 +7,15 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core import controller, elections, rebalance, transitions
-from insync.replication.core import effects as fx
-from insync.replication.core.controller import Controller
-from insync.replication.core.elections import Elect, Situation
+from insync.replication.core.control import controller, elections, rebalance, transitions
+from insync.replication.core.control.controller import Controller
+from insync.replication.core.control.elections import Elect, Situation
+from insync.replication.core.control.records import PartitionRecord, Versioned
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.leader import LeaderRole
-from insync.replication.core.log_state import LogState
-from insync.replication.core.records import PartitionRecord, Versioned
-from insync.replication.core.replica import Replica
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition.leader import LeaderRole
+from insync.replication.core.partition.log_state import LogState
+from insync.replication.core.partition.replica import Replica
 from insync.replication.core.types import NO_LEADER
 
 from .catalogue import Patch, mutant

@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.fetch_session import FollowerSession, LeaderSession, SessionRequest
+from insync.replication.core.broker.fetch_session import FollowerSession, LeaderSession, SessionRequest
 from insync.replication.simulation import fetches
 from insync.replication.simulation.node import Node
 

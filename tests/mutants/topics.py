@@ -6,15 +6,16 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
-from insync.replication.core import topic_changes, transitions, wishes
-from insync.replication.core.controller import Controller
+from insync.replication.core.control import admin_requests as admin_requests
+from insync.replication.core.control import topic_changes, transitions
+from insync.replication.core.control.controller import Controller
+from insync.replication.core.control.records import PartitionRecord, Versioned
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.leader import LeaderRole
 from insync.replication.core.messages import DeleteTopicRequest
-from insync.replication.core.records import PartitionRecord, Versioned
-from insync.replication.core.replica import Replica
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition.leader import LeaderRole
+from insync.replication.core.partition.replica import Replica
 from insync.replication.simulation.cluster import Cluster
 
 from .catalogue import Patch, mutant
@@ -91,11 +92,11 @@ def _(patch: Patch) -> None:
 
 @mutant("K89", "delete whatever topic has the name, though another was meant")
 def _(patch: Patch) -> None:
-    right = wishes._change_topic
+    right = admin_requests._change_topic
 
     def change(request: Any, known: Any) -> Any:
         if isinstance(request, DeleteTopicRequest):
             request = attrs.evolve(request, topic_id="")
         return right(request, known)
 
-    patch.setattr(wishes, "_change_topic", change)
+    patch.setattr(admin_requests, "_change_topic", change)

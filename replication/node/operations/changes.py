@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
-from ...core.records import ControllerRecord, NodeRecord, PartitionRecord, Versioned
+from ...core.control.records import ControllerRecord, NodeRecord, PartitionRecord, Versioned
+from ...core.control.view import ClusterView
 from ...core.types import NO_LEADER, PartitionId
-from ...core.view import ClusterView
 from ..logs import Event, event
 
 Reasons = Mapping[tuple[PartitionId, int], str]

@@ -15,7 +15,7 @@ from itertools import chain
 import attrs
 import trio
 
-from ...core.quotas import CONSUMER, PRODUCER, Entity, Quotas, Rate, limit_of
+from ...core.control.quotas import CONSUMER, PRODUCER, Entity, Quotas, Rate, limit_of
 from .._timers import Timer, Timers
 from .counters import Counters
 from .inbound import Inbound

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from insync.replication.cli import main
-from insync.replication.core.leader import LeaderRole
+from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.simulation import FAULTS
 
 KEYS = {

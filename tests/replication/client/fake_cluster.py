@@ -21,7 +21,7 @@ import trio.testing
 from insync.replication import wire
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.producers import ProducerTable, SequenceVerdict
+from insync.replication.core.partition.producers import ProducerTable, SequenceVerdict
 from insync.replication.core.types import BatchMeta
 from insync.storage.batch import records, scan
 from insync.transport import Identity, serve

@@ -1,11 +1,12 @@
-"""The controller never stops on an answer that tells nothing new, and answers every wish once and truly."""
+"""The controller never stops on an answer that tells nothing new, and answers every request once and truly."""
 
 from __future__ import annotations
 
 import attrs
 import pytest
 
-from insync.replication.core.controller import (
+from insync.replication.core.control.controller import (
+    AdminRequest,
     Commit,
     CommitDone,
     Controller,
@@ -14,13 +15,8 @@ from insync.replication.core.controller import (
     Reply,
     SessionLost,
     ViewChanged,
-    Wish,
 )
-from insync.replication.core.errors import ErrorCode
-from insync.replication.core.messages import (
-    CreateTopicRequest,
-)
-from insync.replication.core.records import (
+from insync.replication.core.control.records import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
     ControllerRecord,
@@ -31,8 +27,12 @@ from insync.replication.core.records import (
     Versioned,
     topic_key,
 )
+from insync.replication.core.control.view import ClusterView
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import (
+    CreateTopicRequest,
+)
 from insync.replication.core.types import PartitionId
-from insync.replication.core.view import ClusterView
 
 ME, OTHER = 1, 2
 
@@ -70,9 +70,9 @@ def with_partition(base: ClusterView, versioned: Versioned) -> ClusterView:
     return attrs.evolve(base, partitions={versioned.record.id: versioned})
 
 
-def wish(name: str = "news", request_id: int = 7) -> Wish:
+def admin_request(name: str = "news", request_id: int = 7) -> AdminRequest:
     request = CreateTopicRequest(name=name, partitions=2, replication_factor=2)
-    return Wish(request_id=request_id, request=request, fresh_id=f"id-{request_id}")
+    return AdminRequest(request_id=request_id, request=request, fresh_id=f"id-{request_id}")
 
 
 def only_commit(effects: list[ControllerEffect]) -> Commit:
@@ -165,12 +165,12 @@ def test_it_writes_nothing_before_it_has_looked_again(controller: Controller, ou
     partition = led_by(3, isr=(3, OTHER), version=9)
     controller.step(ViewChanged(view=with_partition(view(5), partition)))
     assert controller.step(CommitDone(outcome=outcome)) == [ReadView()]
-    assert controller.step(wish()) == []
+    assert controller.step(admin_request()) == []
 
 
 def test_a_write_of_unknown_fate_is_shut_out_by_the_next_one(controller: Controller) -> None:
     controller.step(ViewChanged(view=view(5)))
-    lost = only_commit(controller.step(wish()))
+    lost = only_commit(controller.step(admin_request()))
     controller.step(CommitDone(outcome="unknown"))
     fenced = only_commit(controller.step(ViewChanged(view=view(6))))
     (fence,) = [put for put in fenced.puts if put.key == CONTROLLER_EPOCH_KEY]
@@ -182,13 +182,13 @@ def test_a_write_of_unknown_fate_is_shut_out_by_the_next_one(controller: Control
     controller.step(CommitDone(outcome="committed", revision=8))
     after = attrs.evolve(created(view(8), again), controller_epoch_version=5)
     controller.step(ViewChanged(view=after))
-    later = only_commit(controller.step(wish("more", request_id=8)))
+    later = only_commit(controller.step(admin_request("more", request_id=8)))
     assert all(put.key != CONTROLLER_EPOCH_KEY for put in later.puts)
 
 
 def test_a_new_term_shuts_out_what_is_on_its_way_by_itself(controller: Controller) -> None:
     controller.step(ViewChanged(view=view(5)))
-    only_commit(controller.step(wish()))
+    only_commit(controller.step(admin_request()))
     controller.step(CommitDone(outcome="unknown"))
     term = only_commit(controller.step(ViewChanged(view=view(6, controller=None))))
     assert [put.key for put in term.puts] == [CONTROLLER_KEY, CONTROLLER_EPOCH_KEY]
@@ -204,7 +204,7 @@ def test_it_waits_until_the_view_shows_its_own_write(controller: Controller) -> 
 
 def test_a_topic_is_created_in_one_transaction_and_answered_once(controller: Controller) -> None:
     controller.step(ViewChanged(view=view(5)))
-    commit = only_commit(controller.step(wish()))
+    commit = only_commit(controller.step(admin_request()))
     assert [put.version for put in commit.puts] == [0, 0, 0]
     assert replies(controller.step(CommitDone(outcome="committed", revision=6))) == [(7, ErrorCode.NONE)]
     assert replies(controller.step(ViewChanged(view=created(view(6), commit)))) == []
@@ -215,7 +215,7 @@ def test_its_own_topic_of_an_attempt_that_seemed_to_fail_is_no_clash(
     controller: Controller, outcome: str
 ) -> None:
     controller.step(ViewChanged(view=view(5)))
-    first = only_commit(controller.step(wish()))
+    first = only_commit(controller.step(admin_request()))
     controller.step(CommitDone(outcome="unknown"))
     only_commit(controller.step(ViewChanged(view=view(5))))
     done = controller.step(CommitDone(outcome=outcome, key=topic_key("news")))
@@ -225,7 +225,7 @@ def test_its_own_topic_of_an_attempt_that_seemed_to_fail_is_no_clash(
 
 def test_a_topic_of_somebody_else_is_a_clash(controller: Controller) -> None:
     controller.step(ViewChanged(view=view(5)))
-    mine = only_commit(controller.step(wish()))
+    mine = only_commit(controller.step(admin_request()))
     assert replies(controller.step(CommitDone(outcome="conflict", key=topic_key("news")))) == []
     theirs = created(view(6), mine)
     theirs = attrs.evolve(theirs, topics={"news": attrs.evolve(theirs.topics["news"], topic_id="other")})
@@ -233,10 +233,10 @@ def test_a_topic_of_somebody_else_is_a_clash(controller: Controller) -> None:
     assert replies(effects) == [(7, ErrorCode.TOPIC_ALREADY_EXISTS)]
 
 
-def test_wishes_wait_for_each_other_and_none_is_lost(controller: Controller) -> None:
+def test_admin_requests_wait_for_each_other_and_none_is_lost(controller: Controller) -> None:
     controller.step(ViewChanged(view=view(5)))
-    first = only_commit(controller.step(wish("one", 1)))
-    assert controller.step(wish("two", 2)) == []
+    first = only_commit(controller.step(admin_request("one", 1)))
+    assert controller.step(admin_request("two", 2)) == []
     assert replies(controller.step(CommitDone(outcome="committed", revision=6))) == [(1, ErrorCode.NONE)]
     second = only_commit(controller.step(ViewChanged(view=created(view(6), first))))
     assert topic_key("two") in second.checks
@@ -246,30 +246,30 @@ def test_wishes_wait_for_each_other_and_none_is_lost(controller: Controller) -> 
 def test_an_answer_tells_the_revision_that_it_speaks_of(controller: Controller) -> None:
     """By it the client knows which nodes have not heard of the change yet."""
     controller.step(ViewChanged(view=view(5)))
-    commit = only_commit(controller.step(wish()))
+    commit = only_commit(controller.step(admin_request()))
     (noted,) = controller.step(CommitDone(outcome="committed", revision=6))
     assert isinstance(noted, Reply) and noted.response.revision == 6
     controller.step(ViewChanged(view=created(view(8), commit)))
-    (there,) = controller.step(wish(request_id=8))
+    (there,) = controller.step(admin_request(request_id=8))
     assert isinstance(there, Reply) and there.response.revision == 8
     assert there.response.error == ErrorCode.TOPIC_ALREADY_EXISTS
     controller.step(SessionLost())
-    (nobody,) = controller.step(wish(request_id=9))
+    (nobody,) = controller.step(admin_request(request_id=9))
     assert isinstance(nobody, Reply) and nobody.response.revision == 0
 
 
-def test_an_impossible_wish_is_refused_with_the_reason(controller: Controller) -> None:
+def test_an_impossible_admin_request_is_refused_with_the_reason(controller: Controller) -> None:
     controller.step(ViewChanged(view=view(5, nodes=(ME,))))
-    (reply,) = controller.step(wish())
+    (reply,) = controller.step(admin_request())
     assert isinstance(reply, Reply)
     assert reply.response.error == ErrorCode.INVALID_REPLICATION_FACTOR
     assert "2 replicas" in reply.response.message
 
 
-def test_elections_come_before_wishes(controller: Controller) -> None:
+def test_elections_come_before_admin_requests(controller: Controller) -> None:
     partition = led_by(3, isr=(3, OTHER), version=9)
     controller.step(ViewChanged(view=with_partition(view(5), partition)))
-    controller.step(wish())
+    controller.step(admin_request())
     controller.step(CommitDone(outcome="committed", revision=6))
     elected = led_by(OTHER, isr=(OTHER,), version=10)
     commit = only_commit(controller.step(ViewChanged(view=with_partition(view(6), elected))))
@@ -282,7 +282,7 @@ def test_who_is_not_the_controller_says_so_at_once(
 ) -> None:
     controller.step(ViewChanged(view=view(5)))
     controller.step(event)
-    assert replies(controller.step(wish())) == [(7, ErrorCode.NOT_CONTROLLER)]
+    assert replies(controller.step(admin_request())) == [(7, ErrorCode.NOT_CONTROLLER)]
 
 
 def test_an_earlier_epoch_of_its_own_is_not_its_office(controller: Controller) -> None:
@@ -303,7 +303,7 @@ def test_a_record_that_cannot_be_read_is_neither_changed_nor_written_over(contro
     spoilt = with_partition(view(5), led_by(3, isr=(3, OTHER), version=9))
     spoilt = attrs.evolve(spoilt, unreadable=frozenset({"/partitions/t/0", topic_key("news")}))
     assert controller.step(ViewChanged(view=spoilt)) == []
-    (reply,) = controller.step(wish())
+    (reply,) = controller.step(admin_request())
     assert isinstance(reply, Reply)
     assert reply.response.error == ErrorCode.UNKNOWN_SERVER_ERROR
     assert topic_key("news") in reply.response.message

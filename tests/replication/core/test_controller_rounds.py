@@ -1,11 +1,13 @@
-"""The controller's rounds: questions to replicas, wishes whose time runs out, leaderships that go back."""
+"""The controller's rounds: questions to replicas, requests whose time runs out, leaderships that go back."""
 
 from __future__ import annotations
 
 import attrs
 import pytest
 
-from insync.replication.core.controller import (
+from insync.replication.core.control.controller import (
+    AdminRequest,
+    AdminRequestExpired,
     AskReplicas,
     Commit,
     CommitDone,
@@ -15,26 +17,24 @@ from insync.replication.core.controller import (
     RebalanceDue,
     Reply,
     ViewChanged,
-    Wish,
-    WishExpired,
 )
-from insync.replication.core.elections import LogInfo
-from insync.replication.core.errors import ErrorCode
-from insync.replication.core.messages import (
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-    PartitionName,
-)
-from insync.replication.core.records import (
+from insync.replication.core.control.elections import LogInfo
+from insync.replication.core.control.records import (
     PartitionRecord,
     TopicConfig,
     TopicRecord,
     Versioned,
     topic_key,
 )
-from insync.replication.core.view import ClusterView
+from insync.replication.core.control.view import ClusterView
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionName,
+)
 
-from .test_controller import ME, OTHER, led_by, only_commit, replies, view, wish, with_partition
+from .test_controller import ME, OTHER, admin_request, led_by, only_commit, replies, view, with_partition
 
 
 @pytest.fixture
@@ -172,9 +172,9 @@ def test_several_dark_partitions_are_asked_about_in_one_round(controller: Contro
     assert asked.leader_epochs == {dark().record.id: 9, other.id: 4}
 
 
-def unclean_wish() -> Wish:
+def unclean_request() -> AdminRequest:
     named = [PartitionName(topic="t", partition=0)]
-    return Wish(request_id=8, request=ElectLeadersRequest(unclean=True, partitions=named))
+    return AdminRequest(request_id=8, request=ElectLeadersRequest(unclean=True, partitions=named))
 
 
 def outcomes(effects: list[ControllerEffect]) -> list[int]:
@@ -185,7 +185,7 @@ def outcomes(effects: list[ControllerEffect]) -> list[int]:
 
 def test_who_asks_for_an_unclean_election_gets_the_most_complete_one(controller: Controller) -> None:
     controller.step(ViewChanged(view=with_partition(view(5), dark())))
-    (asked,) = controller.step(unclean_wish())
+    (asked,) = controller.step(unclean_request())
     assert isinstance(asked, AskReplicas)
     commit = only_commit(told(controller, (OTHER, 5, 3)))
     assert isinstance(commit.puts[0].record, PartitionRecord)
@@ -205,10 +205,10 @@ def test_what_was_told_in_an_earlier_round_of_the_epoch_still_counts(controller:
 
 def test_an_unclean_election_nobody_answers_for_is_refused_after_one_round(controller: Controller) -> None:
     controller.step(ViewChanged(view=with_partition(view(5), dark())))
-    controller.step(unclean_wish())
+    controller.step(unclean_request())
     assert outcomes(told(controller)) == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
-    (asked,) = controller.step(unclean_wish())
-    assert isinstance(asked, AskReplicas), "another wish asks anew"
+    (asked,) = controller.step(unclean_request())
+    assert isinstance(asked, AskReplicas), "another request asks anew"
 
 
 def test_the_most_complete_one_leads_uncleanly_though_it_is_about_to_stop(controller: Controller) -> None:
@@ -216,7 +216,7 @@ def test_the_most_complete_one_leads_uncleanly_though_it_is_about_to_stop(contro
     seen = with_partition(view(5), dark())
     nodes = {**seen.nodes, OTHER: attrs.evolve(seen.nodes[OTHER], leaving=True)}
     controller.step(ViewChanged(view=attrs.evolve(seen, nodes=nodes)))
-    (asked,) = controller.step(unclean_wish())
+    (asked,) = controller.step(unclean_request())
     assert isinstance(asked, AskReplicas)
     (put,) = only_commit(told(controller, (ME, 5, 2), (OTHER, 5, 3))).puts
     assert isinstance(put.record, PartitionRecord)
@@ -225,20 +225,20 @@ def test_the_most_complete_one_leads_uncleanly_though_it_is_about_to_stop(contro
 
 def test_a_partition_that_is_led_is_left_alone_by_an_unclean_election(controller: Controller) -> None:
     controller.step(ViewChanged(view=with_partition(view(5), led_by(ME, isr=(ME, OTHER), version=9))))
-    assert outcomes(controller.step(unclean_wish())) == [ErrorCode.ELECTION_NOT_NEEDED]
+    assert outcomes(controller.step(unclean_request())) == [ErrorCode.ELECTION_NOT_NEEDED]
 
 
-# Wishes that take too long
+# Requests that take too long
 
 
 def expired(controller: Controller, request_id: int = 7) -> list[ControllerEffect]:
-    return controller.step(WishExpired(request_id=request_id))
+    return controller.step(AdminRequestExpired(request_id=request_id))
 
 
-def test_a_wish_whose_time_is_over_is_answered_and_never_begun(controller: Controller) -> None:
+def test_a_admin_request_whose_time_is_over_is_answered_and_never_begun(controller: Controller) -> None:
     controller.step(ViewChanged(view=with_partition(view(5), led_by(3, isr=(3, OTHER), version=9))))
-    controller.step(wish("one", 7))
-    controller.step(wish("two", 8))
+    controller.step(admin_request("one", 7))
+    controller.step(admin_request("two", 8))
     (late,) = expired(controller)
     assert isinstance(late, Reply)
     assert (late.request_id, late.response.error) == (7, ErrorCode.REQUEST_TIMED_OUT)
@@ -254,7 +254,7 @@ def test_a_wish_whose_time_is_over_is_answered_and_never_begun(controller: Contr
 @pytest.mark.parametrize("outcome", ["committed", "conflict", "unknown"])
 def test_one_that_is_being_written_is_not_answered_again(controller: Controller, outcome: str) -> None:
     controller.step(ViewChanged(view=view(5)))
-    only_commit(controller.step(wish()))
+    only_commit(controller.step(admin_request()))
     assert replies(expired(controller, 6)) == [], "that is another one"
     assert replies(expired(controller)) == [(7, ErrorCode.REQUEST_TIMED_OUT)]
     done = controller.step(CommitDone(outcome=outcome, revision=6))
@@ -266,10 +266,10 @@ def test_one_that_replicas_are_asked_for_is_given_up_and_the_next_one_asks_for_i
     controller: Controller,
 ) -> None:
     controller.step(ViewChanged(view=with_partition(view(5), dark())))
-    (asked,) = controller.step(unclean_wish())
+    (asked,) = controller.step(unclean_request())
     assert isinstance(asked, AskReplicas)
     assert replies(expired(controller, 8)) == [(8, ErrorCode.REQUEST_TIMED_OUT)]
-    assert controller.step(attrs.evolve(unclean_wish(), request_id=9)) == [], "one round is under way"
+    assert controller.step(attrs.evolve(unclean_request(), request_id=9)) == [], "one round is under way"
     (again,) = told(controller)
     assert isinstance(again, AskReplicas)
     assert outcomes(told(controller)) == [ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE]
@@ -311,7 +311,7 @@ def test_by_default_a_tenth_may_be_led_elsewhere(controller: Controller) -> None
     assert len(only_commit(controller.step(RebalanceDue())).puts) == 2
 
 
-def test_wishes_wait_for_a_rebalance_to_be_written(controller: Controller) -> None:
+def test_admin_requests_wait_for_a_rebalance_to_be_written(controller: Controller) -> None:
     controller.step(ViewChanged(view=elsewhere(5)))
     only_commit(controller.step(RebalanceDue()))
-    assert controller.step(wish()) == []
+    assert controller.step(admin_request()) == []

@@ -1,4 +1,4 @@
-"""Records deleted on a client's wish or by retention: who may delete what, who is told, who has let go."""
+"""Records deleted on a client's request or by retention: who may delete what, who is told, who has let go."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
-from insync.replication.core.epochs import EpochCache
+from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.log_state import LogState
-from insync.replication.core.records import Versioned
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition.epochs import EpochCache
+from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.types import BatchMeta, EpochEnd, EpochEntry
 
 from .test_follower import fetched, follower
@@ -251,7 +251,7 @@ def test_a_deletion_is_done_when_nobody_alive_or_electable_holds_it(
     have_fetched: set[int],
     own: int,
     starts: dict[int, int],
-    wished: int,
+    admin_requested: int,
 ) -> None:
     lead = Lead((A, B, C))
     lead.append(10)
@@ -267,14 +267,14 @@ def test_a_deletion_is_done_when_nobody_alive_or_electable_holds_it(
     lead.step(ev.RecordChanged(versioned=Versioned(state, 2)))
     counted = live | set(members) | set(state.elr)
     holding = [own, *(starts[node] if node in have_fetched else -1 for node in counted - {A})]
-    effects = lead.step(ev.DeleteRecords(request_id=1, offset=wished, deadline=5.0))
-    assert advanced(effects) == ([wished] if wished > own else [])
-    done = told(effects) | told(lead.step(ev.LogStartAdvanced(log_start_offset=max(own, wished))))
-    low = min([max(own, wished), *holding[1:]])
-    if wished > low:
+    effects = lead.step(ev.DeleteRecords(request_id=1, offset=admin_requested, deadline=5.0))
+    assert advanced(effects) == ([admin_requested] if admin_requested > own else [])
+    done = told(effects) | told(lead.step(ev.LogStartAdvanced(log_start_offset=max(own, admin_requested))))
+    low = min([max(own, admin_requested), *holding[1:]])
+    if admin_requested > low:
         assert done == {}
     else:
         assert done.keys() == {1}
         error, answered = done[1]
         assert error == ErrorCode.NONE
-        assert wished <= answered <= low
+        assert admin_requested <= answered <= low

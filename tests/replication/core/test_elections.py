@@ -7,9 +7,17 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from insync.replication.core import elections
-from insync.replication.core.elections import AskLogs, Elect, LogInfo, Situation, Verdict, Wait, decide
-from insync.replication.core.records import PartitionRecord
+from insync.replication.core.control import elections
+from insync.replication.core.control.elections import (
+    AskLogs,
+    Elect,
+    LogInfo,
+    Situation,
+    Verdict,
+    Wait,
+    decide,
+)
+from insync.replication.core.control.records import PartitionRecord
 
 DARK = PartitionRecord(
     topic="t", partition=0, topic_id="x", replicas=(3, 1, 2), isr=(), leader_epoch=7, min_insync_replicas=2

@@ -8,14 +8,14 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from insync.replication.core.errors import ErrorCode
-from insync.replication.core.fetch_session import (
+from insync.replication.core.broker.fetch_session import (
     NEW_SESSION,
     FollowerSession,
     LeaderSession,
     SessionCache,
     SessionRequest,
 )
+from insync.replication.core.errors import ErrorCode
 
 KEYS = st.integers(0, 4)
 Pair = tuple[FollowerSession[int, object], LeaderSession[int, object]]

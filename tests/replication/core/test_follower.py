@@ -5,12 +5,12 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
+from insync.replication.core.control.records import PartitionRecord, Versioned
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.log_state import LogState
-from insync.replication.core.records import PartitionRecord, Versioned
-from insync.replication.core.replica import Replica
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition.log_state import LogState
+from insync.replication.core.partition.replica import Replica
 from insync.replication.core.types import BatchMeta, EpochEnd, EpochEntry, PartitionId
 
 

@@ -7,10 +7,10 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.replica import Replica
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition.replica import Replica
 from insync.replication.core.types import BatchMeta, EpochEnd, EpochEntry, PartitionId
 
 from .test_follower import fetched, record

@@ -5,11 +5,11 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
+from insync.replication.core.control.records import PartitionRecord, Versioned
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.records import PartitionRecord, Versioned
-from insync.replication.core.replica import Replica, ReplicaSettings
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition.replica import Replica, ReplicaSettings
 from insync.replication.core.types import BatchMeta, EpochEntry, PartitionId
 
 A, B, C = 1, 2, 3

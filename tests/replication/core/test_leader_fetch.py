@@ -6,11 +6,11 @@ import attrs
 import hypothesis
 from hypothesis import strategies as st
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
+from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.records import Versioned
-from insync.replication.core.replica import Replica
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition.replica import Replica
 from insync.replication.core.types import CONSUMER, NO_EPOCH, BatchMeta, EpochEnd, EpochEntry, PartitionId
 
 from .test_isr_change import LIVE, A, B, C, Lead, record

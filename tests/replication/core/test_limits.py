@@ -8,8 +8,8 @@ import pytest
 from hypothesis import strategies as st
 
 from insync.replication.core import messages as m
-from insync.replication.core.errors import ErrorCode
-from insync.replication.core.quotas import (
+from insync.replication.core.control.admin_requests import Plan
+from insync.replication.core.control.quotas import (
     CLIENT_ID,
     CONSUMER,
     NODE,
@@ -20,12 +20,12 @@ from insync.replication.core.quotas import (
     limit_of,
     throttle_of,
 )
-from insync.replication.core.records import QuotaRecord
-from insync.replication.core.topics import TopicError
-from insync.replication.core.view import ClusterView
-from insync.replication.core.wishes import Plan
+from insync.replication.core.control.records import QuotaRecord
+from insync.replication.core.control.topics import TopicError
+from insync.replication.core.control.view import ClusterView
+from insync.replication.core.errors import ErrorCode
 
-from .test_wishes import cluster, planned
+from .test_admin_requests import cluster, planned
 
 
 def record(entity_type: str, name: str, **limits: int) -> QuotaRecord:

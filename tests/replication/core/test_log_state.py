@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from insync.replication.core.log_state import LogState
+from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.types import NO_EPOCH, BatchMeta, EpochEntry
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
+from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import DescribeProducersResult
-from insync.replication.core.records import Versioned
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
 from insync.replication.core.types import BatchMeta
 
 from .test_isr_change import A, B, Lead, record

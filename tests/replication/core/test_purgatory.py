@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from insync.replication.core.fetch_session import SessionCache
-from insync.replication.core.purgatory import Parked, ProducePurgatory
+from insync.replication.core.broker.fetch_session import SessionCache
+from insync.replication.core.partition.purgatory import Parked, ProducePurgatory
 
 
 def test_whoever_waits_for_less_leaves_first_however_late_it_came() -> None:

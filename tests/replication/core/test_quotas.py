@@ -6,12 +6,18 @@ import attrs
 import pytest
 
 from insync.replication.core import messages as m
-from insync.replication.core import quotas
-from insync.replication.core.controller import CommitDone, Controller, Reply, ViewChanged, Wish
+from insync.replication.core.control import quotas
+from insync.replication.core.control.controller import (
+    AdminRequest,
+    CommitDone,
+    Controller,
+    Reply,
+    ViewChanged,
+)
+from insync.replication.core.control.quotas import CONSUMER, PRODUCER, Entity, limit_of, throttle_of
+from insync.replication.core.control.records import QuotaRecord, quota_key
+from insync.replication.core.control.topics import TopicError
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.quotas import CONSUMER, PRODUCER, Entity, limit_of, throttle_of
-from insync.replication.core.records import QuotaRecord, quota_key
-from insync.replication.core.topics import TopicError
 
 from .test_controller import ME, only_commit, view
 
@@ -95,8 +101,8 @@ def test_limits_that_are_not_named_stay() -> None:
 def test_the_controller_writes_a_limit_once_and_deletes_what_is_empty() -> None:
     controller = Controller(ME, 10 + ME)
     controller.step(ViewChanged(view=view(5)))
-    wish = m.AlterQuotasRequest(entity_type="client_id", name="etl", limits={PRODUCER: 7})
-    (put,) = only_commit(controller.step(Wish(request_id=1, request=wish))).puts
+    admin_request = m.AlterQuotasRequest(entity_type="client_id", name="etl", limits={PRODUCER: 7})
+    (put,) = only_commit(controller.step(AdminRequest(request_id=1, request=admin_request))).puts
     key = quota_key("client_id", "etl")
     record = QuotaRecord(entity_type="client_id", name="etl", limits={PRODUCER: 7})
     assert (put.key, put.record, put.version) == (key, record, 0)
@@ -104,8 +110,8 @@ def test_the_controller_writes_a_limit_once_and_deletes_what_is_empty() -> None:
     assert isinstance(reply, Reply) and isinstance(reply.response, m.AlterQuotasResponse)
     assert (reply.response.error, reply.response.limits) == (ErrorCode.NONE, {PRODUCER: 7})
     controller.step(ViewChanged(view=attrs.evolve(view(6), quotas={key: (record, 1)})))
-    (again,) = controller.step(Wish(request_id=2, request=wish))
+    (again,) = controller.step(AdminRequest(request_id=2, request=admin_request))
     assert isinstance(again, Reply), "what stands there already is not written anew"
     without = m.AlterQuotasRequest(entity_type="client_id", name="etl", remove=[PRODUCER])
-    (put,) = only_commit(controller.step(Wish(request_id=3, request=without))).puts
+    (put,) = only_commit(controller.step(AdminRequest(request_id=3, request=without))).puts
     assert (put.key, put.record, put.version) == (key, None, 1)

@@ -9,11 +9,11 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from insync.replication.core import rebalance, transitions
-from insync.replication.core.records import NodeRecord, PartitionRecord, Versioned, partition_key
-from insync.replication.core.topics import assign
+from insync.replication.core.control import rebalance, transitions
+from insync.replication.core.control.records import NodeRecord, PartitionRecord, Versioned, partition_key
+from insync.replication.core.control.topics import assign
+from insync.replication.core.control.view import ClusterView
 from insync.replication.core.types import NO_LEADER
-from insync.replication.core.view import ClusterView
 from insync.replication.simulation import chain
 
 RECORD = PartitionRecord(

@@ -5,12 +5,12 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
-from insync.replication.core.elections import LogInfo
+from insync.replication.core.control.elections import LogInfo
+from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.records import Versioned
-from insync.replication.core.replica import Replica
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition.replica import Replica
 from insync.replication.core.types import BatchMeta, PartitionId
 
 from .test_isr_change import LIVE, A, B, C, Lead, proposals, record

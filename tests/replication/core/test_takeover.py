@@ -9,9 +9,10 @@ import attrs
 import pytest
 
 from insync.replication.core import messages as m
-from insync.replication.core import records as rec
-from insync.replication.core import transitions
-from insync.replication.core.controller import (
+from insync.replication.core.control import records as rec
+from insync.replication.core.control import transitions
+from insync.replication.core.control.controller import (
+    AdminRequest,
     AskReplicas,
     Commit,
     CommitDone,
@@ -21,13 +22,12 @@ from insync.replication.core.controller import (
     RebalanceDue,
     Reply,
     ViewChanged,
-    Wish,
 )
-from insync.replication.core.elections import LogInfo
+from insync.replication.core.control.elections import LogInfo
+from insync.replication.core.control.quotas import PRODUCER
+from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.quotas import PRODUCER
 from insync.replication.core.types import PartitionId
-from insync.replication.core.view import ClusterView
 
 NODES = (1, 2, 3, 4)
 
@@ -156,7 +156,7 @@ def with_topics(store: Store) -> Store:
     create = m.CreateTopicRequest(
         name="t", partitions=2, replication_factor=3, config={"min_insync_replicas": 2}
     )
-    host.step(Wish(request_id=1, request=create, fresh_id="first"))
+    host.step(AdminRequest(request_id=1, request=create, fresh_id="first"))
     assert host.replies[-1].response.error == ErrorCode.NONE
     for number in (0, 1):
         record = store.partition("t", number)
@@ -164,7 +164,7 @@ def with_topics(store: Store) -> Store:
     return store
 
 
-WISHES: dict[str, Any] = {
+ADMIN_REQUESTS: dict[str, Any] = {
     "create": m.CreateTopicRequest(name="new", partitions=5, replication_factor=3, creation_id="once"),
     "delete": m.DeleteTopicRequest(name="t"),
     "grow": m.CreatePartitionsRequest(name="t", partitions=6),
@@ -177,35 +177,35 @@ WISHES: dict[str, Any] = {
 }
 
 
-def undisturbed(wish: Any) -> dict[str, Any]:
+def undisturbed(admin_request: Any) -> dict[str, Any]:
     store = with_topics(Store())
     host = Host(2, store)
     store.leave(1)
     host.look()
-    host.step(Wish(request_id=9, request=wish, fresh_id="fresh"))
+    host.step(AdminRequest(request_id=9, request=admin_request, fresh_id="fresh"))
     return store.state()
 
 
 @pytest.mark.parametrize("written", [False, True], ids=["not written", "written"])
-@pytest.mark.parametrize("name", WISHES)
-def test_a_wish_that_is_asked_again_comes_out_the_same_whatever_became_of_the_first(
+@pytest.mark.parametrize("name", ADMIN_REQUESTS)
+def test_a_admin_request_that_is_asked_again_comes_out_the_same_whatever_became_of_the_first(
     name: str, written: bool
 ) -> None:
     """The controller is gone in the middle of the write; the client, which heard nothing, asks the next one."""
-    wish = WISHES[name]
+    admin_request = ADMIN_REQUESTS[name]
     store = with_topics(Store((1, 2, 3, 4, 5)))
     store.leave(5)
     first = Host(1, store)
     first.look()
     first._lives, first._writes_last = 0, written
     before = store.state()
-    first.step(Wish(request_id=7, request=wish, fresh_id="fresh"))
+    first.step(AdminRequest(request_id=7, request=admin_request, fresh_id="fresh"))
     assert first.dead and first.replies == []
     assert (store.state() != before) == written
     store.leave(1)
     second = Host(2, store)
     second.look()
-    second.step(Wish(request_id=8, request=wish, fresh_id="another"))
+    second.step(AdminRequest(request_id=8, request=admin_request, fresh_id="another"))
     (reply,) = second.replies
     settled = {ErrorCode.NONE}
     if written and name == "create":
@@ -213,7 +213,7 @@ def test_a_wish_that_is_asked_again_comes_out_the_same_whatever_became_of_the_fi
     if written and name == "delete":
         settled = {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
     assert reply.response.error in settled
-    assert _without_node_1(store.state()) == _without_node_1(undisturbed(wish))
+    assert _without_node_1(store.state()) == _without_node_1(undisturbed(admin_request))
 
 
 def _without_node_1(state: dict[str, Any]) -> dict[str, Any]:
@@ -246,7 +246,7 @@ def test_a_move_that_one_controller_began_the_next_one_ends() -> None:
     store = with_topics(Store())
     first = Host(1, store)
     first.look()
-    first.step(Wish(request_id=7, request=WISHES["reassign"]))
+    first.step(AdminRequest(request_id=7, request=ADMIN_REQUESTS["reassign"]))
     assert store.partition("t").adding == (4,) and store.partition("t").removing == (1,)
     store.leave(1)
     second = Host(2, store)
@@ -265,7 +265,7 @@ def test_the_end_of_a_move_may_be_lost_as_well(written: bool) -> None:
     store = with_topics(Store())
     first = Host(1, store)
     first.look()
-    first.step(Wish(request_id=7, request=WISHES["reassign"]))
+    first.step(AdminRequest(request_id=7, request=ADMIN_REQUESTS["reassign"]))
     caught_up(store, (1, 2, 3, 4))
     first._lives, first._writes_last = 0, written
     first.look()
@@ -343,9 +343,9 @@ def test_questions_before_an_unclean_election_are_asked_again(policy: str) -> No
             asked.extend(each for each in effects if isinstance(each, AskReplicas))
             super()._obey([each for each in effects if not isinstance(each, AskReplicas)])
 
-    wish = m.ElectLeadersRequest(unclean=True, partitions=[m.PartitionName(topic="t", partition=0)])
+    admin_request = m.ElectLeadersRequest(unclean=True, partitions=[m.PartitionName(topic="t", partition=0)])
     ask: Callable[[Host], None] = lambda host: (  # noqa: E731
-        host.step(Wish(request_id=1, request=wish)) if policy == "by hand" else None
+        host.step(AdminRequest(request_id=1, request=admin_request)) if policy == "by hand" else None
     )
     first = Silent(1, store)
     first.look()

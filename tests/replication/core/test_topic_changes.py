@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insync.replication.core import messages as m
-from insync.replication.core import topic_changes
-from insync.replication.core.elections import POLICIES
-from insync.replication.core.errors import ErrorCode
-from insync.replication.core.records import (
+from insync.replication.core.control import topic_changes
+from insync.replication.core.control.elections import POLICIES
+from insync.replication.core.control.records import (
     NodeRecord,
     PartitionRecord,
     TopicConfig,
     TopicRecord,
     Versioned,
 )
-from insync.replication.core.topics import TopicError
-from insync.replication.core.transitions import set_min_insync
+from insync.replication.core.control.topics import TopicError
+from insync.replication.core.control.transitions import set_min_insync
+from insync.replication.core.control.view import ClusterView
+from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
-from insync.replication.core.view import ClusterView
 
 TOPIC = TopicRecord(
     name="t", topic_id="x", partitions=2, replication_factor=3, config=TopicConfig(min_insync_replicas=2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from insync.replication.core.control.topics import TopicError, check_count, check_request, parse_config
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import CreateTopicRequest
-from insync.replication.core.topics import TopicError, check_count, check_request, parse_config
 from insync.replication.core.types import Value
 
 

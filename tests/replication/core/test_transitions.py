@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from insync.replication.core import transitions
-from insync.replication.core.records import PartitionRecord
+from insync.replication.core.control import transitions
+from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.types import NO_LEADER
 
 RECORD = PartitionRecord(

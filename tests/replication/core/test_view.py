@@ -5,10 +5,10 @@ from __future__ import annotations
 import hypothesis
 from hypothesis import strategies as st
 
-from insync.replication.core import rebalance
-from insync.replication.core.records import NodeRecord, PartitionRecord, Versioned, partition_key
+from insync.replication.core.control import rebalance
+from insync.replication.core.control.records import NodeRecord, PartitionRecord, Versioned, partition_key
+from insync.replication.core.control.view import ClusterView
 from insync.replication.core.types import NO_LEADER, PartitionId
-from insync.replication.core.view import ClusterView
 
 NODES = (1, 2, 3, 4)
 PARTITIONS = tuple(PartitionId("t", number) for number in range(4))

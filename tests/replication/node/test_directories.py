@@ -16,7 +16,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Consumer, Node, NodeSettings, Producer
-from insync.replication.core import records as rec
+from insync.replication.core.control import records as rec
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import open_store
 from insync.replication.node import InvalidSettingError, LogDirectoryFailedError, NodeStartError

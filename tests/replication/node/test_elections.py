@@ -18,9 +18,9 @@ from insync.replication.client import (
     PreferredLeaderNotAvailableError,
     UnknownTopicError,
 )
-from insync.replication.core import records as rec
-from insync.replication.core import transitions
-from insync.replication.core.elections import Elect, Situation, Verdict, Wait, wait
+from insync.replication.core.control import records as rec
+from insync.replication.core.control import transitions
+from insync.replication.core.control.elections import Elect, Situation, Verdict, Wait, wait
 from insync.replication.metadata import Put, open_store
 from insync.replication.node import _policies
 from insync.replication.node._policies import election_policies

@@ -12,8 +12,8 @@ import trio
 
 from insync.replication import Admin, Node, Producer, wire
 from insync.replication.core import messages as m
+from insync.replication.core.broker.fetch_session import SessionCache
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.fetch_session import SessionCache
 from insync.replication.core.types import PartitionId
 from insync.replication.node import _fetchers, _parked
 from insync.replication.node._timers import Timers

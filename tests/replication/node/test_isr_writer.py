@@ -13,9 +13,9 @@ import trio
 import trio.testing
 
 from insync.replication import wire
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
-from insync.replication.core import records as rec
+from insync.replication.core.control import records as rec
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import (
     Compare,

@@ -15,11 +15,11 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node, Producer
-from insync.replication.core import records as rec
-from insync.replication.core import transitions
-from insync.replication.core.records import ControllerRecord, NodeRecord, PartitionRecord, Versioned
+from insync.replication.core.control import records as rec
+from insync.replication.core.control import transitions
+from insync.replication.core.control.records import ControllerRecord, NodeRecord, PartitionRecord, Versioned
+from insync.replication.core.control.view import ClusterView
 from insync.replication.core.types import PartitionId
-from insync.replication.core.view import ClusterView
 from insync.replication.node.logs import Event, JsonFormatter, TextFormatter, event
 from insync.replication.node.operations.changes import Changes
 from tests.processes import NodeProcess, cluster

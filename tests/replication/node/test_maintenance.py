@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node
-from insync.replication.core.records import TopicConfig
+from insync.replication.core.control.records import TopicConfig
 from insync.replication.core.types import PartitionId
-from insync.replication.node._log_keeper import LogKeeper, Progress, log_settings
+from insync.replication.node._maintenance_thread import LogKeeper, Progress, log_settings
 from insync.storage import Log, LogDirectory, LogSettings, StorageFullError
 
 from ...storage.building import SMALL, append, batch

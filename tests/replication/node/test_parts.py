@@ -14,20 +14,20 @@ import trio
 import trio.testing
 
 from insync.replication import wire
-from insync.replication.core import effects as fx
-from insync.replication.core import events as ev
 from insync.replication.core import messages as m
-from insync.replication.core import records as rec
+from insync.replication.core.control import records as rec
+from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
 from insync.replication.core.types import PartitionId
-from insync.replication.core.view import ClusterView
 from insync.replication.metadata import MemoryHub, Put
 from insync.replication.node import NodeSettings, _fetchers
-from insync.replication.node._cluster_state import RETRY_PAUSE, WISH_TIMEOUT, ClusterState
+from insync.replication.node._cluster_state import ADMIN_TIMEOUT, RETRY_PAUSE, ClusterState
 from insync.replication.node._fetchers import LeaderFetcher
-from insync.replication.node._found import Found
 from insync.replication.node._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node._replicas import Replicas
+from insync.replication.node._startup_scan import Found
 from insync.replication.node._timers import Timers
 from insync.storage import LogDirectory, StorageFullError
 from insync.transport import ConnectError, ConnectRefusedError, Response
@@ -252,7 +252,7 @@ async def test_nothing_is_told_of_the_time_before_the_registration(tmp_path: Pat
 
 
 @pytest.mark.parametrize("hangs", ["commit", "list"])
-async def test_a_wish_is_answered_though_the_store_never_is(
+async def test_a_admin_request_is_answered_though_the_store_never_is(
     tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, hangs: str
 ) -> None:
     async def hang(*arguments: object, **named: object) -> None:
@@ -269,13 +269,13 @@ async def test_a_wish_is_answered_though_the_store_never_is(
         monkeypatch.setattr(store, hangs, hang)
         request = m.CreateTopicRequest(name="t", partitions=1, replication_factor=1, forwarded=True)
         began = trio.current_time()
-        async with trio.open_nursery() as wishing:
-            state._nursery = wishing
+        async with trio.open_nursery() as admin_requesting:
+            state._nursery = admin_requesting
             state.grant(request, lambda answer: answers.append((trio.current_time() - began, answer)))
         nursery.cancel_scope.cancel()
     ((after, answer),) = answers
     assert answer.error == ErrorCode.REQUEST_TIMED_OUT
-    assert after == pytest.approx(WISH_TIMEOUT)
+    assert after == pytest.approx(ADMIN_TIMEOUT)
 
 
 async def test_replicas_hear_of_a_node_that_is_about_to_stop(tmp_path: Path) -> None:

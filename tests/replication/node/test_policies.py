@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from insync.replication.core.elections import AskLogs, Elect, Situation, Verdict, Wait
-from insync.replication.core.records import PartitionRecord
+from insync.replication.core.control.elections import AskLogs, Elect, Situation, Verdict, Wait
+from insync.replication.core.control.records import PartitionRecord
 from insync.replication.node import _policies
 from insync.replication.node._policies import election_policies
 

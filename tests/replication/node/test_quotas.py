@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from insync.replication import Admin, Consumer, Node, Producer, wire
 from insync.replication.client import InvalidConfigError
 from insync.replication.core import messages as m
-from insync.replication.core.quotas import CONSUMER, PRODUCER, Entity
-from insync.replication.core.records import QuotaRecord
+from insync.replication.core.control.quotas import CONSUMER, PRODUCER, Entity
+from insync.replication.core.control.records import QuotaRecord
 from insync.replication.node._timers import Timers
 from insync.replication.node.operations.counters import Counters
 from insync.replication.node.operations.quotas import BURST, MOST_IDLE, Bucket, ClientQuotas

@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from insync.replication import NodeSettings
-from insync.replication.core.records import TopicConfig
+from insync.replication.core.control.records import TopicConfig
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 

@@ -10,8 +10,8 @@ import trio
 import trio.testing
 
 from insync.replication import Admin, Node, Producer
-from insync.replication.core.records import PartitionRecord, Versioned
-from insync.replication.core.view import ClusterView
+from insync.replication.core.control.records import PartitionRecord, Versioned
+from insync.replication.core.control.view import ClusterView
 from insync.replication.node._throttle import Throttle
 from tests.processors import waited_for_a_processor
 

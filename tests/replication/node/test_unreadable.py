@@ -11,7 +11,7 @@ import trio
 
 from insync.replication import Admin, Node, wire
 from insync.replication.client import ServerError
-from insync.replication.core import records as rec
+from insync.replication.core.control import records as rec
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import Entry, Listing, Put, open_store
 from insync.replication.node._view_reader import ViewReader

@@ -9,7 +9,7 @@ import sys
 import attrs
 import pytest
 
-from insync.replication.core.leader import LeaderRole
+from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.simulation import (
     FAULTS,
     Replay,

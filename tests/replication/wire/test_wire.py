@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from insync.replication import wire
 from insync.replication.core import messages as m
-from insync.replication.core import records as rec
+from insync.replication.core.control import records as rec
 
 RECORDS = [
     rec.ClusterRecord,

@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..errors import ErrorCode
+from ..messages import DescribeProducersResult
+from ..types import CONSUMER, NO_EPOCH, BatchMeta, EpochEnd
 from . import effects as fx
 from . import events as ev
 from . import isr as rules
 from .deletions import Deletions
 from .epochs import diverges
-from .errors import ErrorCode
 from .isr_change import IsrChange
-from .messages import DescribeProducersResult
 from .producers import SequenceVerdict
 from .purgatory import ProducePurgatory
-from .types import CONSUMER, NO_EPOCH, BatchMeta, EpochEnd
 
 if TYPE_CHECKING:
-    from .records import PartitionRecord
+    from ..control.records import PartitionRecord
     from .replica import Replica
 
 ACKS_ALL = -1

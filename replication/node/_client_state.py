@@ -10,7 +10,7 @@ import attrs
 from .. import metadata as store_api
 from .. import wire
 from ..core import messages as m
-from ..core import records as rec
+from ..core.control import records as rec
 from ..core.errors import ErrorCode
 
 GREATEST_EPOCH = 2**15 - 1

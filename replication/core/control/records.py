@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import attrs
 
-from .types import NO_LEADER, PartitionId
+from ..types import NO_LEADER, PartitionId
 
 CLUSTER_KEY = "/cluster"
 CONTROLLER_KEY = "/controller"
@@ -126,7 +126,7 @@ class ProducerIdsRecord:
 
 @attrs.frozen(kw_only=True)
 class QuotaRecord:
-    """The limits of one entity, bytes a second by their names; see `insync.replication.core.quotas`."""
+    """The limits of one entity, bytes a second by their names; see `insync.replication.core.control.quotas`."""
 
     entity_type: str
     name: str

@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from ...storage import Log, LogClosedError, LogDirectory, LogSettings, StorageError
-from ..core.records import TopicConfig
+from ..core.control.records import TopicConfig
 from ..core.types import PartitionId
 
 log = logging.getLogger("insync.node")

@@ -9,7 +9,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 
-from .types import NO_PRODUCER, SEQUENCE_MODULUS, BatchMeta, ProducerEntry, SequencedBatch
+from ..types import (
+    NO_PRODUCER,
+    SEQUENCE_MODULUS,
+    BatchMeta,
+    ProducerEntry,
+    SequencedBatch,
+)
 
 BATCHES_KEPT = 5
 

@@ -1,4 +1,4 @@
-"""What becomes of each partition that a client wishes something for: the writes that grant it, or why not."""
+"""What becomes of each partition that a client requests something for: the writes that grant it, or why not."""
 
 from __future__ import annotations
 
@@ -8,24 +8,30 @@ import pytest
 from hypothesis import strategies as st
 
 from insync.replication.core import messages as m
-from insync.replication.core import wishes
-from insync.replication.core.elections import AskLogs, LogInfo, Situation
-from insync.replication.core.errors import ErrorCode
-from insync.replication.core.records import NodeRecord, PartitionRecord, TopicConfig, TopicRecord, Versioned
-from insync.replication.core.types import NO_LEADER, PartitionId
-from insync.replication.core.view import ClusterView
-from insync.replication.core.wishes import (
+from insync.replication.core.control import admin_requests as admin_requests
+from insync.replication.core.control.admin_requests import (
     BROKEN,
+    AdminRequest,
     Knowledge,
     LogsNeeded,
     Plan,
     Planned,
     Request,
-    Wish,
     check_target,
     plan,
     refusal,
 )
+from insync.replication.core.control.elections import AskLogs, LogInfo, Situation
+from insync.replication.core.control.records import (
+    NodeRecord,
+    PartitionRecord,
+    TopicConfig,
+    TopicRecord,
+    Versioned,
+)
+from insync.replication.core.control.view import ClusterView
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.types import NO_LEADER, PartitionId
 
 EPOCH = 8
 """Of the controller that plans."""
@@ -76,7 +82,7 @@ def planned(
         return Situation(record=record, live=view.live_for(record.id), logs=told)
 
     known = Knowledge(view=view, situation=situation, may_ask=may_ask)
-    return plan(Wish(request_id=1, request=request, fresh_id="new"), known)
+    return plan(AdminRequest(request_id=1, request=request, fresh_id="new"), known)
 
 
 def outcomes(answer: Planned) -> dict[int, m.PartitionOutcome]:
@@ -249,7 +255,7 @@ def moves(*wanted: tuple[int, list[int] | None]) -> m.AlterReassignmentsRequest:
     )
 
 
-def test_partitions_move_as_wished_and_each_that_cannot_is_told_why() -> None:
+def test_partitions_move_as_admin_requested_and_each_that_cannot_is_told_why() -> None:
     view = cluster(partition(0), partition(1), partition(2), partition(3, version=13))
     answer = planned(moves((0, [4, 2]), (1, [1, 9]), (2, [1, 2, 3]), (3, None), (7, [1]), (8, None)), view)
     told = outcomes(answer)
@@ -266,7 +272,7 @@ def test_partitions_move_as_wished_and_each_that_cannot_is_told_why() -> None:
     assert (number, record.target, record.origin) == (0, (4, 2), (2, 1, 3))
 
 
-def test_of_two_wishes_for_one_partition_the_later_counts() -> None:
+def test_of_two_admin_requests_for_one_partition_the_later_counts() -> None:
     view = cluster(partition(0))
     answer = planned(moves((0, [4]), (0, [3, 4])), view)
     assert written(answer, view)[0].target == (3, 4)
@@ -406,7 +412,7 @@ def test_a_change_of_a_topic_is_answered_with_the_settings_from_then_on() -> Non
         (moves(), m.AlterReassignmentsResponse),
     ],
 )
-def test_every_kind_of_wish_can_be_refused_as_a_whole(request_: Request, kind: type) -> None:
+def test_every_kind_of_admin_request_can_be_refused_as_a_whole(request_: Request, kind: type) -> None:
     refused = refusal(request_, ErrorCode.NOT_CONTROLLER, "ask again")
     assert type(refused) is kind
     assert (refused.error, refused.message) == (ErrorCode.NOT_CONTROLLER, "ask again")
@@ -438,7 +444,7 @@ def test_an_error_in_planning_refuses_the_one_request(
         raise OverflowError("too large")
 
     for name in ("_create_topic", "_change_topic", "_alter_quotas"):
-        monkeypatch.setattr(wishes, name, fail)
+        monkeypatch.setattr(admin_requests, name, fail)
     answer = planned(request_, cluster(partition(0)))
     assert type(answer) is type(refusal(request_, ErrorCode.NONE, ""))
     assert answer.error == ErrorCode.UNKNOWN_SERVER_ERROR

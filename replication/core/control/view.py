@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
+from ..types import PartitionId
 from .records import ControllerRecord, NodeRecord, QuotaRecord, TopicRecord, Versioned
-from .types import PartitionId
 
 
 @attrs.frozen(kw_only=True)

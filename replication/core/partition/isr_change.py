@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..control import transitions
+from ..control.records import PartitionRecord, Versioned
 from . import effects as fx
 from . import events as ev
 from . import isr as rules
-from . import transitions
-from .records import PartitionRecord, Versioned
 
 if TYPE_CHECKING:
     from .leader import LeaderRole

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 import attrs
 
+from ..types import NO_LEADER
 from .records import PartitionRecord
-from .types import NO_LEADER
 
 
 def create(

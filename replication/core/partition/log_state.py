@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import attrs
 
+from ..types import NO_EPOCH, BatchMeta, EpochEntry, ProducerEntry
 from .epochs import EpochCache
 from .producers import ProducerTable
-from .types import NO_EPOCH, BatchMeta, EpochEntry, ProducerEntry
 
 
 @attrs.define(eq=False, slots=True)

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 
 import attrs
 
+from ..control.elections import LogInfo
+from ..control.records import Versioned
+from ..errors import ErrorCode
+from ..types import NO_LEADER, PartitionId
 from . import effects as fx
 from . import events as ev
-from .elections import LogInfo
-from .errors import ErrorCode
 from .follower import FollowerRole
 from .leader import LeaderRole
 from .log_state import LogState
-from .records import Versioned
-from .types import NO_LEADER, PartitionId
 
 
 @attrs.frozen(kw_only=True)

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from .errors import ErrorCode
+from ..errors import ErrorCode
 
 K = TypeVar("K", bound=Hashable)
 Q = TypeVar("Q")

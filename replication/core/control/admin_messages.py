@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from .types import Value
+from ..types import Value
 
 
 @attrs.frozen(kw_only=True)
@@ -21,7 +21,7 @@ class CreateTopicRequest:
 
 @attrs.frozen(kw_only=True)
 class CreateTopicResponse:
-    """`revision`, of every answer to a wish: the store's, of what the answer speaks of; 0 if nobody looked."""
+    """`revision`, of every answer to a request: the store's, of what the answer speaks of; 0 if nobody looked."""
 
     error: int
     message: str = ""
@@ -37,7 +37,7 @@ class PartitionName:
 
 @attrs.frozen(kw_only=True)
 class PartitionOutcome:
-    """What became of a wish for one partition."""
+    """What became of a request for one partition."""
 
     topic: str
     partition: int
@@ -122,7 +122,7 @@ class AlterConfigRequest:
 
 @attrs.frozen(kw_only=True)
 class TopicChanged:
-    """The answer to all wishes about a topic that exists; `config`: its settings from now on."""
+    """The answer to all requests about a topic that exists; `config`: its settings from now on."""
 
     error: int
     message: str = ""
@@ -134,7 +134,7 @@ class TopicChanged:
 class AlterQuotasRequest:
     """Limits of one entity: `limits` are set, those of `remove` are taken away, the others stay.
 
-    `entity_type` and `name`: see `insync.replication.core.quotas`; an empty name is the default of its type.
+    `entity_type` and `name`: see `insync.replication.core.control.quotas`. An empty name is the type's default.
     """
 
     entity_type: str

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..core import messages as m
-from ..core import quotas
+from ..core.control import quotas
+from ..core.control.admin_requests import Request
 from ..core.types import NO_LEADER, PartitionId, Value
-from ..core.wishes import Request
 from .errors import require
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ _NAMES = ("", "1", "etl")
 _RATES = (quotas.PRODUCER, quotas.CONSUMER, quotas.LEADER_THROTTLE, quotas.FOLLOWER_THROTTLE)
 
 
-class Visitor:
+class AdminTraffic:
     """Asks for something at a time, possible or not; what is refused must change nothing."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -42,12 +42,12 @@ class Visitor:
             return
         request = self._request()
         if isinstance(request, m.ElectLeadersRequest) and request.unclean:
-            # Those that are led now may not be when the wish is granted.
+            # Those that are led now may not be when the request is granted.
             asked = [PartitionId(each.topic, each.partition) for each in request.partitions or ()]
             cluster.oracle.asked_unclean.update(asked)
-        cluster.wish(request, fresh_id=f"unwanted {cluster.new_id()}")
+        cluster.admin_request(request, fresh_id=f"unwanted {cluster.new_id()}")
         self._look_up_limits()
-        cluster.later((0.5 + 4 * cluster.random.random()) / cluster.settings.wishes, self.turn)
+        cluster.later((0.5 + 4 * cluster.random.random()) / cluster.settings.admin_requests, self.turn)
 
     def _request(self) -> Request:
         dice, topics = self._cluster.random, sorted(self._cluster.store.topics.values(), key=lambda t: t.name)

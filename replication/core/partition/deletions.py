@@ -1,4 +1,4 @@
-"""Deleting the oldest records on a client's wish (KIP-107), as the leader sees it.
+"""Deleting the oldest records on a client's request (KIP-107), as the leader sees it.
 
 The leader gives up its own part first, followers copy its log start from its answers, and the client is answered
 when nobody who may serve or lead holds anything below the offset: the replicas that are alive, and (other than
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ..errors import ErrorCode
 from . import effects as fx
 from . import events as ev
 from . import isr as rules
-from .errors import ErrorCode
 from .purgatory import DeletionPurgatory, ParkedDeletion
 
 if TYPE_CHECKING:

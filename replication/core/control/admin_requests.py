@@ -1,4 +1,4 @@
-"""What clients ask of the controller: each wish becomes the writes that grant it, or a refusal.
+"""What clients ask of the controller: each request becomes the writes that grant it, or a refusal.
 
 Planning is pure and may be repeated: after a conflict, or when nobody knows whether the writes were done, the
 controller looks at the store again and plans anew, so a plan takes what is there already for granted.
@@ -11,14 +11,22 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 
 import attrs
 
-from . import messages as m
+from .. import messages as m
+from ..errors import ErrorCode
+from ..types import NO_LEADER, PartitionId
 from . import quotas, topic_changes, transitions
 from .elections import POLICIES, AskLogs, Elect, Policy, Situation, most_complete
-from .errors import ErrorCode
-from .records import PartitionRecord, TopicConfig, TopicRecord, Versioned, partition_key, quota_key, topic_key
+from .records import (
+    PartitionRecord,
+    TopicConfig,
+    TopicRecord,
+    Versioned,
+    partition_key,
+    quota_key,
+    topic_key,
+)
 from .topic_changes import ChangeTopicRequest
 from .topics import TopicError, check_request
-from .types import NO_LEADER, PartitionId
 from .view import ClusterView
 
 Request = (
@@ -38,8 +46,8 @@ Response = (
 
 
 @attrs.frozen(kw_only=True)
-class Wish:
-    """A client's wish, by way of any node. `fresh_id` is drawn by the host: nobody else has it."""
+class AdminRequest:
+    """A client's request, by way of any node. `fresh_id` is drawn by the host: nobody else has it."""
 
     request_id: int
     request: Request
@@ -67,7 +75,7 @@ class Plan:
 
 @attrs.frozen(kw_only=True)
 class LogsNeeded:
-    """The wish can be planned only when these replicas have told of their logs."""
+    """The request can be planned only when these replicas have told of their logs."""
 
     partitions: Mapping[PartitionId, AskLogs]
 
@@ -76,7 +84,7 @@ class LogsNeeded:
 class Knowledge:
     """What a plan is made from. `situation`: a partition that has no leader, with what is known of its logs.
 
-    `may_ask`: replicas have not been asked for this wish yet.
+    `may_ask`: replicas have not been asked for this request yet.
     """
 
     view: ClusterView
@@ -88,17 +96,17 @@ class Knowledge:
 Planned = Plan | LogsNeeded | Response
 
 BROKEN = "the controller has an error of its own, please report it: "
-"""How the refusal of a wish begins whose planning has raised."""
+"""How the refusal of a request begins whose planning has raised."""
 
 
-def plan(wish: Wish, known: Knowledge) -> Planned:
-    """What grants a wish; a response right away if there is nothing to write."""
+def plan(admin_request: AdminRequest, known: Knowledge) -> Planned:
+    """What grants a request; a response right away if there is nothing to write."""
     try:
-        planned = _plan(wish, known)
+        planned = _plan(admin_request, known)
     except Exception as error:  # noqa: BLE001 - a client that found it would end one controller after the other
         place = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{BROKEN}{error!r} in {place.name}, line {place.lineno}"
-        return refusal(wish.request, ErrorCode.UNKNOWN_SERVER_ERROR, text)
+        return refusal(admin_request.request, ErrorCode.UNKNOWN_SERVER_ERROR, text)
     spoilt = (
         [put.key for put in planned.puts if put.key in known.view.unreadable]
         if isinstance(planned, Plan)
@@ -109,27 +117,27 @@ def plan(wish: Wish, known: Knowledge) -> Planned:
     text = (
         f"{spoilt[0]} in the metadata store cannot be read (the nodes' logs say why): mend it, or delete it"
     )
-    return refusal(wish.request, ErrorCode.UNKNOWN_SERVER_ERROR, text)
+    return refusal(admin_request.request, ErrorCode.UNKNOWN_SERVER_ERROR, text)
 
 
-def _plan(wish: Wish, known: Knowledge) -> Planned:
-    match wish.request:
+def _plan(admin_request: AdminRequest, known: Knowledge) -> Planned:
+    match admin_request.request:
         case m.CreateTopicRequest():
-            return _create_topic(wish.request, wish.fresh_id, known)
+            return _create_topic(admin_request.request, admin_request.fresh_id, known)
         case m.DeleteTopicRequest() | m.CreatePartitionsRequest() | m.AlterConfigRequest():
-            return _change_topic(wish.request, known)
+            return _change_topic(admin_request.request, known)
         case m.ElectLeadersRequest(unclean=False):
-            return _elect_preferred(wish.request, known.view)
+            return _elect_preferred(admin_request.request, known.view)
         case m.ElectLeadersRequest():
-            return _elect_unclean(wish.request, known)
+            return _elect_unclean(admin_request.request, known)
         case m.AlterReassignmentsRequest():
-            return _alter_reassignments(wish.request, known.view)
+            return _alter_reassignments(admin_request.request, known.view)
         case m.AlterQuotasRequest():
-            return _alter_quotas(wish.request, known.view)
+            return _alter_quotas(admin_request.request, known.view)
 
 
 def refusal(request: Request, error: ErrorCode, message: str) -> Response:
-    """The answer to a wish of any kind that is not granted as a whole."""
+    """The answer to a request of any kind that is not granted as a whole."""
     match request:
         case m.CreateTopicRequest():
             return m.CreateTopicResponse(error=error, message=message)
@@ -169,7 +177,7 @@ def _create_topic(request: m.CreateTopicRequest, topic_id: str, known: Knowledge
 
 
 def _is_made_by(topic: TopicRecord, request: m.CreateTopicRequest, topic_id: str) -> bool:
-    """Whether a topic is the work of this very wish, or of an earlier attempt of the same client at it."""
+    """Whether a topic is the work of this very request, or of an earlier attempt of the same client at it."""
     return topic.topic_id == topic_id or topic.creation_id == request.creation_id != ""
 
 

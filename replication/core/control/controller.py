@@ -12,9 +12,31 @@ from collections.abc import Mapping
 
 import attrs
 
+from ..errors import ErrorCode
+from ..types import PartitionId
 from . import rebalance, transitions
-from .elections import POLICIES, WAIT, AskLogs, Elect, LogInfo, Policy, Situation, Verdict, decide
-from .errors import ErrorCode
+from .admin_requests import (
+    AdminRequest,
+    Knowledge,
+    LogsNeeded,
+    Plan,
+    Put,
+    Response,
+    plan,
+    refusal,
+    replace,
+)
+from .elections import (
+    POLICIES,
+    WAIT,
+    AskLogs,
+    Elect,
+    LogInfo,
+    Policy,
+    Situation,
+    Verdict,
+    decide,
+)
 from .records import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
@@ -23,9 +45,7 @@ from .records import (
     PartitionRecord,
     partition_key,
 )
-from .types import PartitionId
 from .view import ClusterView
-from .wishes import Knowledge, LogsNeeded, Plan, Put, Response, Wish, plan, refusal, replace
 
 CHANGES_PER_COMMIT = 500
 UNKNOWN = "unknown"
@@ -66,13 +86,15 @@ class SessionLost:
 
 
 @attrs.frozen(kw_only=True)
-class WishExpired:
-    """The time for the wish of this id is over: it is answered now, if it has not been, and not begun any more."""
+class AdminRequestExpired:
+    """The time of this request is over: unless it has been answered, it is refused now and never begun."""
 
     request_id: int
 
 
-ControllerEvent = ViewChanged | Wish | WishExpired | CommitDone | LogsTold | RebalanceDue | SessionLost
+ControllerEvent = (
+    ViewChanged | AdminRequest | AdminRequestExpired | CommitDone | LogsTold | RebalanceDue | SessionLost
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -115,7 +137,7 @@ class ReadView:
 
 @attrs.frozen(kw_only=True)
 class Reply:
-    """The answer to a wish; told exactly once for each."""
+    """The answer to a request; told exactly once for each."""
 
     request_id: int
     response: Response
@@ -148,17 +170,17 @@ class Controller:
         self._committing = False
         self._unclear = False
         """Whether a commit of ours may still be on its way."""
-        self._granting: tuple[Wish, Response] | None = None
-        self._wishes: deque[Wish] = deque()
+        self._granting: tuple[AdminRequest, Response] | None = None
+        self._admin_requests: deque[AdminRequest] = deque()
         self._needed_revision = 0
         self._must_look = False
         self._rebalance_due = False
         self._questions: dict[PartitionId, AskLogs] = {}
         """What this step has found that replicas have to be asked."""
         self._asking: AskReplicas | None = None
-        self._asks_for: Wish | None = None
-        self._may_not_ask: Wish | None = None
-        """The wish whose questions are under way, and the one whose questions are over."""
+        self._asks_for: AdminRequest | None = None
+        self._may_not_ask: AdminRequest | None = None
+        """The request whose questions are under way, and the one whose questions are over."""
         self._asked: dict[PartitionId, tuple[str, int]] = {}
         """The topic id and the leader epoch in which a round of questions about a partition is over."""
         self._logs: dict[PartitionId, dict[int, LogInfo]] = {}
@@ -184,10 +206,10 @@ class Controller:
                 self._must_look = False
             case CommitDone():
                 self._on_commit_done(event)
-            case Wish():
-                self._wishes.append(event)
-            case WishExpired():
-                self._on_wish_expired(event.request_id)
+            case AdminRequest():
+                self._admin_requests.append(event)
+            case AdminRequestExpired():
+                self._on_admin_request_expired(event.request_id)
             case LogsTold():
                 self._on_logs_told(event)
             case RebalanceDue():
@@ -206,8 +228,8 @@ class Controller:
             self._unclear = False
             self._needed_revision = event.revision
             if granting is not None:
-                wish, response = granting
-                self._reply(wish, response, event.revision)
+                admin_request, response = granting
+                self._reply(admin_request, response, event.revision)
             return
         self._unclear |= event.outcome == UNKNOWN
         # What we believed is not so, or may not be: look again before anything else is written.
@@ -215,23 +237,23 @@ class Controller:
         self._effects.append(ReadView())
         if granting is not None:
             # Written or not, the next look tells: what stands there already is not done twice.
-            self._wishes.appendleft(granting[0])
+            self._admin_requests.appendleft(granting[0])
 
     def _reconcile(self) -> None:
         if self._committing:
             return
         me = self._view.nodes.get(self._node_id)
         if me is None or me.incarnation != self._incarnation:
-            self._refuse_wishes()
+            self._refuse_admin_requests()
         elif self._must_look or self._view.revision < self._needed_revision:
             return
         elif self._view.controller is None:
             self._run_for_office()
         elif self.active:
             if not self._elect_leaders() and not self._rebalance():
-                self._grant_wishes()
+                self._grant_admin_requests()
         else:
-            self._refuse_wishes()
+            self._refuse_admin_requests()
 
     def _run_for_office(self) -> None:
         epoch = self._view.controller_epoch + 1
@@ -343,37 +365,37 @@ class Controller:
             self._commit(*puts, reason=f"{len(puts)} leaderships go back to the preferred replicas")
         return bool(changes)
 
-    # Wishes
+    # Requests
 
-    def _grant_wishes(self) -> None:
-        while self._wishes and not self._committing:
-            wish = self._wishes[0]
+    def _grant_admin_requests(self) -> None:
+        while self._admin_requests and not self._committing:
+            admin_request = self._admin_requests[0]
             known = Knowledge(
                 view=self._view,
                 situation=self._situation,
                 policies=self._policies,
-                may_ask=wish is not self._may_not_ask,
+                may_ask=admin_request is not self._may_not_ask,
             )
-            planned = plan(wish, known)
+            planned = plan(admin_request, known)
             if isinstance(planned, LogsNeeded):
                 if self._asking is None:
                     self._questions |= planned.partitions
-                    self._asks_for = wish
+                    self._asks_for = admin_request
                 return
-            self._wishes.popleft()
+            self._admin_requests.popleft()
             if isinstance(planned, Plan):
-                self._granting = wish, planned.response
+                self._granting = admin_request, planned.response
                 self._commit(*planned.puts, reason=planned.reason)
             else:
-                self._reply(wish, planned, self._view.revision)
+                self._reply(admin_request, planned, self._view.revision)
 
-    def _on_wish_expired(self, request_id: int) -> None:
-        """Give up a wish that cannot be granted in time, as Kafka's controller does past the request's deadline.
+    def _on_admin_request_expired(self, request_id: int) -> None:
+        """Give up a request that cannot be granted in time, as Kafka's controller does past the request's deadline.
 
         Else it would be granted after whoever asked has given up, over what others have done since.
         """
-        late = [wish for wish in self._wishes if wish.request_id == request_id]
-        self._wishes = deque(wish for wish in self._wishes if wish.request_id != request_id)
+        late = [each for each in self._admin_requests if each.request_id == request_id]
+        self._admin_requests = deque(each for each in self._admin_requests if each.request_id != request_id)
         if self._granting is not None and self._granting[0].request_id == request_id:
             late.append(self._granting[0])
             self._granting = None
@@ -381,19 +403,19 @@ class Controller:
             "the controller could not get it done in time, because the metadata store or replicas did not answer; "
             "it may be done all the same: look before you ask again"
         )
-        for wish in late:
-            self._reply(wish, refusal(wish.request, ErrorCode.REQUEST_TIMED_OUT, text), 0)
+        for admin_request in late:
+            self._reply(admin_request, refusal(admin_request.request, ErrorCode.REQUEST_TIMED_OUT, text), 0)
 
-    def _refuse_wishes(self) -> None:
+    def _refuse_admin_requests(self) -> None:
         text = "this node is not the controller: ask again"
-        while self._wishes:
-            wish = self._wishes.popleft()
-            self._reply(wish, refusal(wish.request, ErrorCode.NOT_CONTROLLER, text), 0)
+        while self._admin_requests:
+            admin_request = self._admin_requests.popleft()
+            self._reply(admin_request, refusal(admin_request.request, ErrorCode.NOT_CONTROLLER, text), 0)
 
-    def _reply(self, wish: Wish, response: Response, revision: int) -> None:
+    def _reply(self, admin_request: AdminRequest, response: Response, revision: int) -> None:
         """`revision` goes along, so that the client believes no node that has not read as far as that."""
         told = attrs.evolve(response, revision=revision)
-        self._effects.append(Reply(request_id=wish.request_id, response=told))
+        self._effects.append(Reply(request_id=admin_request.request_id, response=told))
 
     def _commit(self, *puts: Put, reason: str) -> None:
         """Every write checks that nobody has been elected controller since.

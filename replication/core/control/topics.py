@@ -8,11 +8,11 @@ from difflib import get_close_matches
 
 import attrs
 
+from ..errors import ErrorCode
+from ..messages import CreateTopicRequest
+from ..types import Value
 from .elections import POLICIES
-from .errors import ErrorCode
-from .messages import CreateTopicRequest
 from .records import TopicConfig
-from .types import Value
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 _INT32_MAX, _INT64_MAX = 2**31 - 1, 2**63 - 1

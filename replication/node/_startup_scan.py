@@ -19,10 +19,10 @@ from ...storage import (
     StorageFullError,
     WrongTopicIdError,
 )
-from ..core.records import topic_key
+from ..core.control.records import topic_key
+from ..core.control.view import ClusterView
 from ..core.types import PartitionId
-from ..core.view import ClusterView
-from ._log_keeper import log_settings
+from ._maintenance_thread import log_settings
 from ._registration import Evidence, Holdings, Remains
 from .logs import event
 from .settings import NodeSettings

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from .errors import ErrorCode
-from .records import Versioned
-from .types import NO_EPOCH, BatchMeta, EpochEnd, EpochEntry, ProducerEntry
+from ..control.records import Versioned
+from ..errors import ErrorCode
+from ..types import NO_EPOCH, BatchMeta, EpochEnd, EpochEntry, ProducerEntry
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -87,7 +87,7 @@ class Truncated:
 
 @attrs.frozen(kw_only=True, slots=True)
 class DeleteRecords:
-    """A client's wish that nothing below `offset` is kept; -1 stands for the high watermark (KIP-107)."""
+    """A client's request that nothing below `offset` is kept; -1 stands for the high watermark (KIP-107)."""
 
     request_id: int
     offset: int

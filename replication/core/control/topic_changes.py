@@ -10,12 +10,19 @@ from collections.abc import Collection, Iterator
 
 import attrs
 
-from . import messages as m
+from .. import messages as m
+from ..errors import ErrorCode
+from ..types import PartitionId
 from . import transitions
-from .errors import ErrorCode
-from .records import PartitionRecord, TopicConfig, TopicRecord, Versioned, partition_key, topic_key
+from .records import (
+    PartitionRecord,
+    TopicConfig,
+    TopicRecord,
+    Versioned,
+    partition_key,
+    topic_key,
+)
 from .topics import TopicError, assign, check_count, parse_config, unknown_setting
-from .types import PartitionId
 from .view import ClusterView
 
 ChangeTopicRequest = m.DeleteTopicRequest | m.CreatePartitionsRequest | m.AlterConfigRequest

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from .errors import ErrorCode
-from .messages import AlterQuotasRequest
+from ..errors import ErrorCode
+from ..messages import AlterQuotasRequest
 from .records import QuotaRecord
 from .topics import TopicError
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import attrs
 
-from .errors import ErrorCode
-from .records import PartitionRecord
-from .types import NO_LEADER, BatchMeta, EpochEnd
+from ..control.records import PartitionRecord
+from ..errors import ErrorCode
+from ..types import NO_LEADER, BatchMeta, EpochEnd
 
 
 @attrs.frozen(kw_only=True, slots=True)
