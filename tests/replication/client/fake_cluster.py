@@ -557,3 +557,18 @@ def _move_leaders(node: FakeNode, request: Any) -> bool:
 def _move_leaders_after_append(node: FakeNode, request: Any) -> bool:
     disconnect_after_append(node, request)
     return not _move_leaders(node, request)
+
+
+def later(told: trio.Event, fault: Fault) -> Fault:
+    """Let this happen once `told` is set; a request that the fault leaves alone is served then."""
+
+    def postponed(node: FakeNode, request: Any) -> bool:
+        async def wait() -> None:
+            await told.wait()
+            if not fault(node, request):
+                node.serve(request)
+
+        node.cluster.nursery.start_soon(wait)
+        return True
+
+    return postponed
