@@ -1,0 +1,324 @@
+"""The records of `__consumer_offsets`, in Kafka's terms; `record_codec` gives their bytes.
+
+A topic id is 32 hexadecimal digits, as in `TopicRecord`. Partitions stand in ascending order of (topic id,
+partition), so that equal assignments are equal records.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import attrs
+
+NO_TIMESTAMP = -1
+
+
+class TopicPartition(NamedTuple):
+    """One partition by the id of its topic: a topic that was deleted and created again is another."""
+
+    topic_id: str
+    partition: int
+
+
+class MemberState(enum.IntEnum):
+    """Where a member of the consumer protocol stands between what it owns and what it is to own (KIP-848)."""
+
+    STABLE = 0
+    UNREVOKED = 1
+    """It must let some partitions go before it gets its new epoch."""
+    UNRELEASED = 2
+    """It waits for partitions that other members have not let go yet."""
+
+
+# Keys
+
+
+@attrs.frozen(slots=True)
+class OffsetKey:
+    """Types 0 and 1."""
+
+    group: str
+    topic: str
+    partition: int
+
+
+@attrs.frozen(slots=True)
+class ClassicGroupKey:
+    """Type 2."""
+
+    group: str
+
+
+@attrs.frozen(slots=True)
+class ConsumerGroupKey:
+    """Type 3."""
+
+    group: str
+
+
+@attrs.frozen(slots=True)
+class TopicMetadataKey:
+    """Type 4, read only: releases before KIP-1101 kept the topics' metadata here."""
+
+    group: str
+
+
+@attrs.frozen(slots=True)
+class MemberKey:
+    """Type 5."""
+
+    group: str
+    member_id: str
+
+
+@attrs.frozen(slots=True)
+class TargetEpochKey:
+    """Type 6."""
+
+    group: str
+
+
+@attrs.frozen(slots=True)
+class TargetKey:
+    """Type 7."""
+
+    group: str
+    member_id: str
+
+
+@attrs.frozen(slots=True)
+class CurrentKey:
+    """Type 8."""
+
+    group: str
+    member_id: str
+
+
+@attrs.frozen(slots=True)
+class RegexKey:
+    """Type 16."""
+
+    group: str
+    regex: str
+
+
+Key = (
+    OffsetKey
+    | ClassicGroupKey
+    | ConsumerGroupKey
+    | TopicMetadataKey
+    | MemberKey
+    | TargetEpochKey
+    | TargetKey
+    | CurrentKey
+    | RegexKey
+)
+
+# Values
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class OffsetValue:
+    """A committed offset: the next one to be read.
+
+    `expire_timestamp` comes from version 1 only, `topic_id` from version 4.
+    """
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp: int = NO_TIMESTAMP
+    expire_timestamp: int = NO_TIMESTAMP
+    topic_id: str = ""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ClassicMemberValue:
+    """A member of a classic group; `subscription` and `assignment` are the client's own bytes."""
+
+    member_id: str
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    session_timeout_ms: int
+    subscription: bytes = b""
+    assignment: bytes = b""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ClassicGroupValue:
+    """A classic group, Empty if it has no members, else Stable."""
+
+    protocol_type: str
+    generation: int
+    protocol: str | None = None
+    leader: str | None = None
+    state_timestamp: int = NO_TIMESTAMP
+    members: tuple[ClassicMemberValue, ...] = ()
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ConsumerGroupValue:
+    """`metadata_hash`: of the topics that the group subscribes to (KIP-1101)."""
+
+    epoch: int
+    metadata_hash: int = 0
+    creation_time_ms: int = NO_TIMESTAMP
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class PartitionRacks:
+    partition: int
+    racks: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class TopicMetadata:
+    topic_id: str
+    topic: str
+    partitions: int
+    racks: tuple[PartitionRacks, ...]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class TopicMetadataValue:
+    topics: tuple[TopicMetadata, ...]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ClassicProtocol:
+    """One assignor that a classic member supports, with its metadata: the client's own bytes."""
+
+    name: str
+    metadata: bytes
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ClassicMetadata:
+    """What a member that speaks the classic protocol brought into a group of the consumer protocol."""
+
+    session_timeout_ms: int
+    protocols: tuple[ClassicProtocol, ...]
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class MemberValue:
+    """What a member has said of itself."""
+
+    instance_id: str | None = None
+    rack: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    topics: tuple[str, ...] | None = ()
+    regex: str | None = None
+    rebalance_timeout_ms: int = -1
+    assignor: str | None = None
+    classic: ClassicMetadata | None = None
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class TargetEpochValue:
+    """`timestamp`: when the assignment was computed (KIP-1263); 0 from releases that do not say."""
+
+    epoch: int
+    timestamp: int = 0
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class TopicPartitions:
+    """Partitions of one topic. `epochs`: the member epoch at which each was given (KIP-1251), None: not known."""
+
+    topic_id: str
+    partitions: tuple[int, ...]
+    epochs: tuple[int, ...] | None = None
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class TargetValue:
+    """What a member is to own at the target epoch."""
+
+    topics: tuple[TopicPartitions, ...] = ()
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class CurrentValue:
+    """What a member owns, and what it has been asked to let go. `state`: a `MemberState`, or what a newer
+    release wrote.
+    """
+
+    epoch: int
+    previous_epoch: int = -1
+    state: int = MemberState.STABLE
+    assigned: tuple[TopicPartitions, ...] = ()
+    pending: tuple[TopicPartitions, ...] = ()
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class RegexValue:
+    """The topics to which a pattern was resolved at metadata `version`."""
+
+    topics: tuple[str, ...]
+    version: int
+    timestamp: int
+
+
+Value = (
+    OffsetValue
+    | ClassicGroupValue
+    | ConsumerGroupValue
+    | TopicMetadataValue
+    | MemberValue
+    | TargetEpochValue
+    | TargetValue
+    | CurrentValue
+    | RegexValue
+)
+
+Owned = Mapping[TopicPartition, int]
+"""Partitions, each with the member epoch at which it was given."""
+
+
+def target_topics(partitions: Iterable[TopicPartition]) -> tuple[TopicPartitions, ...]:
+    """Partitions as a target assignment keeps them."""
+    topics: dict[str, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        topics.setdefault(topic_id, []).append(partition)
+    return tuple([TopicPartitions(topic_id=each, partitions=tuple(found)) for each, found in topics.items()])
+
+
+def owned_topics(partitions: Owned) -> tuple[TopicPartitions, ...]:
+    """Partitions with their epochs, as a current assignment keeps them."""
+    topics: dict[str, list[int]] = {}
+    for topic_id, partition in sorted(partitions):
+        topics.setdefault(topic_id, []).append(partition)
+    return tuple(
+        [
+            TopicPartitions(
+                topic_id=each,
+                partitions=tuple(found),
+                epochs=tuple([partitions[TopicPartition(each, partition)] for partition in found]),
+            )
+            for each, found in topics.items()
+        ]
+    )
+
+
+def as_set(topics: Iterable[TopicPartitions]) -> frozenset[TopicPartition]:
+    return frozenset(
+        TopicPartition(each.topic_id, partition) for each in topics for partition in each.partitions
+    )
+
+
+def as_owned(topics: Iterable[TopicPartitions], epoch: int) -> dict[TopicPartition, int]:
+    """Partitions with their epochs; `epoch` for those of which the record does not say it, as Kafka reads it."""
+    found: dict[TopicPartition, int] = {}
+    for each in topics:
+        known = each.epochs
+        if known is None or len(known) != len(each.partitions):
+            known = (epoch,) * len(each.partitions)
+        for partition, given in zip(each.partitions, known, strict=True):
+            found[TopicPartition(each.topic_id, partition)] = given
+    return found

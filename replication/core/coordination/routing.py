@@ -1,0 +1,28 @@
+"""Which partition of an internal topic keeps a group or a transactional id: Kafka's, so that its tools find it."""
+
+from __future__ import annotations
+
+GROUP_TOPIC = "__consumer_offsets"
+DEFAULT_PARTITIONS = 50
+"""Of `__consumer_offsets`; it never changes, because every key would move."""
+
+_LEAST = -(2**31)
+
+
+def java_hash(text: str) -> int:
+    """Java's `String.hashCode`: over UTF-16 code units, wrapped to a signed 32-bit int."""
+    # A lone surrogate (from a hostile client) has a code unit too, so it has a hash as well.
+    units = text.encode("utf-16-be", "surrogatepass")
+    value = 0
+    for at in range(0, len(units), 2):
+        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return value - (1 << 32) if value & 0x80000000 else value
+
+
+def partition_for_group(group: str, partitions: int = DEFAULT_PARTITIONS) -> int:
+    """The partition whose leader coordinates `group`, a group id or a transactional id.
+
+    The least int has no positive counterpart in Java, whose `Utils.abs` gives 0 for it.
+    """
+    value = java_hash(group)
+    return 0 if value == _LEAST else abs(value) % partitions

@@ -1,0 +1,49 @@
+"""Records of `__consumer_offsets` beside Kafka's: its serializers, and its dump tool over a log of ours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from insync.replication.core.coordination import records as r
+from insync.replication.core.coordination.record_codec import encode_key, encode_value
+from insync.storage import Chunk, DiskLog
+from insync.storage.batch import build_batch, scan
+
+from ..replication.core.coordination.golden import FILE, FIRST, GOLDEN, lines
+from .kafka import DUMP_TOOL, HERE, Java
+
+pytestmark = pytest.mark.interop
+
+
+def test_the_golden_records_are_what_kafkas_serializers_write(java: Java) -> None:
+    golden = [line for line in FILE.read_text("utf-8").splitlines() if not line.startswith("#")]
+    assert java.run(str(HERE / "GroupRecords.java")).splitlines() == golden
+
+
+def test_kafkas_dump_tool_reads_a_log_of_ours(java: Java, tmp_path: Path) -> None:
+    """Every type as it is written, one with a tag that the tool of this release does not know, and tombstones."""
+    log = DiskLog(tmp_path, "__consumer_offsets", 0)
+    given = [
+        GOLDEN[name] for name in dict.fromkeys(name for name, *_ in lines()) if name != "offset_expiring"
+    ]
+    owned = {r.TopicPartition(FIRST, 4): 300}
+    given.append((r.CurrentKey("modern", "n"), r.CurrentValue(epoch=300, assigned=r.owned_topics(owned))))
+    pairs = [(encode_key(key), encode_value(key, value)) for key, value in given]
+    tombstones = [(encode_key(key), None) for key, _ in given]
+    for chosen in (pairs, tombstones):
+        keys, values = zip(*chosen, strict=True)
+        data = build_batch(list(keys), list(values), timestamps_ms=[1_700_000_000_000] * len(keys))
+        log.append([Chunk(data, scan(data), log.log_end_offset, 0)])
+    log.close()
+    [file] = tmp_path.glob("*.log")
+    said = java.run(DUMP_TOOL, "--offsets-decoder", "--files", str(file)).splitlines()
+    records = [line for line in said if "payload: " in line]
+    assert len(records) == 2 * len(given)
+    assert not [line for line in records if "Unknown" in line or "Could not" in line], said
+    for line in records[: len(given)]:
+        assert '"type":"' in line and '"version":"' in line and "payload: <DELETE>" not in line
+    assert sum("payload: <DELETE>" in line for line in records) == len(given)
+    [current] = [line for line in records if '"memberId":"n"' in line and "assignedPartitions" in line]
+    assert '"partitions":[4]' in current
