@@ -7,6 +7,7 @@ at partitions whose question is new, or which have had news since they were look
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable
 from functools import partial
 from itertools import count
@@ -95,7 +96,7 @@ class Fetches:
         self._served: dict[PartitionId, dict[Connection, int]] = {}
         self._cache: SessionCache[PartitionId, m.FetchPartition] = SessionCache(
             settings.max_incremental_fetch_session_cache_slots,
-            first_id=(node.incarnation << 31) + 1,
+            secrets.token_bytes(32),
             idle=SESSION_IDLE,
         )
         self._sessions: dict[int, Inquiry] = {}
@@ -162,7 +163,7 @@ class Fetches:
             return inquiry
         if message.session_epoch == NEW_SESSION:
             return self._begin(request, questions)
-        session = self._cache.find(message.session_id, self._node.now())
+        session = self._cache.find(message.session_id, self._node.now(), request.connection)
         if isinstance(session, ErrorCode):
             return session
         inquiry = self._sessions[session.id]
@@ -170,7 +171,7 @@ class Fetches:
         changed = session.accept(
             SessionRequest(message.session_id, message.session_epoch, questions, withdrawn)
         )
-        if changed is None or inquiry.connection is not request.connection:
+        if changed is None:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         if inquiry.request is not None:
             inquiry.request.fail(ErrorCode.INVALID_REQUEST, "the session has gone on with another request")
@@ -183,7 +184,7 @@ class Fetches:
     def _begin(self, request: Inbound, questions: dict[PartitionId, m.FetchPartition]) -> Inquiry:
         """A new session; it replaces that of the same connection. Without a slot for it, one without a session."""
         self._end_sessions(request.connection)
-        session, evicted = self._cache.begin(questions, self._node.now())
+        session, evicted = self._cache.begin(questions, self._node.now(), request.connection)
         if evicted is not None:
             former = self._sessions[evicted.id]
             waits = former.request

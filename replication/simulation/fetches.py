@@ -92,9 +92,7 @@ class Serving:
     """The sessions of the process that a node is now, and which of them waits for what."""
 
     def __init__(self, node: Node, slots: int) -> None:
-        self.cache: SessionCache[PartitionId, Question] = SessionCache(
-            slots, first_id=(node.incarnation << 31) + 1
-        )
+        self.cache: SessionCache[PartitionId, Question] = SessionCache(slots, b"%d" % node.incarnation)
         self.inquiries: dict[int, Inquiry] = {}
         self.waiting: dict[PartitionId, dict[Inquiry, None]] = {}
         self.heard: dict[int, int] = {}
@@ -107,7 +105,7 @@ class Serving:
         if link is not None:
             for former in [each for each in self.inquiries.values() if each.link is link]:
                 self.end(former)
-        session, evicted = self.cache.begin(questions, 0.0)
+        session, evicted = self.cache.begin(questions, 0.0, link)
         assert session is not None, "any session gives way here"
         refused = None
         if evicted is not None:
@@ -117,15 +115,12 @@ class Serving:
         self.look_at(inquiry, session.open)
         return inquiry, refused
 
-    def find(self, request: Request) -> Inquiry | ErrorCode:
-        """The session that a request goes on with, and knows from now on what it says."""
-        told = request.told
-        session = self.cache.find(told.session_id, 0.0)
+    def find(self, told: SessionRequest[PartitionId, Question], link: Link | None) -> Inquiry | ErrorCode:
+        """The session that a request of `link` goes on with, and knows from now on what it says."""
+        session = self.cache.find(told.session_id, 0.0, link)
         if isinstance(session, ErrorCode):
             return session
         inquiry = self.inquiries[session.id]
-        if not self.owns(request, inquiry):
-            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
         changed = session.accept(told)
         if changed is None:
             return ErrorCode.INVALID_FETCH_SESSION_EPOCH
@@ -133,11 +128,6 @@ class Serving:
             self.overlook(inquiry, partition)
         self.look_at(inquiry, changed)
         return inquiry
-
-    @staticmethod
-    def owns(request: Request, inquiry: Inquiry) -> bool:
-        """A session is of the process that has begun it."""
-        return request.link is inquiry.link
 
     def look_at(self, inquiry: Inquiry, partitions: Iterable[PartitionId]) -> None:
         for partition in partitions:
@@ -318,7 +308,7 @@ class Fetches:
         if request.told.session_epoch == NEW_SESSION:
             found = self._begin(node, serving, request.link, dict(request.told.questions))
         else:
-            found = serving.find(request)
+            found = serving.find(request.told, request.link)
         if isinstance(found, ErrorCode):
             self._reply(node, request, NO_SESSION, {}, found)
             return
@@ -326,7 +316,18 @@ class Fetches:
         if not self._try_answer(node, found, final=False):
             cluster.on(node, FETCH_WAIT, partial(self._expire, node, found, request))
         if not cluster.calm and cluster.chance(STRANGER):
+            self._intrude(node, serving, found)
+
+    def _intrude(self, node: Node, serving: Serving, of: Inquiry) -> None:
+        """A stranger begins a session of its own; another names one that it has not begun, with the right epoch."""
+        if self._cluster.chance(0.5):
             self._begin(node, serving, None, {})
+            return
+        session = of.session
+        claim = SessionRequest[PartitionId, Question](
+            session.id, session.answers, {}, withdrawn=tuple(session.open)
+        )
+        serving.find(claim, None)
 
     def _begin(
         self, node: Node, serving: Serving, link: Link | None, questions: dict[PartitionId, Question]

@@ -41,7 +41,7 @@ def measure(first: int, end: int) -> dict[str, Any]:
     missed: dict[str, list[str]] = {}
     unexplained: list[str] = []
     known = reasons()
-    for file in sorted(CORE.glob("*.py")):
+    for file in sorted(CORE.rglob("*.py")):
         measured = _file(watched, file)
         if measured is None:
             missed[file.name] = ["never imported"]

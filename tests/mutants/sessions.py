@@ -7,7 +7,13 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.broker.fetch_session import FollowerSession, LeaderSession, SessionRequest
+from insync.replication.core.broker.fetch_session import (
+    FollowerSession,
+    LeaderSession,
+    SessionCache,
+    SessionRequest,
+)
+from insync.replication.core.errors import ErrorCode
 from insync.replication.simulation import fetches
 from insync.replication.simulation.node import Node
 
@@ -53,7 +59,7 @@ def _(patch: Patch) -> None:
     right = LeaderSession.accept
 
     def accept(self: LeaderSession[Any, Any], request: SessionRequest[Any, Any]) -> Collection[Any] | None:
-        return right(self, attrs.evolve(request, session_epoch=self._answers))
+        return right(self, attrs.evolve(request, session_epoch=self.answers))
 
     patch.setattr(LeaderSession, "accept", accept)
 
@@ -87,3 +93,14 @@ def _(patch: Patch) -> None:
         self._links[node.id] = links
 
     patch.setattr(fetches.Fetches, "process_ended", process_ended)
+
+
+@mutant("K99", "let any connection that names a session go on with it")
+def _(patch: Patch) -> None:
+    def find(
+        self: SessionCache[Any, Any], session_id: int, now: float, owner: object = None
+    ) -> LeaderSession[Any, Any] | ErrorCode:
+        session = self._sessions.get(session_id)
+        return ErrorCode.FETCH_SESSION_ID_NOT_FOUND if session is None else session
+
+    patch.setattr(SessionCache, "find", find)

@@ -13,6 +13,7 @@ what was not confirmed by an answer is told again.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
+from hashlib import blake2b
 from typing import Generic, TypeVar
 
 import attrs
@@ -88,12 +89,13 @@ class FollowerSession(Generic[K, Q]):
 
 
 class LeaderSession(Generic[K, Q]):
-    """The answering end of one session."""
+    """The answering end of one session. `owner`: the connection that began it, and the only one that may use it."""
 
-    def __init__(self, session_id: int) -> None:
+    def __init__(self, session_id: int, owner: object = None) -> None:
         self.id = session_id
+        self.owner = owner
         self.open: dict[K, Q] = {}
-        self._answers = 0
+        self.answers = 0
         self._last: dict[K, Q] = {}
         """What the last answer, which may have been lost, was about."""
 
@@ -103,10 +105,10 @@ class LeaderSession(Generic[K, Q]):
     def accept(self, request: SessionRequest[K, Q]) -> Collection[K] | None:
         """Take a request: the keys whose question is new or open again; None if it is of no use here."""
         changed: dict[K, Q] = {}
-        if request.session_epoch == self._answers - 1:
+        if request.session_epoch == self.answers - 1:
             changed = self._last
-            self._answers -= 1
-        elif request.session_epoch != self._answers:
+            self.answers -= 1
+        elif request.session_epoch != self.answers:
             return None
         changed = {**changed, **request.questions}
         self._last = {}
@@ -118,7 +120,7 @@ class LeaderSession(Generic[K, Q]):
     def answer(self, keys: Iterable[K]) -> None:
         """An answer about `keys` is sent: their questions are open no more, unless it gets lost."""
         self._last = {key: self.open.pop(key) for key in keys}
-        self._answers += 1
+        self.answers += 1
 
 
 class SessionCache(Generic[K, Q]):
@@ -127,13 +129,15 @@ class SessionCache(Generic[K, Q]):
     When all are taken, the one that was used least recently gives way, if nobody has used it for `idle` seconds
     (KIP-227's `min.incremental.fetch.session.eviction.ms`). Otherwise nobody gets one more: followers that took
     each other's in turn would ask everything anew each time, and have the leader answer for nothing.
-    first_id: above every id that an earlier process of this node may have given out.
+    Ids are drawn from `seed`, which the host keeps secret: nobody can guess the id of a session that another began.
+    An id alone opens nothing either: `find` also compares the connection.
     """
 
-    def __init__(self, slots: int, first_id: int = 1, *, idle: float = 0.0) -> None:
+    def __init__(self, slots: int, seed: bytes = b"", *, idle: float = 0.0) -> None:
         self._slots = slots
         self._idle = idle
-        self._next_id = first_id
+        self._seed = seed
+        self._drawn = 0
         self._sessions: dict[int, LeaderSession[K, Q]] = {}
         """The least recently used first."""
         self._used: dict[int, float] = {}
@@ -142,7 +146,7 @@ class SessionCache(Generic[K, Q]):
         return len(self._sessions)
 
     def begin(
-        self, questions: Mapping[K, Q], now: float
+        self, questions: Mapping[K, Q], now: float, owner: object = None
     ) -> tuple[LeaderSession[K, Q] | None, LeaderSession[K, Q] | None]:
         """A new session, and the one that has given way to it; each None if there is none."""
         evicted = None
@@ -152,20 +156,33 @@ class SessionCache(Generic[K, Q]):
                 return None, None
             evicted = self._sessions[oldest]
             self.end(oldest)
-        session: LeaderSession[K, Q] = LeaderSession(self._next_id)
-        self._next_id += 1
+        session: LeaderSession[K, Q] = LeaderSession(self._new_id(), owner)
         session.begin(questions)
         self._sessions[session.id], self._used[session.id] = session, now
         return session, evicted
 
-    def find(self, session_id: int, now: float) -> LeaderSession[K, Q] | ErrorCode:
-        """A session, which counts as used now; an error if there is none."""
-        session = self._sessions.pop(session_id, None)
-        if session is None:
+    def find(self, session_id: int, now: float, owner: object = None) -> LeaderSession[K, Q] | ErrorCode:
+        """The session that `owner` began under this id, which counts as used now; an error if there is none.
+
+        To another connection a session does not exist: it cannot continue, change, refresh or end it, nor learn
+        that its id is in use.
+        """
+        session = self._sessions.get(session_id)
+        if session is None or session.owner is not owner:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-        self._sessions[session_id], self._used[session_id] = session, now
+        self._sessions[session_id] = self._sessions.pop(session_id)  # the most recently used stands last
+        self._used[session_id] = now
         return session
 
     def end(self, session_id: int) -> None:
         if self._sessions.pop(session_id, None) is not None:
             del self._used[session_id]
+
+    def _new_id(self) -> int:
+        """An id that is in use by no session; 63 bits, as the wire's integers are signed, never `NO_SESSION`."""
+        session_id = NO_SESSION
+        while session_id == NO_SESSION or session_id in self._sessions:
+            self._drawn += 1
+            digest = blake2b(self._drawn.to_bytes(8, "big"), key=self._seed, digest_size=8).digest()
+            session_id = int.from_bytes(digest, "big") >> 1
+        return session_id

@@ -99,13 +99,14 @@ def test_two_answers_that_one_side_does_not_know_of_end_the_session(epoch: int) 
 
 
 def test_the_session_that_was_used_least_recently_gives_way() -> None:
-    cache: SessionCache[int, object] = SessionCache(2, first_id=100)
+    cache: SessionCache[int, object] = SessionCache(2)
     first, second = (_begun(cache, now=0.0) for _ in range(2))
     assert cache.find(first.id, 0.0) is first
     third, evicted = cache.begin({}, 0.0)
     assert evicted is second and third is not None
     assert cache.find(second.id, 0.0) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-    assert (third.id, len(cache)) == (102, 2)
+    assert len(cache) == 2
+    assert len({first.id, second.id, third.id}) == 3
     cache.end(third.id)
     assert cache.find(third.id, 0.0) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
@@ -120,6 +121,31 @@ def test_a_session_in_use_gives_way_to_nobody() -> None:
     assert other is not None and evicted is session
     cache.end(other.id)
     _begun(cache, now=1240.0)
+
+
+def test_a_session_is_of_the_connection_that_began_it() -> None:
+    cache: SessionCache[int, object] = SessionCache(2, b"seed", idle=10.0)
+    owner, stranger = object(), object()
+    session, _ = cache.begin({1: "first"}, 0.0, owner)
+    assert session is not None
+    for someone in (stranger, None):
+        assert cache.find(session.id, 5.0, someone) == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    cache.begin({}, 0.0, stranger)
+    other, evicted = cache.begin({}, 10.0, stranger)
+    assert other is not None and evicted is session, "what a stranger asked has not kept it in use"
+    assert cache.find(other.id, 10.0, stranger) is other
+
+
+def test_ids_of_sessions_are_drawn_from_the_seed() -> None:
+    def ids(seed: bytes) -> list[int]:
+        cache: SessionCache[int, object] = SessionCache(50, seed)
+        return [_begun(cache, now=0.0).id for _ in range(50)]
+
+    assert ids(b"one") == ids(b"one")
+    assert not set(ids(b"one")) & set(ids(b"two"))
+    drawn = ids(b"one")
+    assert all(0 < each < 2**63 for each in drawn)
+    assert max(drawn) - min(drawn) > 2**60, "one id says nothing of the next"
 
 
 def _begun(cache: SessionCache[int, object], now: float) -> LeaderSession[int, object]:

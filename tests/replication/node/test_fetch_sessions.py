@@ -17,6 +17,7 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
 from insync.replication.node import _fetchers, _parked
 from insync.replication.node._timers import Timers
+from insync.transport import Identity, Security, connect
 
 from .test_cluster import full_isr, replicas_agree, settings, until
 
@@ -184,6 +185,48 @@ async def test_a_refused_session_is_begun_anew_with_every_question(
     assert {each.session_epoch for each in told} >= {0, 1}
 
 
+async def test_a_strangers_request_leaves_a_followers_session_as_it_is(
+    tmp_path: Path, told: list[m.FetchRequest]
+) -> None:
+    """A client that may only consume names the session of a follower, and withdraws what the follower asks."""
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(settings(tmp_path, n))) for n in (1, 2)]
+        servers = [node.endpoints[0] for node in nodes]
+        admin = await stack.enter_async_context(Admin(servers))
+        producer = await stack.enter_async_context(Producer(servers))
+        await admin.create_topic("t", partitions=1, replication_factor=2)
+        await (await producer.send("t", b"x")).wait()
+        await until(lambda: replicas_agree(admin, "t", 2))
+        del told[:]
+        await until(lambda: has_sent(told, 2))
+        last = max(told, key=lambda each: each.session_epoch)
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        for server in servers:
+            stranger = await connect(
+                server, identity=Identity(), security=Security(), nursery=nursery, timeout=5.0
+            )
+            for epoch in range(last.session_epoch - 2, last.session_epoch + 4):
+                claim = m.FetchRequest(
+                    replica_id=-1,
+                    incarnation=-1,
+                    max_wait_ms=0,
+                    min_bytes=1,
+                    max_bytes=1,
+                    partitions=[],
+                    session_id=last.session_id,
+                    session_epoch=epoch,
+                    forgotten=[m.PartitionName(topic="t", partition=0)],
+                )
+                with await stranger.request(m.Kind.FETCH, wire.encode(claim), timeout=5.0) as response:
+                    answer: m.FetchResponse = wire.decode_response(m.Kind.FETCH, bytes(response.body))
+                if epoch > 0:
+                    assert answer.error == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        for number in range(20):
+            await (await producer.send("t", b"%d" % number)).wait()
+        await until(lambda: replicas_agree(admin, "t", 2))
+        nursery.cancel_scope.cancel()
+
+
 async def test_more_followers_than_sessions_are_served_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,8 +242,8 @@ async def test_followers_do_not_take_each_others_sessions(
     begun: list[tuple[bool, bool]] = []
     begin = SessionCache.begin
 
-    def counted(self: Any, questions: Any, now: float) -> Any:
-        session, evicted = begin(self, questions, now)
+    def counted(self: Any, questions: Any, now: float, owner: object) -> Any:
+        session, evicted = begin(self, questions, now, owner)
         begun.append((session is not None, evicted is not None))
         return session, evicted
 
