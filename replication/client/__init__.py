@@ -1,5 +1,8 @@
 """Producer, consumer and admin for trio, and a blocking façade of each for everything else."""
 
+import logging
+
+from ...transport.repeats import limited
 from ._murmur2 import partition_for_key
 from ._settings import (
     ClientSettings,
@@ -76,6 +79,8 @@ from .errors import (
     error_for,
 )
 from .producer import Producer
+
+limited(logging.getLogger("insync.client"))
 
 __all__ = [
     "Producer",

@@ -1,5 +1,8 @@
 """The metadata store: the interface, memory, SQLite and remote stores, the registry that opens one by URL."""
 
+import logging
+
+from ...transport.repeats import limited
 from ._values import (
     Changed,
     Committed,
@@ -38,6 +41,8 @@ from .registry import open_store
 from .remote import RemoteStore
 from .serving import STORE_KINDS, serve_store
 from .sqlite import SqliteStore
+
+limited(logging.getLogger("insync.metadata"))
 
 __all__ = [
     # the interface
