@@ -86,7 +86,7 @@ class Mirror:
         """The connection was lost, and the watches with it."""
         self._stale.everything(set(self._nodes))
 
-    async def list(self, prefix: str, announce: Callable[[Snapshot], None]) -> Listing:
+    async def listing(self, prefix: str, announce: Callable[[Snapshot], None]) -> Listing:
         snapshot = await self.refresh(announce)
         keys = sorted(key for key in self._nodes if key.startswith(prefix))
         return Listing(snapshot.revision, {key: self._nodes[key].entry for key in keys})

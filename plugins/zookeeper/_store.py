@@ -287,7 +287,7 @@ class ZookeeperStore(MetadataStore):
     async def list(self, prefix: str) -> Listing:
         check_prefix(prefix)
         await trio.lowlevel.checkpoint()
-        return await self._open_engine().mirror.list(prefix, self._announce)
+        return await self._open_engine().mirror.listing(prefix, self._announce)
 
     async def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
         check_prefix(prefix)
