@@ -8,6 +8,7 @@ from .errors import (
     BatchTooLargeError,
     CorruptBatchError,
     CorruptLogError,
+    CorruptMetadataError,
     DuplicateLogError,
     InflatedTooLargeError,
     InvalidTopicError,
@@ -22,6 +23,7 @@ from .errors import (
     UnsupportedCompressionError,
     WrongClusterError,
     WrongNodeError,
+    WrongPartitionError,
     WrongTopicIdError,
 )
 from .file_range import FileRange
@@ -74,6 +76,7 @@ __all__ = [
     "BatchTooLargeError",
     "CorruptBatchError",
     "CorruptLogError",
+    "CorruptMetadataError",
     "DuplicateLogError",
     "InflatedTooLargeError",
     "InvalidTopicError",
@@ -88,5 +91,6 @@ __all__ = [
     "UnsupportedCompressionError",
     "WrongClusterError",
     "WrongNodeError",
+    "WrongPartitionError",
     "WrongTopicIdError",
 ]

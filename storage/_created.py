@@ -63,7 +63,7 @@ class CreatedPartitions:
             self._held.discard(key)
 
     def _append(self, line: str) -> None:
-        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             with self._writing:
                 # Behind a line that a full device has cut short: it must not spoil this one.

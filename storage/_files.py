@@ -84,7 +84,7 @@ def replace_file(path: Path, content: bytes, *, sync: bool = True) -> None:
     Without `sync` nothing is waited for, and after a crash of the machine the content may be anything.
     """
     aside = path.with_name(path.name + ".tmp")
-    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
         write_all(fd, [content], 0)
         if sync:
@@ -111,11 +111,23 @@ def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
         return {}
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether `read_checkpoint` believes the file, so that what is not in it was not written down."""
+    rows = _table(path)
+    return rows is not None and all(
+        len(row) == 3 and row[1].isdecimal() and row[2].isdecimal() for row in rows
+    )
+
+
 def read_table(path: Path) -> list[list[str]]:
     """The rows of a checkpoint file, split at blanks; none if it is missing or damaged."""
+    return _table(path) or []
+
+
+def _table(path: Path) -> list[list[str]] | None:
     try:
         version, count, *lines = path.read_text().splitlines()
         rows = [line.split(" ") for line in lines]
-        return rows if version == "0" and int(count) == len(rows) else []
+        return rows if version == "0" and int(count) == len(rows) else None
     except (FileNotFoundError, ValueError):
-        return []
+        return None

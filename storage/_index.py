@@ -81,7 +81,7 @@ class IndexFile:
     def _resize(self, entries: int) -> None:
         """Raises OSError, with the file as it was, if there is no room for them."""
         size = entries * self.ENTRY.size
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             before = os.fstat(fd).st_size
             if size > before:

@@ -18,7 +18,7 @@ from ._files import fsync_folder
 from ._log_scan import LogScan, ProducerScan, scan_log
 from ._native import ffi, lib
 from ._producers import Tail
-from ._segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment
+from ._segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_path
 from ._swap import finish_swaps
 from ._transactions import TRANSACTION_INDEX_SUFFIX
 from .errors import CorruptBatchError, CorruptLogError
@@ -49,11 +49,20 @@ def remove_leftovers(folder: Path) -> None:
             path.unlink()
 
 
-def open_segments(folder: Path, log_start_offset: int, settings: LogSettings) -> tuple[Segment, ...]:
+def open_segments(folder: Path, log_start_offset: int | None, settings: LogSettings) -> tuple[Segment, ...]:
     """The segments of a folder in order, without those wholly below the log start; the first, empty one if there
-    is none.
+    is none. `log_start_offset`: as it was written down; None if that is not known.
+
+    Raises CorruptLogError if the segments begin above the log start. No crash explains that: whoever deletes a
+    segment, or begins a log later, writes the new log start first.
     """
     bases = sorted(int(path.stem) for path in folder.glob(f"*{LOG_SUFFIX}") if path.stem.isdecimal())
+    if log_start_offset is None:
+        log_start_offset = bases[0] if bases else 0
+    if bases and bases[0] > log_start_offset:
+        path = segment_path(folder, bases[0], LOG_SUFFIX)
+        reason = f"the log starts at offset {log_start_offset}, but its first segment starts above"
+        raise CorruptLogError(str(path), 0, log_start_offset, reason)
     first = max(bisect_right(bases, log_start_offset) - 1, 0)
     return tuple(Segment(folder, base, settings) for base in bases[first:] or [log_start_offset])
 

@@ -61,7 +61,7 @@ class CleanedSegment:
         Raises OSError, StorageBrokenError.
         """
         path = self._path(LOG_SUFFIX, CLEANED_SUFFIX)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             for piece in filter(len, pieces):
                 write_all(fd, [piece], self.size)
@@ -98,7 +98,7 @@ class CleanedSegment:
 
     def _write_index(self, suffix: str, content: bytes) -> None:
         path = self._path(suffix, CLEANED_SUFFIX)
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             if content:
                 write_all(fd, [content], 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -19,35 +18,34 @@ from ._created import CreatedPartitions
 from ._files import (
     PartitionKey,
     fsync_folder,
+    is_checkpoint,
     read_checkpoint,
     replace_file,
     storage_error,
     sync_filesystem,
     write_checkpoint,
 )
+from ._folder_lock import FolderLock
 from ._open_files import OPEN_FILES
+from ._partition_folder import check_folder, make_folder
 from .disk_log import DiskLog
 from .errors import (
     InvalidTopicError,
     LogClosedError,
     LogDirectoryError,
-    LogDirectoryLockedError,
     LogNotFoundError,
     StorageError,
     WrongClusterError,
     WrongNodeError,
-    WrongTopicIdError,
 )
 from .settings import LogSettings
 
-LOCK = ".lock"
 META = "meta.properties"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
-PARTITION_METADATA = "partition.metadata"
 
 DELETED_SUFFIX = "-delete"
 
@@ -124,10 +122,10 @@ class LogDirectory:
         self._folders_in_use = tuple(threading.Lock() for _ in range(_FOLDER_LOCKS))
         """One of them is held by who opens or deletes a log; `_lock` is not, while the device is waited for. Taken
         before that. A number of locks that does not grow with the partitions that have come and gone."""
-        self._lock_fd = -1
+        self._folder_lock: FolderLock | None = None
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock_fd = self._take_lock()
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder_lock = FolderLock(self.path)
             self._enter(cluster_id, node_id)
         except OSError as error:
             self._release()
@@ -147,19 +145,8 @@ class LogDirectory:
         self._high_watermarks = read_checkpoint(self.path / HIGH_WATERMARKS)
         self._recovery_points = read_checkpoint(self.path / RECOVERY_POINTS)
         self._log_starts = read_checkpoint(self.path / LOG_STARTS)
+        self._knows_log_starts = self._created.is_complete and is_checkpoint(self.path / LOG_STARTS)
         self._cleaned = read_checkpoint(self.path / CLEANED)
-
-    def _take_lock(self) -> int:
-        fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            owner = os.pread(fd, 32, 0).strip()
-            os.close(fd)
-            raise LogDirectoryLockedError(str(self.path), int(owner) if owner.isdigit() else None) from None
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        return fd
 
     def _check_meta(self, cluster_id: str, node_id: int) -> str:
         path = self.path / META
@@ -175,6 +162,7 @@ class LogDirectory:
     def _write_meta(self, cluster_id: str, node_id: int) -> str:
         if not self.partitions():
             CreatedPartitions.begin(self.path)
+            write_checkpoint(self.path / LOG_STARTS, {})
         directory_id = urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         text = f"version=1\ncluster.id={cluster_id}\nnode.id={node_id}\ndirectory.id={directory_id}\n"
         replace_file(self.path / META, text.encode())
@@ -215,13 +203,15 @@ class LogDirectory:
     ) -> DiskLog:
         """The log of a partition; the same object while it is open. `settings` override the folder's.
 
-        `topic_id` guards against a topic that was deleted and created again: it is written into a new folder and
-        compared with an old one's.
+        `topic_id` guards against a topic that was deleted and created again: it is written into a new folder, with
+        the names of topic and partition, and compared with an old one's.
 
         Raises:
           InvalidTopicError: Not a topic name.
           LogNotFoundError: There is no folder, and `create` is false.
           WrongTopicIdError: The folder is that of an earlier topic.
+          WrongPartitionError: The folder is that of another partition.
+          CorruptMetadataError: The folder does not say whose it is.
           CorruptLogError: The files are damaged. Nothing was changed.
         """
         check_topic(topic)
@@ -239,7 +229,7 @@ class LogDirectory:
             except OSError as error:
                 raise storage_error(error, f"cannot open {topic}-{partition} in {self.path}") from error
             with self._lock:
-                if self._lock_fd < 0:
+                if self._folder_lock is None:
                     log.close(clean=False)
                 self._check_open()
                 self._logs[key] = log
@@ -254,7 +244,7 @@ class LogDirectory:
             *key,
             settings=settings,
             recovery_point=self._recovery_points.get(key, 0),
-            log_start_offset=self._log_starts.get(key, 0),
+            log_start_offset=self._log_start(key),
             clean=self.was_clean,
             verify_bytes=self._verify_bytes,
             on_recovery_point_lowered=self._write_recovery_points,
@@ -275,11 +265,15 @@ class LogDirectory:
             with self._lock:
                 self._forget((topic, partition))
             self._created.add((topic, partition))
-            folder.mkdir()
+            make_folder(folder)
             fsync_folder(self.path)
-        if topic_id is not None:
-            self._check_topic_id(folder, topic_id)
+        check_folder(folder, (topic, partition), topic_id)
         return folder
+
+    def _log_start(self, key: PartitionKey) -> int | None:
+        """As written down; a log that was made here and is not listed has always begun at 0. None: nobody knows."""
+        made_here = self._knows_log_starts and not self._created.never_held(key)
+        return self._log_starts.get(key, 0 if made_here else None)
 
     def never_held(self, topic: str, partition: int) -> bool:
         """Whether it is certain that this directory has never had a log of the partition: none is missing."""
@@ -334,16 +328,6 @@ class LogDirectory:
         if any(offset is not None for offset in known):
             self._write_checkpoints({})
 
-    @staticmethod
-    def _check_topic_id(folder: Path, topic_id: str) -> None:
-        path = folder / PARTITION_METADATA
-        if not path.exists():
-            replace_file(path, f"version: 0\ntopic_id: {topic_id}\n".encode())
-            return
-        found = path.read_text().rpartition("topic_id:")[2].strip()
-        if found != topic_id:
-            raise WrongTopicIdError(str(folder), found, topic_id)
-
     def high_watermarks(self) -> dict[PartitionKey, int]:
         """As last checkpointed: hints, perhaps old."""
         return dict(self._high_watermarks)
@@ -381,7 +365,10 @@ class LogDirectory:
             self._write_checkpoint(RECOVERY_POINTS, self._recovery_points)
 
     def _write_checkpoint(self, name: str, offsets: Mapping[PartitionKey, int]) -> None:
+        """Only into the folder that is locked: what another process uses now is not ours to write to."""
         try:
+            if self._folder_lock is not None:
+                self._folder_lock.check()
             write_checkpoint(self.path / name, offsets)
         except OSError as error:
             raise storage_error(error, f"cannot write the checkpoints in {self.path}") from error
@@ -430,7 +417,7 @@ class LogDirectory:
         The marker is not written if anything before it fails; that error is raised once all is closed.
         """
         with self._lock:
-            if self._lock_fd < 0:
+            if self._folder_lock is None:
                 return
             try:
                 self._close_logs(clean)
@@ -459,7 +446,8 @@ class LogDirectory:
                     waiting.append(log)
         try:
             if waiting:
-                sync_filesystem(self._lock_fd)
+                assert self._folder_lock is not None
+                sync_filesystem(self._folder_lock.fileno())
         except OSError as error:
             if error.errno != errno.ENOSYS:
                 raise storage_error(error, f"cannot bring {self.path} to the device") from error
@@ -475,10 +463,10 @@ class LogDirectory:
             raise storage_error(error, f"cannot write the clean-stop marker in {self.path}") from error
 
     def _check_open(self) -> None:
-        if self._lock_fd < 0:
+        if self._folder_lock is None:
             raise LogClosedError(f"{self.path} is closed")
 
     def _release(self) -> None:
-        if self._lock_fd >= 0:
-            os.close(self._lock_fd)
-            self._lock_fd = -1
+        if self._folder_lock is not None:
+            self._folder_lock.release()
+            self._folder_lock = None

@@ -42,7 +42,7 @@ class DiskLog(StagingLog):
         *,
         settings: LogSettings | None = None,
         recovery_point: int = 0,
-        log_start_offset: int = 0,
+        log_start_offset: int | None = None,
         clean: bool = False,
         verify_bytes: int = 0,
         cleaned_offset: int | None = None,
@@ -53,7 +53,8 @@ class DiskLog(StagingLog):
     ) -> None:
         """Open the log in an existing folder, empty or not.
 
-        `recovery_point` and `log_start_offset` are what was checkpointed; `clean` says that the last stop was.
+        `recovery_point` and `log_start_offset` (None: not known) are what was checkpointed; `clean` says that the
+        last stop was.
         Of what need not be scanned, the CRCs of the last `verify_bytes` are checked all the same.
 
         `cleaned_offset`: up to where the log is compacted; None if no offset can be missing from it.
@@ -106,11 +107,11 @@ class DiskLog(StagingLog):
             known_epochs={entry.epoch for entry in self._epochs.entries},
         )
 
-    def _finish_opening(self, found: Recovered, recovery_point: int, log_start_offset: int) -> None:
+    def _finish_opening(self, found: Recovered, recovery_point: int, log_start_offset: int | None) -> None:
         self._segments = found.segments
         remove_below(self._folder, self._segments[0].base_offset)
         self._log_end_offset = self._segments[-1].end.offset
-        self._log_start_offset = max(log_start_offset, self._segments[0].base_offset)
+        self._log_start_offset = max(log_start_offset or 0, self._segments[0].base_offset)
         if self.cleaned_offset is None:
             self._epochs.add(found.epochs)
         else:
@@ -121,7 +122,7 @@ class DiskLog(StagingLog):
         )
         self._segments[-1].open_for_writing()
         if self._log_start_offset > self._log_end_offset:
-            self.truncate_fully(log_start_offset)
+            self.truncate_fully(self._log_start_offset)
         self._epochs.trim_start(self._log_start_offset)
         self._epochs.trim_end(self._log_end_offset)
         held = [each for each in snapshots_in(self._folder) if each <= self._log_end_offset]
@@ -366,6 +367,8 @@ class DiskLog(StagingLog):
                 segment.delete()
             self._keep_snapshots(())
             fsync_folder(self._folder)
+            # Before the new segment: one that begins above the written log start would look like a lost head.
+            self._raise_log_start(new_start_offset)
             fresh = Segment(self._folder, new_start_offset, self.settings)
             fresh.open_for_writing()
             self._segments = (fresh,)

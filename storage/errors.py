@@ -148,6 +148,29 @@ class DuplicateLogError(LogDirectoryError):
         self.partition = partition
 
 
+class WrongPartitionError(LogDirectoryError):
+    """A folder that bears the name of one partition and holds another's data."""
+
+    def __init__(self, path: str, found: str) -> None:
+        super().__init__(
+            f"{path} holds the data of {found}, as its partition.metadata says: give each folder its own name "
+            f"again, or move it aside and restart: the replica is copied again from its leader"
+        )
+        self.path = path
+        self.found = found
+
+
+class CorruptMetadataError(LogDirectoryError):
+    """A `partition.metadata` that names no topic."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path} does not name a topic id, so nobody can tell whose data lies beside it: restore the file, or "
+            f"move the partition's folder aside and restart: the replica is copied again from its leader"
+        )
+        self.path = path
+
+
 class WrongTopicIdError(StorageError):
     """The partition's folder was written by an earlier topic of the same name."""
 

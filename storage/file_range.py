@@ -36,7 +36,7 @@ class RangeFile:
 
     @classmethod
     def open(cls, path: Path, *, create: bool = False) -> RangeFile:
-        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o644))
+        return cls(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600))
 
     def fileno(self) -> int:
         fd = Descriptor(self._fd)

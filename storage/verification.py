@@ -114,7 +114,9 @@ class _Partition:
 
     def verify(self) -> None:
         self._result.partitions += 1
-        for path in segment_files(self.folder):
+        segments = segment_files(self.folder)
+        self._verify_start(segments)
+        for path in segments:
             self._verify_segment(path)
         for path in sorted(self.folder.glob(f"*{SNAPSHOT_SUFFIX}")):
             if ProducerTable.load(path) is None:
@@ -126,6 +128,13 @@ class _Partition:
         self._result.defects.append(Defect(str(path), position, offset, reason))
 
     # Segments
+
+    def _verify_start(self, segments: list[Path]) -> None:
+        """Segments below the log start may be there still; none that hold it, or what follows, may be missing."""
+        listed = read_checkpoint(self.folder.parent / LOG_STARTS).get(_key(self.folder))
+        if segments and listed is not None and int(segments[0].stem) > listed:
+            reason = f"the log starts at offset {listed}, but its first segment starts above"
+            self._add(segments[0], 0, listed, reason)
 
     def _verify_segment(self, path: Path) -> None:
         base = int(path.stem)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from . import _border, registry
+from . import registry
 from ._handshake import Introduced, introduce, judge_acceptor, make_hello
 from ._outgoing import Pending
 from ._turn import turn
@@ -24,12 +24,11 @@ from .errors import (
 )
 from .frames import Frame, Header, Limits, Status
 from .intake import ReceiveBudget, common_budget
-from .repeats import limited
 from .requests import Authorise, Identity, OnDone, PeerIdentity, Request, RequestHandle, Response
 from .security import Security
 from .session import Session
 
-log = limited(logging.getLogger("insync.transport"))
+log = logging.getLogger("insync.transport")
 
 Handler = Callable[[Request], None]
 """Called by the reader in the order of arrival. It must not block; it answers now or later."""
@@ -504,7 +503,7 @@ async def connect(
     security.check_address(transport, endpoint)
     transport = transport.secured(security)
     with trio.move_on_after(timeout):
-        link = await _border.dial(transport, endpoint)
+        link = await transport.connect(endpoint)
         try:
             introduced = await introduce(link, mine, judge_acceptor, dialer=True, secret=security.secret)
         except (EndOfLink, LinkBroken) as error:

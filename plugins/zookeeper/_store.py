@@ -26,7 +26,6 @@ from kazoo.protocol.states import KazooState
 from insync.replication.metadata import (
     Compare,
     Conflict,
-    Delta,
     InvalidTransactionError,
     Listing,
     MetadataError,
@@ -39,7 +38,6 @@ from insync.replication.metadata import (
     StoreClosedError,
     StoreCorruptError,
     StoreVersionError,
-    TooOld,
     Unknown,
     Watch,
 )
@@ -287,12 +285,9 @@ class ZookeeperStore(MetadataStore):
     async def list(self, prefix: str) -> Listing:
         check_prefix(prefix)
         await trio.lowlevel.checkpoint()
-        return await self._open_engine().mirror.listing(prefix, self._announce)
-
-    async def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
-        check_prefix(prefix)
-        await trio.lowlevel.checkpoint()
-        return await self._open_engine().mirror.changes(prefix, since_revision, self._announce)
+        snapshot = await self._open_engine().mirror.refresh(self._announce)
+        chosen = {key: entry for key, entry in snapshot.entries.items() if key.startswith(prefix)}
+        return Listing(snapshot.revision, chosen)
 
     async def commit(
         self,

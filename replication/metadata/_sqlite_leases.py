@@ -83,7 +83,7 @@ class LeaseFile:
         self.path = path
         self.boot = boot
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise StoreUnavailableError(f"cannot open the lease file {path}: {error.strerror}") from error
 

@@ -6,7 +6,7 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ._sqlite_worker import StoreBusyError
@@ -64,6 +64,9 @@ def connect(path: str) -> sqlite3.Connection:
     folder = os.path.dirname(path) or "."
     if not Path(folder).is_dir():
         raise StoreUnavailableError(f"cannot open {path}: the folder {folder} does not exist; make it first")
+    with suppress(OSError):  # what is wrong with the file or its folder, SQLite says
+        # For its owner alone, under any umask; SQLite gives the files that it makes beside it the same mode.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with translated(path):
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
         try:

@@ -2,11 +2,10 @@
 
 `check_key`, `check_prefix`, `check_timeout` and `check_transaction` raise `InvalidTransactionError` as the
 interface asks; `holds` decides a compare; `WatchHub` keeps the open watches of a handle, merges their events
-and ends them; `History` keeps which keys changed at which revision, for `changes`.
+and ends them.
 """
 
-from ._history import History
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction, holds
 from ._watch import WatchHub
 
-__all__ = ["History", "WatchHub", "check_key", "check_prefix", "check_timeout", "check_transaction", "holds"]
+__all__ = ["WatchHub", "check_key", "check_prefix", "check_timeout", "check_transaction", "holds"]

@@ -112,6 +112,8 @@ class Found:
             try:
                 self.logs[partition] = open_log(directory, partition, view, create=False)
             except WrongTopicIdError as error:
+                if any(topic.topic_id == error.found for topic in view.topics.values()):
+                    raise  # of a topic that there is, under the name of another: never deleted
                 log.warning("%s is deleted: %s", partition, error)
                 directory.delete_log(*partition)
                 continue

@@ -210,7 +210,9 @@ def test_a_topic_created_again_is_told_from_the_old(tmp_path: Path) -> None:
     directory = opened(tmp_path)
     directory.open_log("t", 0, create=True, topic_id="first")
     directory.close()
-    assert (tmp_path / "t-0" / "partition.metadata").read_text() == "version: 0\ntopic_id: first\n"
+    assert (tmp_path / "t-0" / "partition.metadata").read_text() == (
+        "version: 0\ntopic_id: first\ntopic: t\npartition: 0\n"
+    )
     directory = opened(tmp_path)
     with pytest.raises(WrongTopicIdError, match="topic id first, not to second"):
         directory.open_log("t", 0, create=True, topic_id="second")
@@ -285,7 +287,8 @@ def test_a_restart_far_ahead_may_be_interrupted(tmp_path: Path, monkeypatch) -> 
             log.truncate_fully(500)
     directory.close(clean=False)
     directory = opened(tmp_path)
-    assert directory.open_log("t", 0, create=False).log_end_offset == 0
+    log = directory.open_log("t", 0, create=False)
+    assert (log.log_start_offset, log.log_end_offset) == (500, 500)
     directory.close()
 
 
