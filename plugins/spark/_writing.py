@@ -109,7 +109,7 @@ async def _gather(batches: Iterator[pa.RecordBatch], enough: int) -> Any:
 
 
 @attrs.define
-class _Lane:
+class _PartitionProgress:
     """One partition as this task writes to it."""
 
     sequence: int = 0
@@ -125,7 +125,7 @@ class _Task:
         self._producer = producer
         self._who = who
         self._part = part
-        self._lanes: dict[str, list[_Lane]] = {}
+        self._progress: dict[str, list[_PartitionProgress]] = {}
 
     async def take(self, rows: pa.RecordBatch) -> None:
         """Send all of these rows on their way."""
@@ -145,28 +145,30 @@ class _Task:
         self.rows += rows.num_rows
 
     async def _take_topic(self, topic: str, rows: pa.RecordBatch) -> None:
-        lanes = self._lanes.get(topic) or await self._open(topic)
+        progress = self._progress.get(topic) or await self._open(topic)
         key = _binary(_column(rows, "key"), rows.num_rows)
         values = (key, _binary(_column(rows, "value"), rows.num_rows), _headers(_column(rows, "headers")))
         cutter = _Cutter(self._options, *values)
-        parts = self._partitions(topic, rows, key, len(lanes))
+        parts = self._partitions(topic, rows, key, len(progress))
         order = np.argsort(parts, kind="stable").astype(np.int32)
-        edges = np.searchsorted(parts[order], np.arange(len(lanes) + 1))
+        edges = np.searchsorted(parts[order], np.arange(len(progress) + 1))
         for number in np.flatnonzero(np.diff(edges)):
             mine = order[edges[number] : edges[number + 1]]
-            await self._send(topic, int(number), lanes[number], cutter, mine)
+            await self._send(topic, int(number), progress[number], cutter, mine)
 
-    async def _open(self, topic: str) -> list[_Lane]:
+    async def _open(self, topic: str) -> list[_PartitionProgress]:
         count = await self._producer.partitions(topic)
         # A named producer begins at 1: at 0 a new epoch would be let in whatever the run before has written.
-        lanes = self._lanes[topic] = [_Lane(int(self._options.exactly_once)) for _ in range(count)]
+        progress = self._progress[topic] = [
+            _PartitionProgress(int(self._options.exactly_once)) for _ in range(count)
+        ]
         if self._options.exactly_once and self._who.producer_epoch > 0:
             found = await self._producer.written(self._who.producer_id, [(topic, n) for n in range(count)])
             for at, written in found.items():
                 # From 1 on, the last sequence is how many: a task writes less than wraps it.
                 done = max(0, written.last_sequence)
-                lanes[at.partition] = _Lane(done + 1, done)
-        return lanes
+                progress[at.partition] = _PartitionProgress(done + 1, done)
+        return progress
 
     def _partitions(
         self, topic: str, rows: pa.RecordBatch, key: ArrowColumn, count: int
@@ -187,24 +189,29 @@ class _Task:
         return parts
 
     async def _send(
-        self, topic: str, partition: int, lane: _Lane, cutter: _Cutter, rows: np.ndarray[Any, Any]
+        self,
+        topic: str,
+        partition: int,
+        state: _PartitionProgress,
+        cutter: _Cutter,
+        rows: np.ndarray[Any, Any],
     ) -> None:
-        passed = min(lane.skip, len(rows))
-        lane.skip -= passed
+        passed = min(state.skip, len(rows))
+        state.skip -= passed
         rows = rows[passed:]
         while len(rows):
-            batch, taken = cutter.cut(rows, self._who, lane.sequence)
-            lane.sequence = (lane.sequence + taken) % SEQUENCE_MODULUS
+            batch, taken = cutter.cut(rows, self._who, state.sequence)
+            state.sequence = (state.sequence + taken) % SEQUENCE_MODULUS
             rows = rows[taken:]
             await self._producer.send(topic, partition, batch)
 
     def check_all_came_again(self) -> None:
         """Raise NotRepeatableError if an earlier run wrote rows that did not come this time."""
-        for topic, lanes in self._lanes.items():
-            for number, lane in enumerate(lanes):
-                if lane.skip:
+        for topic, progress in self._progress.items():
+            for number, state in enumerate(progress):
+                if state.skip:
                     raise NotRepeatableError(
-                        f"{topic}-{number}: an earlier run of this task has written {lane.skip} rows more than "
+                        f"{topic}-{number}: an earlier run of this task has written {state.skip} rows more than "
                         "came this time: the plan does not repeat its rows; write without exactlyOnce"
                     )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import trio
 
-from ....replication.cli.demo.steps import Counted, StepTask, StepUnavailableError
+from ....replication.cli.demo.report import Counted, StepTask, StepUnavailableError
 from ....replication.cli.errors import CommandError
 
 START_TIMEOUT = 180.0

@@ -79,9 +79,8 @@ async def _play(options: Options, source: Path | None, as_json: bool) -> int:
     import trio
 
     from .inputs import open_input
-    from .scene import Scene
+    from .scene import Scene, make_view
     from .story import Story
-    from .view import make_view
 
     scene = Scene(f"insync demo: {options.nodes} nodes over {options.transport}, seed {options.seed}")
     data = await trio.to_thread.run_sync(open_input, source, abandon_on_cancel=True)

@@ -17,7 +17,7 @@ import attrs
 
 from ....storage.batch import BatchInfo, Record, build_batch, records, scan
 from ..errors import CommandError
-from .segments import segment_files
+from .check import segment_files
 
 
 class Plant(StrEnum):

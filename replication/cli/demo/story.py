@@ -14,18 +14,12 @@ import trio
 from ...client import Admin, Producer
 from ..processes import NodeProcess, local_nodes, peak_rss_bytes, running, servers_of
 from ..transports import Certificates, TransportName
-from .drama import RECOVERY_TIMEOUT, Drama
-from .expectation import UNACKNOWLEDGED, Acknowledgements, expect
-from .inputs import Input, Lines
-from .killing import last_records
-from .observer import Observer
+from .check import Verification, verify
+from .failover import RECOVERY_TIMEOUT, Failover, Production, last_records
+from .inputs import UNACKNOWLEDGED, Acknowledgements, Input, Lines, expect
 from .plant import Plant, plant
-from .production import Production
-from .readback import ReadBack, read_back, wait_for_watermarks
-from .report import Report
-from .scene import Progress, Scene
-from .steps import StepTask, reading_along
-from .verify import Verification, verify
+from .report import ReadBack, Report, StepTask, read_back, reading_along, wait_for_watermarks
+from .scene import Observer, Progress, Scene
 
 TOPIC = "demo"
 PARTITIONS = 6
@@ -134,10 +128,10 @@ class Story:
             production = Production(producer, TOPIC, self._acks, self._phase("produced"))
             last = last_records(self.data, self.report.records, PARTITIONS)
             nodes = {node.node_id: node for node in self._nodes}
-            drama = Drama(nodes, production, observer, self.scene, self.report, last, self._rng)
+            failover = Failover(nodes, production, observer, self.scene, self.report, last, self._rng)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(drama.run)
-                await production.run(self._stream(), drama.after_chunk)
+                nursery.start_soon(failover.run)
+                await production.run(self._stream(), failover.after_chunk)
                 self._note_production(production.progress)
 
     def _note_production(self, progress: Progress) -> None:

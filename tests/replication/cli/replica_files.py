@@ -7,8 +7,7 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
-from insync.replication.cli.demo.expectation import Acknowledgements, Expectation, expect
-from insync.replication.cli.demo.inputs import Lines
+from insync.replication.cli.demo.inputs import Acknowledgements, Expectation, Lines, expect
 from insync.storage.batch import build_batch
 
 PARTITIONS = 2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from insync.replication.cli.demo.difference import Edit, differences
+from insync.replication.cli.demo.check import Edit, differences
 
 
 def apply(expected: array[int], actual: array[int], edits: list[Edit]) -> list[int]:

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from insync.replication.cli.demo.inputs import open_input
-from insync.replication.cli.demo.killing import (
+from insync.replication.cli.demo.failover import (
     EARLIEST,
     LATEST,
     NoVictimError,
@@ -19,6 +18,7 @@ from insync.replication.cli.demo.killing import (
     choose_victim,
     last_records,
 )
+from insync.replication.cli.demo.inputs import open_input
 
 ALL_TO_THE_END = dict.fromkeys(range(6), 999)
 

@@ -10,12 +10,19 @@ import pytest
 import trio
 from rich.console import Console
 
-from insync.replication.cli.demo.expectation import Expectation, Expected, fingerprints
-from insync.replication.cli.demo.readback import ReadBack, watermark_defects
-from insync.replication.cli.demo.report import Report
-from insync.replication.cli.demo.scene import NodeRow, PartitionRow, Scene
-from insync.replication.cli.demo.verify import Defect, Kind, Verification
-from insync.replication.cli.demo.view import LiveView, PlainView, make_view, progress_line, render
+from insync.replication.cli.demo.check import Defect, Kind, Verification
+from insync.replication.cli.demo.inputs import Expectation, Expected, fingerprints
+from insync.replication.cli.demo.report import ReadBack, Report, watermark_defects
+from insync.replication.cli.demo.scene import (
+    LiveView,
+    NodeRow,
+    PartitionRow,
+    PlainView,
+    Scene,
+    make_view,
+    progress_line,
+    render,
+)
 from insync.replication.client import ConsumerRecord, NodeReport
 from insync.replication.core.messages import ReplicaInfo
 

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from insync.replication.cli.demo.expectation import UNACKNOWLEDGED, expect
+from insync.replication.cli.demo.check import Kind, first_divergence, verify
+from insync.replication.cli.demo.inputs import UNACKNOWLEDGED, expect
 from insync.replication.cli.demo.plant import Plant, PlantError, plant
-from insync.replication.cli.demo.replicas import first_divergence
-from insync.replication.cli.demo.verify import Kind, verify
 
 from .replica_files import (
     PARTITIONS,

@@ -12,9 +12,8 @@ import trio
 
 from insync.plugins.spark import JavaError, SparkMissingError, check_java, check_pyspark
 from insync.replication.cli.demo.inputs import Lines
-from insync.replication.cli.demo.report import Report
+from insync.replication.cli.demo.report import Counted, ReadingAlong, Report, StepTask
 from insync.replication.cli.demo.scene import Scene
-from insync.replication.cli.demo.steps import Counted, ReadingAlong, StepTask
 from tests.replication.cli.command_process import all_end, command
 from tests.requires import missing
 
