@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from ..client import Consumer as TrioConsumer
-from ..client import ConsumerRecord, ConsumerSettings, FetchedBatches
+from ..client import ConsumerRecord, ConsumerSettings, FetchedBatches, SkippedRecords
 from ..client import _arguments as given
 from ..client._settings import make_settings
 from ..client.blocking import client_portal
@@ -89,6 +89,10 @@ class Consumer(Bridge[TrioConsumer]):
     async def high_watermark(self, partition: tuple[str, int]) -> int:
         """The high watermark as of the last answer, -1 before the first."""
         return await self._do(lambda: self._held.high_watermark(partition))
+
+    async def skipped(self) -> list[SkippedRecords]:
+        """What `on_corrupt="skip"` has stepped over since this was called last."""
+        return await self._do(self._held.skipped)
 
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
         """The oldest offset of each partition; raises `UnknownTopicError`, `RequestTimeoutError`."""

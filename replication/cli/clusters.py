@@ -30,12 +30,20 @@ Json = Annotated[
 
 
 def known(servers: str) -> str:
-    """The given servers; raises `UsageError` if there are none."""
+    """The given servers; raises `UsageError` if there are none, or one of them is no address."""
     if not servers.strip(" ,"):
         raise UsageError(
             "no servers to ask: give --servers tcp://host:port or set INSYNC_SERVERS "
             "(insync up starts a cluster to try and prints its servers)"
         )
+    # Only now: commands that talk to nobody start quicker without the clients.
+    from ..client import InvalidSettingError
+    from ..client._settings import bootstrap_urls
+
+    try:
+        bootstrap_urls(servers)
+    except InvalidSettingError as error:
+        raise UsageError(str(error)) from error
     return servers
 
 

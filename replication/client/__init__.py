@@ -1,5 +1,6 @@
 """Producer, consumer and admin for trio, and a blocking façade of each for everything else."""
 
+from ._corrupt import SkippedRecords
 from ._murmur2 import partition_for_key
 from ._settings import (
     ClientSettings,
@@ -29,6 +30,7 @@ from .errors import (
     ClientError,
     ClosedError,
     CorruptMessageError,
+    DecompressionBombError,
     DeliveryTimeoutError,
     DeserializationError,
     ElectionNotNeededError,
@@ -92,6 +94,7 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "FetchedBatches",
+    "SkippedRecords",
     "Admin",
     "ClusterInfo",
     "NodeHealth",
@@ -121,6 +124,7 @@ __all__ = [
     "PartitionerError",
     "DeserializationError",
     "UndecodableError",
+    "DecompressionBombError",
     "ServerError",
     "UnknownServerError",
     "InconsistentTopicIdError",

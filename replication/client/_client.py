@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
@@ -11,7 +12,7 @@ import trio
 
 from ._cluster import Cluster
 from ._settings import ClientSettings, bootstrap_urls, load_security
-from .errors import ClosedError
+from .errors import BootstrapError, ClosedError
 
 
 class Client(ABC):
@@ -33,7 +34,7 @@ class Client(ABC):
         self._cluster = Cluster(self._bootstrap, self._client_settings, self._nursery, self._security)
         self._nursery.start_soon(self._cluster.run)
         try:
-            await self._cluster.refresh()
+            await self._reach_a_node()
             self._start()
         except BaseException:
             await self._stop(None)
@@ -59,6 +60,19 @@ class Client(ABC):
         await self._manager.__aexit__(
             type(ours) if ours else None, ours, ours.__traceback__ if ours else None
         )
+
+    async def _reach_a_node(self) -> None:
+        """Dial the bootstrap servers, again and again while those that refuse may not do so for long."""
+        began = trio.current_time()
+        for attempt in itertools.count(1):
+            try:
+                return await self._cluster.refresh()
+            except BootstrapError as error:
+                pause = self._cluster.quick_backoff(attempt)
+                if trio.current_time() + pause >= began + error.patience:
+                    raise
+            await trio.sleep(pause)
+        return None
 
     @abstractmethod
     def _start(self) -> None:

@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 import attrs
 import trio
 
-from ...transport import Connection, NotAuthorisedError, RemoteError, Security, TransportError
+from ...transport import (
+    Connection,
+    ConnectRefusedError,
+    NotAuthorisedError,
+    RemoteError,
+    Security,
+    TransportError,
+)
 from .. import wire
 from ..core import messages as m
 from ..core.control.topics import TopicError, check_name
@@ -34,6 +41,8 @@ from .errors import (
 _LOOK_TIMEOUT = 2.0
 _QUICK_LOOKS = 100
 _QUICK = (0.02, 0.05)
+_REFUSED_PATIENCE = 0.5
+"""Seconds for which a client that opens dials an address again at which nobody listens."""
 _AVOIDED = 5.0
 """For how many seconds others are asked rather than a node that did not answer."""
 
@@ -275,6 +284,7 @@ class Cluster:
         if usable := [c for c in connections if c.peer.node_id not in avoided]:
             return usable[self._turn % len(usable)]
         problems: list[str] = []
+        patience = 0.0
         known = sorted(self.nodes, key=lambda node: (node in avoided, self._random.random()))
         for node_id in known:
             try:
@@ -286,7 +296,20 @@ class Cluster:
                 return await self.links.bootstrap(url)
             except TransportError as error:
                 problems.append(f"{url}: {_without(url, str(error))}")
-        raise BootstrapError(f"no node could be reached; is one running? ({'; '.join(problems)})")
+                patience = max(patience, self._patience(error))
+        failure = BootstrapError(f"no node could be reached; is one running? ({'; '.join(problems)})")
+        failure.patience = patience
+        raise failure
+
+    def _patience(self, error: TransportError) -> float:
+        """For how long it makes sense to dial an address again.
+
+        Where nobody listens a node may just be starting. Where somebody does, and drops connections or is slow to
+        take them, too many clients have come at once.
+        """
+        if isinstance(error, ConnectRefusedError):
+            return min(_REFUSED_PATIENCE, self._settings.connect_timeout_ms / 1000)
+        return self._settings.connect_timeout_ms / 1000 if error.retryable else 0.0
 
     # Looking
 

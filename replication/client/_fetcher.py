@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import attrs
 import trio
 
-from ...storage.batch import BatchInfo, CorruptBatchError, scan
 from ...transport import Connection, NotAuthorisedError, Response, TransportError
 from .. import wire
 from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.types import CONSUMER, NO_EPOCH, NO_LEADER, EpochEnd, PartitionId
 from ._cluster import NOBODY, Cluster, Leader
+from ._corrupt import Skips, end_of_unreadable, sound_prefix
 from ._isolation import Chunk, CommittedOnly
 from ._losses import deleted, past_the_end, recreated, truncated
 from ._offsets import list_offsets
@@ -92,7 +92,8 @@ class Reading:
 
     def take(self, chunk: Chunk) -> None:
         """What was read from `fetch_offset` on."""
-        self.fetch_offset, self.last_epoch = chunk.next_offset, chunk.batches[-1].leader_epoch
+        last_epoch = chunk.batches[-1].leader_epoch if chunk.batches else NO_EPOCH
+        self.fetch_offset, self.last_epoch = chunk.next_offset, last_epoch
         if self.committed_only is None:
             self.chunks.append(chunk)
             return
@@ -120,6 +121,7 @@ class Fetcher:
 
     def __init__(self, settings: ConsumerSettings, cluster: Cluster, nursery: trio.Nursery) -> None:
         self.readings: dict[PartitionId, Reading] = {}
+        self.skips = Skips()
         self.arrived = trio.Event()
         self._settings = settings
         self._cluster = cluster
@@ -367,31 +369,53 @@ class Fetcher:
             self._retry(reading, leader)
 
     def _take(self, poll: _Poll, reading: Reading, leader: Leader, data: bytes) -> None:
-        assert reading.fetch_offset is not None
-        try:
-            batches = scan(data, verify_crc=self._settings.check_crcs)
-            _check_places(batches, reading.fetch_offset, reading.high_watermark)
-        except CorruptBatchError as error:
-            self._corrupt(poll, reading, leader, error)
-            return
-        reading.corrupt = 0
-        chunk = Chunk(data, batches, reading.fetch_offset, batches[-1].next_offset)
-        if chunk.next_offset > reading.fetch_offset:
-            reading.take(chunk)
+        at = reading.fetch_offset
+        assert at is not None
+        found = sound_prefix(
+            data,
+            at,
+            reading.high_watermark,
+            verify_crc=self._settings.check_crcs,
+            on_boundary=reading.last_epoch != NO_EPOCH,
+        )
+        if found.batches:
+            reading.corrupt = 0
+            # What is behind a bad batch is asked for again, and then the bad one comes first.
+            reading.take(Chunk(data[: found.end], found.batches, at, found.batches[-1].next_offset))
+        elif found.wrong is not None:
+            self._corrupt(poll, reading, leader, data, found.wrong)
 
-    def _corrupt(self, poll: _Poll, reading: Reading, leader: Leader, error: CorruptBatchError) -> None:
+    def _corrupt(self, poll: _Poll, reading: Reading, leader: Leader, data: bytes, wrong: str) -> None:
         """Bytes may have changed on the way: drop the connection and ask again, a few times."""
+        at = reading.fetch_offset
+        assert at is not None
         reading.corrupt += 1
         if reading.corrupt < _CORRUPT_TRIES:
-            _log.warning("%s from node %d: %s; asking again", reading.at, poll.node_id, error)
-            poll.connection.abort(f"corrupt batch: {error}")
+            _log.warning(
+                "%s from node %d: corrupt batch at offset %d: %s; asking again",
+                reading.at,
+                poll.node_id,
+                at,
+                wrong,
+            )
+            poll.connection.abort(f"corrupt batch: {wrong}")
             self._retry(reading, leader)
             return
-        reading.error = CorruptMessageError(
-            f"{reading.at} at offset {reading.fetch_offset}: node {poll.node_id} sent a corrupt batch "
-            f"{reading.corrupt} times ({error}); check that node's disk, or seek past it"
+        said = f"node {poll.node_id} sent a corrupt batch {reading.corrupt} times ({wrong})"
+        behind = end_of_unreadable(data, at, reading.high_watermark)
+        if self._settings.on_corrupt == "skip":
+            reading.corrupt = 0
+            self.skips.note(reading.at, at, behind, said)
+            # In the order of the log, so that no position passes it before the records that stand before it.
+            reading.take(Chunk(b"", [], at, behind))
+            return
+        error = CorruptMessageError(
+            f"{reading.at} at offset {at}: {said}; check that node's disk, and seek to {behind} to step over it "
+            "(on_corrupt=skip always does)"
         )
-        reading.error.__cause__ = error
+        error.topic, error.partition = reading.at
+        error.offset = at
+        reading.error = error
 
     def _retry(self, reading: Reading, leader: Leader) -> None:
         self._cluster.suspect(*reading.at, leader)
@@ -486,21 +510,3 @@ class Fetcher:
                 self._drop(poll)
         self.arrived.set()
         self.wake()
-
-
-def _check_places(batches: Sequence[BatchInfo], fetch_offset: int, high_watermark: int) -> None:
-    """A batch's CRC leaves out its base offset, which a rotten disk may change as well (batch format v2).
-
-    Raises:
-      CorruptBatchError: They do not follow each other from the offset that was asked for on, or are not committed.
-    """
-    following = -1
-    for batch in batches:
-        if batch.next_offset <= fetch_offset or batch.base_offset < following:
-            reason = f"below what is to come next, {max(fetch_offset, following)}"
-        elif batch.next_offset > high_watermark:
-            reason = f"such that it ends behind the high watermark, {high_watermark}"
-        else:
-            following = batch.next_offset
-            continue
-        raise CorruptBatchError(batch.position, f"its base offset {batch.base_offset} is {reason}")

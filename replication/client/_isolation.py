@@ -13,6 +13,8 @@ import attrs
 from ...storage.batch import BatchInfo, control_type
 
 _ABORT, _COMMIT = 0, 1
+CODEC_BITS = 7
+"""Of a batch's attributes: which codec its records are compressed with, 0 for none."""
 
 
 @attrs.frozen(slots=True)
@@ -23,6 +25,12 @@ class Chunk:
     batches: list[BatchInfo]
     start_offset: int
     next_offset: int
+    is_compressed: bool = attrs.field(init=False)
+    """Whether any of its batches is."""
+
+    @is_compressed.default
+    def _look_for_codecs(self) -> bool:
+        return any(info.attributes & CODEC_BITS for info in self.batches)
 
 
 @attrs.define(eq=False, slots=True)
@@ -88,10 +96,10 @@ class CommittedOnly:
         self._held.popleft()
         self._held_bytes -= len(chunk.data)
         if count < len(chunk.batches):
-            rest = _cut(chunk, chunk.batches[count:], max(chunk.start_offset, end), chunk.next_offset)
+            rest = cut(chunk, chunk.batches[count:], max(chunk.start_offset, end), chunk.next_offset)
             self._held.appendleft(rest)
             self._held_bytes += len(rest.data)
-        return _cut(chunk, wanted, chunk.start_offset, end)
+        return cut(chunk, wanted, chunk.start_offset, end)
 
     def _outcome(self, info: BatchInfo) -> bool | None:
         if not info.is_transactional or info.is_control or not info.record_count:
@@ -103,7 +111,7 @@ class CommittedOnly:
         return markers[0][1] if markers else None
 
 
-def _cut(chunk: Chunk, batches: list[BatchInfo], start_offset: int, next_offset: int) -> Chunk:
+def cut(chunk: Chunk, batches: list[BatchInfo], start_offset: int, next_offset: int) -> Chunk:
     """Some batches of a chunk, as a chunk."""
     if len(batches) == len(chunk.batches):
         return attrs.evolve(chunk, start_offset=start_offset, next_offset=next_offset)

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar, get_args
 import attrs
 
 from ...storage.batch import Compression
-from ...transport import SecretError, Security, TlsFiles
+from ...transport import SecretError, Security, TlsFiles, UnknownSchemeError, registry
 from .errors import InvalidSettingError
 
 Partitioner = Callable[[str, bytes | None, int], int]
@@ -180,9 +180,14 @@ class ConsumerSettings(ClientSettings):
       transaction before that is committed, and none of one that was aborted (KIP-98).
     fetch_min_bytes, fetch_max_wait_ms: a node answers when it has so much, or after so long.
     fetch_max_bytes: how much one answer may hold, and max_partition_fetch_bytes: how much of one partition; a
-      larger batch comes whole all the same. Of each partition up to twice the latter is read ahead.
+      larger batch still comes whole. Of each partition up to twice the latter is read ahead. Compressed batches
+      count again when they are decompressed: one `poll` gives at most `fetch_max_bytes` of their records, and a
+      batch that grows larger (and above 16 MiB) is refused: `DecompressionBombError`.
     max_poll_records: how many records one `poll` gives, at most.
     check_crcs: check the CRC-32C of every batch that arrives.
+    on_corrupt: what becomes of a batch that cannot be read: its checksum is wrong each time that it is fetched, its
+      records are not what they claim to be, its codec is unknown, it grows too large. "raise": the consumer stops
+      there and raises; "skip": it steps over the batch, logs that, and tells it by `skipped()`.
     key_deserializer, value_deserializer: functions of the bytes; without them keys and values are bytes.
     """
 
@@ -194,6 +199,7 @@ class ConsumerSettings(ClientSettings):
     max_partition_fetch_bytes: int = 1 << 20
     max_poll_records: int = 500
     check_crcs: bool = True
+    on_corrupt: Literal["raise", "skip"] = "raise"
     key_deserializer: Deserializer | None = None
     value_deserializer: Deserializer | None = None
 
@@ -207,6 +213,8 @@ class ConsumerSettings(ClientSettings):
             raise InvalidSettingError(
                 f"isolation_level is {self.isolation_level!r}; it must be read_uncommitted or read_committed"
             )
+        if self.on_corrupt not in ("raise", "skip"):
+            raise InvalidSettingError(f"on_corrupt is {self.on_corrupt!r}; it must be raise or skip")
         if self.max_poll_records < 1:
             raise InvalidSettingError("max_poll_records must be at least 1")
         self._check_callable("key_deserializer", "value_deserializer")
@@ -255,4 +263,10 @@ def bootstrap_urls(servers: str | Sequence[str]) -> tuple[str, ...]:
     urls = tuple(s if "://" in s else f"tcp://{s}" for s in (item.strip() for item in listed) if s)
     if not urls:
         raise InvalidSettingError("bootstrap_servers is empty; name at least one node, as tcp://host:port")
+    for url in urls:
+        try:
+            registry.resolve(url)
+        except (ValueError, UnknownSchemeError) as error:
+            said = str(error).removeprefix(f"{url}: ")
+            raise InvalidSettingError(f"bootstrap_servers: {url!r} is no address: {said}") from error
     return urls

@@ -18,6 +18,7 @@ from ..core.messages import QuotaInfo
 from ..core.types import PartitionId, Value
 from . import _arguments as given
 from ._client import Client
+from ._corrupt import SkippedRecords
 from ._handover import HandedOver, Handover
 from ._operations import EntityType, NodeHealth
 from ._serializing import Serializers
@@ -332,6 +333,10 @@ class BlockingConsumer(_BlockingClient[Consumer]):
     def high_watermark(self, partition: tuple[str, int]) -> int:
         """See `Consumer.high_watermark`."""
         return self._run(lambda: self._held.high_watermark(partition))
+
+    def skipped(self) -> list[SkippedRecords]:
+        """See `Consumer.skipped`."""
+        return self._run(self._held.skipped)
 
     def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
         """See `Consumer.beginning_offsets`."""

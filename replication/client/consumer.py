@@ -10,24 +10,35 @@ from typing import Any, NamedTuple, Self
 import attrs
 import trio
 
-from ...storage.batch import BatchInfo, Record, StorageError, records
+from ...storage.batch import (
+    BatchInfo,
+    CorruptBatchError,
+    InflatedTooLargeError,
+    Record,
+    StorageError,
+    records,
+)
 from ..core import messages as m
 from ..core.types import PartitionId
 from . import _arguments as given
 from ._client import Client
+from ._corrupt import SkippedRecords
 from ._fetcher import Fetcher, Reading
-from ._isolation import Chunk
+from ._isolation import CODEC_BITS, Chunk, cut
 from ._offsets import list_offsets
 from ._serializing import Deserializers
 from ._settings import ConsumerSettings, make_settings
 from .errors import (
     ClientError,
+    DecompressionBombError,
     DeserializationError,
     OffsetOutOfRangeError,
     UndecodableError,
 )
 
 _YIELD_EVERY = 256
+_LEAST_INFLATED = 16 << 20
+"""A compressed batch may grow up to this whatever is fetched at once, so that small fetches get on."""
 
 
 class ConsumerRecord(NamedTuple):
@@ -92,6 +103,8 @@ class Consumer(Client):
         super().__init__(bootstrap_servers, self._settings)
         self._deserializers = Deserializers(self._settings)
         self._turns: deque[Reading] = deque()
+        self._inflated = 0
+        """Bytes of records from compressed batches that the call under way has decoded."""
         self._unyielded = 0
 
     def _start(self) -> None:
@@ -194,6 +207,11 @@ class Consumer(Client):
         """The high watermark as of the last answer, -1 before the first."""
         return self._reading(partition).high_watermark
 
+    def skipped(self) -> list[SkippedRecords]:
+        """What `on_corrupt="skip"` has stepped over since this was called last, at most the 1,000 newest."""
+        self._check_open()
+        return self._fetcher.skips.taken()
+
     async def beginning_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
         """The oldest offset of each partition; raises `UnknownTopicError`, `RequestTimeoutError`."""
         return await self._offsets(partitions, m.EARLIEST_TIMESTAMP)
@@ -245,7 +263,8 @@ class Consumer(Client):
         Raises:
           OffsetOutOfRangeError: The position is not in the log and `auto_offset_reset` is none.
           CorruptMessageError: A leader keeps sending batches that do not match their checksum.
-          UndecodableError: A batch is compressed in a way that is not supported here.
+          UndecodableError: A batch is compressed in a way that is not supported here, or holds no records.
+          DecompressionBombError: A compressed batch is larger than `fetch_max_bytes`.
           DeserializationError: A deserializer raised; the position is that record.
           AuthorizationError: This client may not read the topic.
           ClosedError: The consumer is not open.
@@ -305,36 +324,95 @@ class Consumer(Client):
     def _take(self, limit: int) -> list[ConsumerRecord]:
         """Decode up to `limit` records from what has been read ahead, partitions taking turns."""
         taken: list[ConsumerRecord] = []
+        self._inflated = 0
         for _ in range(len(self._turns)):
             self._take_from(self._turns[0], taken, limit)
-            if len(taken) >= limit:
+            if len(taken) >= limit or self._is_enough:
                 break
             self._turns.rotate(-1)
         return taken
 
+    @property
+    def _is_enough(self) -> bool:
+        """Few bytes can be compressed records that fill memory, so these count when they are decompressed."""
+        return self._inflated >= self._settings.fetch_max_bytes
+
     def _take_from(self, reading: Reading, taken: list[ConsumerRecord], limit: int) -> None:
-        while reading.chunks and len(taken) < limit and not reading.paused:
+        while reading.chunks and len(taken) < limit and not self._is_enough and not reading.paused:
             chunk = reading.chunks[0]
             if reading.records is None:
-                found = _decode(reading.at, chunk)
+                found = self._decode(reading.at, chunk)
                 reading.records = self._deserializers.applied(found) if self._deserializers else found
             before = len(taken)
             try:
-                # What comes before an error is taken all the same.
-                taken.extend(itertools.islice(reading.records, limit - before))  # type: ignore[arg-type]
+                # What comes before an error is taken, too.
+                ended = self._fill(chunk, reading.records, taken, limit)
             except ClientError as error:
-                self._stop_at(reading, taken[before:], error)
-                return
-            if len(taken) < limit:
+                self._stop_at(reading, chunk, taken[before:], error)
+                continue
+            if ended:
                 self._finish_chunk(reading, chunk)
             else:
                 reading.position = taken[-1].offset + 1
 
-    def _stop_at(self, reading: Reading, last: list[ConsumerRecord], error: ClientError) -> None:
-        """Nothing can be made of what comes next: the position stays there, and what is behind it is dropped."""
+    def _fill(self, chunk: Chunk, found: Iterator[Any], taken: list[ConsumerRecord], limit: int) -> bool:
+        """Take records until there are enough; whether there are no more."""
+        while len(taken) < limit and not self._is_enough:
+            step = 1 if chunk.is_compressed else limit - len(taken)
+            before = len(taken)
+            taken.extend(itertools.islice(found, step))
+            if len(taken) - before < step:
+                return True
+        return False
+
+    def _decode(self, at: PartitionId, chunk: Chunk) -> Iterator[ConsumerRecord]:
+        topic, partition = at
+        new = tuple.__new__
+        for run in _runs(chunk):
+            epoch = run[0].leader_epoch
+            for row in self._rows(at, chunk, run):
+                # tuple.__new__ is half the cost of calling the named tuple's class.
+                yield new(ConsumerRecord, (topic, partition, *row, epoch))
+
+    def _rows(self, at: PartitionId, chunk: Chunk, run: Sequence[BatchInfo]) -> Iterator[Record]:
+        """The records of neighbouring batches, without copying if these are all of the chunk."""
+        start, end = run[0].position, run[-1].position + run[-1].size_bytes
+        data = chunk.data if len(run) == len(chunk.batches) else chunk.data[start:end]
+        largest = max(self._settings.fetch_max_bytes, _LEAST_INFLATED)
+        try:
+            found = records(data, start_offset=chunk.start_offset, max_inflated_bytes=largest)
+            if not run[0].attributes & CODEC_BITS:
+                yield from found
+                return
+            for row in found:
+                self._inflated += 1 + len(row.key or b"") + len(row.value or b"")
+                yield row
+        except StorageError as error:
+            raise _unreadable(at, run, error) from error
+
+    def _stop_at(
+        self, reading: Reading, chunk: Chunk, last: list[ConsumerRecord], error: ClientError
+    ) -> None:
+        """Nothing can be made of what comes next: the position stays there, and what is behind it is dropped.
+
+        Unless batches that cannot be read are to be skipped.
+        """
         position = last[-1].offset + 1 if last else reading.position
+        if isinstance(error, UndecodableError):
+            # Records of the batch may have been handed out by an earlier call.
+            position = max(error.offset, position or 0)
+            error.offset = position
+            if self._settings.on_corrupt == "skip":
+                self._step_over(reading, chunk, error)
+                return
         reading.restart(error.offset if isinstance(error, DeserializationError) else position)
         reading.error = error
+
+    def _step_over(self, reading: Reading, chunk: Chunk, error: UndecodableError) -> None:
+        self._fetcher.skips.note(reading.at, error.offset, error.next_offset, str(error))
+        rest = [info for info in chunk.batches if info.base_offset >= error.next_offset]
+        reading.chunks[0] = cut(chunk, rest, error.next_offset, chunk.next_offset)
+        reading.records, reading.position = None, error.next_offset
 
     def _finish_chunk(self, reading: Reading, chunk: Chunk) -> None:
         reading.position = chunk.next_offset
@@ -373,22 +451,30 @@ def _fetched(reading: Reading, chunk: Chunk, start: int) -> FetchedBatches:
     )
 
 
-def _decode(at: PartitionId, chunk: Chunk) -> Iterator[ConsumerRecord]:
-    topic, partition = at
-    new = tuple.__new__
-    for epoch, run in itertools.groupby(chunk.batches, key=lambda info: info.leader_epoch):
-        for row in _rows(at, chunk, list(run)):
-            # tuple.__new__ is half the cost of calling the named tuple's class.
-            yield new(ConsumerRecord, (topic, partition, *row, epoch))
+def _runs(chunk: Chunk) -> Iterator[list[BatchInfo]]:
+    """Neighbouring batches of one leader epoch; a compressed one by itself, as one that fails is to be named."""
+
+    def key(info: BatchInfo) -> tuple[int, int]:
+        return info.leader_epoch, info.base_offset if info.attributes & CODEC_BITS else -1
+
+    for _, run in itertools.groupby(chunk.batches, key=key):
+        yield list(run)
 
 
-def _rows(at: PartitionId, chunk: Chunk, run: Sequence[BatchInfo]) -> Iterator[Record]:
-    """The records of neighbouring batches, without copying if these are all of the chunk."""
-    start, end = run[0].position, run[-1].position + run[-1].size_bytes
-    data = chunk.data if len(run) == len(chunk.batches) else chunk.data[start:end]
-    try:
-        yield from records(data, start_offset=chunk.start_offset)
-    except StorageError as error:
-        raise UndecodableError(
-            f"{at} between offsets {run[0].base_offset} and {run[-1].next_offset}: {error}; seek past them"
-        ) from error
+def _unreadable(at: PartitionId, run: Sequence[BatchInfo], error: StorageError) -> UndecodableError:
+    """The error that names the batch in which decoding a run has ended."""
+    batch = run[0]
+    if isinstance(error, CorruptBatchError):
+        batch = next(
+            (info for info in reversed(run) if info.position - run[0].position <= error.position), batch
+        )
+    bomb = isinstance(error, InflatedTooLargeError)
+    remedy = "raise fetch_max_bytes to read it" if bomb else "its producer made it so"
+    failure = (DecompressionBombError if bomb else UndecodableError)(
+        f"{at} between offsets {batch.base_offset} and {batch.next_offset}: {error}; {remedy}, or seek to "
+        f"{batch.next_offset} to step over it (on_corrupt=skip always does)"
+    )
+    failure.topic, failure.partition = at
+    failure.offset, failure.next_offset = batch.base_offset, batch.next_offset
+    failure.__cause__ = error
+    return failure

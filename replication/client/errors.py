@@ -47,9 +47,14 @@ class ClosedError(ClientError):
 
 
 class BootstrapError(ClientError):
-    """No bootstrap server could be reached; the message names each and what came of it."""
+    """No bootstrap server could be reached; the message names each and what came of it.
+
+    `patience`: for how many seconds a client that is being opened tries again before it raises this. A server that
+    refuses may be about to listen; one that drops connections is there, and busy.
+    """
 
     retriable = True
+    patience: float = 0.0
 
 
 class MetadataTimeoutError(ClientError):
@@ -95,7 +100,20 @@ class PartitionerError(ClientError):
 
 
 class UndecodableError(ClientError):
-    """Fetched batches hold what this client cannot decode; the message names the offsets."""
+    """A fetched batch holds what this client cannot decode.
+
+    `topic`, `partition`, `offset` (where the consumer stands) and `next_offset` (behind the batch) tell which one.
+    The consumer stays there until `seek`; with `on_corrupt="skip"` it steps over the batch instead.
+    """
+
+    topic = ""
+    partition = -1
+    offset = -1
+    next_offset = -1
+
+
+class DecompressionBombError(UndecodableError):
+    """A compressed batch grows above what this consumer takes at once (`fetch_max_bytes`, at least 16 MiB)."""
 
 
 class DeserializationError(ClientError):
@@ -142,9 +160,16 @@ class OffsetOutOfRangeError(ServerError):
 
 
 class CorruptMessageError(ServerError):
-    """A batch did not match its checksum."""
+    """A batch does not match its checksum, or stands at an offset where it cannot.
+
+    Of a consumer: `topic`, `partition` and `offset` tell where it stands. It stays there until `seek`; with
+    `on_corrupt="skip"` it steps over the batch instead.
+    """
 
     code = ErrorCode.CORRUPT_MESSAGE
+    topic = ""
+    partition = -1
+    offset = -1
 
 
 class UnknownTopicError(ServerError):

@@ -116,6 +116,8 @@ def test_servers_that_are_none_are_told_of(
     status, line = refused(capsys, *command.split(), *ARGUMENTS[command].split(), *given)
     if servers is None or not servers.strip(" ,"):
         assert status == 2 and "give --servers" in line
+    elif servers != NOBODY:
+        assert status == 2 and f"bootstrap_servers: {servers!r} is no address" in line
     else:
         assert status == 1 and "no node could be reached" in line and servers in line
 

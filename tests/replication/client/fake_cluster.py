@@ -71,9 +71,9 @@ class Partition:
 
     def read(self, offset: int, max_bytes: int) -> bytes:
         found = b""
-        for base, batch in zip(self.bases, self.batches, strict=True):
-            (info,) = scan(batch, verify_crc=False)
-            if base + info.last_offset_delta >= offset:
+        # By what was appended, not by what the bytes say: a test may have spoiled them.
+        for end, batch in zip([*self.bases[1:], self.end], self.batches, strict=True):
+            if end > offset:
                 if found and len(found) + len(batch) > max_bytes:
                     break
                 found += batch

@@ -1,0 +1,102 @@
+"""Opening a client: servers that refuse for a moment, servers that are too busy, addresses that are none."""
+
+from __future__ import annotations
+
+import socket
+from functools import partial
+
+import pytest
+import trio
+import trio.testing
+
+from insync.replication.client import (
+    BlockingConsumer,
+    BootstrapError,
+    Consumer,
+    InvalidSettingError,
+    Producer,
+)
+from insync.replication.core.messages import Kind
+from insync.transport import Identity, Limits, serve
+
+from .fake_cluster import CLUSTER_ID, FakeCluster, FakeNode, fake_cluster
+
+
+def unused_port() -> int:
+    """One at which nobody listens; it stays bound, so that nobody else gets it, until a node takes it over."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+async def test_a_node_that_is_about_to_listen_is_found():
+    url = f"tcp://127.0.0.1:{unused_port()}"
+    async with trio.open_nursery() as nursery:
+        cluster = FakeCluster(nursery)
+        node = FakeNode(cluster, 0, url)
+        cluster.nodes.append(node)
+
+        async def open_it() -> None:
+            async with Consumer([url]):
+                nursery.cancel_scope.cancel()
+
+        with trio.fail_after(10):
+            nursery.start_soon(open_it)
+            await trio.testing.wait_all_tasks_blocked(0.02)
+            await node.start()
+            await trio.sleep_forever()
+    assert node.seen[Kind.METADATA] == 1
+
+
+async def test_where_nobody_listens_that_is_told_soon():
+    url = f"tcp://127.0.0.1:{unused_port()}"
+    with (
+        trio.fail_after(3),
+        pytest.raises(BootstrapError, match=r"no node could be reached; is one running\?"),
+    ):
+        async with Consumer([url]):
+            pass
+
+
+async def test_clients_that_come_in_a_rush_are_let_in_one_after_the_other():
+    """The node has no room for more handshakes, and closes what it has no room for."""
+    limits = Limits(max_half_open=1, handshake_timeout=0.5)
+    async with fake_cluster(nodes=1, t=1) as cluster, trio.open_nursery() as nursery:
+        node = cluster.nodes[0]
+        identity = Identity(cluster_id=CLUSTER_ID, node_id=0, incarnation=1)
+        serving = await nursery.start(
+            partial(serve, "tcp://127.0.0.1:0", node.handle, identity=identity, limits=limits)
+        )
+        (url,) = serving.endpoints
+        host, _, port = url.removeprefix("tcp://").rpartition(":")
+        silent = await trio.open_tcp_stream(host, int(port))
+        done = []
+
+        async def open_one() -> None:
+            async with Producer([url]):
+                done.append(True)
+
+        with trio.fail_after(20):
+            async with silent, trio.open_nursery() as clients:
+                for _ in range(20):
+                    clients.start_soon(open_one)
+        assert len(done) == 20
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("servers", "said"),
+    [
+        ("tcp://", "tcp://"),
+        ("tcp://127.0.0.1", "port"),
+        ("tcp://127.0.0.1:port", "port"),
+        ("127.0.0.1:99999", "99999"),
+        ("pigeon://somewhere:1", "no transport for pigeon://"),
+        ("tcp://127.0.0.1:9092,:://", ":://"),
+    ],
+)
+@pytest.mark.parametrize("cls", [Consumer, BlockingConsumer])
+def test_what_is_no_address_is_told_as_that(cls, servers, said):
+    with pytest.raises(InvalidSettingError, match=r"bootstrap_servers: .* is no address") as caught:
+        cls(servers)
+    assert said in str(caught.value)
