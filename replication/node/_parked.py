@@ -1,7 +1,7 @@
 """Fetch requests on the node that serves them: answered at once if there is news, else parked until there is.
 
 A request is about many partitions: those that it names, and those that its session has open. The core answers for
-each of them; what it says is `ReplyFetch`. This module only collects, waits and sends; of a session it looks only
+each of them; each says a `FetchAnswer`. This module only collects, waits and sends; of a session it looks only
 at partitions whose question is new, or which have had news since they were looked at last.
 """
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 from functools import partial
-from itertools import count
 from typing import TYPE_CHECKING
 
 import attrs
@@ -59,7 +58,6 @@ class Inquiry:
     looked at before, as there may be many of them."""
     request: Inbound | None = None
     message: m.FetchRequest | None = None
-    request_id: int = 0
     expires: float = 0.0
     """When the request that waits is answered whatever there is."""
     timer: Timer | None = None
@@ -90,9 +88,7 @@ class Fetches:
     def __init__(self, node: Replicas, settings: NodeSettings) -> None:
         self._node = node
         self._max_bytes = settings.fetch_max_bytes
-        self._ids = count(1)
         self._waiting: dict[PartitionId, set[Inquiry]] = {}
-        self._answer: fx.ReplyFetch | None = None
         self._served: dict[PartitionId, dict[Connection, int]] = {}
         self._cache: SessionCache[PartitionId, m.FetchPartition] = SessionCache(
             settings.max_incremental_fetch_session_cache_slots,
@@ -127,7 +123,7 @@ class Fetches:
         if isinstance(inquiry, ErrorCode):
             request.reply(wire.encode(m.FetchResponse(partitions=[], error=inquiry)))
             return
-        inquiry.request, inquiry.message, inquiry.request_id = request, message, next(self._ids)
+        inquiry.request, inquiry.message = request, message
         if self._try_answer(inquiry, final=message.max_wait_ms <= 0):
             return
         self._set_timer(inquiry, self._node.now() + message.max_wait_ms / 1000)
@@ -244,10 +240,6 @@ class Fetches:
             else:
                 self._let_go(inquiry)
 
-    def replied(self, effect: fx.ReplyFetch) -> None:
-        """What the core says, synchronously, to the `Fetch` that `_ask` has just told it."""
-        self._answer = effect
-
     def look_again(self, partition: PartitionId) -> None:
         """The partition has news for somebody, perhaps."""
         for inquiry in list(self._waiting.get(partition, ())):
@@ -312,15 +304,17 @@ class Fetches:
             served.pop(connection, None)
         self._end_sessions(connection)
 
-    def _ask(self, parked: Inquiry, wanted: m.FetchPartition) -> fx.ReplyFetch:
+    def _ask(self, parked: Inquiry, wanted: m.FetchPartition) -> fx.FetchAnswer:
         assert parked.message is not None
         host = self._node.hosts.get(PartitionId(wanted.topic, wanted.partition))
         if host is None:
             error = self._node.missing_error(wanted.topic, wanted.partition)
-            return fx.ReplyFetch(request_id=parked.request_id, error=error, news=True)
-        host.step(
+            return fx.FetchAnswer(error=error, news=True)
+        context = self._node.broker.context
+        context.now = self._node.now()
+        answer = context.ask_replica(
+            host.partition,
             ev.Fetch(
-                request_id=parked.request_id,
                 replica_id=parked.message.replica_id,
                 incarnation=parked.message.incarnation,
                 leader_epoch=wanted.leader_epoch,
@@ -329,10 +323,9 @@ class Fetches:
                 high_watermark=wanted.high_watermark,
                 log_start_offset=wanted.log_start_offset,
                 topic_id=wanted.topic_id,
-            )
+            ),
         )
-        assert self._answer is not None
-        answer, self._answer = self._answer, None
+        self._node.obey(context.take_effects())
         return answer
 
     def _try_answer(self, inquiry: Inquiry, *, final: bool) -> bool:
@@ -427,7 +420,7 @@ class Fetches:
             and replica not in versioned.record.isr
         )
 
-    def _must_wait(self, partition: PartitionId, message: m.FetchRequest, answer: fx.ReplyFetch) -> bool:
+    def _must_wait(self, partition: PartitionId, message: m.FetchRequest, answer: fx.FetchAnswer) -> bool:
         """Whether a throttled replica gets nothing of a partition now; it is news again when the time is over."""
         pause = self.throttle.pause
         if not pause or message.replica_id < 0 or answer.error != ErrorCode.NONE:
@@ -443,7 +436,7 @@ class Fetches:
         self._throttled.discard(partition)
         self.look_again(partition)
 
-    def _is_at_hand(self, wanted: m.FetchPartition, answer: fx.ReplyFetch) -> bool:
+    def _is_at_hand(self, wanted: m.FetchPartition, answer: fx.FetchAnswer) -> bool:
         """Whether it can be read now; else it will be news when it can."""
         if answer.error != ErrorCode.NONE or answer.diverging is not None:
             return True
@@ -458,7 +451,7 @@ class Fetches:
         self,
         request: Inbound,
         wanted: m.FetchPartition,
-        answer: fx.ReplyFetch,
+        answer: fx.FetchAnswer,
         budget: int,
         must_read: bool,
     ) -> tuple[m.FetchResult, list[FileRange]]:
@@ -493,7 +486,7 @@ class Fetches:
         )
 
     def _ranges(
-        self, partition: PartitionId, wanted: m.FetchPartition, answer: fx.ReplyFetch, budget: int
+        self, partition: PartitionId, wanted: m.FetchPartition, answer: fx.FetchAnswer, budget: int
     ) -> tuple[list[FileRange], int]:
         opened = self._node.hosts[partition].log
         assert opened is not None
@@ -505,7 +498,7 @@ class Fetches:
         return ([read.range] if read.range is not None else []), read.size
 
 
-def _is_quiet(wanted: m.FetchPartition, answer: fx.ReplyFetch) -> bool:
+def _is_quiet(wanted: m.FetchPartition, answer: fx.FetchAnswer) -> bool:
     """Whether all that there is to tell is a high watermark."""
     return (
         answer.error == ErrorCode.NONE

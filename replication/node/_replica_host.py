@@ -8,14 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
-import trio
 
 from ...storage import Chunk, Log, StorageError
 from ...storage.batch import BatchInfo
+from ..core.broker.events import Report
 from ..core.control.records import TopicConfig, Versioned
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
-from ..core.partition.replica import Replica, ReplicaSettings
 from ..core.types import BatchMeta, EpochEntry, PartitionId, ProducerEntry, SequencedBatch
 from ._log_writer import AppendWork, CallWork, Lane, Work
 from ._maintenance_thread import log_settings
@@ -61,29 +60,24 @@ class ReplicaHost:
         self,
         node: Replicas,
         partition: PartitionId,
-        node_id: int,
-        incarnation: int,
-        settings: ReplicaSettings,
         home: Home | None,
         topic_id: str,
     ) -> None:
         """`home`: the log directory; None if that is offline, or may be. `topic_id`: empty if nobody knows."""
         self.partition = partition
         self.topic_id = topic_id
-        self.replica = Replica(partition, node_id, incarnation, settings)
+        self.replica = node.broker.context.new_replica(partition)
         self.home = home
         self.lane = Lane(failed=self._on_failed)
         self._node = node
         self._told_version = 0
-        self._now = trio.lowlevel.current_clock().current_time
-        self._obey: dict[type, Callable[[Any], None]] = {
+        self.obey: dict[type, Callable[[Any], None]] = {
             fx.Append: self._append,
             fx.AssignEpoch: self._assign_epoch,
             fx.Truncate: self._truncate,
             fx.AdvanceLogStart: self._advance_log_start,
             fx.ReplyDeleteRecords: lambda effect: node.replies.deletion(partition, effect),
             fx.ReplyProduce: lambda effect: node.replies.produce(partition, effect),
-            fx.ReplyFetch: lambda effect: node.replies.fetch(partition, effect),
             fx.Wake: lambda effect: node.wake(partition),
             fx.FetchNext: lambda effect: node.fetchers.want(partition, effect),
             fx.StopFetch: lambda effect: node.fetchers.stop(partition),
@@ -103,9 +97,8 @@ class ReplicaHost:
         self.home.writer.submit(work)
 
     def step(self, event: ev.Event) -> None:
-        """Tell the core, and do as it says."""
-        for effect in self.replica.step(event, self._now()):
-            self._obey[type(effect)](effect)
+        """Tell the broker, and do as it says."""
+        self._node.step(Report(self.partition, event))
 
     def record_read(self, versioned: Versioned) -> None:
         """The store was read: tell the core, unless it has heard this very version and awaits none."""

@@ -12,6 +12,10 @@ import trio
 from ...storage import LogClosedError, StorageError
 from ...transport import turn
 from ..core import messages as m
+from ..core.broker.broker import Broker
+from ..core.broker.context import BrokerSettings, Context
+from ..core.broker.effects import Effect
+from ..core.broker.events import Event
 from ..core.control.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
 from ..core.control.records import NodeRecord, TopicConfig, topic_key
 from ..core.control.view import ClusterView
@@ -24,6 +28,7 @@ from ._cold_reads import ColdReads
 from ._deletions import RecordDeletions
 from ._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
 from ._fetchers import Fetchers
+from ._log_reader import LogReader
 from ._log_writer import CallWork, Lane
 from ._parked import Fetches
 from ._produces import Produces
@@ -55,13 +60,9 @@ class StoreWriter(Protocol):
 class Replies:
     """Takes the cores' answers to where the requests wait."""
 
-    def __init__(self, produces: Produces, fetches: Fetches, deletions: RecordDeletions) -> None:
+    def __init__(self, produces: Produces, deletions: RecordDeletions) -> None:
         self.produce = produces.replied
         self.deletion = deletions.replied
-        self._fetches = fetches
-
-    def fetch(self, partition: PartitionId, effect: fx.ReplyFetch) -> None:
-        self._fetches.replied(effect)
 
 
 class Replicas:
@@ -72,7 +73,10 @@ class Replicas:
         self.incarnation = incarnation
         self.now = trio.lowlevel.current_clock().current_time
         """As `trio.current_time`, which looks the clock up each time."""
-        self.view = ClusterView()
+        replica = ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000)
+        self.broker = Broker(
+            Context(settings.node_id, incarnation, BrokerSettings(replica=replica), LogReader(self))
+        )
         self.hosts: dict[PartitionId, ReplicaHost] = {}
         self.timers = Timers(self.settle)
         self.offline = Offline(found.offline)
@@ -90,9 +94,8 @@ class Replicas:
         self.cold_reads = ColdReads(self, nursery)
         self.fetchers = Fetchers(self, settings, nursery)
         self.deletions = RecordDeletions(self)
-        self.replies = Replies(self.produces, self.fetches, self.deletions)
+        self.replies = Replies(self.produces, self.deletions)
         self.store: StoreWriter
-        self._core_settings = ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000)
         self._configs: dict[str, TopicConfig] = {}
         self._nursery = nursery
         self._turn = turn()
@@ -102,6 +105,23 @@ class Replicas:
         self._alive: set[tuple[int, int, frozenset[PartitionId], bool]] = set()
         self.failure: NodeError | None = None
         self.failed = trio.Event()
+
+    @property
+    def view(self) -> ClusterView:
+        return self.broker.context.view
+
+    @view.setter
+    def view(self, view: ClusterView) -> None:
+        self.broker.context.view = view
+
+    def step(self, event: Event) -> None:
+        """Tell the broker, and do as it says."""
+        self.obey(self.broker.step(event, self.now()))
+
+    def obey(self, effects: list[Effect]) -> None:
+        """Carry out what the broker asks for."""
+        for partition, effect in effects:
+            self.hosts[partition].obey[type(effect)](effect)
 
     def adopt(self, found: Found) -> None:
         """Take over the logs that were found; what is in an unusable directory is offline."""
@@ -176,7 +196,7 @@ class Replicas:
         """A core's last effect: its log is deleted, and the partition may be given to this node anew after that."""
         partition, home = host.partition, host.home
         host.lane.broken = host.lane.closed = True
-        del self.hosts[partition]
+        del self.hosts[partition], self.broker.context.replicas[partition]
         self.fetchers.stop(partition)
         if home is None or home.failure:
             self.directories.forget(partition)
@@ -291,8 +311,7 @@ class Replicas:
         }
 
     def _new_host(self, partition: PartitionId, home: Home | None, topic_id: str) -> ReplicaHost:
-        node_id = self.settings.node_id
-        host = ReplicaHost(self, partition, node_id, self.incarnation, self._core_settings, home, topic_id)
+        host = ReplicaHost(self, partition, home, topic_id)
         self.hosts[partition] = host
         return host
 

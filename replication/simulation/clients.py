@@ -150,7 +150,6 @@ class Consumer:
         if host.replica is not None and node.up and not node.paused:
             end = host.replica.log.log_end_offset
             event = ev.Fetch(
-                request_id=0,
                 replica_id=CONSUMER,
                 incarnation=-1,
                 leader_epoch=-1,

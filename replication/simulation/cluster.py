@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
+from ..core.broker.context import BrokerSettings
 from ..core.control import controller as ctl
 from ..core.control import records as rec
 from ..core.control import transitions
 from ..core.control.admin_requests import BROKEN, Request
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
-from ..core.partition.replica import Replica, ReplicaSettings
+from ..core.partition.replica import ReplicaSettings
 from ..core.types import PartitionId
 from .errors import require
 from .fetches import Fetches
@@ -24,6 +25,7 @@ from .settings import LAG_MAX, SESSION, STALL_MAX, Settings
 from .store import Reading, Store
 from .topics import Topics
 from .traps import ELECTION, Traps
+from .watched import WatchedBroker, WatchedContext
 from .weather import Mishap
 
 DEPARTURE = 6.0
@@ -124,7 +126,8 @@ class Cluster(Hosting):
         self.note(f"{host.name} is deleted")
         self.fetches.stop(host)
         host.forget(self.new_id())
-        del node.hosts[host.partition]
+        assert node.broker is not None
+        del node.hosts[host.partition], node.broker.context.replicas[host.partition]
         self.oracle.retired(host)
         if host.partition in node.offline:
             node.offline -= {host.partition}
@@ -346,6 +349,8 @@ class Cluster(Hosting):
         node.incarnation = incarnation
         node.seen, node.renewed, node.checkpoint_since = -1, self.now, None
         node.controller = ctl.Controller(node.id, incarnation)
+        replica = ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5)
+        node.broker = WatchedBroker(WatchedContext(self, node, BrokerSettings(replica=replica)))
         self.fetches.process_began(node)
         for host in node.hosts.values():
             self._open(host)
@@ -353,8 +358,8 @@ class Cluster(Hosting):
 
     def _open(self, host: Host) -> None:
         host.forget(self.new_id())
-        settings = ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5)
-        host.replica = Replica(host.partition, host.node.id, host.node.incarnation, settings)
+        assert host.node.broker is not None
+        host.replica = host.node.broker.context.new_replica(host.partition)
         self.step(host, host.disk.opened())
 
     def _every_second(self, node: Node) -> None:
@@ -482,7 +487,7 @@ class Cluster(Hosting):
     def kill(self, node: Node) -> None:
         """The process is gone; what it wrote stays."""
         node.up = node.departing = False
-        node.controller = None
+        node.controller = node.broker = None
         self.fetches.process_ended(node)
         for host in node.hosts.values():
             host.forget(self.new_id())

@@ -72,7 +72,7 @@ class Part:
     """What is answered about one partition. `question`: as the leader has it."""
 
     question: Question
-    answer: fx.ReplyFetch
+    answer: fx.FetchAnswer
     batches: tuple[Stored, ...]
 
 
@@ -154,7 +154,6 @@ class Fetches:
         self._links: dict[int, dict[int, Link]] = {}
         self._serving: dict[int, Serving] = {}
         self._asking: dict[Host, Link] = {}
-        self._answer: fx.ReplyFetch | None = None
 
     def process_began(self, node: Node) -> None:
         """It is registered; what its predecessor had asked and served is forgotten."""
@@ -362,10 +361,6 @@ class Fetches:
             inquiry.news[host.partition] = None
             self._try_answer(host.node, inquiry, final=False)
 
-    def replied(self, effect: fx.ReplyFetch) -> None:
-        """What the replica says, synchronously, to the `Fetch` that `_consult` has just told it."""
-        self._answer = effect
-
     def _try_answer(self, node: Node, inquiry: Inquiry, *, final: bool) -> bool:
         """Answer if there is something to say; `final`: also if there is nothing."""
         request, latest = inquiry.request, inquiry.latest
@@ -393,15 +388,13 @@ class Fetches:
 
     def _consult(
         self, node: Node, partition: PartitionId, question: Question, request: Request
-    ) -> fx.ReplyFetch:
+    ) -> fx.FetchAnswer:
         host = node.hosts.get(partition)
         if host is None or host.replica is None:
-            return fx.ReplyFetch(request_id=0, error=ErrorCode.NOT_LEADER_OR_FOLLOWER, news=True)
-        self._answer = None
-        self._cluster.step(
+            return fx.FetchAnswer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, news=True)
+        return self._cluster.ask(
             host,
             ev.Fetch(
-                request_id=request.number,
                 replica_id=request.link.follower.id,
                 incarnation=request.incarnation,
                 leader_epoch=question.leader_epoch,
@@ -412,11 +405,8 @@ class Fetches:
                 topic_id=question.topic_id,
             ),
         )
-        answer = self._answer
-        assert answer is not None
-        return answer
 
-    def _part(self, node: Node, partition: PartitionId, question: Question, answer: fx.ReplyFetch) -> Part:
+    def _part(self, node: Node, partition: PartitionId, question: Question, answer: fx.FetchAnswer) -> Part:
         batches: tuple[Stored, ...] = ()
         if answer.error == ErrorCode.NONE and answer.diverging is None:
             count = 1 + int(self._cluster.random.random() * 4)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-import attrs
-
+from ..core.broker.effects import Effect
+from ..core.broker.events import Report
 from ..core.errors import ErrorCode
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from .oracle import Oracle
     from .requests import Requests
 
-Told = Callable[[fx.ReplyFetch, tuple[Stored, ...]], None]
+Told = Callable[[fx.FetchAnswer, tuple[Stored, ...]], None]
 ACTIVE = 3
 """How many of the last batches stand in the active segment, which is never compacted."""
 
@@ -58,25 +58,29 @@ class Hosting(World, ABC):
 
         `asked_in`: the leader epoch of the question that the event answers, where it does not say so itself.
         """
-        replica = host.replica
-        if replica is None:
+        if host.replica is None:
             return
-        self.events += 1
-        oracle = self.oracle
-        before = oracle.before(host, event, asked_in)
-        effects = replica.step(event, host.node.clock(self.now))
-        log = replica.log
-        self.trace.step(
-            f"{self.now:.6f} {host.name} {type(event).__name__} {log.log_end_offset} {log.high_watermark} "
-            f"{replica.leader_epoch} {len(effects)}"
-        )
-        oracle.after(host, event, effects, before)
-        if self.random.random() < 0.1:
-            host.disk.high_watermark = log.high_watermark
-        for effect in effects:
+        broker = host.node.broker
+        assert broker is not None
+        broker.context.asked_in = asked_in
+        self.obey(host.node, broker.step(Report(host.partition, event), host.node.clock(self.now)))
+
+    def ask(self, host: Host, question: ev.Fetch) -> fx.FetchAnswer:
+        """What a replica answers to a fetch."""
+        broker = host.node.broker
+        assert broker is not None
+        context = broker.context
+        context.now = host.node.clock(self.now)
+        answer = context.ask_replica(host.partition, question)
+        self.obey(host.node, context.take_effects())
+        return answer
+
+    def obey(self, node: Node, effects: list[Effect]) -> None:
+        """Carry out what a broker asks for."""
+        for partition, effect in effects:
             action = _ACTIONS.get(type(effect))
             if action is not None:
-                action(self, host, effect)
+                action(self, node.hosts[partition], effect)
 
     # The log
 
@@ -207,17 +211,17 @@ class Hosting(World, ABC):
         """A consumer's fetch arrives; it is answered, or parked until there is news or it has waited enough."""
         if host.replica is None:
             return
-        event = attrs.evolve(event, request_id=self.new_id())
-        host.parked[event.request_id] = ParkedFetch(event, told)
-        self.step(host, event)
-        if event.request_id in host.parked:
-            self.on(host.node, FETCH_WAIT, partial(self._give_up_waiting, host, event.request_id))
+        request_id = self.new_id()
+        parked = host.parked[request_id] = ParkedFetch(event, told)
+        self._consider(host, request_id, parked)
+        if request_id in host.parked:
+            self.on(host.node, FETCH_WAIT, partial(self._give_up_waiting, host, request_id))
 
     def _give_up_waiting(self, host: Host, request_id: int) -> None:
         parked = host.parked.get(request_id)
         if parked is not None:
             parked.waited = True
-            self.step(host, parked.event)
+            self._consider(host, request_id, parked)
 
     def _wake(self, host: Host, effect: fx.Wake) -> None:
         if not host.waking and (host.parked or self.fetches.woken(host)):
@@ -229,26 +233,23 @@ class Hosting(World, ABC):
         for request_id in list(host.parked):
             parked = host.parked.get(request_id)
             if parked is not None:
-                self.step(host, parked.event)
+                self._consider(host, request_id, parked)
         self.fetches.look_again(host)
 
-    def _reply_fetch(self, host: Host, effect: fx.ReplyFetch) -> None:
-        parked = host.parked.get(effect.request_id)
-        if parked is None:
-            self.fetches.replied(effect)
-            return
-        if not effect.news and not parked.waited:
-            return
-        del host.parked[effect.request_id]
+    def _consider(self, host: Host, request_id: int, parked: ParkedFetch) -> None:
         event = parked.event
+        answer = self.ask(host, event)
+        if not answer.news and not parked.waited:
+            return
+        del host.parked[request_id]
         batches: tuple[Stored, ...] = ()
-        if effect.error == ErrorCode.NONE and effect.diverging is None:
+        if answer.error == ErrorCode.NONE and answer.diverging is None:
             batches = host.disk.read(
-                event.fetch_offset, effect.limit_offset, 1 + int(self.random.random() * 4)
+                event.fetch_offset, answer.limit_offset, 1 + int(self.random.random() * 4)
             )
         self.oracle.read(host, event.fetch_offset, [batch for batch in batches if batch.state == WHOLE])
         if parked.told is not None:
-            parked.told(effect, batches)
+            parked.told(answer, batches)
 
     # ISR and produce
 
@@ -290,7 +291,6 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     fx.AdvanceLogStart: Hosting._enqueue,
     fx.ReplyDeleteRecords: Hosting._reply_delete_records,
     fx.ReplyProduce: Hosting._reply_produce,
-    fx.ReplyFetch: Hosting._reply_fetch,
     fx.Wake: Hosting._wake,
     fx.FetchNext: Hosting._fetch_next,
     fx.StopFetch: Hosting._stop_fetch,

@@ -17,6 +17,7 @@ from .disk import Disk, Stored
 
 if TYPE_CHECKING:
     from .facts import PartitionFacts
+    from .watched import WatchedBroker
 
 LogJob = fx.Append | fx.AssignEpoch | fx.Truncate | fx.AdvanceLogStart
 
@@ -26,7 +27,7 @@ class ParkedFetch:
     """A consumer's fetch that waits for news; `waited`: it has waited long enough and takes any answer."""
 
     event: ev.Fetch
-    told: Callable[[fx.ReplyFetch, tuple[Stored, ...]], None] | None = None
+    told: Callable[[fx.FetchAnswer, tuple[Stored, ...]], None] | None = None
     waited: bool = False
 
 
@@ -68,6 +69,8 @@ class Node:
     id: int
     hosts: dict[PartitionId, Host] = attrs.Factory(dict)
     controller: Controller | None = None
+    broker: WatchedBroker | None = None
+    """Of the process that it is now, once that is registered."""
     up: bool = False
     paused: bool = False
     process: int = 0

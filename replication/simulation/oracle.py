@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..core.control.elections import LogInfo
 from ..core.control.records import PartitionRecord
+from ..core.errors import ErrorCode
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.types import NO_LEADER, PartitionId
@@ -54,7 +55,7 @@ class Oracle:
 
     # Around every step of a replica
 
-    def before(self, host: Host, event: ev.Event, asked_in: int | None) -> Before:
+    def before(self, host: Host, event: ev.Event | ev.Fetch, asked_in: int | None) -> Before:
         """Whether the replica leads, and, if the event is of another leader epoch, its state."""
         replica = host.replica
         assert replica is not None
@@ -67,7 +68,10 @@ class Oracle:
         stale = asked_in is not None and asked_in != replica.leader_epoch
         return led, (self._state(host) if stale else None)
 
-    def after(self, host: Host, event: ev.Event, effects: list[fx.Effect], before: Before) -> None:
+    def after(
+        self, host: Host, event: ev.Event | ev.Fetch, before: Before, answer: fx.FetchAnswer | None = None
+    ) -> None:
+        """`answer`: to a fetch."""
         replica = host.replica
         assert replica is not None
         led, state = before
@@ -90,8 +94,8 @@ class Oracle:
         facts = host.facts
         if leads:
             self._led(host, facts)
-            if isinstance(event, ev.Fetch) and event.replica_id >= 0:
-                self._note_lag(host, event, effects)
+            if isinstance(event, ev.Fetch) and event.replica_id >= 0 and answer is not None:
+                self._note_lag(host, event, answer)
         if facts.unclean or disk.agreed >= log.high_watermark <= len(facts.committed):
             return
         if not led and not leads:
@@ -132,7 +136,7 @@ class Oracle:
             require(version >= known, "S5", f"{host.name} went back from version {known} to {version}")
             self._versions[key] = version
 
-    def _start_known(self, host: Host, event: ev.Event) -> None:
+    def _start_known(self, host: Host, event: ev.Event | ev.Fetch) -> None:
         """S16: a log start goes back only with a truncation, which nothing committed ever sees."""
         assert host.replica is not None
         key, start = (host.name, host.node.process), host.replica.log.log_start_offset
@@ -175,13 +179,13 @@ class Oracle:
             lag = replica.now - max(since, seen if seen is not None else since)
             require(not at_end and lag > LAG_MAX, "L7", f"{host.name} puts out {member} after {lag:g} s")
 
-    def _note_lag(self, host: Host, event: ev.Fetch, effects: list[fx.Effect]) -> None:
+    def _note_lag(self, host: Host, event: ev.Fetch, answer: fx.FetchAnswer) -> None:
         """When a member had all that its leader has, told without the leader's own bookkeeping."""
         replica = host.replica
         assert replica is not None
         if event.fetch_offset < replica.log.log_end_offset:
             return
-        if any(isinstance(e, fx.ReplyFetch) and not e.error and e.diverging is None for e in effects):
+        if answer.error == ErrorCode.NONE and answer.diverging is None:
             self._at_end[host.name, host.node.process, replica.leader_epoch, event.replica_id] = replica.now
 
     # The disks

@@ -58,7 +58,6 @@ class Reader:
         beyond = dice.random() < WRONG
         epoch = self._leader_epoch + (dice.choice((-1, 1)) if dice.random() < WRONG else 0)
         return ev.Fetch(
-            request_id=0,
             replica_id=CONSUMER,
             incarnation=-1,
             leader_epoch=max(epoch, NO_EPOCH),
@@ -71,7 +70,7 @@ class Reader:
         self._cluster.serve(host, event, partial(self._answered, host, question))
 
     def _answered(
-        self, host: Host, question: int, answer: fx.ReplyFetch, batches: tuple[Stored, ...]
+        self, host: Host, question: int, answer: fx.FetchAnswer, batches: tuple[Stored, ...]
     ) -> None:
         """S11: what was read stays read, as long as nobody elects uncleanly."""
         same = host.facts is self._read_of and question == self._question
@@ -83,7 +82,7 @@ class Reader:
             )
         self._cluster.send(host.node.id, None, partial(self._take, host, question, answer, batches))
 
-    def _take(self, host: Host, question: int, answer: fx.ReplyFetch, batches: tuple[Stored, ...]) -> None:
+    def _take(self, host: Host, question: int, answer: fx.FetchAnswer, batches: tuple[Stored, ...]) -> None:
         if question != self._question:
             return
         self._leader_epoch = answer.leader_epoch

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from insync.replication.core.control import transitions
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
+from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.types import CONSUMER
-from insync.replication.simulation import hosting
 from insync.replication.simulation.cluster import Cluster
 from insync.replication.simulation.disk import Disk
-from insync.replication.simulation.node import Host, Node
+from insync.replication.simulation.node import Node
 from insync.replication.simulation.store import Store
 
 from .catalogue import Patch, mutant
@@ -78,16 +80,15 @@ def _(patch: Patch) -> None:
 
 @mutant("Z37", "bound a consumer's read by the end of the file (KAFKA-9807)")
 def _(patch: Patch) -> None:
-    right = hosting._ACTIONS[fx.ReplyFetch]
+    right = LeaderRole._answer
 
-    def reply(self: Cluster, host: Host, effect: fx.ReplyFetch) -> None:
-        parked = host.parked.get(effect.request_id)
-        consumer = parked is not None and parked.event.replica_id == CONSUMER
-        if consumer and effect.error == ErrorCode.NONE:
-            effect = attrs.evolve(effect, limit_offset=host.disk.end, news=True)
-        right(self, host, effect)
+    def answer(self: LeaderRole, event: ev.Fetch, *rest: Any, **named: Any) -> fx.FetchAnswer:
+        answered = right(self, event, *rest, **named)
+        if event.replica_id == CONSUMER and answered.error == ErrorCode.NONE:
+            return attrs.evolve(answered, limit_offset=answered.log_end_offset, news=True)
+        return answered
 
-    patch.setitem(hosting._ACTIONS, fx.ReplyFetch, reply)
+    patch.setattr(LeaderRole, "_answer", answer)
 
 
 @mutant("Z47", "compact what is not committed (KAFKA-13194)")

@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition import isr as rules
 from insync.replication.core.partition import leader as leader_module
@@ -23,8 +24,8 @@ from .catalogue import Patch, mutant
 def _(patch: Patch) -> None:
     right = LeaderRole.on_fetch
 
-    def on_fetch(self: LeaderRole, event: ev.Fetch) -> None:
-        right(self, attrs.evolve(event, leader_epoch=self.epoch) if event.replica_id >= 0 else event)
+    def on_fetch(self: LeaderRole, event: ev.Fetch) -> fx.FetchAnswer:
+        return right(self, attrs.evolve(event, leader_epoch=self.epoch) if event.replica_id >= 0 else event)
 
     patch.setattr(LeaderRole, "on_fetch", on_fetch)
 
@@ -35,10 +36,10 @@ def _(patch: Patch) -> None:
 
     def answer(
         self: LeaderRole, event: ev.Fetch, error: ErrorCode, *, diverging: EpochEnd | None = None
-    ) -> None:
+    ) -> fx.FetchAnswer:
         if diverging is not None and event.replica_id >= 0:
             self._account(event)
-        right(self, event, error, diverging=diverging)
+        return right(self, event, error, diverging=diverging)
 
     patch.setattr(LeaderRole, "_answer", answer)
 

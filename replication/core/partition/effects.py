@@ -80,14 +80,13 @@ class ReplyProduce:
 
 
 @attrs.frozen(kw_only=True, slots=True)
-class ReplyFetch:
+class FetchAnswer:
     """What a `Fetch` may be answered now: an error, a divergence, or batches in [fetch_offset, limit_offset).
 
-    `news`: there is something to say (data, an error, a divergence, a high watermark that the follower does
-    not know); without it the host may park the request until `Wake`.
+    No effect, but the value of `Replica.fetch`. `news`: there is something to say (data, an error, a divergence, a
+    high watermark that the follower does not know); without it the request may be parked until `Wake`.
     """
 
-    request_id: int
     error: ErrorCode
     news: bool
     fetch_offset: int = -1
@@ -176,7 +175,6 @@ Effect = (
     | AdvanceLogStart
     | ReplyDeleteRecords
     | ReplyProduce
-    | ReplyFetch
     | Wake
     | FetchNext
     | StopFetch

@@ -112,12 +112,11 @@ class LogStartRaised:
 class Fetch:
     """A follower's (or a consumer's, `replica_id` -1) question for one partition.
 
-    Asked again under the same id when a parked request is looked at again. `high_watermark` is the one that
+    Asked by `Replica.fetch`, and again when a parked request is looked at again. `high_watermark` is the one that
     the follower knows, so that news of a greater one is never lost with an answer (KIP-1166); `log_start_offset`
     where its log begins, on its disk; `topic_id` which topic of that name is meant (KIP-516), empty if unsaid.
     """
 
-    request_id: int
     replica_id: int
     incarnation: int
     leader_epoch: int
@@ -198,7 +197,6 @@ Event = (
     | DeleteRecords
     | LogStartAdvanced
     | LogStartRaised
-    | Fetch
     | Fetched
     | FetchFailed
     | IsrStored

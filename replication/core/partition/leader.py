@@ -185,21 +185,19 @@ class LeaderRole:
 
     # Fetch
 
-    def on_fetch(self, event: ev.Fetch) -> None:
+    def on_fetch(self, event: ev.Fetch) -> fx.FetchAnswer:
         error = self._fetch_error(event)
         if error != ErrorCode.NONE:
-            self._answer(event, error)
-            return
+            return self._answer(event, error)
         end = self._epoch_end(event)
         if isinstance(end, ErrorCode):
-            self._answer(event, end)
-        elif end is not None and diverges(end, event.last_fetched_epoch, event.fetch_offset):
+            return self._answer(event, end)
+        if end is not None and diverges(end, event.last_fetched_epoch, event.fetch_offset):
             # The follower's state stays as it is: what it has past the divergence counts for nothing (KAFKA-13141).
-            self._answer(event, ErrorCode.NONE, diverging=end)
-        else:
-            if event.replica_id != CONSUMER:
-                self._account(event)
-            self._answer(event, ErrorCode.NONE)
+            return self._answer(event, ErrorCode.NONE, diverging=end)
+        if event.replica_id != CONSUMER:
+            self._account(event)
+        return self._answer(event, ErrorCode.NONE)
 
     def _fetch_error(self, event: ev.Fetch) -> ErrorCode:
         log = self._replica.log
@@ -254,7 +252,9 @@ class LeaderRole:
         self.advance()
         self.deletions.complete()
 
-    def _answer(self, event: ev.Fetch, error: ErrorCode, *, diverging: EpochEnd | None = None) -> None:
+    def _answer(
+        self, event: ev.Fetch, error: ErrorCode, *, diverging: EpochEnd | None = None
+    ) -> fx.FetchAnswer:
         log = self._replica.log
         consumer = event.replica_id == CONSUMER
         limit = log.high_watermark if consumer else log.log_end_offset
@@ -265,20 +265,17 @@ class LeaderRole:
             or (not consumer and event.high_watermark < min(log.high_watermark, event.fetch_offset))
             or (not consumer and event.log_start_offset < log.log_start_offset)
         )
-        self._replica.emit(
-            fx.ReplyFetch(
-                request_id=event.request_id,
-                error=error,
-                news=news,
-                fetch_offset=event.fetch_offset,
-                limit_offset=limit,
-                high_watermark=log.high_watermark,
-                log_start_offset=log.log_start_offset,
-                log_end_offset=log.log_end_offset,
-                leader_epoch=self.epoch,
-                leader=self._replica.node_id,
-                diverging=diverging,
-            )
+        return fx.FetchAnswer(
+            error=error,
+            news=news,
+            fetch_offset=event.fetch_offset,
+            limit_offset=limit,
+            high_watermark=log.high_watermark,
+            log_start_offset=log.log_start_offset,
+            log_end_offset=log.log_end_offset,
+            leader_epoch=self.epoch,
+            leader=self._replica.node_id,
+            diverging=diverging,
         )
 
     # ISR and high watermark

@@ -90,6 +90,19 @@ class Replica:
         done, self._effects = self._effects, []
         return done
 
+    def fetch(self, question: ev.Fetch, now: float) -> tuple[fx.FetchAnswer, list[fx.Effect]]:
+        """Answer a fetch at clock reading `now`; the effects are of what it says of the follower that asks."""
+        self.now = now
+        role = self._role
+        if not isinstance(role, LeaderRole):
+            leader, epoch = self.hint()
+            return fx.FetchAnswer(error=self._refusal(), news=True, leader=leader, leader_epoch=epoch), []
+        self._effects = []
+        answer = role.on_fetch(question)
+        # A fetch reports nothing of the log: no epoch that waits for it can be entered now, and nothing retires.
+        done, self._effects = self._effects, []
+        return answer, done
+
     def emit(self, effect: fx.Effect) -> None:
         """For the roles: add an effect to this step."""
         self._effects.append(effect)
@@ -120,8 +133,6 @@ class Replica:
 
     def _dispatch(self, event: ev.Event) -> None:
         match event:
-            case ev.Fetch():
-                self._on_fetch(event)
             case ev.Produce():
                 self._on_produce(event)
             case ev.Appended():
@@ -160,18 +171,6 @@ class Replica:
                 self._on_opened(event)
             case ev.LogFailed():
                 self._on_log_failed(event.reason)
-
-    def _on_fetch(self, event: ev.Fetch) -> None:
-        if isinstance(self._role, LeaderRole):
-            self._role.on_fetch(event)
-            return
-        leader, epoch = self.hint()
-        error = self._refusal()
-        self.emit(
-            fx.ReplyFetch(
-                request_id=event.request_id, error=error, news=True, leader=leader, leader_epoch=epoch
-            )
-        )
 
     def _on_produce(self, event: ev.Produce) -> None:
         if isinstance(self._role, LeaderRole) and not self.stepping:

@@ -31,9 +31,8 @@ class Deleting(Lead):
                 self.fetch_from(node, 10, 0)
 
     def fetch_from(self, node: int, offset: int, start: int) -> list[fx.Effect]:
-        return self.step(
+        return self.question_answered(
             ev.Fetch(
-                request_id=1000,
                 replica_id=node,
                 incarnation=self.replica.live[node],
                 leader_epoch=self.replica.leader_epoch,
@@ -130,14 +129,13 @@ def test_nobody_joins_who_still_holds_what_is_deleted() -> None:
 def test_a_raised_log_start_is_news_to_followers_and_ends_reads_below_it() -> None:
     lead = Deleting()
     assert any(isinstance(e, fx.Wake) for e in lead.step(ev.LogStartRaised(log_start_offset=4)))
-    (answer,) = [e for e in lead.fetch_from(B, 10, 0) if isinstance(e, fx.ReplyFetch)]
+    lead.fetch_from(B, 10, 0)
+    answer = lead.answer
     assert (answer.news, answer.log_start_offset) == (True, 4)
-    (answer,) = [e for e in lead.fetch_from(B, 10, 4) if isinstance(e, fx.ReplyFetch)]
-    assert not answer.news
-    read = ev.Fetch(
-        request_id=1, replica_id=-1, incarnation=0, leader_epoch=-1, fetch_offset=3, last_fetched_epoch=-1
-    )
-    (answer,) = [e for e in lead.step(read) if isinstance(e, fx.ReplyFetch)]
+    lead.fetch_from(B, 10, 4)
+    assert not lead.answer.news
+    read = ev.Fetch(replica_id=-1, incarnation=0, leader_epoch=-1, fetch_offset=3, last_fetched_epoch=-1)
+    answer = lead.ask(read)
     assert (answer.error, answer.log_start_offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, 4)
 
 
@@ -197,14 +195,13 @@ def test_an_epoch_that_is_all_deleted_here_ends_nobody_knows_where(last_epoch: i
     lead.delete(-1)
     lead.step(ev.LogStartAdvanced(log_start_offset=10))
     ask = ev.Fetch(
-        request_id=1,
         replica_id=B,
         incarnation=lead.replica.live[B],
         leader_epoch=1,
         fetch_offset=10,
         last_fetched_epoch=last_epoch,
     )
-    (answer,) = [e for e in lead.step(ask) if isinstance(e, fx.ReplyFetch)]
+    answer = lead.ask(ask)
     assert (answer.diverging is not None) is diverges
     replica = follower(end=10)
     if answer.diverging is not None:

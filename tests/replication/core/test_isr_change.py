@@ -44,6 +44,14 @@ class Lead:
     def step(self, event: ev.Event) -> list[fx.Effect]:
         return self.replica.step(event, self.now)
 
+    def question_answered(self, question: ev.Fetch) -> list[fx.Effect]:
+        """What else a fetch gives rise to; `answer` is what it was answered."""
+        self.answer, effects = self.replica.fetch(question, self.now)
+        return effects
+
+    def ask(self, question: ev.Fetch) -> fx.FetchAnswer:
+        return self.replica.fetch(question, self.now)[0]
+
     def append(self, count: int, *, report: bool = True) -> None:
         base = self.replica.log.next_offset
         batch = BatchMeta(0, count, -1, 100)
@@ -52,9 +60,8 @@ class Lead:
             self.step(ev.Appended(log_end_offset=base + count))
 
     def fetch(self, node: int, offset: int, *, incarnation: int | None = None) -> list[fx.Effect]:
-        return self.step(
+        return self.question_answered(
             ev.Fetch(
-                request_id=1000,
                 replica_id=node,
                 incarnation=LIVE[node] if incarnation is None else incarnation,
                 leader_epoch=self.replica.leader_epoch,
@@ -218,9 +225,8 @@ def test_a_log_that_comes_back_shorter_than_it_was_shown_stays_closed() -> None:
     lead.step(opened)
     assert lead.replica.role == "closed"
     assert "3" in lead.replica.failure
-    (reply,) = lead.fetch(B, 2)
-    assert isinstance(reply, fx.ReplyFetch)
-    assert reply.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert lead.fetch(B, 2) == []
+    assert lead.answer.error == ErrorCode.KAFKA_STORAGE_ERROR
     lead.step(attrs.evolve(opened, log_end_offset=3))
     assert lead.replica.role == "leader"
 
@@ -279,19 +285,15 @@ def test_a_fetch_of_an_earlier_epoch_counts_for_nothing() -> None:
         lead.step(ev.RecordChanged(versioned=Versioned(record(leader=leader, epoch=epoch), version)))
     lead.step(ev.EpochAssigned())
     old = ev.Fetch(
-        request_id=1,
         replica_id=B,
         incarnation=LIVE[B],
         leader_epoch=1,
         fetch_offset=3,
         last_fetched_epoch=1,
     )
-    (reply,) = lead.step(old)
-    assert isinstance(reply, fx.ReplyFetch)
-    assert reply.error == ErrorCode.FENCED_LEADER_EPOCH
-    (reply,) = lead.step(attrs.evolve(old, leader_epoch=4))
-    assert isinstance(reply, fx.ReplyFetch)
-    assert reply.error == ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert lead.question_answered(old) == []
+    assert lead.answer.error == ErrorCode.FENCED_LEADER_EPOCH
+    assert lead.ask(attrs.evolve(old, leader_epoch=4)).error == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert lead.high_watermark == 0
 
 

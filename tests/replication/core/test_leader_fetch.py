@@ -73,7 +73,6 @@ def logs(draw: st.DrawFn) -> Log:
 @st.composite
 def fetches(draw: st.DrawFn) -> ev.Fetch:
     return ev.Fetch(
-        request_id=5,
         replica_id=draw(st.sampled_from((B, B, CONSUMER, 9))),
         incarnation=LIVE[B],
         leader_epoch=draw(st.integers(NO_EPOCH, 7)),
@@ -113,9 +112,8 @@ def judge(log: Log, ask: ev.Fetch) -> tuple[ErrorCode, EpochEnd | None]:
     return ErrorCode.NONE, end if parts else None
 
 
-def answer_to(replica: Replica, ask: ev.Fetch) -> fx.ReplyFetch:
-    (answer,) = [effect for effect in replica.step(ask, 0.0) if isinstance(effect, fx.ReplyFetch)]
-    return answer
+def answer_to(replica: Replica, ask: ev.Fetch) -> fx.FetchAnswer:
+    return replica.fetch(ask, 0.0)[0]
 
 
 @hypothesis.settings(max_examples=400, deadline=None)
@@ -129,8 +127,7 @@ def test_every_fetch_is_answered_by_the_rules(log: Log, ask: ev.Fetch, current: 
     assert (answer.error, answer.diverging) == (error, diverging)
     follower = ask.replica_id != CONSUMER
     limit = log.end if follower else log.high_watermark
-    assert answer == fx.ReplyFetch(
-        request_id=5,
+    assert answer == fx.FetchAnswer(
         error=error,
         news=answer.news,
         fetch_offset=ask.fetch_offset,
@@ -159,8 +156,8 @@ def test_a_predecessor_of_the_process_that_fetched_is_refused() -> None:
     lead = Lead()
     lead.append(3)
     lead.fetch(B, 2)
-    (refused,) = [e for e in lead.fetch(B, 3, incarnation=LIVE[B] - 1) if isinstance(e, fx.ReplyFetch)]
-    assert refused.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    lead.fetch(B, 3, incarnation=LIVE[B] - 1)
+    assert lead.answer.error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert lead.high_watermark == 2
 
 

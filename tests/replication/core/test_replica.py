@@ -152,11 +152,9 @@ def test_a_node_that_has_no_replica_takes_no_role() -> None:
 
 
 def test_an_epoch_that_the_leader_does_not_know_is_out_of_its_range() -> None:
-    ask = ev.Fetch(
-        request_id=9, replica_id=B, incarnation=12, leader_epoch=1, fetch_offset=0, last_fetched_epoch=7
-    )
-    (answer,) = [e for e in Lead().step(ask) if isinstance(e, fx.ReplyFetch)]
-    assert (answer.request_id, answer.error) == (9, ErrorCode.OFFSET_OUT_OF_RANGE)
+    ask = ev.Fetch(replica_id=B, incarnation=12, leader_epoch=1, fetch_offset=0, last_fetched_epoch=7)
+    answer = Lead().ask(ask)
+    assert answer.error == ErrorCode.OFFSET_OUT_OF_RANGE
     assert answer.diverging is None
 
 
@@ -177,11 +175,9 @@ def test_no_role_is_taken_before_the_log_is_open() -> None:
     assert (early.leader, early.leader_epoch) == (-1, -1)
     assert replica.step(newer(leader=A), 0.0) == []
     assert (replica.role, replica.log_info()) == ("closed", None)
-    ask = ev.Fetch(
-        request_id=9, replica_id=B, incarnation=12, leader_epoch=2, fetch_offset=0, last_fetched_epoch=-1
-    )
-    (refused,) = replica.step(ask, 0.0)
-    assert isinstance(refused, fx.ReplyFetch)
+    ask = ev.Fetch(replica_id=B, incarnation=12, leader_epoch=2, fetch_offset=0, last_fetched_epoch=-1)
+    refused, effects = replica.fetch(ask, 0.0)
+    assert effects == []
     assert (refused.error, refused.leader, refused.leader_epoch) == (ErrorCode.KAFKA_STORAGE_ERROR, A, 2)
     replica.step(
         ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=()), 0.0
@@ -318,11 +314,8 @@ def test_what_retention_has_deleted_is_gone_whoever_leads(leader: int) -> None:
 
 
 def fetch_error(lead: Lead) -> ErrorCode:
-    ask = ev.Fetch(
-        request_id=9, replica_id=B, incarnation=12, leader_epoch=1, fetch_offset=0, last_fetched_epoch=-1
-    )
-    (answer,) = [e for e in lead.step(ask) if isinstance(e, fx.ReplyFetch)]
-    return answer.error
+    ask = ev.Fetch(replica_id=B, incarnation=12, leader_epoch=1, fetch_offset=0, last_fetched_epoch=-1)
+    return lead.ask(ask).error
 
 
 def test_a_replica_of_a_deleted_topic_answers_all_and_goes_when_its_log_is_done() -> None:
@@ -401,10 +394,8 @@ def test_a_move_adds_replicas_within_an_epoch() -> None:
     lead.step(ev.RecordChanged(versioned=Versioned(moving, 2)))
     assert lead.replica.leader.why_out(4) == "its node is not alive, or its log directory there is offline"
     lead.step(ev.NodesChanged(live={**LIVE, 4: 14}))
-    ask = ev.Fetch(
-        request_id=9, replica_id=4, incarnation=14, leader_epoch=1, fetch_offset=0, last_fetched_epoch=-1
-    )
-    (proposal,) = [e for e in lead.step(ask) if isinstance(e, fx.ProposeIsr)]
+    ask = ev.Fetch(replica_id=4, incarnation=14, leader_epoch=1, fetch_offset=0, last_fetched_epoch=-1)
+    (proposal,) = [e for e in lead.question_answered(ask) if isinstance(e, fx.ProposeIsr)]
     assert proposal.joining == ((4, 14),)
 
 

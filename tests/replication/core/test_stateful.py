@@ -45,7 +45,6 @@ class Replicas(RuleBasedStateMachine):
         self.answers: list[tuple[int, ev.Fetched]] = []
         self.proposals: list[tuple[int, fx.ProposeIsr]] = []
         self.outcomes: list[tuple[int, ev.Event]] = []
-        self.reads: dict[int, fx.ReplyFetch] = {}
         self.sent: dict[int, int] = {}
         self.committed: list[Record] = []
         self.replicas = {
@@ -62,7 +61,10 @@ class Replicas(RuleBasedStateMachine):
             self.show(node)
 
     def step(self, node: int, event: ev.Event) -> None:
-        for effect in self.replicas[node].step(event, self.now):
+        self.obey(node, self.replicas[node].step(event, self.now))
+
+    def obey(self, node: int, effects: list[fx.Effect]) -> None:
+        for effect in effects:
             match effect:
                 case fx.Append() | fx.AssignEpoch() | fx.Truncate():
                     self.jobs[node].append(effect)
@@ -73,8 +75,6 @@ class Replicas(RuleBasedStateMachine):
                     self.answers = [entry for entry in self.answers if entry[0] != node]
                 case fx.ProposeIsr():
                     self.proposals.append((node, effect))
-                case fx.ReplyFetch():
-                    self.reads[effect.request_id] = effect
                 case fx.ReplyProduce():
                     self.promised(effect)
 
@@ -152,9 +152,7 @@ class Replicas(RuleBasedStateMachine):
         question = self.questions.get(node)
         if question is None:
             return
-        self.numbers += 1
         fetch = ev.Fetch(
-            request_id=self.numbers,
             replica_id=node,
             incarnation=LIVE[node],
             leader_epoch=question.leader_epoch,
@@ -162,8 +160,8 @@ class Replicas(RuleBasedStateMachine):
             last_fetched_epoch=question.last_fetched_epoch,
             high_watermark=question.high_watermark,
         )
-        self.step(question.leader, fetch)
-        reply = self.reads.pop(self.numbers)
+        reply, effects = self.replicas[question.leader].fetch(fetch, self.now)
+        self.obey(question.leader, effects)
         log, batches, handle = self.logs[question.leader], [], []
         if reply.error == ErrorCode.NONE and reply.diverging is None:
             for offset in range(question.fetch_offset, min(reply.limit_offset, len(log)))[:limit]:

@@ -1,0 +1,48 @@
+"""The broker: one machine that makes every decision of a node. A driver tells it what happens and does as it says.
+
+The production driver is `node`, with trio, threads, files and sockets; the simulator's drives the same machine with
+model disks and a model network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .context import Context
+from .effects import Effect
+from .events import Event, Report
+
+
+class Broker:
+    """`step` is the only way in; what it returns is to be carried out in order."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            Report: self._report,
+        }
+
+    @property
+    def deadline(self) -> float:
+        """When the driver owes a `tick`, by its own clock; infinity if nothing is waited for."""
+        return self.context.timers.deadline
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """Handle one event at clock reading `now` (seconds, never going back)."""
+        context = self.context
+        context.now = now
+        self._handlers[type(event)](event)
+        return context.take_effects()
+
+    def tick(self, now: float) -> list[Effect]:
+        """Time has passed: to be called at `deadline`, or later."""
+        context = self.context
+        context.now = now
+        context.timers.run(now)
+        return context.take_effects()
+
+    def _report(self, report: Report) -> None:
+        # Reports of a log travel through threads: the replica may have been retired before one arrives.
+        if report.partition in self.context.replicas:
+            self.context.step_replica(report.partition, report.event)

@@ -1,0 +1,79 @@
+"""What the parts of one broker share: who it is, its replicas, the clock, its timers, and where effects go."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import attrs
+
+from ..control.view import ClusterView
+from ..partition import effects as fx
+from ..partition import events as ev
+from ..partition.replica import Replica, ReplicaSettings
+from ..types import PartitionId
+from .effects import Effect, Job
+from .ports import LogPort
+from .timers import Timers
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class BrokerSettings:
+    """Seconds and bytes throughout; the names are those of the node's settings without `_ms`."""
+
+    replica: ReplicaSettings = attrs.Factory(ReplicaSettings)
+
+
+class Context:
+    """A part is a class that takes a context; it calls other parts by narrow, named methods, and emits effects.
+
+    `now` is the reading of the driver's clock at the current event. `view` is what the store held when it was read
+    last. `routes` says which part takes which effect of a replica; what none takes goes to the driver as a `Job`.
+    """
+
+    def __init__(self, node_id: int, incarnation: int, settings: BrokerSettings, logs: LogPort) -> None:
+        self.node_id = node_id
+        self.incarnation = incarnation
+        self.settings = settings
+        self.logs = logs
+        self.now = 0.0
+        self.view = ClusterView()
+        self.replicas: dict[PartitionId, Replica] = {}
+        self.timers = Timers()
+        self.routes: dict[type, Callable[[PartitionId, Any], None]] = dict.fromkeys(
+            get_args(fx.Effect), self._to_driver
+        )
+        self._effects: list[Effect] = []
+
+    def new_replica(self, partition: PartitionId) -> Replica:
+        """A replica of this process that is `closed` until its log is reported open."""
+        assert partition not in self.replicas, f"{partition} has a replica already"
+        replica = Replica(partition, self.node_id, self.incarnation, self.settings.replica)
+        self.replicas[partition] = replica
+        return replica
+
+    def step_replica(self, partition: PartitionId, event: ev.Event) -> None:
+        """Tell one replica, and hand what it asks for to the parts, in its order."""
+        routes = self.routes
+        for effect in self.replicas[partition].step(event, self.now):
+            routes[type(effect)](partition, effect)
+
+    def ask_replica(self, partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:
+        """What a replica answers to a fetch; what else that gives rise to goes to the parts."""
+        answer, effects = self.replicas[partition].fetch(question, self.now)
+        routes = self.routes
+        for effect in effects:
+            routes[type(effect)](partition, effect)
+        return answer
+
+    def emit(self, effect: Effect) -> None:
+        """Ask the driver for something."""
+        self._effects.append(effect)
+
+    def take_effects(self) -> list[Effect]:
+        """All that was emitted since this was called last, in order."""
+        taken, self._effects = self._effects, []
+        return taken
+
+    def _to_driver(self, partition: PartitionId, effect: fx.Effect) -> None:
+        self._effects.append(Job(partition, effect))

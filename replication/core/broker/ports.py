@@ -1,0 +1,53 @@
+"""What a broker reads by itself: logs, by a synchronous port, as raft's `Storage` is.
+
+Everything else is an event or an effect. Bytes never pass through the broker: a log answers with references.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from ..errors import ErrorCode
+from ..types import PartitionId
+
+
+class LogRange(Protocol):
+    """Whole batches of one log, by reference. `range` is the host's, None if there are none; `size` in bytes."""
+
+    @property
+    def range(self) -> object: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+class Cold:
+    """The read might wait for the device. Have it warmed (`effects.Warm`) and ask again after `events.Warmed`."""
+
+
+COLD: Final = Cold()
+
+
+class LogReadError(Exception):
+    """A log could not be read; (code, text for whoever asked)."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
+
+
+class LogPort(Protocol):
+    """The logs of the replicas of this node. A replica is asked about only while its log is open."""
+
+    def range_at(
+        self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int
+    ) -> LogRange | Cold:
+        """Whole batches from the one that holds `offset` on, none that reaches past `limit_offset`.
+
+        At most `max_bytes` of them, but the first one however large it is.
+
+        Raises:
+          LogReadError: The offset is not in the log (OFFSET_OUT_OF_RANGE), or the log cannot be read.
+        """
+        ...

@@ -1,0 +1,34 @@
+"""The broker's port to the logs of this node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ...storage import OffsetOutOfRangeError, StorageError
+from ..core.broker.ports import COLD, Cold, LogRange, LogReadError
+from ..core.errors import ErrorCode
+from ..core.types import PartitionId
+
+if TYPE_CHECKING:
+    from ._replicas import Replicas
+
+
+class LogReader:
+    """See `core.broker.ports.LogPort`. A read that might wait for the device is `COLD` until it was warmed."""
+
+    def __init__(self, node: Replicas) -> None:
+        self._node = node
+
+    def range_at(
+        self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int
+    ) -> LogRange | Cold:
+        log = self._node.hosts[partition].log
+        assert log is not None, f"the log of {partition} is not open"
+        if not self._node.cold_reads.is_at_hand(partition, offset, limit_offset, max_bytes):
+            return COLD
+        try:
+            return log.read(offset, max_bytes=max_bytes, limit_offset=limit_offset)
+        except OffsetOutOfRangeError as error:
+            raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error)) from error
+        except StorageError as error:
+            raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error

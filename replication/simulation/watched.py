@@ -1,0 +1,99 @@
+"""A broker whose every step of a replica the oracle sees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..core.broker.broker import Broker
+from ..core.broker.context import BrokerSettings, Context
+from ..core.broker.ports import Cold, LogRange, LogReadError
+from ..core.errors import ErrorCode
+from ..core.partition import effects as fx
+from ..core.partition import events as ev
+from ..core.types import PartitionId
+from .disk import LEFT_OUT, Stored
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .node import Host, Node
+
+KEEP_HIGH_WATERMARK = 0.1
+"""How often a step is followed by a checkpoint of the high watermark."""
+
+
+class WatchedContext(Context):
+    """`asked_in`: the leader epoch of the question that the next event answers, where it does not say so itself."""
+
+    def __init__(self, cluster: Cluster, node: Node, settings: BrokerSettings) -> None:
+        super().__init__(node.id, node.incarnation, settings, ModelLogs(node))
+        self.asked_in: int | None = None
+        self._cluster = cluster
+        self._node = node
+
+    def step_replica(self, partition: PartitionId, event: ev.Event) -> None:
+        host = self._node.hosts[partition]
+        before = self._cluster.oracle.before(host, event, self.asked_in)
+        self.asked_in = None
+        replica = self.replicas[partition]
+        effects = replica.step(event, self.now)
+        self._note(host, event, len(effects))
+        self._cluster.oracle.after(host, event, before)
+        for effect in effects:
+            self.routes[type(effect)](partition, effect)
+
+    def ask_replica(self, partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:
+        host = self._node.hosts[partition]
+        before = self._cluster.oracle.before(host, question, None)
+        answer, effects = self.replicas[partition].fetch(question, self.now)
+        self._note(host, question, len(effects))
+        self._cluster.oracle.after(host, question, before, answer)
+        for effect in effects:
+            self.routes[type(effect)](partition, effect)
+        return answer
+
+    def _note(self, host: Host, event: ev.Event | ev.Fetch, effects: int) -> None:
+        cluster, replica = self._cluster, host.replica
+        assert replica is not None
+        cluster.events += 1
+        log = replica.log
+        cluster.trace.step(
+            f"{cluster.now:.6f} {host.name} {type(event).__name__} {log.log_end_offset} {log.high_watermark} "
+            f"{replica.leader_epoch} {effects}"
+        )
+        if cluster.random.random() < KEEP_HIGH_WATERMARK:
+            host.disk.high_watermark = log.high_watermark
+
+
+class WatchedBroker(Broker):
+    """See the module's text."""
+
+    context: WatchedContext
+
+
+class ModelRange(NamedTuple):
+    """Batches of a model disk, and how many bytes they would be."""
+
+    range: tuple[Stored, ...]
+    size: int
+
+
+class ModelLogs:
+    """The broker's port to the model disks of a node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def range_at(
+        self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int
+    ) -> LogRange | Cold:
+        """See `LogPort`. Batches that compaction left out take no bytes; they stand in the range for the oracle."""
+        disk = self._node.hosts[partition].disk
+        if offset < disk.start:
+            raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition} begins at {disk.start}")
+        size, end, taken = 0, 0, disk.read(offset, limit_offset, len(disk.batches))
+        for number, batch in enumerate(taken, start=1):
+            if batch.state != LEFT_OUT:
+                if size and size + batch.meta.size_bytes > max_bytes:
+                    break
+                size, end = size + batch.meta.size_bytes, number
+        return ModelRange(taken[:end], size)

@@ -1,0 +1,91 @@
+"""The frame of the machine: reports reach one replica, what it asks for goes to a part or to the driver."""
+
+from __future__ import annotations
+
+import pytest
+
+from insync.replication.core.broker.broker import Broker
+from insync.replication.core.broker.context import BrokerSettings, Context
+from insync.replication.core.broker.effects import Job
+from insync.replication.core.broker.events import Report
+from insync.replication.core.broker.ports import COLD, Cold, LogRange
+from insync.replication.core.broker.timers import NEVER
+from insync.replication.core.control.records import Versioned
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.types import PartitionId
+from tests.replication.core.test_isr_change import LIVE, A, B, record
+
+PARTITION = PartitionId("x", 0)
+OPENED = ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=())
+
+
+class NoLogs:
+    """Nothing that is asked here reads a log."""
+
+    def range_at(
+        self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int
+    ) -> LogRange | Cold:
+        return COLD
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker(Context(A, LIVE[A], BrokerSettings(), NoLogs()))
+
+
+def lead(broker: Broker) -> None:
+    broker.context.new_replica(PARTITION)
+    broker.step(Report(PARTITION, OPENED), 1.0)
+    broker.step(Report(PARTITION, ev.NodesChanged(live=LIVE)), 1.0)
+    broker.step(Report(PARTITION, ev.RecordChanged(versioned=Versioned(record(isr=(A, B)), 1))), 1.0)
+    broker.step(Report(PARTITION, ev.EpochAssigned()), 1.0)
+
+
+def test_what_no_part_takes_is_a_job_of_the_driver_in_order(broker: Broker) -> None:
+    broker.context.new_replica(PARTITION)
+    broker.step(Report(PARTITION, OPENED), 1.0)
+    effects = broker.step(Report(PARTITION, ev.RecordChanged(versioned=Versioned(record(), 1))), 2.0)
+    assert [type(job.effect) for job in effects if isinstance(job, Job)][:2] == [
+        fx.Wake,
+        fx.AssignEpoch,
+    ]
+    assert {job.partition for job in effects} == {PARTITION}
+    assert broker.context.now == 2.0
+    assert broker.context.take_effects() == []
+
+
+def test_a_part_takes_what_it_has_put_itself_down_for(broker: Broker) -> None:
+    woken: list[PartitionId] = []
+    broker.context.routes[fx.Wake] = lambda partition, effect: woken.append(partition)
+    lead(broker)
+    assert set(woken) == {PARTITION}
+
+
+def test_a_report_of_a_replica_that_has_gone_is_ignored(broker: Broker) -> None:
+    assert broker.step(Report(PARTITION, ev.Appended(log_end_offset=3)), 1.0) == []
+
+
+def test_a_fetch_is_answered_by_value_and_its_effects_are_routed(broker: Broker) -> None:
+    lead(broker)
+    question = ev.Fetch(
+        replica_id=B,
+        incarnation=LIVE[B],
+        leader_epoch=1,
+        fetch_offset=0,
+        last_fetched_epoch=-1,
+        high_watermark=0,
+    )
+    answer = broker.context.ask_replica(PARTITION, question)
+    assert (answer.error, answer.news, answer.leader) == (ErrorCode.NONE, False, A)
+    stale = ev.Fetch(replica_id=B, incarnation=LIVE[B], leader_epoch=0, fetch_offset=0, last_fetched_epoch=-1)
+    assert broker.context.ask_replica(PARTITION, stale).error == ErrorCode.FENCED_LEADER_EPOCH
+
+
+def test_a_tick_runs_what_is_due(broker: Broker) -> None:
+    assert broker.deadline == NEVER
+    broker.context.timers.call_at(4.0, lambda: broker.context.emit(Job(PARTITION, fx.Wake())))
+    assert broker.deadline == 4.0
+    assert broker.tick(3.0) == []
+    assert broker.tick(4.0) == [Job(PARTITION, fx.Wake())]
