@@ -1,5 +1,6 @@
 """One partition's log, on disk or in memory, and the data folder that holds a node's logs. Knows no network."""
 
+from ._proof import FolderProof
 from .batch import BatchInfo, Buffer
 from .directory import LogDirectory, check_topic, read_identity
 from .disk_log import DiskLog
@@ -47,6 +48,7 @@ from .settings import LogSettings
 from .verification import Defect, Verification, verify
 
 __all__ = [
+    "FolderProof",
     "Handover",
     "LogDirectory",
     "LogSettings",

@@ -28,6 +28,7 @@ from ._files import (
 from ._folder_lock import FolderLock
 from ._open_files import OPEN_FILES
 from ._partition_folder import check_folder, make_folder
+from ._proof import FolderProof, read_proof, write_proof
 from .disk_log import DiskLog
 from .errors import (
     InvalidTopicError,
@@ -141,6 +142,8 @@ class LogDirectory:
         self.directory_id = self._check_meta(cluster_id, node_id)
         """Made once for each folder; tells whether it was replaced."""
         self._created = CreatedPartitions(self.path)
+        self.proof = read_proof(self.path)
+        """As the last process left it, or as written since; None in a new folder, or one of an earlier release."""
         self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
         self._high_watermarks = read_checkpoint(self.path / HIGH_WATERMARKS)
         self._recovery_points = read_checkpoint(self.path / RECOVERY_POINTS)
@@ -181,6 +184,16 @@ class LogDirectory:
         path.unlink()
         fsync_folder(self.path)
         return found
+
+    def write_proof(self, proof: FolderProof) -> None:
+        """Write down, durably, how old the folder is from now on.
+
+        Raises StorageError if the device refuses; what was there before stands then.
+        """
+        with self._lock:
+            self._check_open()
+        write_proof(self.path, proof)
+        self.proof = proof
 
     def partitions(self) -> list[PartitionKey]:
         """The partitions that have a folder here, in order."""

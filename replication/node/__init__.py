@@ -11,6 +11,8 @@ from .errors import (
     NodeError,
     NodeStartError,
     NodeStoppedError,
+    StoreLostError,
+    StorePutBackError,
 )
 from .settings import NodeSettings
 
@@ -26,4 +28,6 @@ __all__ = [
     "LogDirectoryFailedError",
     "NodeStartError",
     "NodeStoppedError",
+    "StoreLostError",
+    "StorePutBackError",
 ]

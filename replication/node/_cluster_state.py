@@ -10,6 +10,8 @@ import trio
 
 from .. import metadata as store_api
 from .. import wire
+from ..core.broker.membership import evict
+from ..core.broker.transaction import Committed
 from ..core.control import controller as ctl
 from ..core.control import records as rec
 from ..core.control.admin_requests import Request
@@ -18,36 +20,22 @@ from ..core.errors import ErrorCode
 from ..core.partition import effects as fx
 from ..core.types import PartitionId
 from ..metadata import MetadataError, MetadataStore, Session
+from . import _store
 from ._client_state import KeptForClients
 from ._isr_writer import RETRY_PAUSE, IsrWriter
 from ._peers import LogQuestions
 from ._policies import election_policies
+from ._registration import REPAIR
 from ._replica_host import ReplicaHost
 from ._replicas import Replicas
 from ._view_reader import ViewReader
+from .errors import StorePutBackError
 from .operations.changes import Changes
 
 log = logging.getLogger("insync.node")
 
 ADMIN_TIMEOUT = 9.0
 """Seconds until a request that could not be granted is answered; whoever forwarded it waits a little longer."""
-
-
-def _eviction(
-    listing: store_api.Listing, node: rec.NodeRecord
-) -> tuple[list[store_api.Compare], list[store_api.Operation]]:
-    """Take out the registration of this very process, and its office if it is the controller."""
-    compares: list[store_api.Compare] = []
-    deletes: list[store_api.Operation] = []
-    for key in (rec.node_key(node.node_id), rec.CONTROLLER_KEY):
-        entry = listing.entries.get(key)
-        if entry is None:
-            continue
-        holder = wire.decode_record(rec.HolderRecord, entry.value)
-        if (holder.node_id, holder.incarnation) == (node.node_id, node.incarnation):
-            compares.append(store_api.ValueIs(key, entry.value))
-            deletes.append(store_api.Delete(key))
-    return compares, deletes
 
 
 class ClusterState:
@@ -139,7 +127,16 @@ class ClusterState:
             await self._read()
 
     async def _read(self) -> None:
-        self.apply(await self._store.list("/"))
+        known = self._replicas.view.revision
+        listing = await self._store.list("/")
+        if listing.revision < known:
+            # Readings are linearizable: one that began after `known` was read cannot be older.
+            raise StorePutBackError(
+                "the metadata store was put back to an older state while "
+                f"node {self._replicas.settings.node_id} ran: it is at revision {listing.revision}, and was at "
+                f"{known}. The node stops, and deletes nothing; {REPAIR}"
+            )
+        self.apply(listing)
 
     def apply(self, listing: store_api.Listing) -> None:
         """Tell the replicas and the controller what the store holds; older readings are ignored."""
@@ -186,9 +183,11 @@ class ClusterState:
 
     async def _evict(self, node: rec.NodeRecord) -> None:
         try:
-            compares, deletes = _eviction(await self._store.list("/"), node)
-            outcome = await self._store.commit(compares, deletes, session=self.session)
-            if deletes and isinstance(outcome, store_api.Committed):
+            seen = await _store.get(self._store, rec.node_key(node.node_id), rec.CONTROLLER_KEY)
+            transaction = evict(seen, node)
+            if transaction is not None and isinstance(
+                await _store.commit(self._store, transaction, self.session), Committed
+            ):
                 log.warning("node %d is gone: nobody listens at %s", node.node_id, ", ".join(node.endpoints))
         except (MetadataError, wire.WireError) as error:
             log.warning("node %d is gone, but could not be taken out: %s", node.node_id, error)

@@ -16,12 +16,14 @@ import attrs
 import trio
 
 from ...storage import (
+    FolderProof,
     Log,
     LogDirectory,
     StorageBrokenError,
     StorageError,
     StorageFullError,
 )
+from ..core.broker.membership import NextProof
 from ..core.types import PartitionId
 from ._log_flusher import LogFlusher
 from ._log_writer import LogWriter
@@ -251,6 +253,23 @@ class LogDirectories:
                 self.take_offline(home, str(error))
             except StorageError as error:
                 log.warning("the checkpoints of %s could not be written: %s", home.path, error)
+
+    async def write_proofs(self, proofs: Mapping[str, NextProof]) -> list[str]:
+        """Have working directories remember how old they are, durably; the ids of those that do."""
+        written = []
+        for home in self.working:
+            directory_id = home.directory.directory_id
+            if directory_id not in proofs:
+                continue
+            proof = FolderProof(**attrs.asdict(proofs[directory_id]))
+            try:
+                await trio.to_thread.run_sync(home.directory.write_proof, proof, abandon_on_cancel=True)
+                written.append(directory_id)
+            except StorageBrokenError as error:
+                self.take_offline(home, str(error))
+            except StorageError as error:
+                log.warning("%s cannot note how old it is: %s", home.path, error)
+        return written
 
     async def stop_threads(self) -> None:
         """Have all that was asked for done; threads that hang in the device are left behind."""

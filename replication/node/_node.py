@@ -29,7 +29,7 @@ from ._directories import Home, Offline, remove_deleted_logs
 from ._handlers import Handlers
 from ._registration import Registration, found_or_join
 from ._replicas import Replicas
-from ._startup_scan import Found
+from ._startup_scan import Found, clusters_of
 from ._view_reader import ViewReader
 from .authorisation import Authoriser
 from .errors import LogDirectoryFailedError, NodeError, NodeStartError
@@ -42,6 +42,8 @@ log = logging.getLogger("insync.node")
 
 RENEWALS_PER_TIMEOUT = 4
 _ENTRIES = 10
+_LAST_NOTE_SECONDS = 1.0
+"""A device that hangs must not keep the process: what it notes last makes the next start's judgement finer."""
 
 
 class Node:
@@ -116,7 +118,8 @@ class Node:
                 allow_insecure=settings.allow_insecure,
             )
             store = await stack.enter_async_context(_opened(settings, security))
-            self.cluster_id = await found_or_join(store, settings.cluster_id)
+            held = await trio.to_thread.run_sync(clusters_of, settings.folders)
+            self.cluster_id = await found_or_join(store, settings.cluster_id, held)
             found = await trio.to_thread.run_sync(Found.open_directories, settings, self.cluster_id)
             stack.push_async_callback(self._stop_logs, found)
             view = ViewReader().read(await store.list("/"))
@@ -126,6 +129,7 @@ class Node:
                 node_id=self.node_id,
                 rack=settings.rack,
                 holdings=found.holdings(found.offline),
+                write_proofs=found.write_proofs,
             )
             self.incarnation = registration.incarnation
             nursery = await stack.enter_async_context(trio.open_nursery())
@@ -184,6 +188,7 @@ class Node:
             self.store_url = await _serve_store(serving, settings.serve_store, nursery)
         await self._enter(store, registration, state)
         self._registered = True
+        await self._note_age(registration, replicas, state.oldest_revision or 0)
         log.info(
             event(
                 "session_changed",
@@ -204,10 +209,11 @@ class Node:
         nursery.start_soon(state.rebalance)
         nursery.start_soon(self._keep_registered, store, registration, state)
         nursery.start_soon(self._tell_offline, registration, state, replicas.offline)
+        nursery.start_soon(self._count, registration, replicas)
         nursery.start_soon(self._watch_failure, replicas, session.timeout_ms / 1000, nursery)
         if settings.metrics_port is not None:
             self.metrics_address = await _serve_operations(settings, replicas, state, handlers, nursery)
-        stack.push_async_callback(self._depart, registration, state)
+        stack.push_async_callback(self._depart, registration, replicas, state)
         await state.ready.wait()
 
     async def _enter(self, store: MetadataStore, registration: Registration, state: ClusterState) -> None:
@@ -267,12 +273,28 @@ class Node:
         self, registration: Registration, state: ClusterState, offline: Offline
     ) -> bool:
         try:
-            return await registration.tell_offline(state.session, self.endpoints, offline.untrusted)
+            return await registration.say_offline(state.session, self.endpoints, offline.untrusted)
         except MetadataError as error:
             log.warning("node %d cannot tell which partitions are offline: %s", self.node_id, error)
             return False
 
-    async def _depart(self, registration: Registration, state: ClusterState) -> None:
+    async def _count(self, registration: Registration, replicas: Replicas) -> None:
+        """Have the log directories and the store count on together, as long as the node runs."""
+        while True:
+            await trio.sleep(self.settings.proof_interval_ms / 1000)
+            written = await self._note_age(registration, replicas, replicas.view.revision)
+            try:
+                await registration.count(written)
+            except MetadataError as error:
+                log.debug("the store has not counted a sign of life: %s", error)
+
+    @staticmethod
+    async def _note_age(registration: Registration, replicas: Replicas, revision: int) -> list[str]:
+        """Have the working log directories remember what the store has counted; the ids of those that do."""
+        working = [home.directory.directory_id for home in replicas.directories.working]
+        return await replicas.directories.write_proofs(registration.next_proofs(working, revision))
+
+    async def _depart(self, registration: Registration, replicas: Replicas, state: ClusterState) -> None:
         """Hand over what we lead before anything stops, then leave the cluster.
 
         A node that fails, or is cancelled with all its tasks, cannot: its session ends and others take over.
@@ -281,11 +303,13 @@ class Node:
         if timeout and self._failed is None and trio.current_effective_deadline() > trio.current_time():
             with trio.move_on_after(timeout) as waiting:
                 try:
-                    if await registration.tell_leaving(state.session, self.endpoints):
+                    if await registration.say_leaving(state.session, self.endpoints):
                         state.read_again()
                         await state.relieved()
                 except MetadataError as error:
                     log.warning("node %d stops without handing over: %s", self.node_id, error)
+            with trio.move_on_after(_LAST_NOTE_SECONDS):
+                await self._note_age(registration, replicas, replicas.view.revision)
             if waiting.cancelled_caught:
                 log.warning(
                     "node %d stops though it leads or is in sync where others could not take over within %g s "

@@ -1,22 +1,10 @@
-"""How a node enters the cluster: its incarnation, and what its return means for the partitions that it has.
-
-All of it is one transaction. A process that has replaced another under the same node id may not lead in an epoch
-of its predecessor; one that cannot prove that it has every byte its predecessor wrote leaves ISR and ELR as well
-(KAFKA-15586, KAFKA-18106). Two proofs are good: a clean stop, or the same log directory under the same boot of the
-machine, because a killed process loses no written page. Neither covers a partition whose folder was moved away, or
-whose log ends before what its own checkpoint says is committed; nor a log directory that failed while it was
-written to (its pages may be gone), unless it merely was full.
-
-Partitions in a log directory that is offline are named in the node's registration; for them alone the node counts
-as not alive.
-"""
+"""How a node enters the cluster and stays in it: `core.broker.membership` decides, this reads and writes."""
 
 from __future__ import annotations
 
-import enum
 import logging
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import attrs
@@ -24,17 +12,27 @@ import trio
 
 from .. import metadata as store_api
 from .. import wire
+from ..core.broker import membership as mb
+from ..core.broker import transaction as tx
 from ..core.control import records as rec
-from ..core.control import transitions
-from ..core.types import PartitionId
-from ..metadata import MetadataStore, Session
-from .errors import ClusterMismatchError, DuplicateNodeError
-from .logs import Event
+from ..metadata import MetadataStore, Session, SessionExpiredError
+from . import _store
+from .errors import (
+    ClusterMismatchError,
+    DuplicateNodeError,
+    NodeError,
+    StoreLostError,
+    StorePutBackError,
+)
 from .operations.changes import partition_changed
 
 log = logging.getLogger("insync.node")
 
 POLL_PAUSE = 0.05
+REPAIR = "stop every node of the cluster and restore the newest state of the store that there is"
+
+WriteProofs = Callable[[Mapping[str, mb.NextProof]], None]
+"""Makes what log directories have to remember durable, by directory id; in any thread."""
 
 
 def boot_id() -> str:
@@ -42,11 +40,14 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-async def found_or_join(store: MetadataStore, wanted: str | None) -> str:
+async def found_or_join(store: MetadataStore, wanted: str | None, held: Mapping[Path, str]) -> str:
     """The id of the store's cluster, founded now if it has none.
+
+    held: the clusters that the node's log directories belong to.
 
     Raises:
       ClusterMismatchError: The store belongs to another cluster than `wanted`.
+      StoreLostError: The store knows no cluster, but a log directory belongs to one.
     """
     while True:
         entry = (await store.get(rec.CLUSTER_KEY)).entry
@@ -58,6 +59,12 @@ async def found_or_join(store: MetadataStore, wanted: str | None) -> str:
                     "point the node at the store of its own cluster, or leave cluster_id out"
                 )
             return found
+        for folder, cluster_id in held.items():
+            raise StoreLostError(
+                f"the metadata store is empty, but {folder} belongs to cluster {cluster_id}: the node founds "
+                "no new cluster over it; give the store of that cluster, or restore it from a backup; to begin "
+                "again without what the folder holds, move the folder away"
+            )
         record = rec.ClusterRecord(cluster_id=wanted or uuid.uuid4().hex)
         await store.commit(
             [store_api.Missing(rec.CLUSTER_KEY)],
@@ -65,55 +72,13 @@ async def found_or_join(store: MetadataStore, wanted: str | None) -> str:
         )
 
 
-class Remains(enum.Enum):
-    """What is left of a partition's log in the directory."""
-
-    ALL = enum.auto()
-    """As far as its own checkpoints can tell."""
-    PART = enum.auto()
-    NOTHING = enum.auto()
-    NEVER = enum.auto()
-    """Nothing, and nothing has ever been in these directories."""
-
-
-@attrs.frozen(kw_only=True)
-class Evidence:
-    """What one log directory, locked by this process, has to say of its former one."""
-
-    directory_id: str
-    stopped_clean: int | None
-    """The process that the directory's marker of a clean stop vouches for; None without a marker."""
-
-
-@attrs.frozen(kw_only=True)
-class Holdings:
-    """What this process has found in its log directories.
-
-    remains: what is left of a partition's log, whatever directory it is in.
-    home: the directory id of a partition; None if no directory has it.
-    offline: partitions that are, or may be, in a directory that is offline, as of the time of the call.
-    """
-
-    directories: tuple[Evidence, ...]
-    some_offline: bool
-    """Whether a configured directory could not be used at the start."""
-    remains: Callable[[PartitionId], Remains]
-    home: Callable[[PartitionId], str | None]
-    offline: Callable[[], frozenset[PartitionId]]
-
-
-@attrs.frozen(kw_only=True)
+@attrs.define(eq=False)
 class Registration:
     """What this process says of itself in the store."""
 
     store: MetadataStore
-    node_id: int
-    incarnation: int
-    boot_id: str
-    rack: str
-    holdings: Holdings
-    departure: trio.Event = attrs.field(factory=trio.Event)
-    """Set when the process is about to stop, for every later registration to say so."""
+    membership: mb.Membership
+    write_proofs: WriteProofs
 
     @classmethod
     async def prepare(
@@ -122,18 +87,41 @@ class Registration:
         *,
         node_id: int,
         rack: str,
-        holdings: Holdings,
+        holdings: mb.Holdings,
+        write_proofs: WriteProofs,
     ) -> Registration:
-        """Take the next incarnation in mind; `enter` makes it true or fails."""
-        former = await _former(store, node_id)
-        return cls(
-            store=store,
-            node_id=node_id,
-            incarnation=1 if former is None else former.incarnation + 1,
-            boot_id=boot_id(),
-            rack=rack,
-            holdings=holdings,
-        )
+        """Take the next incarnation in mind and write it down in the folders; `enter` makes it true or fails.
+
+        Raises:
+          StorePutBackError: The store is older than what the log directories have seen of it.
+        """
+        membership = mb.Membership(node_id=node_id, boot_id=boot_id(), rack=rack, holdings=holdings)
+        registration = cls(store, membership, write_proofs)
+        listing, seen = await registration._read()
+        try:
+            proofs = membership.begin(seen, listing.revision)
+        except mb.MembershipError as error:
+            raise registration._refusal(error) from error
+        for each in membership.behind:
+            log.error(
+                "log directory %s was put back to an older state (process %d, count %d; the metadata store has "
+                "seen count %d): what it lacks is copied from the leaders, and it leads nothing until then",
+                each.directory_id,
+                each.incarnation,
+                each.pulse,
+                each.expected,
+            )
+        await trio.to_thread.run_sync(write_proofs, proofs)
+        return registration
+
+    @property
+    def incarnation(self) -> int:
+        return self.membership.incarnation
+
+    async def _read(self) -> tuple[store_api.Listing, dict[str, tx.Seen]]:
+        listing = await self.store.list("/")
+        own = await _store.get(self.store, rec.pulse_key(self.membership.node_id))
+        return listing, {**_store.seen(listing.entries), **own}
 
     async def enter(self, session: Session, endpoints: list[str], patience: float) -> int:
         """Register for the first time in this process; the store's revision from then on.
@@ -143,28 +131,38 @@ class Registration:
         """
         deadline = trio.current_time() + patience
         while True:
-            listing = await self.store.list("/")
-            holder = listing.entries.get(rec.node_key(self.node_id))
-            if holder is not None and not self._replaces(listing):
+            _, seen = await self._read()
+            if not self.membership.replaces_holder(seen):
                 if trio.current_time() >= deadline:
-                    raise self._duplicate(holder)
+                    raise self._duplicate(seen)
                 await trio.sleep(POLL_PAUSE)
                 continue
-            compares, puts, changes = self._entry(listing, holder)
-            puts.append(self._node_put(endpoints))
-            outcome = await self.store.commit(compares, puts, session=session)
-            if isinstance(outcome, store_api.Committed):
-                for change in changes:
-                    log.info(change)
+            entry = self._entry(seen, endpoints)
+            for key, problem in entry.unreadable:
+                log.error("%s is left out of the registration: %s", key, problem)
+            outcome = await self._commit(entry.transaction, session)
+            if isinstance(outcome, tx.Committed):
+                for each in entry.changes:
+                    log.info(partition_changed(each.before, each.after, each.reason))
+                self.membership.entered()
                 return outcome.revision
-            read = await self.store.get(rec.node_key(self.node_id))
+            read = await self.store.get(rec.node_key(self.membership.node_id))
             if read.entry is not None and read.entry.session_id == session.id:
                 # An attempt whose outcome was lost has been carried out.
+                self.membership.entered()
                 return read.revision
-            self._check_not_replaced(await _former(self.store, self.node_id))
+
+    def _entry(self, seen: Mapping[str, tx.Seen], endpoints: list[str]) -> mb.Entry:
+        try:
+            return self.membership.enter(seen, endpoints)
+        except mb.NodeIdTakenError as error:
+            raise DuplicateNodeError(
+                f"node id {self.membership.node_id} was taken by another process while this one started: "
+                "stop one of them, or give it another node id"
+            ) from error
 
     async def enter_again(self, session: Session, endpoints: list[str]) -> int:
-        """Register anew after a lost session; the process and its incarnation are still the same.
+        """Register after a lost session; the process and its incarnation are still the same.
 
         Returns the store's revision from then on: what was read before that does not show it.
 
@@ -172,189 +170,80 @@ class Registration:
           DuplicateNodeError: Another process has taken the node id meanwhile.
         """
         while True:
-            read = await self.store.get(rec.incarnation_key(self.node_id))
-            former = wire.decode_record(rec.IncarnationRecord, read.entry.value) if read.entry else None
-            self._check_still_ours(former)
-            assert read.entry is not None
-            unchanged = store_api.VersionIs(read.entry.key, read.entry.version)
-            outcome = await self.store.commit([unchanged], [self._node_put(endpoints)], session=session)
-            if isinstance(outcome, store_api.Committed):
+            try:
+                transaction = self.membership.enter_again(await self._own(), endpoints)
+            except mb.MembershipError as error:
+                raise self._refusal(error) from error
+            outcome = await self._commit(transaction, session)
+            if isinstance(outcome, tx.Committed):
                 return outcome.revision
 
-    def _entry(
-        self, listing: store_api.Listing, holder: store_api.Entry | None
-    ) -> tuple[list[store_api.Compare], list[store_api.Operation], list[Event]]:
-        """What is to hold and what to write, and the lines of the log for what that changes."""
-        key = rec.incarnation_key(self.node_id)
-        former_entry = listing.entries.get(key)
-        compares: list[store_api.Compare] = [
-            _unchanged(key, former_entry),
-            _unchanged(rec.node_key(self.node_id), holder),
-        ]
-        former = _decode_former(former_entry)
-        self._check_not_replaced(former)
-        record = rec.IncarnationRecord(
-            node_id=self.node_id,
-            incarnation=self.incarnation,
-            directories=self._proofs(former),
-        )
-        puts: list[store_api.Operation] = [store_api.Put(key, wire.encode_record(record))]
-        changes: list[Event] = []
-        whole, same_directories = self._whole_directories(former), self._has_all_directories(former)
-        offline = self.holdings.offline()
-        for partition_key, entry in listing.entries.items():
-            if not partition_key.startswith(rec.PARTITIONS_PREFIX):
-                continue
-            try:
-                partition = wire.decode_record(rec.PartitionRecord, entry.value)
-            except wire.WireError as error:
-                log.error("%s is left out of the registration: %s", partition_key, error)
-                continue
-            if self.node_id not in partition.replicas:
-                continue
-            # Compared also where nothing changes: a leader may be about to store our predecessor as in sync.
-            # By value: the version begins anew when a topic of the same name is created again.
-            compares.append(store_api.ValueIs(partition_key, entry.value))
-            if partition.id in offline:
-                # Nothing is known of it; as long as it is offline it neither leads nor is in sync.
-                continue
-            changed = self._change(partition, whole, same_directories)
-            if changed is not None:
-                puts.append(store_api.Put(partition_key, wire.encode_record(changed)))
-                has_all = changed.isr == partition.isr
-                why = f"node {self.node_id} was started again" + (
-                    "" if has_all else " without proof of its log"
-                )
-                changes.append(partition_changed(partition, changed, why))
-        return compares, puts, changes
-
-    def _change(
-        self, partition: rec.PartitionRecord, whole: frozenset[str], same_directories: bool
-    ) -> rec.PartitionRecord | None:
-        """What our coming back means for one partition."""
-        remains = self.holdings.remains(partition.id)
-        if remains is Remains.ALL and self.holdings.home(partition.id) in whole:
-            return transitions.restarted(partition, self.node_id)
-        if remains is Remains.NEVER and same_directories:
-            # Assigned, and killed before the folder was made: the empty log is all that there ever was of it here.
-            return transitions.restarted(partition, self.node_id)
-        nothing = remains in (Remains.NOTHING, Remains.NEVER)
-        return transitions.forget(partition, self.node_id, has_nothing=nothing)
-
-    def _has_all_directories(self, former: rec.IncarnationRecord | None) -> bool:
-        """Whether every directory of the former process is here, so that nothing of it can be anywhere else."""
-        ours = {each.directory_id for each in self.holdings.directories}
-        return former is not None and ours >= {proof.directory_id for proof in former.directories} != set()
-
-    def _whole_directories(self, former: rec.IncarnationRecord | None) -> frozenset[str]:
-        """The directories that have all that was written to them, as far as can be proved."""
-        known = former.directories if former is not None else ()
-        return frozenset(
-            proof.directory_id
-            for proof in known
-            for found in self.holdings.directories
-            if found.directory_id == proof.directory_id
-            and (found.stopped_clean == proof.incarnation or self.boot_id == proof.boot_id)
-        )
-
-    def _proofs(self, former: rec.IncarnationRecord | None) -> tuple[rec.DirectoryProof, ...]:
-        """Our directories from now on; and, as they were, those that may be among the ones we cannot use today."""
-        ours = [each.directory_id for each in self.holdings.directories]
-        known = former.directories if former is not None and self.holdings.some_offline else ()
-        return (
-            *(
-                rec.DirectoryProof(directory_id=each, incarnation=self.incarnation, boot_id=self.boot_id)
-                for each in ours
-            ),
-            *(proof for proof in known if proof.directory_id not in ours),
-        )
-
-    def _replaces(self, listing: store_api.Listing) -> bool:
-        """Whether the registered process is certainly dead: it held the lock that we hold on a directory."""
-        former = _decode_former(listing.entries.get(rec.incarnation_key(self.node_id)))
-        ours = {each.directory_id for each in self.holdings.directories}
-        return former is not None and any(
-            proof.directory_id in ours and proof.incarnation == former.incarnation
-            for proof in former.directories
-        )
-
-    async def tell_offline(self, session: Session, endpoints: list[str], failed: Collection[str]) -> bool:
+    async def say_offline(self, session: Session, endpoints: list[str], failed: Collection[str]) -> bool:
         """Register what is offline by now; `failed` directories are not proof of anything any more.
 
         Returns whether that was stored. It is not while we are not registered.
         """
-        node_key, own_key = rec.node_key(self.node_id), rec.incarnation_key(self.node_id)
-        entries = (await self.store.list("/")).entries
-        holder, former_entry = entries.get(node_key), entries.get(own_key)
-        former = _decode_former(former_entry)
-        if holder is None or holder.session_id != session.id or former is None or former_entry is None:
-            return False
-        self._check_still_ours(former)
-        proofs = tuple(proof for proof in former.directories if proof.directory_id not in failed)
-        compares = [
-            store_api.VersionIs(node_key, holder.version),
-            store_api.VersionIs(own_key, former_entry.version),
-        ]
-        puts: list[store_api.Operation] = [self._node_put(endpoints)]
-        if proofs != former.directories:
-            record = attrs.evolve(former, directories=proofs)
-            puts.append(store_api.Put(own_key, wire.encode_record(record)))
-        outcome = await self.store.commit(compares, puts, session=session)
-        return isinstance(outcome, store_api.Committed)
+        try:
+            transaction = self.membership.say_offline(await self._own(), session.id, endpoints, failed)
+        except mb.MembershipError as error:
+            raise self._refusal(error) from error
+        return transaction is not None and isinstance(await self._commit(transaction, session), tx.Committed)
 
-    async def tell_leaving(self, session: Session, endpoints: list[str]) -> bool:
+    async def say_leaving(self, session: Session, endpoints: list[str]) -> bool:
         """Say that the process is about to stop; whether that was stored. It is not while we are not registered."""
-        self.departure.set()
-        key = rec.node_key(self.node_id)
         while True:
-            holder = (await self.store.get(key)).entry
-            if holder is None or holder.session_id != session.id:
+            transaction = self.membership.say_leaving(await self._own(), session.id, endpoints)
+            if transaction is None:
                 return False
-            unchanged = store_api.VersionIs(key, holder.version)
-            outcome = await self.store.commit([unchanged], [self._node_put(endpoints)], session=session)
-            if isinstance(outcome, store_api.Committed):
+            if isinstance(await self._commit(transaction, session), tx.Committed):
                 return True
 
-    def _node_put(self, endpoints: list[str]) -> store_api.Put:
-        record = rec.NodeRecord(
-            node_id=self.node_id,
-            incarnation=self.incarnation,
-            endpoints=tuple(endpoints),
-            rack=self.rack,
-            offline=self.holdings.offline(),
-            leaving=self.departure.is_set(),
+    def next_proofs(self, directories: Collection[str], revision: int) -> dict[str, mb.NextProof]:
+        """What working directories are to remember, durably, before `count` is called."""
+        return self.membership.next_proofs(directories, revision)
+
+    async def count(self, directories: Collection[str]) -> None:
+        """Have the store count what `directories` have written down.
+
+        Raises:
+          DuplicateNodeError: Another process has taken the node id meanwhile.
+          StorePutBackError: The store has forgotten what it had counted.
+          MetadataError: The store cannot be reached.
+        """
+        try:
+            transaction = self.membership.beat(await self._own(), directories)
+        except mb.MembershipError as error:
+            raise self._refusal(error) from error
+        if isinstance(await _store.commit(self.store, transaction, None), tx.Committed):
+            self.membership.counted(directories)
+
+    async def _own(self) -> dict[str, tx.Seen]:
+        node_id = self.membership.node_id
+        return await _store.get(
+            self.store, rec.incarnation_key(node_id), rec.node_key(node_id), rec.pulse_key(node_id)
         )
-        return store_api.Put(rec.node_key(self.node_id), wire.encode_record(record), ephemeral=True)
 
-    def _check_not_replaced(self, former: rec.IncarnationRecord | None) -> None:
-        if former is not None and former.incarnation >= self.incarnation:
-            raise DuplicateNodeError(
-                f"node id {self.node_id} was taken by another process while this one started: "
-                "stop one of them, or give it another node id"
+    async def _commit(self, transaction: tx.Transaction, session: Session) -> tx.Outcome:
+        outcome = await _store.commit(self.store, transaction, session)
+        if isinstance(outcome, tx.SessionOver):
+            raise SessionExpiredError(session.id)
+        return outcome
+
+    def _refusal(self, error: mb.MembershipError) -> NodeError:
+        if isinstance(error, mb.StorePutBackError):
+            return StorePutBackError(
+                f"the metadata store was put back to an older state: {error}. This node changes and deletes "
+                f"nothing; {REPAIR}"
             )
-
-    def _check_still_ours(self, former: rec.IncarnationRecord | None) -> None:
-        if former is None or former.incarnation != self.incarnation:
-            raise DuplicateNodeError(
-                f"node id {self.node_id} was taken by another process while this one had lost its session: "
-                "this one stops"
-            )
-
-    def _duplicate(self, holder: store_api.Entry) -> DuplicateNodeError:
-        record = wire.decode_record(rec.NodeRecord, holder.value)
         return DuplicateNodeError(
-            f"node id {self.node_id} is in use by a living process at {', '.join(record.endpoints)}: "
+            f"node id {self.membership.node_id} was taken by another process while this one ran: {error}; "
+            "this one stops"
+        )
+
+    def _duplicate(self, seen: Mapping[str, tx.Seen]) -> DuplicateNodeError:
+        holder = seen[rec.node_key(self.membership.node_id)].record
+        where = ", ".join(holder.endpoints) if isinstance(holder, rec.NodeRecord) else "an unknown address"
+        return DuplicateNodeError(
+            f"node id {self.membership.node_id} is in use by a living process at {where}: "
             "stop it, or start this node under another node id"
         )
-
-
-def _unchanged(key: str, entry: store_api.Entry | None) -> store_api.Compare:
-    return store_api.Missing(key) if entry is None else store_api.VersionIs(key, entry.version)
-
-
-def _decode_former(entry: store_api.Entry | None) -> rec.IncarnationRecord | None:
-    return None if entry is None else wire.decode_record(rec.IncarnationRecord, entry.value)
-
-
-async def _former(store: MetadataStore, node_id: int) -> rec.IncarnationRecord | None:
-    return _decode_former((await store.get(rec.incarnation_key(node_id))).entry)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import attrs
 
 from ...storage import (
     DuplicateLogError,
+    FolderProof,
     Log,
     LogDirectory,
     LogDirectoryError,
@@ -18,12 +20,13 @@ from ...storage import (
     StorageError,
     StorageFullError,
     WrongTopicIdError,
+    read_identity,
 )
+from ..core.broker.membership import Evidence, Held, Holdings, NextProof
 from ..core.control.records import topic_key
 from ..core.control.view import ClusterView
 from ..core.types import PartitionId
 from ._maintenance_thread import log_settings
-from ._registration import Evidence, Holdings, Remains
 from .logs import event
 from .settings import NodeSettings
 
@@ -153,37 +156,52 @@ class Found:
         """What the registration is to be told; `offline` is read whenever the node registers."""
         marks = self.high_watermarks()
 
-        def remains(partition: PartitionId) -> Remains:
-            """All, unless it is not there or ends before what its checkpoint says is committed."""
+        def held(partition: PartitionId) -> Held:
             opened = self.logs.get(partition)
             if opened is None:
                 never = all(each.never_held(*partition) for each in self.directories)
-                return Remains.NEVER if never and not self.unusable else Remains.NOTHING
-            return Remains.ALL if opened.log_end_offset >= marks.get(partition, 0) else Remains.PART
-
-        def home(partition: PartitionId) -> str | None:
-            directory = self._homes.get(partition)
-            return directory.directory_id if directory is not None else None
+                return Held(never=never and not self.unusable)
+            return Held(
+                home=self._homes[partition].directory_id,
+                log_end_offset=opened.log_end_offset,
+                committed=marks.get(partition, 0),
+            )
 
         return Holdings(
             directories=tuple(
                 Evidence(
                     directory_id=each.directory_id,
                     stopped_clean=each.previous_broker_epoch if each.was_clean else None,
+                    proof=each.proof,
                 )
                 for each in self.directories
             ),
             some_offline=bool(self.unusable),
-            remains=remains,
-            home=home,
+            held=held,
             offline=lambda: frozenset(offline),
         )
+
+    def write_proofs(self, proofs: Mapping[str, NextProof]) -> None:
+        """Make what directories have to remember durable; one whose device refuses raises StorageError."""
+        for directory in self.directories:
+            proof = proofs.get(directory.directory_id)
+            if proof is not None:
+                directory.write_proof(FolderProof(**attrs.asdict(proof)))
 
     def close(self) -> None:
         """Let everything go; nothing was changed."""
         for directory in self.directories:
             with suppress(StorageError):
                 directory.close(directory.was_clean, broker_epoch=directory.previous_broker_epoch)
+
+
+def clusters_of(folders: Iterable[Path]) -> dict[Path, str]:
+    """The clusters that data folders belong to; those that are new, or cannot be read, are left out."""
+    found = {}
+    for folder in folders:
+        with suppress(StorageError, OSError):
+            found[folder], _, _ = read_identity(folder)
+    return found
 
 
 def _topic_id(view: ClusterView, partition: PartitionId) -> str:

@@ -21,6 +21,14 @@ class ClusterMismatchError(NodeError):
     """The store belongs to another cluster than the settings ask for."""
 
 
+class StoreLostError(NodeError):
+    """The metadata store is empty though the node's log directories belong to a cluster."""
+
+
+class StorePutBackError(NodeError):
+    """The metadata store is older than what this node has seen of it, so nothing that it says is acted upon."""
+
+
 class NodeStartError(NodeError):
     """The node could not start; the text of the cause says why and what to do."""
 

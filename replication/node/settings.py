@@ -106,6 +106,8 @@ class NodeSettings:
       INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES of the environment name.
     storage_stall_timeout_ms: a log directory that takes longer than this over one write is offline from then on.
       Half of a client's request timeout, so that what waits for it can still be answered by the next leader.
+    proof_interval_ms: how often each log directory and the metadata store count on together: the next start notices
+      a directory that was put back to a state older than this.
     queued_max_request_bytes: how much memory the payloads of requests that wait or are being served may take, those
       of all connections together (Kafka: no limit); beyond that they stay unread, each connection in its turn.
     allow_insecure: listen also beyond this machine without a secret or certificates.
@@ -159,6 +161,7 @@ class NodeSettings:
     log_maintenance_interval_ms: int = attrs.field(default=15000, validator=_positive)
     log_cleaner_io_max_bytes_per_second: float | None = None
     storage_stall_timeout_ms: int = attrs.field(default=15000, validator=_positive)
+    proof_interval_ms: int = attrs.field(default=2000, validator=_positive)
 
     @property
     def folders(self) -> tuple[Path, ...]:

@@ -20,7 +20,9 @@ PARTITIONS_PREFIX = "/partitions/"
 QUOTAS_PREFIX = "/quotas/"
 PRODUCERS_PREFIX = "clients/producers/"
 OFFSETS_PREFIX = "clients/offsets/"
-"""What is kept for clients does not begin with a slash: nodes read all that does, whenever any of it changes."""
+PULSES_PREFIX = "folders/pulses/"
+"""What is kept for clients, and of folders, does not begin with a slash: nodes read all that does, whenever any
+of it changes."""
 
 DAY_MS = 86_400_000
 
@@ -31,6 +33,10 @@ def node_key(node_id: int) -> str:
 
 def incarnation_key(node_id: int) -> str:
     return f"{INCARNATIONS_PREFIX}{node_id}"
+
+
+def pulse_key(node_id: int) -> str:
+    return f"{PULSES_PREFIX}{node_id}"
 
 
 def topic_key(topic: str) -> str:
@@ -101,6 +107,18 @@ class IncarnationRecord:
     node_id: int
     incarnation: int
     directories: tuple[DirectoryProof, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class PulseRecord:
+    """How far the log directories of a node have come: a number for each, which rises every few seconds.
+
+    Each directory holds the same number. One that is behind was put back to an older state.
+    """
+
+    node_id: int
+    pulses: dict[str, int]
+    """By directory id."""
 
 
 @attrs.frozen(kw_only=True)

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Consumer, Node, NodeSettings, Producer, ReplicationError
-from insync.replication.node import ClusterMismatchError, DuplicateNodeError, NodeStartError
+from insync.replication.node import ClusterMismatchError, DuplicateNodeError, NodeStartError, StoreLostError
 
 
 def settings(folder: Path, node_id: int, **options: object) -> NodeSettings:
@@ -246,8 +246,8 @@ async def test_a_folder_of_another_node_or_cluster_is_refused(tmp_path: Path) ->
         pass
     other_node = NodeSettings(node_id=2, data_dir=tmp_path / "node-1", store=f"sqlite://{tmp_path}/meta.db")
     other_store = NodeSettings(node_id=1, data_dir=tmp_path / "node-1", store=f"sqlite://{tmp_path}/other.db")
-    for wrong in (other_node, other_store):
-        with pytest.raises(NodeStartError, match="node-1"):
+    for wrong, error in ((other_node, NodeStartError), (other_store, StoreLostError)):
+        with pytest.raises(error, match="node-1"):
             async with Node(wrong):
                 pytest.fail("the folder belongs to somebody else")
     with pytest.raises(ClusterMismatchError, match="belongs to cluster"):

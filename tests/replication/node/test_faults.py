@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node, NodeSettings
+from insync.replication.core.broker.membership import Membership
 from insync.replication.metadata import MemoryHub
 from insync.replication.node import DuplicateNodeError, NodeError, NodeStartError, _registration
 from insync.replication.node._registration import Registration
@@ -67,15 +68,15 @@ async def one_topic(cluster: Cluster) -> AsyncIterator[Node]:
 def proofs(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether each start from now on counts as after a clean stop; each is in another boot."""
     found: list[bool] = []
-    original = Registration._whole_directories
+    original = Membership._whole_directories
 
-    def whole_directories(self: Registration, former: Any) -> frozenset[str]:
+    def whole_directories(self: Membership, former: Any) -> frozenset[str]:
         whole = original(self, former)
         if former is not None:
             found.append(bool(whole))
         return whole
 
-    monkeypatch.setattr(Registration, "_whole_directories", whole_directories)
+    monkeypatch.setattr(Membership, "_whole_directories", whole_directories)
     monkeypatch.setattr(_registration, "boot_id", lambda: uuid4().hex)
     return found
 

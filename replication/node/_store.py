@@ -1,0 +1,107 @@
+"""The metadata store as the machine sees it: readings as records, transactions as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .. import metadata as store_api
+from .. import wire
+from ..core.broker import transaction as tx
+from ..core.control import records as rec
+from ..metadata import Entry, MetadataStore, Session, SessionExpiredError
+
+_BY_PREFIX: tuple[tuple[str, type], ...] = (
+    (rec.PARTITIONS_PREFIX, rec.PartitionRecord),
+    (rec.NODES_PREFIX, rec.NodeRecord),
+    (rec.TOPICS_PREFIX, rec.TopicRecord),
+    (rec.QUOTAS_PREFIX, rec.QuotaRecord),
+    (rec.INCARNATIONS_PREFIX, rec.IncarnationRecord),
+    (rec.PULSES_PREFIX, rec.PulseRecord),
+)
+_BY_KEY: dict[str, type] = {
+    rec.CLUSTER_KEY: rec.ClusterRecord,
+    rec.CONTROLLER_KEY: rec.ControllerRecord,
+    rec.CONTROLLER_EPOCH_KEY: rec.EpochRecord,
+}
+
+
+def record_class(key: str) -> type | None:
+    """Of the record that stands under a key; None for keys that nodes do not read."""
+    found = _BY_KEY.get(key)
+    if found is not None:
+        return found
+    return next((cls for prefix, cls in _BY_PREFIX if key.startswith(prefix)), None)
+
+
+def seen(entries: Mapping[str, Entry]) -> dict[str, tx.Seen]:
+    """What entries hold, by key; a value that cannot be read is there without its record."""
+    found = {}
+    for key, entry in entries.items():
+        cls = record_class(key)
+        if cls is None:
+            continue
+        record: object = None
+        problem = ""
+        try:
+            record = wire.decode_record(cls, entry.value)
+        except wire.WireError as error:
+            problem = str(error)
+        found[key] = tx.Seen(
+            key=key,
+            record=record,
+            version=entry.version,
+            value=entry.value,
+            session=entry.session_id,
+            problem=problem,
+        )
+    return found
+
+
+async def get(store: MetadataStore, *keys: str) -> dict[str, tx.Seen]:
+    """What stands under some keys, each as it was at a moment of its own.
+
+    Raises MetadataError.
+    """
+    entries = [(await store.get(key)).entry for key in keys]
+    return seen({entry.key: entry for entry in entries if entry is not None})
+
+
+async def commit(
+    store: MetadataStore, transaction: tx.Transaction, session: Session | None
+) -> tx.Committed | tx.Conflict | tx.SessionOver | tx.Unclear:
+    """Carry a transaction out.
+
+    Raises MetadataError: nothing was written.
+    """
+    try:
+        outcome = await store.commit(
+            [_compare(each) for each in transaction.compares],
+            [_operation(each) for each in transaction.puts],
+            session=session if transaction.session else None,
+        )
+    except SessionExpiredError:
+        return tx.SessionOver()
+    match outcome:
+        case store_api.Committed():
+            return tx.Committed(outcome.revision, outcome.versions)
+        case store_api.Conflict():
+            return tx.Conflict(outcome.key)
+        case store_api.Unknown():
+            return tx.Unclear(outcome.reason)
+
+
+def _compare(compare: tx.Compare) -> store_api.Compare:
+    match compare:
+        case tx.Absent():
+            return store_api.Missing(compare.key)
+        case tx.AtVersion():
+            return store_api.VersionIs(compare.key, compare.version)
+        case tx.SameValue():
+            assert isinstance(compare.value, bytes)
+            return store_api.ValueIs(compare.key, compare.value)
+
+
+def _operation(put: tx.Put) -> store_api.Operation:
+    if put.record is None:
+        return store_api.Delete(put.key)
+    return store_api.Put(put.key, wire.encode_record(put.record), ephemeral=put.ephemeral)

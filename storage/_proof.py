@@ -1,0 +1,52 @@
+"""What a data folder remembers of its own age, so that an older copy of it is told from the folder itself."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import attrs
+
+from ._files import replace_file, storage_error
+
+PROOF = "insync.proof"
+
+
+@attrs.frozen(kw_only=True)
+class FolderProof:
+    """A point in the life of a data folder. Each number only rises; the metadata store keeps a copy of `pulse`.
+
+    The folder is written before the store, so the store's copy lies between `stored` and `pulse`: a greater one
+    shows that the folder was put back to an older state, a lower one that the store was.
+
+    incarnation: the process that wrote this.
+    stored: the greatest pulse that the store is known to have.
+    pulse: the greatest pulse that the store may have.
+    revision: the greatest revision of the store that any process of this folder has seen.
+    """
+
+    incarnation: int
+    stored: int
+    pulse: int
+    revision: int
+
+
+def read_proof(folder: Path) -> FolderProof | None:
+    """What was written last; None if there is nothing, or nothing that can be read."""
+    try:
+        found = json.loads((folder / PROOF).read_bytes())
+        values = {field.name: found[field.name] for field in attrs.fields(FolderProof)}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return FolderProof(**values) if all(type(value) is int for value in values.values()) else None
+
+
+def write_proof(folder: Path, proof: FolderProof) -> None:
+    """Make it durable before anything else is done.
+
+    Raises StorageError if the device refuses; what was there before stands then.
+    """
+    try:
+        replace_file(folder / PROOF, json.dumps(attrs.asdict(proof)).encode() + b"\n")
+    except OSError as error:
+        raise storage_error(error, f"cannot write {folder / PROOF}") from error

@@ -1,0 +1,133 @@
+"""Folders and stores that are put back to an older state: nobody leads from them."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from insync.replication import Admin, Node
+from insync.replication.node import StoreLostError, StorePutBackError
+from tests.processes import NodeProcess, cluster
+
+from .test_cluster import consume, full_isr, led_by, produce, replicas_agree, settings, until
+
+
+async def all_in_sync(servers: list[str], size: int) -> None:
+    async with Admin(servers) as admin:
+        await until(lambda: full_isr(admin, "t", size), 20)
+        await until(lambda: replicas_agree(admin, "t", size), 20)
+
+
+def kill_all(nodes: list[NodeProcess]) -> None:
+    for node in nodes:
+        node.process.kill()
+    for node in nodes:
+        node.process.wait()
+
+
+async def test_a_folder_put_back_to_an_older_start_is_not_led_from(tmp_path: Path) -> None:
+    """The copy was made after a clean stop: its marker names a process that others have followed since."""
+    folder, copy = tmp_path / "node-1", tmp_path / "copy"
+    with cluster(tmp_path, 2) as nodes:
+        async with Admin([node.endpoint for node in nodes]) as admin:
+            await admin.create_topic("t", 1, 2, config={"min_insync_replicas": 2})
+        await produce([nodes[0].endpoint], "t", [b"before"])
+        assert nodes[0].stop() == 0
+        shutil.copytree(folder, copy)
+        nodes[0] = NodeProcess.start(1, tmp_path)
+        servers = [node.endpoint for node in nodes]
+        await all_in_sync(servers, 2)
+        await produce(servers, "t", [b"since"] * 10)
+        kill_all(nodes)
+        shutil.rmtree(folder)
+        copy.rename(folder)
+        nodes[0] = NodeProcess.start(1, tmp_path)
+        async with Admin([nodes[0].endpoint]) as admin:
+            await until(lambda: led_by(admin, "t", -1))
+        nodes[1] = NodeProcess.start(2, tmp_path)
+        servers = [node.endpoint for node in nodes]
+        await all_in_sync(servers, 2)
+        assert await consume(servers, "t", 1, 11) == [b"before"] + [b"since"] * 10
+    assert "older state" in (tmp_path / "node-1.err").read_text()
+
+
+async def test_a_folder_copied_while_its_node_ran_is_not_led_from(tmp_path: Path) -> None:
+    """Nothing but the counter tells it from the folder of a process that was killed."""
+    folder, copy = tmp_path / "node-1", tmp_path / "copy"
+    with cluster(tmp_path, 2, "--set", "proof_interval_ms=50") as nodes:
+        servers = [node.endpoint for node in nodes]
+        async with Admin(servers) as admin:
+            await admin.create_topic("t", 1, 2, config={"min_insync_replicas": 2})
+            await produce(servers, "t", [b"before"])
+            shutil.copytree(folder, copy)
+            await produce(servers, "t", [b"since"] * 10)
+            for _ in range(4):
+                await until(partial(is_other_than, proof(folder), folder))
+        kill_all(nodes)
+        shutil.rmtree(folder)
+        copy.rename(folder)
+        nodes[0] = NodeProcess.start(1, tmp_path)
+        async with Admin([nodes[0].endpoint]) as admin:
+            await until(lambda: led_by(admin, "t", -1))
+        nodes[1] = NodeProcess.start(2, tmp_path)
+        servers = [node.endpoint for node in nodes]
+        await all_in_sync(servers, 2)
+        assert await consume(servers, "t", 1, 11) == [b"before"] + [b"since"] * 10
+
+
+async def is_other_than(before: bytes, folder: Path) -> bool:
+    await trio.sleep(0.01)
+    return proof(folder) != before
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+def proof(folder: Path) -> bytes:
+    return (folder / "insync.proof").read_bytes()
+
+
+def move_store(folder: Path, name: str, to: str) -> None:
+    """The store's files, those of its log among them; what stood there goes."""
+    for file in folder.glob(f"{to}*"):
+        file.unlink()
+    for file in folder.glob(f"{name}*"):
+        file.rename(folder / file.name.replace(name, to))
+
+
+async def test_a_node_founds_no_cluster_over_a_folder_of_another(tmp_path: Path) -> None:
+    """The file of the store was deleted: a new one would give its topics' names to others."""
+    async with Node(settings(tmp_path, 1)) as node:
+        async with Admin(node.endpoints) as admin:
+            await admin.create_topic("t", 1, 1)
+        await produce(node.endpoints, "t", [b"x"])
+    move_store(tmp_path, "meta.db", "aside.db")
+    with pytest.raises(StoreLostError, match="belongs to cluster"):
+        async with Node(settings(tmp_path, 1)):
+            pytest.fail("it must not start")
+    move_store(tmp_path, "aside.db", "meta.db")
+    async with Node(settings(tmp_path, 1)) as node:
+        assert await consume(node.endpoints, "t", 1, 1) == [b"x"]
+
+
+async def test_a_node_refuses_a_store_that_was_put_back_and_deletes_nothing(tmp_path: Path) -> None:
+    """The older store knows nothing of the topic, so its folder would be that of a deleted one."""
+    async with Node(settings(tmp_path, 1)):
+        pass
+    shutil.copy(tmp_path / "meta.db", tmp_path / "backup.db")
+    async with Node(settings(tmp_path, 1)) as node:
+        async with Admin(node.endpoints) as admin:
+            await admin.create_topic("t", 1, 1)
+        await produce(node.endpoints, "t", [b"x"])
+    before = names(tmp_path / "node-1")
+    move_store(tmp_path, "backup.db", "meta.db")
+    for _ in range(2):
+        with pytest.raises(StorePutBackError, match="older state"):
+            async with Node(settings(tmp_path, 1)):
+                pytest.fail("it must not start")
+        assert names(tmp_path / "node-1") == before
