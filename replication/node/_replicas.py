@@ -14,7 +14,7 @@ from ...transport import turn
 from ..core import messages as m
 from ..core.broker.broker import Broker
 from ..core.broker.context import BrokerSettings, Context
-from ..core.broker.effects import Effect
+from ..core.broker.effects import Effect, Job
 from ..core.broker.events import Event
 from ..core.control.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
 from ..core.control.records import NodeRecord, TopicConfig, topic_key
@@ -120,8 +120,9 @@ class Replicas:
 
     def obey(self, effects: list[Effect]) -> None:
         """Carry out what the broker asks for."""
-        for partition, effect in effects:
-            self.hosts[partition].obey[type(effect)](effect)
+        for effect in effects:
+            assert isinstance(effect, Job)
+            self.hosts[effect.partition].obey[type(effect.effect)](effect.effect)
 
     def adopt(self, found: Found) -> None:
         """Take over the logs that were found; what is in an unusable directory is offline."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..core.broker.effects import Effect
+from ..core.broker.effects import Effect, Job
 from ..core.broker.events import Report
 from ..core.errors import ErrorCode
 from ..core.partition import effects as fx
@@ -77,10 +77,11 @@ class Hosting(World, ABC):
 
     def obey(self, node: Node, effects: list[Effect]) -> None:
         """Carry out what a broker asks for."""
-        for partition, effect in effects:
-            action = _ACTIONS.get(type(effect))
+        for effect in effects:
+            assert isinstance(effect, Job)
+            action = _ACTIONS.get(type(effect.effect))
             if action is not None:
-                action(self, node.hosts[partition], effect)
+                action(self, node.hosts[effect.partition], effect.effect)
 
     # The log
 

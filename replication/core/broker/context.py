@@ -22,6 +22,12 @@ class BrokerSettings:
     """Seconds and bytes throughout; the names are those of the node's settings without `_ms`."""
 
     replica: ReplicaSettings = attrs.Factory(ReplicaSettings)
+    replica_fetch_backoff: float = 0.05
+    replica_fetch_wait_max: float = 0.5
+    replica_fetch_max_bytes: int = 1 << 20
+    replica_fetch_response_max_bytes: int = 10 << 20
+    replica_socket_timeout: float = 30.0
+    follower_replication_throttled_rate: int = 2**63 - 1
 
 
 class Context:

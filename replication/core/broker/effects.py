@@ -5,8 +5,13 @@ The most frequent are tuples: a record causes several of them, and a tuple costs
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
+import attrs
+
+from ..control.records import NodeRecord
+from ..messages import Kind
 from ..partition import effects as fx
 from ..types import PartitionId
 
@@ -21,4 +26,80 @@ class Job(NamedTuple):
     effect: fx.Effect
 
 
-Effect = Job
+# Connections to other nodes
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Dial:
+    """Connect to a node, at the nearest of its endpoints. Answered by `Connected` or `DialFailed`, or never."""
+
+    dial: int
+    peer: int
+    lane: str
+    endpoints: tuple[str, ...]
+    timeout: float
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Ask:
+    """Send a request. Answered by `Answered` or `AskFailed` within `timeout` seconds.
+
+    raw: `Answered.message` is to be the body as it came, for somebody else to read.
+    """
+
+    question: int
+    connection: Hashable
+    kind: Kind
+    message: object
+    timeout: float
+    raw: bool = False
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class GiveUp:
+    """Nobody waits for this question any more."""
+
+    question: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class HangUp:
+    """End a connection that was dialled."""
+
+    connection: Hashable
+    reason: str
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Suspect:
+    """A node's own machine says that nobody listens at its address: have it elected away now.
+
+    Its session would end by itself, later. If it lives after all, it registers again; failover is fenced, so the
+    suspicion costs an election and nothing else.
+    """
+
+    node: NodeRecord
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class PeerFailing:
+    """For the operator: a leader cannot be fetched from. Told once until a fetch succeeds again.
+
+    malformed: it answers, and what it answers is not a fetch response; the connection is closed.
+    """
+
+    peer: int
+    reason: str
+    malformed: bool
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class PartitionDamaged:
+    """For the operator: what `peer` sends of this partition is damaged. Told once for each reason."""
+
+    partition: PartitionId
+    peer: int
+    reason: str
+
+
+Effect = Job | Dial | Ask | GiveUp | HangUp | Suspect | PeerFailing | PartitionDamaged

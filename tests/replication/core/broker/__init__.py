@@ -1,0 +1,1 @@
+"""The broker machine's parts, driven from outside."""

@@ -1,0 +1,372 @@
+"""The follower's side of a node: one fetch under way to each leader's node, about every partition that it leads.
+
+A fetch asks for every partition that wants something from that leader; in a session it names only those whose
+question is new (KIP-227). If another partition comes to want something while a fetch is parked at the leader, that
+fetch is given up and the next one names it: nothing waits behind an idle partition.
+
+What a peer sends may be wrong. An answer whose sizes do not add up costs its connection, because nothing after it
+can be believed. A batch that is damaged costs its partition alone: that one rests and asks again, all others go on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .. import messages as m
+from ..errors import ErrorCode
+from ..partition import effects as partition_fx
+from ..partition import events as partition_ev
+from ..types import PartitionId
+from . import effects as fx
+from .channels import Channel, Channels
+from .fetch_session import NEW_SESSION, FollowerSession
+from .payloads import Batches, MalformedBatchError, Payload, ScannedBatch, to_meta
+from .throttle import Throttle
+
+if TYPE_CHECKING:
+    from .context import Context
+    from .timers import Timer
+
+SETTLE_TIMEOUT = 0.02
+"""Seconds for which a fetch waits for the appends of the one before it, so that their partitions are in it, too."""
+
+HANDED_OVER = 4
+"""How many times as much is asked for at a time where files are handed over: neither the wire nor the leader's
+memory carries it, and a round trip costs more than reading a further MiB. The bound of one answer holds unchanged.
+"""
+
+
+class Following:
+    """Everything that a node asks of the leaders that it follows."""
+
+    def __init__(self, ctx: Context, channels: Channels) -> None:
+        self._ctx = ctx
+        self._channels = channels
+        self.throttle = Throttle(ctx.settings.follower_replication_throttled_rate)
+        """Of what is fetched for replicas that a reassignment adds to this node."""
+        self.damaged: dict[PartitionId, str] = {}
+        """Partitions whose last answer was damaged, and how; they ask again until it is not."""
+        self._leaders: dict[int, _Leader] = {}
+        self._assigned: dict[PartitionId, _Leader] = {}
+        self._changed: dict[_Leader, None] = {}
+
+    # What replicas ask for
+
+    def want(self, partition: PartitionId, effect: partition_fx.FetchNext) -> None:
+        """A replica asks for what comes next; after a failure only when its pause is over."""
+        leader = self._assign(partition, effect.leader)
+        ctx = self._ctx
+        pause = ctx.settings.replica_fetch_backoff if effect.delayed else 0.0
+        if self.is_throttled(partition):
+            pause = max(pause, self.throttle.pause(ctx.now))
+        if pause:
+            leader.want_later(partition, effect, ctx.now + pause)
+        else:
+            leader.want(partition, effect)
+
+    def stop(self, partition: PartitionId) -> None:
+        """The outstanding question of a replica is void."""
+        self.damaged.pop(partition, None)
+        leader = self._assigned.pop(partition, None)
+        if leader is not None:
+            leader.drop(partition)
+
+    # What the step comes to
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether `settle` has anything to do."""
+        return bool(self._changed)
+
+    def changed(self, leader: _Leader) -> None:
+        """There may be something to ask or to take back, when everything else of this step has happened.
+
+        Only then: every partition that this step has come to want something is in the one request that follows.
+        """
+        self._changed[leader] = None
+
+    def settle(self) -> None:
+        """Ask what there is to ask; the last thing in every step."""
+        while self._changed:
+            self._changed.popitem()[0].look()
+
+    # For leaders
+
+    def is_throttled(self, partition: PartitionId) -> bool:
+        """Whether a reassignment adds this node to the partition, and it has not caught up yet (KIP-73)."""
+        versioned = self._ctx.view.partitions.get(partition)
+        me = self._ctx.node_id
+        return versioned is not None and me in versioned.record.adding and me not in versioned.record.isr
+
+    def fetch_size(self, partition: PartitionId, *, handed_over: bool = False) -> int:
+        """How many bytes of a partition to ask for at a time; of a throttled one a second's worth at most."""
+        size = self._ctx.settings.replica_fetch_max_bytes * (HANDED_OVER if handed_over else 1)
+        return min(size, self.throttle.rate) if self.is_throttled(partition) else size
+
+    def may_skip(self, topic: str) -> bool:
+        """Whether a topic's logs may have gaps: compacted now, or (for all we know) once."""
+        record = self._ctx.view.topics.get(topic)
+        return record is not None and record.was_compacted
+
+    def damage(self, partition: PartitionId, leader: int, reason: str) -> None:
+        """Note a damaged answer. The operator is told once, not with every attempt."""
+        if self.damaged.get(partition) != reason:
+            self.damaged[partition] = reason
+            self._ctx.emit(fx.PartitionDamaged(partition=partition, peer=leader, reason=reason))
+
+    @property
+    def asked(self) -> dict[PartitionId, int]:
+        """Every partition with an open question, and the leader's node that it is for."""
+        return {
+            partition: leader.channel.peer
+            for leader in self._leaders.values()
+            for partition in leader.session.open
+        }
+
+    def _assign(self, partition: PartitionId, node: int) -> _Leader:
+        leader = self._leaders.get(node)
+        if leader is None:
+            leader = self._leaders[node] = _Leader(self, self._ctx, self._channels, node)
+        # An answer of the former leader must find nobody who waits for it: a role ends with `StopFetch`.
+        assert self._assigned.get(partition) in (None, leader), f"{partition} asks two leaders"
+        self._assigned[partition] = leader
+        return leader
+
+
+class _Leader:
+    """Fetches from one node. Each assigned partition asks, waits for its append, or rests after a failure."""
+
+    def __init__(self, owner: Following, ctx: Context, channels: Channels, node: int) -> None:
+        self.session: FollowerSession[PartitionId, partition_fx.FetchNext] = FollowerSession()
+        self.channel: Channel = channels.channel(node, "data", self, ctx.settings.replica_fetch_backoff)
+        self._owner = owner
+        self._ctx = ctx
+        self._resting: dict[PartitionId, Timer] = {}
+        self._appending: set[PartitionId] = set()
+        self._question = 0
+        """The fetch under way, 0 if there is none."""
+        self._begins_session = False
+        """Whether that fetch asks for everything."""
+        self._has_more = False
+        """Some partition has come to want something since the last fetch was sent."""
+        self._patience = 0.0
+        """Until when the next fetch waits for appends."""
+        self._settling: Timer | None = None
+        self._is_failing = False
+
+    # What partitions want
+
+    def want(self, partition: PartitionId, effect: partition_fx.FetchNext) -> None:
+        self._rest(partition)
+        self.session.ask(partition, effect)
+        if self._question and not self._has_more:
+            self._patience = self._ctx.now + SETTLE_TIMEOUT
+        self._has_more = True
+        self._owner.changed(self)
+
+    def want_later(self, partition: PartitionId, effect: partition_fx.FetchNext, at: float) -> None:
+        self._rest(partition)
+        self._resting[partition] = self._ctx.timers.call_at(at, lambda: self.want(partition, effect))
+
+    def drop(self, partition: PartitionId) -> None:
+        self._rest(partition)
+        self.session.withdraw(partition)
+        self._owner.changed(self)
+
+    def _rest(self, partition: PartitionId) -> None:
+        """The partition neither appends nor waits for its pause any more."""
+        self._appending.discard(partition)
+        timer = self._resting.pop(partition, None)
+        if timer is not None:
+            timer.cancel()
+
+    # When to ask
+
+    def look(self) -> None:
+        """Ask, if there is something new to ask and no append to wait for."""
+        if not self.session.open:
+            self._give_up()
+        elif self._has_more or not self._question:
+            if self._appending and self._ctx.now < self._patience:
+                self._look_later()
+            elif self.channel.connection is None:
+                self.channel.open()
+            else:
+                # Only now: while it is parked at the leader, the fetch before this one may yet be answered.
+                self._give_up()
+                self._ask()
+
+    def _look_later(self) -> None:
+        """One timer for all that is waited for; it may find that nothing is any more."""
+        if self._settling is None:
+            self._settling = self._ctx.timers.call_at(self._patience, self._settled)
+
+    def _settled(self) -> None:
+        self._settling = None
+        self._owner.changed(self)
+
+    def _give_up(self) -> None:
+        """Give up the fetch that is parked at the leader, if any: the next one names whatever is new."""
+        if self._question:
+            self.channel.give_up(self._question)
+            self._question = 0
+
+    def _ask(self) -> None:
+        assert not self._question, "one fetch is under way to a leader"
+        request = self._request()
+        self._has_more, self._begins_session = False, request.session_epoch == NEW_SESSION
+        self._question = self.channel.ask(m.Kind.FETCH, request, self._ctx.settings.replica_socket_timeout)
+
+    def _request(self) -> m.FetchRequest:
+        ctx, owner = self._ctx, self._owner
+        settings, told, handed_over = ctx.settings, self.session.request(), self.channel.hands_over_files
+        return m.FetchRequest(
+            replica_id=ctx.node_id,
+            incarnation=ctx.incarnation,
+            max_wait_ms=round(1000 * settings.replica_fetch_wait_max),
+            min_bytes=1,
+            max_bytes=settings.replica_fetch_response_max_bytes,
+            partitions=[
+                m.FetchPartition(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    fetch_offset=want.fetch_offset,
+                    max_bytes=owner.fetch_size(partition, handed_over=handed_over),
+                    leader_epoch=want.leader_epoch,
+                    last_fetched_epoch=want.last_fetched_epoch,
+                    high_watermark=want.high_watermark,
+                    log_start_offset=want.log_start_offset,
+                    topic_id=want.topic_id,
+                )
+                for partition, want in told.questions.items()
+            ],
+            session_id=told.session_id,
+            session_epoch=told.session_epoch,
+            forgotten=[
+                m.PartitionName(topic=each.topic, partition=each.partition) for each in told.withdrawn
+            ],
+        )
+
+    # What becomes of it, told by the channel
+
+    def ready(self) -> None:
+        self._owner.changed(self)
+
+    def failed(self, reason: str, *, malformed: bool) -> None:
+        """Nothing that is open will be answered: every replica is told, and asks again after its pause."""
+        if not self._is_failing:
+            self._ctx.emit(fx.PeerFailing(peer=self.channel.peer, reason=reason, malformed=malformed))
+        self._is_failing = True
+        # The channel has forgotten the question. Before any replica hears of it: what they ask from now on
+        # belongs to another session.
+        self._question = 0
+        failed, self.session = self.session.open, FollowerSession()
+        for partition, asked in failed.items():
+            self._fail(partition, asked)
+        self._owner.changed(self)
+
+    def _fail(self, partition: PartitionId, asked: partition_fx.FetchNext) -> None:
+        self._ctx.step_replica(
+            partition,
+            partition_ev.FetchFailed(fetch_offset=asked.fetch_offset, leader_epoch=asked.leader_epoch),
+        )
+
+    def answered(self, question: int, message: object, payload: Payload) -> None:
+        assert question == self._question, "an answer is to the fetch under way"
+        assert isinstance(message, m.FetchResponse)
+        self._question = 0
+        self._owner.changed(self)
+        if message.error != ErrorCode.NONE:
+            if self._begins_session:
+                # The leader refuses even a fetch that is complete in itself: asked again at once it would refuse
+                # as fast as messages travel.
+                self.failed(f"fetch refused: {_error(message.error).name}", malformed=False)
+            else:
+                self.session.end()
+            return
+        places = _places(message, payload.size)
+        if places is None:
+            reason = f"the sizes of a fetch response exceed its payload of {payload.size} bytes"
+            self.channel.close(reason)
+            self.failed(reason, malformed=True)
+            return
+        self._is_failing = False
+        self._take(message.session_id, places, payload)
+        if self._appending:
+            self._patience = self._ctx.now + SETTLE_TIMEOUT
+
+    def _take(self, session_id: int, places: _Places, payload: Payload) -> None:
+        """Tell every replica that is answered; the questions of the others stay open at the leader."""
+        asked = self.session.answered(session_id, places)
+        for partition, (result, position) in places.items():
+            want = asked.get(partition)
+            if want is None:
+                continue
+            if self._owner.is_throttled(partition):
+                self._owner.throttle.took(result.size, self._ctx.now)
+            batches: Batches | None = None
+            infos: tuple[ScannedBatch, ...] = ()
+            if result.size:
+                try:
+                    batches = payload.batches(position, result.size)
+                except MalformedBatchError as error:
+                    self._owner.damage(partition, self.channel.peer, str(error))
+                    self._fail(partition, want)
+                    continue
+                infos = tuple(batches.infos)
+                self._owner.damaged.pop(partition, None)
+            self._ctx.step_replica(
+                partition,
+                _fetched(want, result, infos, batches, may_skip=self._owner.may_skip(partition.topic)),
+            )
+            # Whatever the log was asked to do, the replica asks on when that is done.
+            replica = self._ctx.replicas.get(partition)
+            if replica is not None and replica.log.outstanding and partition not in self.session.open:
+                self._appending.add(partition)
+
+
+_Places = dict[PartitionId, tuple[m.FetchResult, int]]
+
+
+def _places(answer: m.FetchResponse, payload_size: int) -> _Places | None:
+    """Where the batches of each partition stand in the payload; None if they cannot stand there."""
+    position = 0
+    places: _Places = {}
+    for result in answer.partitions:
+        if result.size < 0 or position + result.size > payload_size:
+            return None
+        places[PartitionId(result.topic, result.partition)] = result, position
+        position += result.size
+    return places
+
+
+def _error(code: int) -> ErrorCode:
+    """A later version may know errors that this one does not."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _fetched(
+    want: partition_fx.FetchNext,
+    result: m.FetchResult,
+    infos: tuple[ScannedBatch, ...],
+    batches: Batches | None,
+    *,
+    may_skip: bool,
+) -> partition_ev.Fetched:
+    """The offsets and epochs are those of the question, so that a replica that has gone on knows it for stale."""
+    return partition_ev.Fetched(
+        fetch_offset=want.fetch_offset,
+        leader_epoch=want.leader_epoch,
+        last_fetched_epoch=want.last_fetched_epoch,
+        error=_error(result.error),
+        high_watermark=result.high_watermark,
+        log_start_offset=result.log_start_offset,
+        log_end_offset=result.log_end_offset,
+        diverging=result.diverging,
+        batches=tuple(map(to_meta, infos)),
+        handle=batches,
+        may_skip=may_skip,
+    )
