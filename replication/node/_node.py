@@ -126,8 +126,7 @@ class Node:
             await trio.to_thread.run_sync(found.open_logs, view, self.node_id)
             registration = await Registration.prepare(
                 store,
-                node_id=self.node_id,
-                rack=settings.rack,
+                settings=settings,
                 holdings=found.holdings(found.offline),
                 write_proofs=found.write_proofs,
             )

@@ -25,6 +25,7 @@ from .errors import (
     StorePutBackError,
 )
 from .operations.changes import partition_changed
+from .settings import NodeSettings
 
 log = logging.getLogger("insync.node")
 
@@ -85,8 +86,7 @@ class Registration:
         cls,
         store: MetadataStore,
         *,
-        node_id: int,
-        rack: str,
+        settings: NodeSettings,
         holdings: mb.Holdings,
         write_proofs: WriteProofs,
     ) -> Registration:
@@ -95,7 +95,13 @@ class Registration:
         Raises:
           StorePutBackError: The store is older than what the log directories have seen of it.
         """
-        membership = mb.Membership(node_id=node_id, boot_id=boot_id(), rack=rack, holdings=holdings)
+        membership = mb.Membership(
+            node_id=settings.node_id,
+            boot_id=boot_id(),
+            rack=settings.rack,
+            holdings=holdings,
+            max_partitions=settings.max_partitions_per_node,
+        )
         registration = cls(store, membership, write_proofs)
         listing, seen = await registration._read()
         try:

@@ -108,6 +108,8 @@ class NodeSettings:
       Half of a client's request timeout, so that what waits for it can still be answered by the next leader.
     proof_interval_ms: how often each log directory and the metadata store count on together: the next start notices
       a directory that was put back to a state older than this.
+    max_partitions_per_node: how many replicas the node takes; a topic for which the living nodes have no room is
+      refused with the number that would fit.
     queued_max_request_bytes: how much memory the payloads of requests that wait or are being served may take, those
       of all connections together (Kafka: no limit); beyond that they stay unread, each connection in its turn.
     allow_insecure: listen also beyond this machine without a secret or certificates.
@@ -162,6 +164,7 @@ class NodeSettings:
     log_cleaner_io_max_bytes_per_second: float | None = None
     storage_stall_timeout_ms: int = attrs.field(default=15000, validator=_positive)
     proof_interval_ms: int = attrs.field(default=2000, validator=_positive)
+    max_partitions_per_node: int = attrs.field(default=20_000, validator=_positive)
 
     @property
     def folders(self) -> tuple[Path, ...]:

@@ -148,7 +148,9 @@ class Membership:
     `begin` comes first, then `enter`. `seen` maps keys to what one reading shows of them.
     """
 
-    def __init__(self, *, node_id: int, boot_id: str, rack: str, holdings: Holdings) -> None:
+    def __init__(
+        self, *, node_id: int, boot_id: str, holdings: Holdings, rack: str = "", max_partitions: int = 20_000
+    ) -> None:
         self.node_id = node_id
         self.holdings = holdings
         self.incarnation = 0
@@ -157,6 +159,7 @@ class Membership:
         self.behind: tuple[Behind, ...] = ()
         self._boot_id = boot_id
         self._rack = rack
+        self._max_partitions = max_partitions
         self._stored: dict[str, int] = {}
         """The pulse that the store is known to have of each directory."""
         self._pulse = 0
@@ -415,6 +418,7 @@ class Membership:
             endpoints=tuple(endpoints),
             rack=self._rack,
             offline=self.holdings.offline(),
+            max_partitions=self._max_partitions,
             leaving=self.leaving,
         )
         return Put(rec.node_key(self.node_id), record, ephemeral=True)

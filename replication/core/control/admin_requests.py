@@ -15,6 +15,7 @@ from .. import messages as m
 from ..errors import ErrorCode
 from ..types import NO_LEADER, PartitionId
 from . import quotas, topic_changes, transitions
+from .capacity import check_room
 from .elections import POLICIES, AskLogs, Elect, Policy, Situation, most_complete
 from .records import (
     PartitionRecord,
@@ -167,6 +168,7 @@ def _create_topic(request: m.CreateTopicRequest, topic_id: str, known: Knowledge
     live = sorted(view.staying)
     try:
         config = check_request(request, live, known.policies)
+        check_room(request.name, request.replication_factor, request.partitions, view)
     except TopicError as error:
         return m.CreateTopicResponse(error=error.code, message=error.message)
     return Plan(

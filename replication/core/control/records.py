@@ -83,6 +83,8 @@ class NodeRecord(HolderRecord):
     offline: frozenset[PartitionId] = frozenset()
     """Replicas that the node has and cannot use, because a log directory of it is offline: as if it were not
     alive, for these alone."""
+    max_partitions: int = 20_000
+    """How many replicas it takes, as its settings say; those of a release that said nothing take as many."""
     leaving: bool = False
     """Whether it is about to stop: where others can take over it is to lead nothing and be in no ISR (KIP-841)."""
 

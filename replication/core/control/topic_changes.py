@@ -14,6 +14,7 @@ from .. import messages as m
 from ..errors import ErrorCode
 from ..types import PartitionId
 from . import transitions
+from .capacity import check_room
 from .records import (
     PartitionRecord,
     TopicConfig,
@@ -97,6 +98,7 @@ def _grow(topic: TopicRecord, count: int, view: ClusterView) -> list[Change]:
             "because that would lose records: ask for more, or create another topic",
         )
     check_count(topic.name, topic.replication_factor, view.staying)
+    check_room(topic.name, topic.replication_factor, count - topic.partitions, view)
     grown = attrs.evolve(topic, partitions=count)
     changes: list[Change] = [(topic_key(topic.name), grown, view.topic_versions[topic.name])]
     for record in new_partitions(topic, range(topic.partitions, count), view):

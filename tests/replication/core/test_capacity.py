@@ -1,0 +1,96 @@
+"""Room for partitions: what does not fit is refused with the number that would, at a cost that is bounded."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insync.replication.core import messages as m
+from insync.replication.core.control import topic_changes
+from insync.replication.core.control.admin_requests import AdminRequest, Knowledge, Plan, plan
+from insync.replication.core.control.capacity import check_room
+from insync.replication.core.control.elections import POLICIES
+from insync.replication.core.control.records import NodeRecord, PartitionRecord, Versioned
+from insync.replication.core.control.topics import TopicError
+from insync.replication.core.control.view import ClusterView
+from insync.replication.core.errors import ErrorCode
+
+
+def cluster(*room: int) -> ClusterView:
+    """Nodes from 1 on, each with its `max_partitions`."""
+    nodes = {
+        node: NodeRecord(node_id=node, incarnation=1, endpoints=(), max_partitions=most)
+        for node, most in enumerate(room, 1)
+    }
+    return ClusterView(revision=1, nodes=nodes)
+
+
+def create(view: ClusterView, name: str, partitions: int, factor: int) -> m.CreateTopicResponse | Plan:
+    request = m.CreateTopicRequest(name=name, partitions=partitions, replication_factor=factor)
+    known = Knowledge(view=view, situation=lambda record: pytest.fail("nobody leads uncleanly here"))
+    planned = plan(AdminRequest(request_id=1, request=request, fresh_id=f"id of {name}"), known)
+    assert isinstance(planned, Plan | m.CreateTopicResponse)
+    return planned
+
+
+def carried_out(view: ClusterView, planned: Plan) -> ClusterView:
+    made = {
+        put.record.id: Versioned(put.record, 1)
+        for put in planned.puts
+        if isinstance(put.record, PartitionRecord)
+    }
+    return attrs.evolve(view, partitions={**view.partitions, **made})
+
+
+@pytest.mark.parametrize("partitions", [100_000_000, 2_000_000_000, 2**62])
+def test_a_topic_far_beyond_all_room_is_refused_at_once(partitions: int) -> None:
+    refused = create(cluster(100, 100, 100), "t", partitions, 3)
+    assert isinstance(refused, m.CreateTopicResponse)
+    assert refused.error == ErrorCode.INVALID_PARTITIONS
+    assert "at most 100," in refused.message
+    assert "node 2 has 0 of 100" in refused.message
+
+
+@given(st.lists(st.integers(0, 12), min_size=1, max_size=5), st.data(), st.integers(0, 6), st.integers(1, 40))
+def test_what_is_named_as_the_most_fits_and_no_more(
+    room: list[int], data: st.DataObject, before: int, asked: int
+) -> None:
+    factor = data.draw(st.integers(1, len(room)))
+    view = cluster(*room)
+    first = create(view, "first", before, factor) if before else None
+    if isinstance(first, Plan):
+        view = carried_out(view, first)
+    planned = create(view, "t", asked, factor)
+    if isinstance(planned, m.CreateTopicResponse):
+        most = int(planned.message.partition("ask for at most ")[2].partition(",")[0])
+        assert most < asked
+        if most == 0:
+            return
+        assert isinstance(create(view, "t", most + 1, factor), m.CreateTopicResponse)
+        planned = create(view, "t", most, factor)
+    assert isinstance(planned, Plan)
+    hosted = [
+        node for known in carried_out(view, planned).partitions.values() for node in known.record.replicas
+    ]
+    assert all(hosted.count(node) <= most for node, most in enumerate(room, 1))
+
+
+def test_a_topic_does_not_grow_beyond_the_room_either() -> None:
+    view = cluster(10, 10)
+    planned = create(view, "t", 4, 2)
+    assert isinstance(planned, Plan)
+    topic = planned.puts[0].record
+    view = attrs.evolve(carried_out(view, planned), topics={"t": topic}, topic_versions={"t": 1})
+    for count in (11, 2_000_000_000):
+        with pytest.raises(TopicError, match="at most 6,"):
+            topic_changes.plan(m.CreatePartitionsRequest(name="t", partitions=count), topic, view, POLICIES)
+    assert topic_changes.plan(m.CreatePartitionsRequest(name="t", partitions=10), topic, view, POLICIES)
+
+
+def test_a_node_that_is_about_to_stop_offers_no_room() -> None:
+    view = cluster(10, 10)
+    leaving = attrs.evolve(view.nodes[2], leaving=True)
+    with pytest.raises(TopicError, match="at most 10,"):
+        check_room("t", 1, 11, attrs.evolve(view, nodes={**view.nodes, 2: leaving}))
