@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from insync.transport.repeats import REPEATS
+
 # How long an example takes tells of the machine, not of the code: time is measured in `tests/bench`.
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
@@ -17,3 +19,9 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if item.config.pluginmanager.hasplugin("xdist"):
         group = "spark" if item.path.is_relative_to(_SPARK) else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.fixture(autouse=True)
+def _nothing_was_logged_before() -> None:
+    """What repeats is counted, not logged again: a test must not pay for what the one before it has logged."""
+    REPEATS.forget()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from . import registry
+from . import _border, registry
 from ._handshake import Introduced, introduce, judge_acceptor, make_hello
 from ._outgoing import Pending
 from ._turn import turn
@@ -24,11 +24,12 @@ from .errors import (
 )
 from .frames import Frame, Header, Limits, Status
 from .intake import ReceiveBudget, common_budget
+from .repeats import limited
 from .requests import Authorise, Identity, OnDone, PeerIdentity, Request, RequestHandle, Response
 from .security import Security
 from .session import Session
 
-log = logging.getLogger("insync.transport")
+log = limited(logging.getLogger("insync.transport"))
 
 Handler = Callable[[Request], None]
 """Called by the reader in the order of arrival. It must not block; it answers now or later."""
@@ -503,7 +504,7 @@ async def connect(
     security.check_address(transport, endpoint)
     transport = transport.secured(security)
     with trio.move_on_after(timeout):
-        link = await transport.connect(endpoint)
+        link = await _border.dial(transport, endpoint)
         try:
             introduced = await introduce(link, mine, judge_acceptor, dialer=True, secret=security.secret)
         except (EndOfLink, LinkBroken) as error:

@@ -12,13 +12,17 @@ from collections.abc import Sequence
 import trio
 
 from . import registry
+from ._border import told
+from .abc import LinkTransport
 from .connection import Connection, Handler, connect
 from .errors import ConnectError, ConnectRefusedError, TransportError
 from .frames import Limits
+from .repeats import limited
 from .requests import Identity
 from .security import Security
+from .urls import Endpoint
 
-log = logging.getLogger("insync.transport")
+log = limited(logging.getLogger("insync.transport"))
 
 NEAR_TIMEOUT = 1.0
 """Seconds that an address may take to answer while there is another one to try."""
@@ -38,13 +42,21 @@ def nearest_first(urls: Sequence[str]) -> list[str]:
         except (TransportError, ValueError) as error:
             reasons.append(str(error))
             continue
-        if transport.can_dial(endpoint):
+        if _can_dial(transport, endpoint):
             found.append((transport.preference, url))
         else:
             reasons.append(f"{url} is on another machine, or in another network namespace")
     if not found:
         raise ConnectError(f"no address can be dialled from here: {'; '.join(reasons) or 'none is given'}")
     return [url for _, url in sorted(found, key=lambda pair: -pair[0])]
+
+
+def _can_dial(transport: LinkTransport, endpoint: Endpoint) -> bool:
+    try:
+        return transport.can_dial(endpoint)
+    except Exception as error:  # noqa: BLE001 - a plugin's
+        told(error, endpoint.scheme, "can_dial", str(endpoint))
+        return False
 
 
 def is_as_near(url: str, urls: Sequence[str]) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
 
+from ._border import place_of, told
 from ._memory import MemoryTransport
 from .abc import API_VERSION, LinkTransport
 from .chaos import PREFIX as CHAOS
@@ -34,7 +37,7 @@ def register(scheme: str, transport: type[LinkTransport], *, override: bool = Fa
             raise AmbiguousTransportError(
                 f"the scheme {scheme!r} is {taken.__qualname__}'s: pass override=True to replace it"
             )
-        _check_version(scheme, transport, "this process")
+        _check_class(scheme, transport, "this process")
         _registered[scheme] = transport
         _instances.pop(scheme, None)
 
@@ -53,7 +56,10 @@ def get(scheme: str) -> LinkTransport:
     with _lock:
         found = _instances.get(scheme)
         if found is None:
-            found = _instances[scheme] = (_registered.get(scheme) or _BUILT_IN.get(scheme) or _load(scheme))()
+            cls, origin = _registered.get(scheme) or _BUILT_IN.get(scheme), "this process"
+            if cls is None:
+                cls, origin = _load(scheme)
+            found = _instances[scheme] = _made(cls, scheme, origin)
         return found
 
 
@@ -61,7 +67,13 @@ def resolve(url: str) -> tuple[LinkTransport, Endpoint]:
     """A URL's transport, and the URL as that transport has checked it. ValueError if it is malformed; see `get`."""
     parsed = URL.parse(url)
     transport = get(parsed.scheme)
-    return transport, transport.parse(parsed)
+    try:
+        return transport, transport.parse(parsed)
+    except (ValueError, TransportError):
+        raise
+    except Exception as error:
+        what = told(error, parsed.scheme, "parse", url)
+        raise TransportError(f"{url}: its transport cannot tell what this is: {what}") from error
 
 
 def schemes() -> list[str]:
@@ -70,24 +82,38 @@ def schemes() -> list[str]:
         return sorted({*_registered, *_BUILT_IN, *_entry_points()})
 
 
-def _load(scheme: str) -> type[LinkTransport]:
+def _made(cls: type[LinkTransport], scheme: str, origin: str) -> LinkTransport:
+    """The one object of a class; it is made without arguments."""
+    try:
+        return cls()
+    except Exception as error:
+        # Of a method that was not written Python says so itself, and names it.
+        what = f"{type(error).__name__}: {error} (at {place_of(error)})"
+        raise TransportError(f"{_offer(scheme, origin)} cannot be used: {what}") from error
+
+
+def _load(scheme: str) -> tuple[type[LinkTransport], str]:
     offers = _entry_points().get(scheme, [])
     if not offers:
+        near = get_close_matches(scheme, schemes(), 1)
+        meant = f"; did you mean {near[0]}://?" if near else ""
         raise UnknownSchemeError(
-            f"no transport for {scheme}:// is installed; installed: {', '.join(schemes())}"
+            f"no transport for {scheme}:// is installed; installed: {', '.join(schemes())}{meant} A plugin names "
+            f"it as an entry point of the group {GROUP}, in a distribution installed for {sys.executable}"
         )
     if len({offer.value for offer in offers}) > 1:
         names = ", ".join(f"{_distribution(offer)} ({offer.value})" for offer in offers)
         raise AmbiguousTransportError(
             f"several distributions offer {scheme}://: {names}; uninstall all but one"
         )
+    origin = f"{_distribution(offers[0])} ({offers[0].value})"
     try:
         transport = offers[0].load()
     except Exception as error:
-        text = f"the transport for {scheme}:// of {_distribution(offers[0])} cannot be loaded: {error!r}"
-        raise TransportError(text) from error
-    _check_version(scheme, transport, _distribution(offers[0]))
-    return transport
+        what = f"{type(error).__name__}: {error} (at {place_of(error)})"
+        raise TransportError(f"{_offer(scheme, origin)} cannot be loaded: {what}") from error
+    _check_class(scheme, transport, origin)
+    return transport, origin
 
 
 def _entry_points() -> dict[str, list[EntryPoint]]:
@@ -103,10 +129,30 @@ def _distribution(offer: EntryPoint) -> str:
     return offer.dist.name if offer.dist is not None else "an unnamed distribution"
 
 
-def _check_version(scheme: str, transport: type[LinkTransport], origin: str) -> None:
-    major, minor = transport.api_version
+def _offer(scheme: str, origin: str) -> str:
+    return f"the transport for {scheme}:// of {origin}"
+
+
+def _check_class(scheme: str, transport: object, origin: str) -> None:
+    """Whether it is a transport for this scheme, of a version that fits."""
+    who = _offer(scheme, origin)
+    if not (isinstance(transport, type) and issubclass(transport, LinkTransport)):
+        raise TransportError(
+            f"{who} is {transport!r}, which is no class derived from LinkTransport or StreamTransport"
+        )
+    for name in ("schemes", "caps"):
+        if not hasattr(transport, name):
+            raise TransportError(f"{who} has no class attribute {name!r}: see docs/writing-a-transport.md")
+    if isinstance(transport.schemes, str) or scheme not in transport.schemes:
+        raise TransportError(f"{who} has schemes={transport.schemes!r}: name {scheme!r} there, in a tuple")
+    try:
+        major, minor = transport.api_version
+    except (TypeError, ValueError):
+        raise TransportError(
+            f"{who} has api_version={transport.api_version!r}: write two numbers, {API_VERSION}"
+        ) from None
     if major != API_VERSION[0] or minor > API_VERSION[1]:
         raise VersionMismatchError(
-            f"the transport for {scheme}:// of {origin} is written for version {major}.{minor} of the interface, "
+            f"{who} is written for version {major}.{minor} of the interface, "
             f"this is {API_VERSION[0]}.{API_VERSION[1]}"
         )

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Callable
 
 import attrs
 import trio
 
-from . import registry
+from . import _border, registry
 from ._handshake import Introduced, Refusal, introduce, judge_dialer, make_hello
 from .abc import Link, Listener
 from .connection import Connection, Handler
 from .errors import TransportError
 from .frames import Hello, Limits, Status
 from .intake import ReceiveBudget
+from .repeats import limited
 from .requests import Authorise, Identity
 from .security import Security
 
-log = logging.getLogger("insync.transport")
+log = limited(logging.getLogger("insync.transport"))
 
 OnConnection = Callable[[Connection], None]
 
-_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_EXHAUSTED_PAUSE = 0.1
+_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+"""Seconds after a link that could not be accepted; each one in a row doubles it."""
 
 
 @attrs.frozen
@@ -76,7 +76,7 @@ async def serve(
     transport, endpoint = registry.resolve(url)
     security = security or Security()
     security.check_address(transport, endpoint)
-    listener = await transport.secured(security).listen(endpoint)
+    listener = await _border.listen(transport.secured(security), endpoint)
     server = _Server(
         handler,
         identity,
@@ -113,15 +113,17 @@ class _Server:
     """Made room for others, and do not know it yet."""
 
     async def accept(self, listener: Listener, nursery: trio.Nursery) -> None:
+        pause = _PAUSE
         while True:
             try:
                 link = await listener.accept()
-            except OSError as error:
-                if error.errno not in _EXHAUSTED:
-                    raise
-                log.warning("cannot accept on %s for now: %s", listener.endpoints[0], error.strerror)
-                await trio.sleep(_EXHAUSTED_PAUSE)
+            except (OSError, TransportError) as error:
+                # Of one link, or a while without descriptors: whoever comes next may fare better.
+                log.warning("cannot accept on %s for now: %s", listener.endpoints[0], error)
+                await trio.sleep(pause)
+                pause = min(_LONGEST_PAUSE, 2 * pause)
                 continue
+            pause = _PAUSE
             self._make_room()
             scope = self.half_open[link] = trio.CancelScope()
             nursery.start_soon(self._welcome, link, scope, name=f"link from {link.remote}")

@@ -28,9 +28,10 @@ from .errors import (
 )
 from .frames import Flag, Frame, FrameType, Header, Limits, Status, encode_header
 from .intake import Intake, ReceiveBudget, has_credit
+from .repeats import limited
 from .requests import OnDone, Request, Response
 
-log = logging.getLogger("insync.transport")
+log = limited(logging.getLogger("insync.transport"))
 
 _IGNORED_FROM = 128
 _REPLY, _REQUEST, _NOTIFY = map(int, (FrameType.REPLY, FrameType.REQUEST, FrameType.NOTIFY))

@@ -18,7 +18,8 @@ from kazoo.exceptions import NoNodeError
 from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.states import EventType, WatchedEvent
 
-from insync.replication.metadata import Entry, StoreCorruptError
+from insync.replication.metadata import Delta, Listing, StoreCorruptError, TooOld
+from insync.replication.metadata.toolkit import History
 
 from ._connection import Connection
 from ._layout import Layout, Node, key_of, name_of
@@ -26,10 +27,9 @@ from ._layout import Layout, Node, key_of, name_of
 
 @attrs.frozen
 class Snapshot:
-    """All keys as they stood at `revision`, and those that changed since the snapshot before."""
+    """The revision at which all keys were seen together, and those that changed since the snapshot before."""
 
     revision: int
-    entries: dict[str, Entry]
     changed: frozenset[str]
 
 
@@ -78,16 +78,36 @@ class Mirror:
         self._lock = trio.Lock()
         self._begun = 0
         self._done = 0
-        self._snapshot = Snapshot(0, {}, frozenset())
+        self._snapshot = Snapshot(0, frozenset())
+        self._unannounced: set[str] = set()
+        self._history: History | None = None
 
     def forget(self) -> None:
         """The connection was lost, and the watches with it."""
         self._stale.everything(set(self._nodes))
 
+    async def listing(self, prefix: str, announce: Callable[[Snapshot], None]) -> Listing:
+        snapshot = await self.refresh(announce)
+        keys = sorted(key for key in self._nodes if key.startswith(prefix))
+        return Listing(snapshot.revision, {key: self._nodes[key].entry for key in keys})
+
+    async def changes(
+        self, prefix: str, since_revision: int, announce: Callable[[Snapshot], None]
+    ) -> Delta | TooOld:
+        """By the zxids of the nodes that watches named. A key that was read again may be named without a change."""
+        snapshot = await self.refresh(announce)
+        changed = self._history.since(since_revision) if self._history is not None else None
+        if changed is None or since_revision > snapshot.revision:
+            return TooOld(snapshot.revision)
+        chosen = [key for key in changed if key.startswith(prefix)]
+        entries = {key: self._nodes[key].entry for key in chosen if key in self._nodes}
+        return Delta(snapshot.revision, entries, frozenset(chosen) - entries.keys())
+
     async def refresh(self, announce: Callable[[Snapshot], None]) -> Snapshot:
         """Everything that was committed before this call, and perhaps more. Raises `StoreUnavailableError`.
 
-        `announce` is called once for each snapshot that shows a change.
+        `announce` is called once for each snapshot that shows a change. The nodes stay those of the snapshot until
+        the caller waits for something.
         """
         wanted = self._begun + 1
         async with self._lock:
@@ -102,22 +122,24 @@ class Mirror:
 
     async def _read(self) -> Snapshot:
         self._connection.check_connected()
-        changed: set[str] = set()
         pending: tuple[set[str], bool] = (set(), False)
         try:
             client, layout = self._connection.client, self._layout
             _, *marks = await self._connection.read(client.sync_async(layout.root), *self._marks())
             while any(pending := self._stale.take()):
-                changed |= await self._read_stale(*pending)
+                await self._read_stale(*pending)
                 marks = await self._connection.read(*self._marks())
         except BaseException:
-            self._stale.everything(pending[0] | changed)
+            # What was installed stays unannounced, so that the next snapshot names it though it reads nothing new.
+            self._stale.everything(pending[0] | self._unannounced)
             raise
-        entries = {key: self._nodes[key].entry for key in sorted(self._nodes)} if changed else None
         revision = self.revision_of(marks)
-        self._snapshot = Snapshot(
-            revision, self._snapshot.entries if entries is None else entries, frozenset(changed)
-        )
+        changed, self._unannounced = frozenset(self._unannounced), set()
+        if self._history is None or revision < self._snapshot.revision:
+            self._history = History(revision)  # the first look, or servers that went back in time
+        elif changed:
+            self._history.add(revision, changed)
+        self._snapshot = Snapshot(revision, changed)
         return self._snapshot
 
     def _marks(self) -> tuple[IAsyncResult, IAsyncResult]:
@@ -132,8 +154,8 @@ class Mirror:
             )
         return int(max(marks[0].mzxid, marks[1].pzxid))
 
-    async def _read_stale(self, keys: set[str], names: bool) -> set[str]:
-        """Read what watches spoke of, and return the keys that have changed."""
+    async def _read_stale(self, keys: set[str], names: bool) -> None:
+        """Read what watches spoke of."""
         client = self._connection.client
         if names:
             (found,) = await self._connection.read(
@@ -150,14 +172,17 @@ class Mirror:
             for key in ordered
         ]
         answers = await self._connection.read(*reads)
-        return {key for key, answer in zip(ordered, answers, strict=True) if self._install(key, answer)}
+        for key, answer in zip(ordered, answers, strict=True):
+            self._install(key, answer)
 
-    def _install(self, key: str, answer: Any) -> bool:
-        """Take over what was read; whether it differs from what we had."""
+    def _install(self, key: str, answer: Any) -> None:
+        """Take over what was read, and note whether it differs from what we had."""
+        before = self._nodes.get(key)
         if isinstance(answer, NoNodeError):
-            return self._nodes.pop(key, None) is not None
-        if isinstance(answer, Exception):
+            self._nodes.pop(key, None)
+        elif isinstance(answer, Exception):
             raise StoreCorruptError(f"the key {key!r} in ZooKeeper cannot be read: {answer!r}")
-        node = Node.read(key, *answer)
-        before, self._nodes[key] = self._nodes.get(key), node
-        return before != node
+        else:
+            self._nodes[key] = Node.read(key, *answer)
+        if before != self._nodes.get(key):
+            self._unannounced.add(key)

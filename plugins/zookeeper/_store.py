@@ -26,6 +26,7 @@ from kazoo.protocol.states import KazooState
 from insync.replication.metadata import (
     Compare,
     Conflict,
+    Delta,
     InvalidTransactionError,
     Listing,
     MetadataError,
@@ -38,6 +39,7 @@ from insync.replication.metadata import (
     StoreClosedError,
     StoreCorruptError,
     StoreVersionError,
+    TooOld,
     Unknown,
     Watch,
 )
@@ -285,9 +287,12 @@ class ZookeeperStore(MetadataStore):
     async def list(self, prefix: str) -> Listing:
         check_prefix(prefix)
         await trio.lowlevel.checkpoint()
-        snapshot = await self._open_engine().mirror.refresh(self._announce)
-        chosen = {key: entry for key, entry in snapshot.entries.items() if key.startswith(prefix)}
-        return Listing(snapshot.revision, chosen)
+        return await self._open_engine().mirror.listing(prefix, self._announce)
+
+    async def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        check_prefix(prefix)
+        await trio.lowlevel.checkpoint()
+        return await self._open_engine().mirror.changes(prefix, since_revision, self._announce)
 
     async def commit(
         self,

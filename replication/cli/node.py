@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from ...transport.repeats import REPEATS
 from .clusters import Flag
 
 if TYPE_CHECKING:
@@ -190,7 +191,12 @@ def _log_to_stderr(settings: NodeSettings, level: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     form = JsonFormatter if settings.log_format == "json" else TextFormatter
     handler.setFormatter(form(settings.node_id))
-    logging.basicConfig(handlers=[handler], level=level.upper())
+    handler.addFilter(REPEATS)
+    logging.basicConfig(handlers=[handler])
+    # What libraries of plugins tell at INFO is not the node's; what they warn of may be.
+    logging.getLogger("insync").setLevel(level.upper())
+    if logging.getLevelName(level.upper()) > logging.WARNING:
+        logging.getLogger().setLevel(level.upper())
 
 
 def _stop_when_stdin_ends() -> None:

@@ -1,5 +1,8 @@
 """Producer, consumer and admin for trio, and a blocking façade of each for everything else."""
 
+import logging
+
+from ...transport.repeats import limited
 from ._corrupt import SkippedRecords
 from ._murmur2 import partition_for_key
 from ._settings import (
@@ -77,7 +80,35 @@ from .errors import (
     UnknownTopicError,
     error_for,
 )
+from .group_errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    FencedInstanceIdError,
+    FencedMemberEpochError,
+    GroupError,
+    GroupIdNotFoundError,
+    GroupMaxSizeReachedError,
+    GroupSubscribedToTopicError,
+    IllegalGenerationError,
+    InconsistentGroupProtocolError,
+    InvalidGroupIdError,
+    InvalidRegularExpressionError,
+    InvalidSessionTimeoutError,
+    MemberIdRequiredError,
+    NonEmptyGroupError,
+    NotCoordinatorError,
+    OffsetMetadataTooLargeError,
+    RebalanceInProgressError,
+    RecordListTooLargeError,
+    StaleMemberEpochError,
+    UnknownMemberIdError,
+    UnreleasedInstanceIdError,
+    UnstableOffsetCommitError,
+    UnsupportedAssignorError,
+)
 from .producer import Producer
+
+limited(logging.getLogger("insync.client"))
 
 __all__ = [
     "Producer",
@@ -128,6 +159,30 @@ __all__ = [
     "ServerError",
     "UnknownServerError",
     "InconsistentTopicIdError",
+    "CoordinatorLoadInProgressError",
+    "CoordinatorNotAvailableError",
+    "FencedInstanceIdError",
+    "FencedMemberEpochError",
+    "GroupError",
+    "GroupIdNotFoundError",
+    "GroupMaxSizeReachedError",
+    "GroupSubscribedToTopicError",
+    "IllegalGenerationError",
+    "InconsistentGroupProtocolError",
+    "InvalidGroupIdError",
+    "InvalidRegularExpressionError",
+    "InvalidSessionTimeoutError",
+    "MemberIdRequiredError",
+    "NonEmptyGroupError",
+    "NotCoordinatorError",
+    "OffsetMetadataTooLargeError",
+    "RebalanceInProgressError",
+    "RecordListTooLargeError",
+    "StaleMemberEpochError",
+    "UnknownMemberIdError",
+    "UnreleasedInstanceIdError",
+    "UnstableOffsetCommitError",
+    "UnsupportedAssignorError",
     "FetchSessionNotFoundError",
     "InvalidFetchSessionEpochError",
     "OffsetOutOfRangeError",

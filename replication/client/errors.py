@@ -412,6 +412,12 @@ _REMEDIES: dict[ErrorCode, str] = {
 }
 
 
+def add_errors(classes: dict[ErrorCode, type[ServerError]], remedies: dict[ErrorCode, str]) -> None:
+    """Make the codes of another subject known, each with its class and what to do about it."""
+    ERROR_CLASSES.update(classes)
+    _REMEDIES.update(remedies)
+
+
 _SELF_EXPLAINING = frozenset(
     {
         ErrorCode.OFFSET_OUT_OF_RANGE,

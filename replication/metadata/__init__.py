@@ -1,11 +1,15 @@
 """The metadata store: the interface, memory, SQLite and remote stores, the registry that opens one by URL."""
 
+import logging
+
+from ...transport.repeats import limited
 from ._values import (
     Changed,
     Committed,
     Compare,
     Conflict,
     Delete,
+    Delta,
     Entry,
     Exists,
     Listing,
@@ -15,6 +19,7 @@ from ._values import (
     Put,
     Read,
     Resync,
+    TooOld,
     Unknown,
     ValueIs,
     VersionIs,
@@ -39,6 +44,8 @@ from .remote import RemoteStore
 from .serving import STORE_KINDS, serve_store
 from .sqlite import SqliteStore
 
+limited(logging.getLogger("insync.metadata"))
+
 __all__ = [
     # the interface
     "MetadataStore",
@@ -48,6 +55,8 @@ __all__ = [
     "Entry",
     "Listing",
     "Read",
+    "Delta",
+    "TooOld",
     # transactions
     "Compare",
     "VersionIs",

@@ -25,10 +25,12 @@ class Bench(ABC):
 
     timeout_ms: a session timeout that the store grants; cases wait for it to pass, so keep it short.
     late_seconds: how late a change or an expiry may become visible to another handle.
+    keeps_history: whether `changes` gives deltas; a store without a history always answers `TooOld`.
     """
 
     timeout_ms: int = 400
     late_seconds: float = 0.1
+    keeps_history: bool = True
 
     @abstractmethod
     def handle(self) -> MetadataStore:

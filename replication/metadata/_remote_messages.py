@@ -18,6 +18,7 @@ from ._values import (
     Compare,
     Conflict,
     Delete,
+    Delta,
     Entry,
     Exists,
     Listing,
@@ -27,6 +28,7 @@ from ._values import (
     Put,
     Read,
     Resync,
+    TooOld,
     Unknown,
     ValueIs,
     VersionIs,
@@ -46,6 +48,8 @@ class Kind(IntEnum):
     RENEW_SESSION = 205
     CLOSE_SESSION = 206
     WATCH = 207
+    CHANGES = 208
+    MORE = 209
 
 
 class Failure(IntEnum):
@@ -83,11 +87,31 @@ class WireEntry(_Message):
         return Entry(self.key, self.value, self.version, self.revision, self.session_id)
 
 
+class Since(_Message):
+    """CHANGES of a prefix."""
+
+    prefix: str
+    revision: int
+
+
+class Cursor(_Message):
+    """MORE of an answer that did not fit into a frame."""
+
+    cursor: int
+
+
 class Found(_Message):
-    """Answer to GET (at most one entry) and LIST."""
+    """Answer to GET (at most one entry), LIST and CHANGES, or a page of it.
+
+    deleted: of CHANGES. too_old: of CHANGES, that the history does not reach as far. more: the cursor of the next
+    page, 0 with the last one. All pages show one snapshot.
+    """
 
     revision: int
     entries: list[WireEntry]
+    deleted: list[str] = []
+    too_old: bool = False
+    more: int = 0
 
     @classmethod
     def of_read(cls, read: Read) -> Found:
@@ -97,11 +121,48 @@ class Found(_Message):
     def of_listing(cls, listing: Listing) -> Found:
         return cls(listing.revision, [WireEntry.of(entry) for entry in listing.entries.values()])
 
+    @classmethod
+    def of_changes(cls, changes: Delta | TooOld) -> Found:
+        if isinstance(changes, TooOld):
+            return cls(changes.revision, [], too_old=True)
+        entries = [WireEntry.of(entry) for entry in changes.entries.values()]
+        return cls(changes.revision, entries, sorted(changes.deleted))
+
     def read(self) -> Read:
         return Read(self.revision, self.entries[0].entry() if self.entries else None)
 
     def listing(self) -> Listing:
         return Listing(self.revision, {each.key: each.entry() for each in self.entries})
+
+    def changes(self) -> Delta | TooOld:
+        if self.too_old:
+            return TooOld(self.revision)
+        return Delta(self.revision, self.listing().entries, frozenset(self.deleted))
+
+    def pages(self, page_bytes: int) -> list[Found]:
+        """This answer in parts of about `page_bytes` at most, one entry at least; nothing is said twice."""
+        pages = [msgspec.structs.replace(self, entries=[], deleted=[])]
+        room = page_bytes
+        for key in self.deleted:
+            room = _turn(pages, room, page_bytes, len(key.encode()) + _ITEM_BYTES)
+            pages[-1].deleted.append(key)
+        for entry in self.entries:
+            room = _turn(pages, room, page_bytes, len(entry.key.encode()) + len(entry.value) + _ITEM_BYTES)
+            pages[-1].entries.append(entry)
+        return pages
+
+
+_ITEM_BYTES = 48
+"""What an entry's numbers and msgpack's own bytes take at most, beside key and value."""
+
+
+def _turn(pages: list[Found], room: int, page_bytes: int, size: int) -> int:
+    """The room left after an item of `size`, on a new page if the last one has none for it."""
+    last = pages[-1]
+    if size > room and (last.entries or last.deleted):
+        pages.append(msgspec.structs.replace(last, entries=[], deleted=[]))
+        room = page_bytes
+    return room - size
 
 
 class WireCompare(_Message):

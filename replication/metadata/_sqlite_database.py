@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 
 import attrs
 
+from ._history import KEPT_KEYS, KEPT_REVISIONS
 from ._sqlite_leases import FIRST_SLOT, HeldLease, LeaseFile
 from ._sqlite_schema import connect, meaning, translated
 from ._sqlite_worker import StoreBusyError
@@ -22,20 +23,20 @@ from ._values import (
     Committed,
     Compare,
     Conflict,
+    Delta,
     Entry,
     Listing,
     Operation,
     Outcome,
     Put,
     Read,
+    TooOld,
     Unknown,
 )
 from .errors import SessionExpiredError, StoreUnavailableError
 
-_KEPT_REVISIONS = 1024
-"""How many revisions of changed keys are kept for watches; who lags further behind resyncs."""
-
 _PRUNE_EVERY = 256
+"""Revisions after which the history of changed keys is cut to its bounds, or sooner after many keys."""
 
 _GET = """SELECT m.revision, e.value, e.version, e.revision, e.session_id, s.slot FROM store m
     LEFT JOIN entries e ON e.key = ? LEFT JOIN sessions s ON s.id = e.session_id"""
@@ -47,6 +48,14 @@ _PUT = """INSERT INTO entries VALUES (?, ?, 1, ?, ?) ON CONFLICT (key) DO UPDATE
     version = version + 1, revision = excluded.revision, session_id = excluded.session_id RETURNING version"""
 _CHANGES = """SELECT m.sequence, m.revision, m.changes_floor, c.key FROM store m
     LEFT JOIN changes c ON c.revision > ?"""
+_CHANGED = """SELECT m.revision, m.changes_floor, c.key, e.value, e.version, e.revision, e.session_id, s.slot
+    FROM store m LEFT JOIN (SELECT DISTINCT key FROM changes WHERE revision > ? AND key >= ? AND key < ?) c
+    LEFT JOIN entries e ON e.key = c.key LEFT JOIN sessions s ON s.id = e.session_id"""
+_OWNED = """SELECT e.key, s.id, s.slot FROM sessions s JOIN entries e ON e.session_id = s.id
+    WHERE e.key >= ? AND e.key < ?"""
+_OVERLONG = (
+    "SELECT max(revision) FROM (SELECT revision FROM changes ORDER BY revision DESC LIMIT -1 OFFSET ?)"
+)
 _DELETE = "DELETE FROM entries WHERE key = ?"
 
 
@@ -95,6 +104,7 @@ class Database:
         self._seen_sequence = 0
         self._next_deadline: float = 0
         self._resynced_for: set[int] = set()
+        self._unpruned = 0
         with ExitStack() as undo:
             self._connection = undo.enter_context(closing(connect(path)))
             self._leases = undo.enter_context(closing(LeaseFile(path + "-leases", boot)))
@@ -128,6 +138,38 @@ class Database:
                     key = raw.decode()
                     entries[key] = Entry(key, value, version, changed, owner)
         return Listing(rows[0][0], entries)
+
+    def read_changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        """A session that is over takes its keys along at once, though no revision says so yet."""
+        lower, upper = _range_of(prefix)
+        with translated(self.path):
+            self._leases.check_linked()
+            with self._snapshot():
+                rows = self._connection.execute(_CHANGED, (since_revision, lower, upper)).fetchall()
+                owned = self._connection.execute(_OWNED, (lower, upper)).fetchall()
+            revision, floor = rows[0][:2]
+            if not floor <= since_revision <= revision:
+                return TooOld(revision)
+            deleted = {raw.decode() for raw, owner, slot in owned if not self._is_owned(owner, slot)}
+            entries = {}
+            for _, _, raw, value, version, changed, owner, slot in rows:
+                if raw is None:
+                    continue
+                key = raw.decode()
+                if version is None or not self._is_owned(owner, slot):
+                    deleted.add(key)
+                elif key not in deleted:
+                    entries[key] = Entry(key, value, version, changed, owner)
+        return Delta(revision, entries, frozenset(deleted))
+
+    @contextmanager
+    def _snapshot(self) -> Iterator[None]:
+        """Several reads of one state."""
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")
 
     def _is_owned(self, owner: int | None, slot: int | None) -> bool:
         return owner is None or (slot is not None and self._leases.is_alive(owner, slot))
@@ -175,8 +217,8 @@ class Database:
         with self._swept(session_ids):
             pass
 
-    def _scalar(self, sql: str) -> int:
-        value: int = self._connection.execute(sql).fetchone()[0]
+    def _scalar(self, sql: str, parameters: tuple[int, ...] = ()) -> int:
+        value: int = self._connection.execute(sql, parameters).fetchone()[0]
         return value
 
     def _free_slot(self) -> int:
@@ -262,11 +304,18 @@ class Database:
         execute = self._connection.execute
         self._connection.executemany("INSERT OR IGNORE INTO changes VALUES (?, ?)", writing.changed)
         execute("UPDATE store SET sequence = ?, revision = ?", (writing.sequence + 1, writing.revision))
-        if writing.revision // _PRUNE_EVERY > writing.base // _PRUNE_EVERY:
-            floor = max(0, writing.revision - _KEPT_REVISIONS)
-            execute("DELETE FROM changes WHERE revision <= ?", (floor,))
-            execute("UPDATE store SET changes_floor = ?", (floor,))
+        self._unpruned += len(writing.changed)
+        if writing.revision // _PRUNE_EVERY > writing.base // _PRUNE_EVERY or self._unpruned > KEPT_KEYS:
+            self._prune(writing.revision)
         self._leases.publish(writing.sequence + 1)
+
+    def _prune(self, revision: int) -> None:
+        """Keep the history bounded, by revisions and by keys: one transaction may change thousands."""
+        self._unpruned = 0
+        overlong = self._scalar(_OVERLONG, (KEPT_KEYS,)) or 0
+        floor = max(0, revision - KEPT_REVISIONS, overlong)
+        self._connection.execute("DELETE FROM changes WHERE revision <= ?", (floor,))
+        self._connection.execute("UPDATE store SET changes_floor = max(changes_floor, ?)", (floor,))
 
     # sessions that are over
 

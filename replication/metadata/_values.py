@@ -36,6 +36,37 @@ class Listing:
 
 
 @attrs.frozen
+class Delta:
+    """What leads from the listing of a prefix at an older revision to the one at `revision`.
+
+    entries: keys that were put since, as they stand at `revision`, in no order. deleted: keys that are not there
+    at `revision` and may have been before. Both may name keys that did not change, and keys that came and went in
+    between: `apply` gives the same in any case.
+    """
+
+    revision: int
+    entries: dict[str, Entry]
+    deleted: frozenset[str] = frozenset()
+
+    def apply(self, listing: Listing) -> Listing:
+        """The listing at `revision`; `listing` was taken at the revision that was asked about, with its prefix."""
+        entries = {key: entry for key, entry in listing.entries.items() if key not in self.deleted}
+        entries.update(self.entries)
+        return Listing(self.revision, dict(sorted(entries.items())))
+
+
+@attrs.frozen
+class TooOld:
+    """The store cannot tell what has changed since: list instead.
+
+    Its history does not reach back as far, or it never was at the revision that was asked about, as a store that
+    was restored from a backup. revision: the store's own.
+    """
+
+    revision: int
+
+
+@attrs.frozen
 class Read:
     """One key (None: it does not exist), with the store's revision of the snapshot."""
 

@@ -10,7 +10,8 @@ from typing import ClassVar, Self
 
 import trio
 
-from ._values import Compare, Listing, Operation, Outcome, Read, WatchEvent
+from ._transaction import check_prefix
+from ._values import Compare, Delta, Listing, Operation, Outcome, Read, TooOld, WatchEvent
 
 
 class Session(ABC):
@@ -81,6 +82,28 @@ class MetadataStore(ABC):
     @abstractmethod
     async def list(self, prefix: str) -> Listing:
         """Read all keys that start with `prefix` ("" for all) in one snapshot."""
+
+    async def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        """What has changed under `prefix` since `since_revision`; it costs what has changed, not what is there.
+
+        `since_revision` is that of a `Listing` or a `Delta` of this prefix, or of any other read or commit of this
+        store. Like a list it shows every transaction that was committed before the call. What the deltas add up
+        to is what a list shows at their revision, whatever deletes, ends of sessions, lost connections and restarts
+        lie in between:
+
+            listing = await store.list("topics/")
+            async for _ in events:
+                delta = await store.changes("topics/", listing.revision)
+                if isinstance(delta, TooOld):
+                    listing = await store.list("topics/")
+                else:
+                    listing = delta.apply(listing)
+
+        The history is bounded, and `TooOld` the answer beyond it. A store that keeps none may always give that
+        answer, as this method does: its callers list.
+        """
+        check_prefix(prefix)
+        return TooOld((await self.list(prefix)).revision)
 
     @abstractmethod
     async def commit(

@@ -14,17 +14,20 @@ from typing import Literal, Self
 import attrs
 import trio
 
+from ._history import History
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction, holds
 from ._values import (
     Committed,
     Compare,
     Conflict,
     Delete,
+    Delta,
     Entry,
     Listing,
     Operation,
     Outcome,
     Read,
+    TooOld,
     Unknown,
 )
 from ._watch import WatchHub
@@ -50,6 +53,7 @@ class MemoryHub:
         self.watch_delay = 0.0
         self._entries: dict[str, Entry] = {}
         self._keys: list[str] = []
+        self._history = History()
         self._sessions: dict[int, MemorySession] = {}
         self._last_session_id = 0
         self._handles: set[MemoryStore] = set()
@@ -108,6 +112,14 @@ class MemoryHub:
         keys = takewhile(lambda key: key.startswith(prefix), tail)
         return Listing(self.revision, {key: self._entries[key] for key in keys})
 
+    def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        changed = self._history.since(since_revision)
+        if changed is None or since_revision > self.revision:
+            return TooOld(self.revision)
+        chosen = [key for key in changed if key.startswith(prefix)]
+        entries = {key: self._entries[key] for key in chosen if key in self._entries}
+        return Delta(self.revision, entries, frozenset(chosen) - entries.keys())
+
     def commit(
         self, compares: Sequence[Compare], operations: Sequence[Operation], session_id: int | None
     ) -> Outcome:
@@ -134,7 +146,7 @@ class MemoryHub:
             else:
                 owner = session_id if change.ephemeral else None
                 versions[change.key] = self._put(change.key, change.value, owner)
-        self._announce([change.key for change in changes])
+        self._changed([change.key for change in changes])
         return Committed(self.revision, versions)
 
     def _put(self, key: str, value: bytes, owner: int | None) -> int:
@@ -148,6 +160,10 @@ class MemoryHub:
     def _remove(self, key: str) -> None:
         del self._entries[key]
         del self._keys[bisect_left(self._keys, key)]
+
+    def _changed(self, keys: Sequence[str]) -> None:
+        self._history.add(self.revision, keys)
+        self._announce(keys)
 
     def _announce(self, keys: Sequence[str]) -> None:
         if not self._outage:
@@ -179,7 +195,7 @@ class MemoryHub:
         keys = [entry.key for entry in self._entries.values() if entry.session_id == session_id]
         for key in keys:
             self._remove(key)
-        self._announce(keys)
+        self._changed(keys)
 
 
 @attrs.define(eq=False, init=False)
@@ -275,6 +291,11 @@ class MemoryStore(MetadataStore):
         check_prefix(prefix)
         await self._reach()
         return self.hub.list(prefix)
+
+    async def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        check_prefix(prefix)
+        await self._reach()
+        return self.hub.changes(prefix, since_revision)
 
     async def commit(
         self,

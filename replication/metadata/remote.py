@@ -24,7 +24,7 @@ from ...transport import (
 )
 from . import _remote_messages as m
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction
-from ._values import Compare, Listing, Operation, Outcome, Read, Resync, Unknown
+from ._values import Compare, Delta, Listing, Operation, Outcome, Read, Resync, TooOld, Unknown
 from ._watch import PrefixWatch, WatchHub
 from .abc import MetadataStore, Session, Watch
 from .errors import (
@@ -270,7 +270,20 @@ class RemoteStore(MetadataStore):
 
     async def list(self, prefix: str) -> Listing:
         check_prefix(prefix)
-        return self._read(await self.ask(m.Kind.LIST, m.Key(prefix)), m.Found).listing()
+        return (await self._all_pages(m.Kind.LIST, m.Key(prefix))).listing()
+
+    async def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        check_prefix(prefix)
+        return (await self._all_pages(m.Kind.CHANGES, m.Since(prefix, since_revision))).changes()
+
+    async def _all_pages(self, kind: m.Kind, message: msgspec.Struct) -> m.Found:
+        """An answer that may be larger than a frame. If the connection is lost in between, so is the rest of it."""
+        found = page = self._read(await self.ask(kind, message), m.Found)
+        while page.more:
+            page = self._read(await self.ask(m.Kind.MORE, m.Cursor(page.more)), m.Found)
+            found.entries += page.entries
+            found.deleted += page.deleted
+        return found
 
     async def commit(
         self,

@@ -22,6 +22,7 @@ from ...transport import (
     serve,
 )
 from . import _remote_messages as m
+from ._serving_cursors import Cursors
 from ._transaction import check_timeout
 from .abc import MetadataStore, Session
 from .errors import (
@@ -135,9 +136,12 @@ class _Server:
         self._nursery = nursery
         self._sessions: dict[bytes, _Served] = {}
         self._watches: dict[tuple[Connection, int], _Watched] = {}
+        self._cursors = Cursors()
         self._by_kind: dict[int, Callable[[Request], Awaitable[bytes]]] = {
             m.Kind.GET: self._get,
             m.Kind.LIST: self._list,
+            m.Kind.CHANGES: self._changes,
+            m.Kind.MORE: self._more,
             m.Kind.COMMIT: self._commit,
             m.Kind.OPEN_SESSION: self._open_session,
             m.Kind.RENEW_SESSION: self._renew_session,
@@ -167,7 +171,16 @@ class _Server:
         return m.encode(m.Found.of_read(await self._store.get(m.decode(request.body, m.Key).text)))
 
     async def _list(self, request: Request) -> bytes:
-        return m.encode(m.Found.of_listing(await self._store.list(m.decode(request.body, m.Key).text)))
+        listing = await self._store.list(m.decode(request.body, m.Key).text)
+        return self._cursors.first_page(request.connection, m.Found.of_listing(listing))
+
+    async def _changes(self, request: Request) -> bytes:
+        asked = m.decode(request.body, m.Since)
+        changes = await self._store.changes(asked.prefix, asked.revision)
+        return self._cursors.first_page(request.connection, m.Found.of_changes(changes))
+
+    async def _more(self, request: Request) -> bytes:
+        return self._cursors.next_page(request.connection, m.decode(request.body, m.Cursor).cursor)
 
     async def _commit(self, request: Request) -> bytes:
         asked = m.decode(request.body, m.Commit)
@@ -268,6 +281,7 @@ class _Server:
             del self._watches[key]
 
     def disconnected(self, connection: Connection) -> None:
+        self._cursors.forget(connection)
         for (of, _), watched in self._watches.items():
             if of is connection:
                 watched.scope.cancel()

@@ -17,7 +17,7 @@ from ._sqlite_database import Announcement, Database
 from ._sqlite_leases import HeldLease, boot_id
 from ._sqlite_worker import Worker
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction
-from ._values import Compare, Listing, Operation, Outcome, Read
+from ._values import Compare, Delta, Listing, Operation, Outcome, Read, TooOld
 from ._watch import WatchHub
 from .abc import MetadataStore, Session, Watch
 from .errors import (
@@ -159,6 +159,11 @@ class SqliteStore(MetadataStore):
         check_prefix(prefix)
         engine = self._open_engine()
         return await engine.worker.run(partial(engine.database.read_range, prefix))
+
+    async def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        check_prefix(prefix)
+        engine = self._open_engine()
+        return await engine.worker.run(partial(engine.database.read_changes, prefix, since_revision))
 
     async def commit(
         self,

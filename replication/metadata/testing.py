@@ -9,10 +9,15 @@ A store's author subclasses `Bench` and runs every case, with pytest for example
 The kit needs trio alone, no test framework.
 """
 
-from . import _kit_sessions, _kit_transactions, _kit_watches
+from . import _kit_changes, _kit_sessions, _kit_transactions, _kit_watches
 from ._kit import Bench, Case, PromiseBrokenError
 
-CASES: tuple[Case, ...] = (*_kit_transactions.CASES, *_kit_sessions.CASES, *_kit_watches.CASES)
+CASES: tuple[Case, ...] = (
+    *_kit_transactions.CASES,
+    *_kit_sessions.CASES,
+    *_kit_watches.CASES,
+    *_kit_changes.CASES,
+)
 """Every case, one promise each."""
 
 __all__ = ["CASES", "Bench", "Case", "PromiseBrokenError"]

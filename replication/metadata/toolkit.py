@@ -2,10 +2,11 @@
 
 `check_key`, `check_prefix`, `check_timeout` and `check_transaction` raise `InvalidTransactionError` as the
 interface asks; `holds` decides a compare; `WatchHub` keeps the open watches of a handle, merges their events
-and ends them.
+and ends them; `History` keeps which keys changed at which revision, for `changes`.
 """
 
+from ._history import History
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction, holds
 from ._watch import WatchHub
 
-__all__ = ["WatchHub", "check_key", "check_prefix", "check_timeout", "check_transaction", "holds"]
+__all__ = ["History", "WatchHub", "check_key", "check_prefix", "check_timeout", "check_transaction", "holds"]

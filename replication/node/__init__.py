@@ -1,5 +1,8 @@
 """The trio host of the replication core: a node, embedded in a program or as a process of its own."""
 
+import logging
+
+from ...transport.repeats import limited
 from ._node import Node
 from .blocking import BlockingNode
 from .configuration import load_settings
@@ -15,6 +18,8 @@ from .errors import (
     StorePutBackError,
 )
 from .settings import NodeSettings
+
+limited(logging.getLogger("insync.node"))
 
 __all__ = [
     "Node",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -15,29 +16,35 @@ import attrs
 from .mechanical.__main__ import tried_before
 from .mechanical.explained import explained
 from .mechanical.operators import Site, changed, sites
-from .mechanical.reach import CORE, ROOT, Reach
+from .mechanical.reach import REPLICATION, ROOMS, ROOT, Reach
 from .mechanical.trial import Tried, digest
 
 
+@functools.cache
+def every_site() -> list[Site]:
+    return [site for room in ROOMS for site in sites(REPLICATION, room)]
+
+
 def test_every_change_has_a_name_of_its_own_and_changes_something() -> None:
-    found = sites(CORE)
+    found = every_site()
     names = [site.id for site in found]
-    assert len(names) > 1000
+    assert len(names) > 5000
+    assert {site.file.partition("/")[0] for site in found} == set(ROOMS)
     assert len(set(names)) == len(names)
     for site in found[:: len(found) // 60]:
-        source = (CORE / site.file).read_text(encoding="utf-8")
+        source = (REPLICATION / site.file).read_text(encoding="utf-8")
         assert ast.dump(changed(source, site.number)) != ast.dump(ast.parse(source)), site.id
 
 
 def test_every_explained_change_is_still_there() -> None:
     reasons = explained()
-    missing = reasons.keys() - {site.id for site in sites(CORE)}
-    assert not missing, f"explained, and not (or no longer) a change of the core: {sorted(missing)}"
+    missing = reasons.keys() - {site.id for site in every_site()}
+    assert not missing, f"explained, and not (or no longer) a change of the code: {sorted(missing)}"
     assert all(len(why) > 20 for why in reasons.values())
 
 
 def test_an_obvious_change_is_noticed() -> None:
-    obvious = "isr.py::high_watermark: comparison: isr_size < min_isr -> isr_size <= min_isr"
+    obvious = "core/partition/isr.py::high_watermark: comparison: isr_size < min_isr -> isr_size <= min_isr"
     command = [
         sys.executable,
         "-m",
@@ -52,10 +59,9 @@ def test_an_obvious_change_is_noticed() -> None:
 
 
 def test_a_test_is_asked_about_the_lines_that_it_runs_and_the_quickest_comes_first() -> None:
-    site = next(site for site in sites(CORE) if site.id.startswith("isr.py::may_join"))
-    reach = Reach(
-        {"isr.py": {site.line: ["slow", "quick"], site.line + 50: ["other"]}}, {"slow": 2.0, "quick": 0.5}
-    )
+    site = next(site for site in every_site() if site.id.startswith("core/partition/isr.py::may_join"))
+    lines = {site.line: ["slow", "quick"], site.line + 50: ["other"]}
+    reach = Reach({site.file: lines}, {"slow": 2.0, "quick": 0.5})
     assert reach.of(site) == ["quick", "slow"]
     assert reach.cost(reach.of(site)) == 2.5
     assert Reach({}, {}).of(site) == []
@@ -64,8 +70,8 @@ def test_a_test_is_asked_about_the_lines_that_it_runs_and_the_quickest_comes_fir
 def test_a_run_goes_on_where_an_earlier_one_ended(tmp_path: Path) -> None:
     """Nothing is taken over that was found out about another text, or by asking less than now."""
     results = tmp_path / "results.jsonl"
-    wanted = [site for site in sites(CORE) if site.id.startswith("isr.py::may_join")]
-    killed, elsewhere, alive, halfway = wanted[0], wanted[1], *sites(CORE)[:2]
+    wanted = [site for site in every_site() if site.id.startswith("core/partition/isr.py::may_join")]
+    killed, elsewhere, alive, halfway = wanted[0], wanted[1], *every_site()[:2]
 
     def line(site: Site, verdict: str, source: str = "") -> str:
         tried = Tried(id=site.id, source=source or digest(site), line=site.line, verdict=verdict, seconds=1.0)

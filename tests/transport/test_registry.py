@@ -7,6 +7,8 @@ import pytest
 
 from insync.transport import (
     AmbiguousTransportError,
+    Capabilities,
+    LinkTransport,
     TransportError,
     UnknownSchemeError,
     VersionMismatchError,
@@ -18,10 +20,28 @@ from insync.transport.registry import GROUP
 
 
 class OtherTransport(MemoryTransport):
-    pass
+    schemes = ("mem", "other")
+
+
+class Unfinished(LinkTransport):
+    """Its author has forgotten to write `listen`."""
+
+    schemes = ("unfinished",)
+    caps = Capabilities()
+
+    def parse(self, url):
+        return url
+
+    async def connect(self, endpoint):
+        raise AssertionError
+
+
+class Misspelt(MemoryTransport):
+    schemes = ("mispelt",)
 
 
 class FutureTransport(MemoryTransport):
+    schemes = ("future",)
     api_version = (1, 99)
 
 
@@ -71,6 +91,26 @@ def test_another_version_of_the_interface_is_refused(installed):
         registry.get("future")
     with pytest.raises(VersionMismatchError):
         registry.register("future", FutureTransport)
+
+
+@pytest.mark.parametrize(
+    ("name", "telling"),
+    [
+        ("Unfinished", r"unfinished://.*Unfinished.*cannot be used: TypeError.*listen"),
+        ("Misspelt", r"misspelt://.*Misspelt.*schemes=\('mispelt',\): name 'misspelt' there"),
+        ("offer", r"offer://.*no class derived from LinkTransport"),
+        ("NoSuchName", r"nosuchname://.*NoSuchName.*cannot be loaded: AttributeError"),
+    ],
+)
+def test_what_is_no_transport_is_refused_by_name(installed, name, telling):
+    installed[name.lower()] = [offer(name.lower(), f"{__name__}:{name}")]
+    with pytest.raises(TransportError, match=telling):
+        registry.get(name.lower())
+
+
+def test_an_unknown_scheme_is_compared_with_those_that_are_known(installed):
+    with pytest.raises(UnknownSchemeError, match="did you mean mem://"):
+        registry.get("men")
 
 
 def test_what_is_taken_is_replaced_only_on_purpose(installed):

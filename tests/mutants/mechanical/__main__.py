@@ -1,4 +1,4 @@
-"""`python -m tests.mutants.mechanical`: change the core in many small ways; does somebody notice each?"""
+"""`python -m tests.mutants.mechanical`: change the code in many small ways; does somebody notice each?"""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import attrs
 
 from .explained import explained
 from .operators import Site, sites
-from .reach import CORE, measure, warm_up
+from .reach import REPLICATION, ROOMS, measure, room_of, warm_up
 from .trial import ALIVE, Tried, attempt, digest
 
 
 def main() -> int:
     chosen = _arguments()
-    everything = sites(CORE)
+    everything = [site for room in chosen.rooms for site in sites(REPLICATION, room)]
     if chosen.list:
         print("\n".join(site.id for site in everything))
         return 0
@@ -29,7 +29,7 @@ def main() -> int:
     picked = _pick(everything, chosen)
     before = {} if chosen.results is None else tried_before(chosen.results, picked, chosen)
     todo = [site for site in picked if site.id not in before]
-    reach = measure() if todo else None
+    reach = measure({room_of(site.file) for site in todo}) if todo else None
     warm_up()
     tried = list(before.values())
     for site in todo:
@@ -49,6 +49,9 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants.mechanical", description=__doc__)
+    parser.add_argument(
+        "--rooms", type=_rooms, default=list(ROOMS), help=f"which rooms to change (default {','.join(ROOMS)})"
+    )
     parser.add_argument("--sample", type=int, default=500, help="how many changes to try (default 500)")
     parser.add_argument("--seed", type=int, default=1, help="which sample (default 1)")
     parser.add_argument(
@@ -65,6 +68,14 @@ def _arguments() -> argparse.Namespace:
         "--again", action="store_true", help="try those again that survived before, by --results"
     )
     return parser.parse_args()
+
+
+def _rooms(text: str) -> list[str]:
+    rooms = text.split(",")
+    for room in rooms:
+        if room not in ROOMS:
+            raise argparse.ArgumentTypeError(f"{room!r} is not a room; use some of {','.join(ROOMS)}")
+    return rooms
 
 
 def _pick(everything: list[Site], chosen: argparse.Namespace) -> list[Site]:

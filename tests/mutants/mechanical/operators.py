@@ -1,4 +1,4 @@
-"""What may be changed in the core: every place, and what stands there instead."""
+"""What may be changed in a room of the framework: every place, and what stands there instead."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _EXTREMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 class Site:
     """One possible change, on the lines `line` to `last`.
 
-    `id` outlives edits of other functions; `number` counts the sites of its file.
+    `file`: a path below `replication/`. `id` outlives edits of other functions. `number` counts a file's sites.
     """
 
     id: str
@@ -51,20 +51,21 @@ class _Change:
     after: ast.AST
 
 
-def sites(folder: Path) -> list[Site]:
-    """All possible changes of the modules in `folder`, in order."""
+def sites(root: Path, room: str) -> list[Site]:
+    """All possible changes of the modules in `root/room` and below, in order."""
     found: list[Site] = []
-    for path in sorted(folder.glob("*.py")):
+    for path in sorted((root / room).rglob("*.py")):
         if path.name in DECLARATIONS:
             continue
         seen: Counter[str] = Counter()
         tree = ast.parse(path.read_text(encoding="utf-8"))
+        file = path.relative_to(root).as_posix()
         for number, (name, change, _) in enumerate(_changes(tree)):
-            text = f"{path.name}::{name}: {change.operator}: {_show(change.before)} -> {_show(change.after)}"
+            text = f"{file}::{name}: {change.operator}: {_show(change.before)} -> {_show(change.after)}"
             seen[text] += 1
             identity = text if seen[text] == 1 else f"{text} #{seen[text]}"
             first, last = _lines(change.before)
-            found.append(Site(identity, path.name, first, last, number))
+            found.append(Site(identity, file, first, last, number))
     return found
 
 
@@ -102,11 +103,11 @@ def _is_text(statement: ast.stmt) -> bool:
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
-def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef]]:
+def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef):
             yield from _functions(child, f"{prefix}{child.name}.")
-        elif isinstance(child, ast.FunctionDef):
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
             yield f"{prefix}{child.name}", child
 
 
@@ -190,7 +191,8 @@ def _statements(node: ast.stmt) -> Iterator[_Change]:
 def _has_effect(node: ast.stmt) -> bool:
     """Whether a statement can be left out without a name going missing."""
     if isinstance(node, ast.Expr):
-        return isinstance(node.value, ast.Call)
+        value = node.value.value if isinstance(node.value, ast.Await) else node.value
+        return isinstance(value, ast.Call)
     if isinstance(node, ast.Assign):
         return any(isinstance(target, ast.Attribute | ast.Subscript) for target in node.targets)
     return isinstance(node, ast.AugAssign | ast.Delete | ast.Continue | ast.Break | ast.Raise)

@@ -1,4 +1,4 @@
-"""Which unit test runs which line of the core, so that a change is tried by those alone that can notice it."""
+"""Which unit test runs which line of a room, so that a change is tried by those alone that can notice it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ from coverage import Coverage
 from .operators import Site
 
 ROOT = Path(__file__).parents[3]
-CORE = ROOT / "replication" / "core"
-TESTS = ("tests/replication/core",)
+REPLICATION = ROOT / "replication"
+ROOMS = {room: f"tests/replication/{room}" for room in ("core", "client", "metadata", "node")}
+"""The rooms that can be changed, and the unit tests of each. The simulator is asked about the core alone."""
 EXAMPLES = 40
 _LEFT_OUT = ("cacheprovider", "unraisableexception", "threadexception")
-_QUICK = ("-x", "-q", "--tb=no", *(f"-pno:{name}" for name in _LEFT_OUT))
-"""As pytest runs in a trial: it need not look for what a test left behind."""
+_QUICK = ("-x", "-q", "--tb=no", "-otimeout=0", *(f"-pno:{name}" for name in _LEFT_OUT))
+"""As pytest runs in a trial: it need not look for what a test left behind, and the trial has its own time limit."""
 
 
 @attrs.frozen
@@ -48,11 +50,16 @@ class Reach:
         return sum(self.seconds.get(test, 0.0) for test in tests)
 
 
-def measure() -> Reach:
-    """Run the core's unit tests once, watched, in a process of their own (this one must not import the core)."""
+def room_of(file: str) -> str:
+    """The room of a file whose path is given below `replication/`."""
+    return file.partition("/")[0]
+
+
+def measure(rooms: Collection[str]) -> Reach:
+    """Run the unit tests of these rooms once, watched, in another process: this one must not import the rooms."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "reach.json"
-        command = [sys.executable, "-m", "tests.mutants.mechanical.reach", str(file)]
+        command = [sys.executable, "-m", "tests.mutants.mechanical.reach", str(file), *sorted(rooms)]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SystemExit(
@@ -104,17 +111,17 @@ class _Watch:
         return done
 
 
-def _main(file: Path) -> int:
+def _main(file: Path, rooms: list[str]) -> int:
     watched = Coverage(
-        data_file=None, config_file=False, include=[f"{CORE.resolve()}/*", "*/replication/core/*"]
+        data_file=None, config_file=False, include=[f"*/replication/{room}/*" for room in rooms]
     )
     watch = _Watch(watched)
     watched.start()
-    passed = run_tests(list(TESTS), watch)
+    passed = run_tests([ROOMS[room] for room in rooms], watch)
     watched.stop()
     data = watched.get_data()
     tests = {
-        Path(name).name: {
+        _below_replication(name): {
             str(line): [test for test in found if test]
             for line, found in data.contexts_by_lineno(name).items()
         }
@@ -124,6 +131,10 @@ def _main(file: Path) -> int:
     return 0 if passed else 1
 
 
+def _below_replication(name: str) -> str:
+    return name.rpartition("/replication/")[2]
+
+
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt):
-        sys.exit(_main(Path(sys.argv[1])))
+        sys.exit(_main(Path(sys.argv[1]), sys.argv[2:]))

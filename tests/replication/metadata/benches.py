@@ -61,7 +61,7 @@ class RemoteBench(Bench):
             yield
             nursery.cancel_scope.cancel()
 
-    def handle(self) -> MetadataStore:
+    def handle(self) -> RemoteStore:
         return RemoteStore(self.endpoint, identity=Identity(node_id=1))
 
     def lose(self, session: Session) -> None:

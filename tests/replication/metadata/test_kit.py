@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import attrs
 import pytest
 import trio
 from trio.testing import MockClock
@@ -11,6 +12,7 @@ from insync.replication.metadata import (
     Committed,
     Compare,
     Conflict,
+    Delta,
     Listing,
     MemoryHub,
     MetadataStore,
@@ -19,7 +21,9 @@ from insync.replication.metadata import (
     Put,
     Read,
     Session,
+    TooOld,
 )
+from insync.replication.metadata._history import History
 from insync.replication.metadata.testing import CASES, PromiseBrokenError
 
 from .benches import MemoryBench
@@ -95,6 +99,76 @@ class SleepySessions(MemoryHub):
         pass
 
 
+class DeltasWithoutDeletes(MemoryHub):
+    def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        answer = super().changes(prefix, since_revision)
+        return attrs.evolve(answer, deleted=frozenset()) if isinstance(answer, Delta) else answer
+
+
+class DeltasThatSkipOne(MemoryHub):
+    def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        return super().changes(prefix, min(since_revision + 1, self.revision))
+
+
+class DeltasWithoutSessions(MemoryHub):
+    """The keys of a session that ended are gone, and no delta says so."""
+
+    def _end_session(self, session_id: int) -> None:
+        history, self._history = self._history, History()
+        super()._end_session(session_id)
+        self._history = history
+
+
+class DeltasOfEverything(MemoryHub):
+    def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        answer = super().changes(prefix, since_revision)
+        return (
+            attrs.evolve(answer, entries=super().list(prefix).entries)
+            if isinstance(answer, Delta)
+            else answer
+        )
+
+
+class DeltasOfAllPrefixes(MemoryHub):
+    def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        return super().changes("", since_revision)
+
+
+class DeltasOfOldValues(MemoryHub):
+    """A delta gives the state of the commit before the last, at the revision of the last."""
+
+    def _apply(self, operations: Sequence[Operation], session_id: int | None) -> Committed:
+        self._before = dict(self._entries)
+        return super()._apply(operations, session_id)
+
+    def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        answer = super().changes(prefix, since_revision)
+        if not isinstance(answer, Delta):
+            return answer
+        entries = {key: self._before[key] for key in answer.entries if key in self._before}
+        return attrs.evolve(answer, entries=entries)
+
+
+class DeltasOfTheFuture(MemoryHub):
+    def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        return super().changes(prefix, min(since_revision, self.revision))
+
+
+class DeltasOfHalves(MemoryHub):
+    """A delta takes what a transaction changed in two pieces."""
+
+    def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        answer = super().changes(prefix, since_revision)
+        if isinstance(answer, Delta) and len(answer.entries) > 1:
+            return attrs.evolve(answer, entries=dict(sorted(answer.entries.items())[:1]))
+        return answer
+
+
+class ForgetfulHistory(MemoryHub):
+    def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
+        return TooOld(self.revision)
+
+
 BROKEN: list[tuple[type[MemoryHub], set[str]]] = [
     (ForgetfulCompares, {"commit_is_all_or_nothing", "conflict_names_the_first_failing_compare"}),
     (HalfTransactions, {"commit_is_all_or_nothing", "many_keys_in_one_transaction"}),
@@ -106,6 +180,15 @@ BROKEN: list[tuple[type[MemoryHub], set[str]]] = [
     (DeafWatches, {"own_and_foreign_commits_are_seen", "cancelled_wait_loses_no_event"}),
     (WatchesWithoutDeletes, {"own_and_foreign_commits_are_seen"}),
     (SleepySessions, {"lost_session_ends_after_its_timeout"}),
+    (DeltasWithoutDeletes, {"deltas_add_up_to_the_listing", "ends_of_sessions_are_in_the_delta"}),
+    (DeltasThatSkipOne, {"deltas_add_up_to_the_listing", "a_delta_shows_what_was_committed_before"}),
+    (DeltasWithoutSessions, {"deltas_add_up_to_the_listing", "ends_of_sessions_are_in_the_delta"}),
+    (DeltasOfEverything, {"a_delta_costs_what_has_changed"}),
+    (DeltasOfAllPrefixes, {"deltas_add_up_to_the_listing"}),
+    (DeltasOfOldValues, {"a_delta_shows_what_was_committed_before", "deltas_go_on_with_another_handle"}),
+    (DeltasOfTheFuture, {"a_revision_that_never_was_is_too_old"}),
+    (DeltasOfHalves, {"deltas_are_whole_while_others_write"}),
+    (ForgetfulHistory, {"deltas_add_up_to_the_listing", "a_delta_costs_what_has_changed"}),
 ]
 
 

@@ -1,0 +1,28 @@
+"""The assignors by the names that clients and settings use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from .assign_range import RangeAssignor, RoundRobinAssignor
+from .assign_sticky import CooperativeStickyAssignor, StickyAssignor
+from .assign_uniform import UniformAssignor
+from .assignment import Assignor
+
+CLIENT_ASSIGNORS: tuple[Assignor, ...] = (
+    RangeAssignor(),
+    RoundRobinAssignor(),
+    StickyAssignor(),
+    CooperativeStickyAssignor(),
+)
+"""What the leader of a classic group may use."""
+SERVER_ASSIGNORS: tuple[Assignor, ...] = (UniformAssignor(), RangeAssignor())
+"""What a coordinator may use, the default first (`group_consumer_assignors`)."""
+
+
+def elect(wanted: Iterable[str | None], assignors: Iterable[Assignor]) -> Assignor:
+    """The assignor that most members want; of equal ones, and if none says, the first in the settings' order."""
+    votes: dict[str | None, int] = {}
+    for name in wanted:
+        votes[name] = votes.get(name, 0) + (name is not None)
+    return max(assignors, key=lambda assignor: votes.get(assignor.name, 0))

@@ -1,0 +1,396 @@
+"""One partition of an internal topic as a replicated state machine: decide, apply, answer (KIP-848's runtime).
+
+A decision is one batch. It is taken on the state with all accepted entries applied, offered to the log, applied as
+soon as the log accepts it, and answered when the high watermark has passed it. Nothing is ever taken back: an
+accepted batch is committed, or this node's leadership ends and the whole state with it. So there are no snapshots
+and no reverts. A shard serves once it has read its log up to the start of its leader epoch and all of that is
+committed; what an earlier leader accepted is then decided for good.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+
+import attrs
+
+from ..errors import ErrorCode
+from . import shard_effects as fx
+from . import shard_events as ev
+from .decisions import Clock, Decision, Proof, Reply, StateMachine
+
+FAILED_READS = 3
+"""In a row; then somebody else may have a log that can be read."""
+
+
+@attrs.frozen(kw_only=True)
+class ShardSettings:
+    """Seconds. `isolation`: for how long a leader that has lost its followers may still renew leases.
+
+    `commit`: for how long a reply waits for its write; `retry`: until a refused timer decision is taken again.
+    """
+
+    isolation: float = 3.0
+    commit: float = 5.0
+    retry: float = 0.1
+
+
+@attrs.define
+class _Open:
+    """A request that has not been answered."""
+
+    message: object
+    arrival: float
+    deadline: float
+
+
+@attrs.frozen
+class _Held:
+    """A reply that waits for its proof; the high watermark has passed its writes."""
+
+    reply: Reply
+    arrival: float
+
+
+class Shard:
+    """Events in, effects out; `deadline` is when the host owes it a `Tick`.
+
+    machine: makes the empty state; called once for each leadership.
+    """
+
+    def __init__(self, machine: Callable[[], StateMachine], settings: ShardSettings | None = None) -> None:
+        self._make = machine
+        self._settings = settings if settings is not None else ShardSettings()
+        self._view: object | None = None
+        self._leader = self._leader_epoch = -1
+        """Whom to ask instead, as far as is known."""
+        self.skipped = 0
+        """Records of the log that were not understood."""
+        self._reset()
+
+    def _reset(self) -> None:
+        self.machine: StateMachine | None = None
+        self.active = False
+        self._role: ev.ShardLed | None = None
+        self._failed_reads = 0
+        self._next_read = 0
+        self._high_watermark = 0
+        self._since = float("-inf")
+        self._opened: dict[int, _Open] = {}
+        self._deadlines: list[tuple[float, int]] = []
+        self._waiting: list[tuple[int, int, Reply]] = []
+        """Replies by the offset that the high watermark must reach."""
+        self._unproved: list[_Held] = []
+        self._written: dict[str, int] = {}
+        """The end of the last write to each group, in the order of offsets, as far as it is not committed."""
+        self._last_write = 0
+        self._writing: Decision | None = None
+        self._write_id = 0
+        self._replies = 0
+        self._retry_at: float | None = None
+        self._effects: list[fx.Effect] = []
+        self._early: list[ev.Marker] = []
+        """Markers that came before the load was over."""
+
+    @property
+    def deadline(self) -> float | None:
+        """Monotonic; None: nothing will happen by itself."""
+        while self._deadlines and self._deadlines[0][1] not in self._opened:
+            heapq.heappop(self._deadlines)
+        times = [self._deadlines[0][0]] if self._deadlines else []
+        if self.active and self.machine is not None and self.machine.deadline is not None:
+            times.append(self.machine.deadline)
+        if self._retry_at is not None:
+            times.append(self._retry_at)
+        return min(times, default=None)
+
+    @property
+    def open_requests(self) -> int:
+        """Requests that have not been answered."""
+        return len(self._opened)
+
+    def step(self, event: ev.Event, now: float, wall_ms: int) -> list[fx.Effect]:
+        """Handle one event. After a `Write` the host tells what became of it before anything else happens.
+
+        Effects of the event itself come in order; the caller carries them out in this order.
+        """
+        self._effects = []
+        clock = Clock(now, wall_ms)
+        match event:
+            case ev.Accepted():
+                self._accepted(event, clock)
+            case ev.Refused():
+                self._refused(event, clock)
+            case ev.ShardLed():
+                self._led(event, clock)
+            case ev.ShardEnded():
+                self._ended(event.leader, event.leader_epoch)
+            case _:
+                # A decision taken between a write and its acceptance would not see that write.
+                assert self._writing is None, f"{event} came before the outcome of write {self._write_id}"
+                self._take(event, clock)
+        self._go_on(clock)
+        self._release(clock)
+        return self._effects
+
+    def _go_on(self, clock: Clock) -> None:
+        """One decision after the other: each is taken on what the one before it has written."""
+        while self.active and self._writing is None and self._retry_at is None:
+            decision = self._machine.due(clock)
+            if decision is None:
+                break
+            self._decided(decision, clock)
+
+    def _take(self, event: ev.Event, clock: Clock) -> None:
+        match event:
+            case ev.Ask():
+                self._ask(event, clock)
+            case ev.LogRead():
+                self._read(event, clock)
+            case ev.LogReadFailed():
+                self._read_failed(event)
+            case ev.Advanced(high_watermark=high_watermark):
+                self._high_watermark = max(self._high_watermark, high_watermark)
+                self._try_activate(clock)
+            case ev.Contacted(since=since):
+                self._since = max(self._since, since)
+            case ev.MarkerWritten(marker=marker):
+                self._mark(marker)
+            case ev.ViewChanged(view=view):
+                self._view = view
+                if self.machine is not None:
+                    self.machine.view_changed(view)
+            case ev.Tick():
+                self._tick(clock)
+
+    # The role
+
+    def _led(self, event: ev.ShardLed, clock: Clock) -> None:
+        """A later epoch of the same leader begins from nothing too: others may have written between the two."""
+        self._ended(-1, -1)
+        self._role = event
+        self.machine = self._make()
+        if self._view is not None:
+            self.machine.view_changed(self._view)
+        self._next_read = event.log_start
+        if event.log_start < event.epoch_start:
+            self._read_on()
+        self._try_activate(clock)
+
+    def _ended(self, leader: int, leader_epoch: int) -> None:
+        opened, machine, effects = self._opened, self.machine, self._effects
+        self._reset()
+        self._effects = effects
+        self._leader, self._leader_epoch = leader, leader_epoch
+        if machine is not None:
+            for request_id, each in opened.items():
+                reply = machine.failure(each.message, ErrorCode.NOT_COORDINATOR, leader, leader_epoch)
+                self._effects.append(fx.Answer(request_id=request_id, reply=reply))
+
+    def _read_on(self) -> None:
+        assert self._role is not None
+        self._effects.append(
+            fx.ReadLog(
+                leader_epoch=self._role.leader_epoch, start=self._next_read, end=self._role.epoch_start
+            )
+        )
+
+    def _read(self, event: ev.LogRead, clock: Clock) -> None:
+        # The answer to a read of an earlier leadership may come at any time (KAFKA-9307).
+        if self._role is None or event.leader_epoch != self._role.leader_epoch or self.active:
+            return
+        if event.next_offset <= self._next_read:
+            # A range in which compaction has left nothing still leads on (KAFKA-9065); one that does not, failed.
+            self._read_failed(ev.LogReadFailed(leader_epoch=event.leader_epoch))
+            return
+        self._failed_reads = 0
+        for entry in event.entries:
+            # A batch may begin below the log start or reach over the end of the range.
+            if not self._next_read <= entry.offset < self._role.epoch_start:
+                continue
+            if isinstance(entry, ev.Marker):
+                self._machine.mark(entry)
+            else:
+                self._apply(entry)
+        self._next_read = event.next_offset
+        if self._next_read < self._role.epoch_start:
+            self._read_on()
+        self._try_activate(clock)
+
+    def _read_failed(self, event: ev.LogReadFailed) -> None:
+        if self._role is None or event.leader_epoch != self._role.leader_epoch or self.active:
+            return
+        self._failed_reads += 1
+        if self._failed_reads < FAILED_READS:
+            self._read_on()
+        elif self._failed_reads == FAILED_READS:
+            self._effects.append(fx.Resign(leader_epoch=event.leader_epoch))
+
+    def _try_activate(self, clock: Clock) -> None:
+        if self.active or self._role is None or self._next_read < self._role.epoch_start:
+            return
+        if self._high_watermark < self._role.epoch_start:
+            return
+        self.active = True
+        self._machine.activate(clock)
+        # Markers of transactions' coordinators may have come meanwhile; nothing else is written here.
+        markers, self._early = self._early, []
+        for marker in markers:
+            self._mark(marker)
+
+    @property
+    def _machine(self) -> StateMachine:
+        assert self.machine is not None
+        return self.machine
+
+    # Requests
+
+    def _ask(self, event: ev.Ask, clock: Clock) -> None:
+        if not self.active:
+            error = ErrorCode.NOT_COORDINATOR
+            if self._role is not None:
+                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            machine = self.machine if self.machine is not None else self._make()
+            reply = machine.failure(event.message, error, self._leader, self._leader_epoch)
+            self._effects.append(fx.Answer(request_id=event.request_id, reply=reply))
+            return
+        self._opened[event.request_id] = _Open(event.message, clock.now, event.deadline)
+        heapq.heappush(self._deadlines, (event.deadline, event.request_id))
+        self._decided(self._machine.decide(event.request_id, event.message, clock), clock)
+
+    def _decided(self, decision: Decision, clock: Clock) -> None:
+        if not decision.entries:
+            self._settle(decision, clock)
+            return
+        self._writing = decision
+        self._write_id += 1
+        self._effects.append(
+            fx.Write(write_id=self._write_id, entries=decision.entries, producer=decision.producer)
+        )
+
+    def _accepted(self, event: ev.Accepted, clock: Clock) -> None:
+        decision = self._writing
+        if decision is None or event.write_id != self._write_id:
+            return
+        self._writing = None
+        end = event.base_offset
+        for key, value in decision.entries:
+            self._apply(ev.Entry(end, key, value, decision.producer))
+            end += 1
+            self._wrote(key.group, event.base_offset + len(decision.entries))
+        self._settle(decision, clock)
+
+    def _refused(self, event: ev.Refused, clock: Clock) -> None:
+        decision = self._writing
+        if decision is None or event.write_id != self._write_id:
+            return
+        self._writing = None
+        if decision.request_id is None:
+            self._retry_at = clock.now + self._settings.retry
+            return
+        error = _REFUSALS.get(event.error, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self._fail(decision.request_id, error)
+
+    def _settle(self, decision: Decision, clock: Clock) -> None:
+        if decision.then is not None:
+            decision.then()
+        for reply in decision.replies:
+            opened = self._opened.get(reply.request_id)
+            if opened is None:
+                continue
+            # The reply is there: from now on it waits for its write alone, and no longer than a write may take.
+            until = clock.now + self._settings.commit
+            if until < opened.deadline:
+                opened.deadline = until
+                heapq.heappush(self._deadlines, (until, reply.request_id))
+            self._replies += 1
+            heapq.heappush(self._waiting, (self._due_offset(reply), self._replies, reply))
+
+    def _due_offset(self, reply: Reply) -> int:
+        if reply.groups is None:
+            return self._last_write
+        return max((self._written.get(group, 0) for group in reply.groups), default=0)
+
+    def _release(self, clock: Clock) -> None:
+        """Send every reply whose writes are committed and that has its proof."""
+        if not self._waiting and not self._unproved:
+            return
+        held, self._unproved = self._unproved, []
+        while self._waiting and self._waiting[0][0] <= self._high_watermark:
+            reply = heapq.heappop(self._waiting)[2]
+            opened = self._opened.get(reply.request_id)
+            if opened is not None:
+                held.append(_Held(reply, opened.arrival))
+        for each in held:
+            if each.reply.request_id not in self._opened:
+                continue
+            if self._is_proved(each, clock):
+                del self._opened[each.reply.request_id]
+                self._effects.append(fx.Answer(request_id=each.reply.request_id, reply=each.reply.body))
+            else:
+                self._unproved.append(each)
+
+    def _is_proved(self, held: _Held, clock: Clock) -> bool:
+        match held.reply.proof:
+            case Proof.LEASE:
+                return clock.now - self._since <= self._settings.isolation
+            case Proof.READ:
+                return self._since >= held.arrival
+            case Proof.NONE:
+                return True
+
+    def _fail(self, request_id: int, error: ErrorCode) -> None:
+        opened = self._opened.pop(request_id)
+        self._machine.withdrawn(request_id)
+        reply = self._machine.failure(opened.message, error)
+        self._effects.append(fx.Answer(request_id=request_id, reply=reply))
+
+    # The log
+
+    def _apply(self, entry: ev.Entry) -> None:
+        if entry.key is None:
+            self.skipped += 1
+        else:
+            self._machine.apply(entry)
+
+    def _wrote(self, group: str, end: int) -> None:
+        self._written.pop(group, None)
+        self._written[group] = end
+        self._last_write = max(self._last_write, end)
+        while self._written:
+            oldest = next(iter(self._written))
+            if self._written[oldest] > self._high_watermark:
+                break
+            del self._written[oldest]
+
+    def _mark(self, marker: ev.Marker) -> None:
+        if self._role is None:
+            return
+        if not self.active:
+            self._early.append(marker)
+            return
+        for group in self._machine.mark(marker):
+            self._wrote(group, marker.offset + 1)
+        self._effects.append(fx.MarkerApplied(offset=marker.offset))
+
+    # Time
+
+    def _tick(self, clock: Clock) -> None:
+        self._retry_at = None
+        if self.active:
+            due = self._machine.deadline
+            if due is not None and clock.now >= due:
+                # Whoever was to be heard in the time by which this is late could not be: nobody is blamed for it.
+                self._machine.slip(clock.now - due)
+                self._machine.tick(clock)
+        while self._deadlines and self._deadlines[0][0] <= clock.now:
+            _, request_id = heapq.heappop(self._deadlines)
+            if request_id in self._opened:
+                self._fail(request_id, ErrorCode.REQUEST_TIMED_OUT)
+
+
+_REFUSALS = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.RECORD_TOO_LARGE: ErrorCode.RECORD_LIST_TOO_LARGE,
+}

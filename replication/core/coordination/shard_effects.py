@@ -1,0 +1,55 @@
+"""What a shard asks of its host, in this order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from .shard_events import ProducerId
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ReadLog:
+    """Read some of [start, end), off the event loop; answered by `LogRead` or `LogReadFailed` of this epoch."""
+
+    leader_epoch: int
+    start: int
+    end: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Write:
+    """Offer one batch to the partition's own replica, in this turn: acks all, under the shard's leader epoch.
+
+    Answered in the same turn by `Accepted` or `Refused`.
+    """
+
+    write_id: int
+    entries: tuple[tuple[Any, Any | None], ...]
+    producer: ProducerId | None = None
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Answer:
+    """The one reply to a request."""
+
+    request_id: int
+    reply: Any
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class MarkerApplied:
+    """The marker at `offset` has taken effect here: its coordinator may be told, once it is committed."""
+
+    offset: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Resign:
+    """The log cannot be read: this node must give up the leadership of that epoch, or nobody is served."""
+
+    leader_epoch: int
+
+
+Effect = ReadLog | Write | Answer | MarkerApplied | Resign

@@ -1,0 +1,145 @@
+"""What a shard is told. Each event is handled in one step, with one reading of the host's clocks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import attrs
+
+from ..errors import ErrorCode
+
+
+class ProducerId(NamedTuple):
+    """Who wrote a transactional batch."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+@attrs.frozen(slots=True)
+class Entry:
+    """One record of the log, decoded. `key` is None for one that this software does not understand.
+
+    `producer`: set for a record of a transaction; it counts only once its marker says so.
+    """
+
+    offset: int
+    key: Any | None
+    value: Any | None
+    producer: ProducerId | None = None
+
+
+@attrs.frozen(slots=True)
+class Marker:
+    """The end of a transaction in this log."""
+
+    offset: int
+    producer: ProducerId
+    committed: bool
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ShardLed:
+    """This node leads the partition since `leader_epoch`, whose first offset is `epoch_start`."""
+
+    leader_epoch: int
+    log_start: int
+    epoch_start: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class LogRead:
+    """What a `ReadLog` of that epoch found, in offset order; `next_offset` is where to go on."""
+
+    leader_epoch: int
+    entries: tuple[Entry | Marker, ...]
+    next_offset: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class LogReadFailed:
+    """The outstanding `ReadLog` of that epoch found nothing that can be read."""
+
+    leader_epoch: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Ask:
+    """A request, answered by exactly one `Answer`, at `deadline` (monotonic) at the latest."""
+
+    request_id: int
+    message: Any
+    deadline: float
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Accepted:
+    """The log has taken the `Write` at `base_offset`: it is applied, and may yet be lost with the leadership."""
+
+    write_id: int
+    base_offset: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Refused:
+    """The log has not taken the `Write`, and never will."""
+
+    write_id: int
+    error: ErrorCode
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Advanced:
+    """All in-sync replicas have what lies below `high_watermark`."""
+
+    high_watermark: int
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Contacted:
+    """At `since` (monotonic) every member of the maximal ISR still followed this leader."""
+
+    since: float
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class MarkerWritten:
+    """A transaction's marker stands in the log; told in offset order with all `Accepted`."""
+
+    marker: Marker
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ViewChanged:
+    """The topics of the cluster, as the state machine reads them."""
+
+    view: Any
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Tick:
+    """The time of `Shard.deadline` has come; what arrived before it has been told before it."""
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class ShardEnded:
+    """This node does not lead the partition any more; who does, as far as it knows."""
+
+    leader: int = -1
+    leader_epoch: int = -1
+
+
+Event = (
+    ShardLed
+    | LogRead
+    | LogReadFailed
+    | Ask
+    | Accepted
+    | Refused
+    | Advanced
+    | Contacted
+    | MarkerWritten
+    | ViewChanged
+    | Tick
+    | ShardEnded
+)
