@@ -199,6 +199,12 @@ class GuardedLink(Link):
         except Exception as error:
             raise self._broken("received", error) from error
 
+    def trim(self) -> None:
+        try:
+            self._inner.trim()
+        except Exception as error:
+            raise self._broken("trim", error) from error
+
     def set_limits(self, limits: Limits) -> None:
         super().set_limits(limits)
         self._inner.set_limits(limits)

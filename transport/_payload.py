@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _KEPT_BYTES = 64 << 20
 _MAX_POOLED = 16 << 20
+_TIDY_PAUSE = 3.0
 
 
 class PayloadPool:
@@ -27,6 +28,10 @@ class PayloadPool:
     def __init__(self) -> None:
         self._free: dict[int, list[bytearray]] = defaultdict(list)
         self._kept = 0
+        self._least: dict[int, int] = {}
+        """How many of each size were not needed since `tidy` looked."""
+        self._tidied = 0.0
+        self._users = 0
 
     def take(self, size: int) -> BufferPayload:
         """A payload of `size` bytes, not yet filled."""
@@ -37,6 +42,8 @@ class PayloadPool:
         if free:
             buffer = free.pop()
             self._kept -= capacity
+            if len(free) < self._least.get(capacity, 0):
+                self._least[capacity] = len(free)
         else:
             buffer = bytearray(capacity)
         return BufferPayload(memoryview(buffer)[:size], self, buffer)
@@ -46,6 +53,29 @@ class PayloadPool:
             return
         self._free[len(buffer)].append(buffer)
         self._kept += len(buffer)
+
+    def entered(self) -> None:
+        """A connection begins."""
+        self._users += 1
+
+    def left(self) -> None:
+        """A connection has ended; after the last one nothing is kept."""
+        self._users -= 1
+        if self._users <= 0:
+            self._free.clear()
+            self._least.clear()
+            self._kept = 0
+
+    def tidy(self, now: float) -> None:
+        """Let go of what was not needed for `_TIDY_PAUSE` seconds. Called now and then, at a time of any clock."""
+        if 0 <= now - self._tidied < _TIDY_PAUSE:
+            return
+        self._tidied = now
+        for capacity, free in self._free.items():
+            unused = free[: self._least.get(capacity, 0)]
+            del free[: len(unused)]
+            self._kept -= capacity * len(unused)
+            self._least[capacity] = len(free)
 
 
 def _is_looked_at(buffer: bytearray) -> bool:

@@ -98,7 +98,7 @@ class Capabilities:
 
 
 class Gate(Protocol):
-    """Asked before memory is laid out for a large payload."""
+    """Asked before memory is laid out for a large payload, or a body above `frames.LARGE_BODY`."""
 
     def admits(self, header: Header) -> bool:
         """Whether it may come in now; else the link calls `wait` and asks again. ProtocolError: never."""
@@ -195,6 +195,10 @@ class Link(ABC):
     """For frames to be received."""
     gate: Gate | None = None
     """To be asked; None before the handshake is over."""
+
+    def trim(self) -> None:
+        """Nothing has come for a while: give back memory that is kept for the next burst. Called now and then."""
+        return
 
     @property
     def sent(self) -> int:

@@ -164,6 +164,9 @@ class ChaosLink(Link):
     def peer_uid(self) -> int | None:
         return self._inner.peer_uid
 
+    def trim(self) -> None:
+        self._inner.trim()
+
     def set_limits(self, limits: Limits) -> None:
         self.limits = limits
         self._inner.set_limits(limits)

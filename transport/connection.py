@@ -11,6 +11,7 @@ import trio
 from . import _border, registry
 from ._handshake import Introduced, introduce, judge_acceptor, make_hello
 from ._outgoing import Pending
+from ._payload import POOL
 from ._turn import turn
 from .abc import Buffer, Link, Part
 from .errors import (
@@ -38,6 +39,19 @@ _BATCH_BYTES = 256 << 10
 _NOW_BYTES = 1 << 20
 """So much is sent from where it was queued, if the link takes it: a task switch less."""
 _SILENT_TICKS = 3
+
+
+class _NoGate:
+    """Of a link whose connection has ended: it refers to that no more."""
+
+    def admits(self, header: Header) -> bool:
+        return False
+
+    async def wait(self) -> None:
+        raise LinkClosed("the connection has ended")
+
+
+_NO_GATE = _NoGate()
 
 
 class Connection:
@@ -227,7 +241,8 @@ class Connection:
 
     def _end(self, error: TransportError) -> None:
         if not self.closed.is_set():
-            self.close_reason = error
+            # Its traceback refers to what was being received when it was raised.
+            self.close_reason = error.with_traceback(None)
             self.closed.set()
             self._link.abort()
             self._scope.cancel()
@@ -236,6 +251,7 @@ class Connection:
 
     async def run(self) -> None:
         """Drive the connection until it ends; its errors are in `close_reason`."""
+        POOL.entered()
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -248,6 +264,9 @@ class Connection:
             )
             assert self.close_reason is not None
             self._session.end(self.close_reason)
+            self._first = []
+            self._link.set_gate(_NO_GATE)
+            POOL.left()
             if self._idle is not None:
                 self._idle.set()
 
@@ -452,6 +471,9 @@ class Connection:
                 takes = self._sleeping_writer is None and self._link.sent != sent
                 deaf = self._is_congested() or self._session.intake.is_held_back
                 silent = 0 if deaf or takes or self._link.received != seen else silent + 1
+                if self._link.received == seen:
+                    self._link.trim()
+                POOL.tidy(now)
                 seen, sent = self._link.received, self._link.sent
                 self._ask_for_life(silent)
                 if deaf:

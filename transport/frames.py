@@ -39,6 +39,8 @@ _CRC = struct.Struct("<I")
 PREFACE_MAGIC = b"\x89ISR\r\n\x1a\n"
 PREFACE = struct.Struct("<8sHHIQ")
 MAX_HELLO = 16 << 10
+LARGE_BODY = 64 << 10
+"""Bytes. Larger bodies count, like payloads: from here on they are asked for before they get memory."""
 WIRE_VERSIONS = (1, 1)
 """Oldest and newest version of this format that this code speaks."""
 

@@ -1,10 +1,12 @@
 """How much of what peers send unasked is held at a time.
 
-Two bounds, of the payloads of requests until their handlers release them. For one connection the receiver grants
-credit, a window of bytes; who asks holds back what would exceed it, while answers, cancels and signs of life pass.
+Two bounds, of the payloads of requests until their handlers release them, and of their bodies until they are
+answered. For one connection the receiver grants credit, a window of bytes; who asks holds back what would exceed it,
+while answers, cancels and signs of life pass.
 For all connections of an event loop there is one budget: a payload that finds no room in it stays unread in the
-system's buffers, each link in its turn (Kafka's memory pool mutes channels for the same reason). Answers count
-nowhere: who asks says beforehand how much may come.
+system's buffers, each link in its turn (Kafka's memory pool mutes channels for the same reason). Of bodies, which have
+no credit, a connection that has many is not read further. Answers count nowhere: who asks says beforehand how much
+may come.
 """
 
 from __future__ import annotations
@@ -17,9 +19,16 @@ import trio
 
 from .abc import Payload
 from .errors import ProtocolError
+from .frames import LARGE_BODY
 
 DEFAULT_BUDGET = 128 << 20
 """Bytes of requests that a process holds at a time if nothing else is said."""
+BODY_SHARE = 4
+"""This fraction of the budget is for the bodies of requests that wait for their answers."""
+FREE_BODIES = 64 << 10
+"""Bytes of bodies that each connection may have with handlers, whatever the others have."""
+MOST_BODIES = 8 << 20
+"""And what it may have at most: more is not read until some are answered."""
 FREELY = 4
 """Below this fraction of the window a payload of any size may go; above it credit is returned."""
 
@@ -35,8 +44,14 @@ class ReceiveBudget:
             raise ValueError(f"a receive budget of {limit} bytes lets nothing in: use a number above 0")
         self.limit = limit
         self.used = 0
+        self.bodies = 0
+        """Bytes of the bodies of requests that are not answered yet; what is made of them takes as much again."""
         self._turns: dict[Intake, trio.Event] = {}
         """Who waits, the longest first."""
+
+    @property
+    def has_many_bodies(self) -> bool:
+        return self.bodies * BODY_SHARE > self.limit
 
     @property
     def is_exceeded(self) -> bool:
@@ -112,6 +127,7 @@ class Intake:
         on_release: Callable[[], None],
     ) -> None:
         self.held = 0
+        self.bodies = 0
         self._budget = budget
         self._window, self._knows_credit = window, knows_credit
         self._on_credit, self._on_release = on_credit, on_release
@@ -121,6 +137,8 @@ class Intake:
     @property
     def is_congested(self) -> bool:
         """Nothing more should be read until something is released."""
+        if self.bodies > FREE_BODIES and (self.bodies > MOST_BODIES or self._budget.has_many_bodies):
+            return True
         if not self.held:
             return False
         return self._budget.is_exceeded or (not self._knows_credit and self.held > self._window)
@@ -130,13 +148,14 @@ class Intake:
         """Nothing more is read: for its own sake, or until others have released something."""
         return self.is_congested or self._budget.keeps_waiting(self)
 
-    def admits(self, nbytes: int) -> bool:
-        """Whether room for a payload could be reserved, before there is memory for it; else `wait`.
+    def admits(self, nbytes: int, body: int = 0) -> bool:
+        """Whether room for a payload and a large body could be reserved, before there is memory; else `wait`.
 
         Raises:
-          ProtocolError: The peer has no credit for it.
+          ProtocolError: The peer has no credit for the payload.
         """
         self._check_credit(nbytes)
+        nbytes += body
         if not self._budget.reserve(self, nbytes):
             return False
         self._reserved += nbytes
@@ -144,6 +163,19 @@ class Intake:
 
     async def wait(self) -> None:
         await self._budget.wait(self)
+
+    def body_arrived(self, nbytes: int) -> None:
+        """Count a request's body until `body_done`."""
+        self.bodies += nbytes
+        self._budget.bodies += nbytes
+        if nbytes > LARGE_BODY and self._reserved >= nbytes:
+            self._reserved -= nbytes
+            self._budget.give(nbytes)
+
+    def body_done(self, nbytes: int) -> None:
+        """The request is answered, or nobody waits for the answer any more."""
+        self.bodies -= nbytes
+        self._budget.bodies -= nbytes
 
     def arrived(self, payload: Payload) -> Payload:
         """Count a payload until it is released. Raises ProtocolError as `admits`, and releases it."""
@@ -175,6 +207,8 @@ class Intake:
         self._budget.leave(self)
         self._budget.give(self._reserved)
         self._reserved = 0
+        # What handlers still hold must not hold the connection, too.
+        self._on_credit, self._on_release = _nobody, _nobody
 
     def _check_credit(self, nbytes: int) -> None:
         used = self.held + self._owed
@@ -182,6 +216,10 @@ class Intake:
             raise ProtocolError(
                 f"a payload of {nbytes} bytes came without credit: {used} of {self._window} bytes are used"
             )
+
+
+def _nobody(*_: int) -> None:
+    """Who is told of what happens after the end."""
 
 
 def has_credit(used: int, nbytes: int, window: int) -> bool:

@@ -26,7 +26,7 @@ from .errors import (
     RemoteError,
     TransportError,
 )
-from .frames import Flag, Frame, FrameType, Header, Limits, Status, encode_header
+from .frames import LARGE_BODY, Flag, Frame, FrameType, Header, Limits, Status, encode_header
 from .intake import Intake, ReceiveBudget, has_credit
 from .repeats import limited
 from .requests import OnDone, Request, Response
@@ -216,7 +216,8 @@ class Session:
         """See `Gate.admits`."""
         kind = header.type
         if kind in (FrameType.REQUEST, FrameType.NOTIFY):
-            return self.intake.admits(header.payload_length)
+            body = header.body_length if header.body_length > LARGE_BODY else 0
+            return self.intake.admits(header.payload_length, body)
         if kind == FrameType.REPLY:
             pending = self._pending.get(header.corr)
             if pending is None and header.corr not in self._tombstones:
@@ -224,7 +225,10 @@ class Session:
             if pending is not None and header.payload_length > pending.max_response:
                 raise self._too_long(header)
         elif kind < _IGNORED_FROM:
-            raise ProtocolError(f"{self._peer} sent a frame of type {kind} with a payload")
+            raise ProtocolError(
+                f"{self._peer} sent a frame of type {kind} with a body of {header.body_length} and a payload of "
+                f"{header.payload_length} bytes: such frames have less"
+            )
         return True
 
     def end(self, error: TransportError) -> None:
@@ -241,7 +245,10 @@ class Session:
             self._done(one, _copy(error, "never"))
         requests, self.unanswered = self.unanswered, {}
         for request in requests.values():
+            self.intake.body_done(len(request.body))
             self._withdraw(request)
+        # A request that somebody keeps must not keep the connection.
+        self._on_request = _nobody
 
     def _receive_reply(self, frame: Frame, now: float) -> None:
         header = frame.header
@@ -280,6 +287,7 @@ class Session:
         if header.aux:
             request.deadline = now + header.aux / 1000
         self.unanswered[header.corr] = request
+        self.intake.body_arrived(len(frame.body))
         self._on_request(request)
 
     def _make_request(self, frame: Frame) -> Request:
@@ -307,6 +315,7 @@ class Session:
     def _receive_cancel(self, corr: int) -> None:
         request = self.unanswered.pop(corr, None)
         if request is not None:
+            self.intake.body_done(len(request.body))
             self._queue_error(corr, Status.CANCELLED, "")
             self._withdraw(request)
 
@@ -411,6 +420,7 @@ class Session:
             return False
         if self.unanswered.pop(request.corr, None) is None:
             raise RuntimeError(f"request {request.kind} of {self._peer} was answered before")
+        self.intake.body_done(len(request.body))
         return True
 
     def _withdraw(self, request: Request) -> None:
@@ -445,6 +455,11 @@ class Session:
                 f"{self.limits.max_body_bytes} and {self.limits.max_payload_bytes}",
                 peer=self._peer,
             )
+
+
+def _nobody(request: Request) -> None:
+    """Who serves a session that has ended."""
+    raise AssertionError("a request came after the end")
 
 
 def _call(callback: Callable[..., None], *arguments: object) -> None:

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 
 import attrs
 import trio
 
 from ._payload import POOL, bytes_payload
 from .abc import Buffer, Capabilities, Link, LinkTransport, Listener, Part, Payload
-from .errors import EndOfLink, LinkBroken
+from .buffers import LazyBuffer
+from .errors import EndOfLink, LinkBroken, LinkClosed
 from .frames import (
     HEADER_SIZE,
+    LARGE_BODY,
     PREFACE,
     Frame,
     Header,
@@ -30,7 +34,6 @@ HANDOVER_FROM = 64 << 10
 """From here on a range may be handed over instead of received."""
 LARGE_PAYLOAD = 128 << 10
 """From here on a payload is received straight into memory of its own; below it several come by one system call."""
-
 
 _FRAMES_AT_ONCE = 256
 """More frames than these from one read are handed out in turns: other tasks run between them."""
@@ -108,6 +111,10 @@ class ByteStream(ABC):
     """Bytes that `send` got rid of so far, counted while it goes on, if that can be told: a peer that takes them is
     alive, however long it takes for all.
     """
+
+    def trim(self) -> None:
+        """See `Link.trim`."""
+        return
 
     @property
     def unread(self) -> int:
@@ -187,7 +194,10 @@ class StreamLink(Link):
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
         self.caps, self.local, self.remote = stream.caps, stream.local, stream.remote
-        self._buffer = memoryview(bytearray(RECEIVE_BUFFER))
+        self._memory: LazyBuffer | None = LazyBuffer(RECEIVE_BUFFER)
+        self._buffer = self._memory.view
+        self._is_used = False
+        """Since the buffer was given back."""
         self._start = self._end = 0
         self._partial: _Partial | None = None
         self._ready: list[Frame] = []
@@ -302,10 +312,40 @@ class StreamLink(Link):
         await self._stream.send_eof()
 
     async def aclose(self) -> None:
-        await self._stream.aclose()
+        try:
+            await self._stream.aclose()
+        finally:
+            self._let_go()
 
     def abort(self) -> None:
-        self._stream.abort()
+        try:
+            self._stream.abort()
+        finally:
+            self._let_go()
+
+    def trim(self) -> None:
+        super().trim()
+        if self._is_used and self._start == self._end and self._memory is not None:
+            self._is_used = False
+            self._memory.give_back()
+        self._stream.trim()
+
+    def _let_go(self) -> None:
+        """A closed link may be kept for long, by a log's record or a traceback; what it has received may not."""
+        ready, self._ready = self._ready, []
+        for frame in ready:
+            frame.payload.release()
+        partial, self._partial = self._partial, None
+        if partial is not None:
+            for view in partial.missing:
+                view.release()
+            partial.payload.release()
+        self._memory, self._buffer, self._start, self._end = None, memoryview(b""), 0, 0
+        self._rest = []
+
+    def _check_open(self) -> None:
+        if self._memory is None:
+            raise LinkClosed(f"the link to {self.remote} was closed here", peer=str(self.remote))
 
     def _busy(self) -> trio.BusyResourceError:
         return trio.BusyResourceError("another task is receiving on this link")
@@ -351,7 +391,8 @@ class StreamLink(Link):
         return frames
 
     def _is_admitted(self, header: Header) -> bool:
-        return not header.payload_length or self.gate is None or self.gate.admits(header)
+        large = header.payload_length or header.body_length > LARGE_BODY
+        return not large or self.gate is None or self.gate.admits(header)
 
     def _take(self, header: Header) -> Frame:
         body_at = self._start + header.size
@@ -397,8 +438,9 @@ class StreamLink(Link):
             await self._ask_for_ranges(self._partial)
             return
         target = self._partial.missing[0]
-        count = await self._receive(target, min(len(target), _WORTH_WAKING))
+        count = await self._receive(target[:], min(len(target), _WORTH_WAKING))
         if count == len(target):
+            target.release()
             del self._partial.missing[0]
         else:
             self._partial.missing[0] = target[count:]
@@ -406,10 +448,13 @@ class StreamLink(Link):
     async def _ask_for_ranges(self, partial: _Partial) -> None:
         length = partial.header.payload_length
         payload = await self._stream.receive_ranges(length)
+        if self._memory is None and payload is not None:
+            payload.release()
+        self._check_open()
         partial.may_be_handed_over = False
         if payload is None:
             in_memory = POOL.take(length)
-            partial.payload, partial.missing = in_memory, [in_memory.view()]
+            partial.payload, partial.missing = in_memory, [in_memory.view()[:]]
         else:
             partial.payload = payload
             self._received += length
@@ -429,9 +474,18 @@ class StreamLink(Link):
         stop = self._end + self._next_head if self._next_head else RECEIVE_BUFFER
         at_least = self._missing if self._missing >= _WORTH_WAITING else 1
         self._end += await self._receive(self._buffer[self._end : stop], at_least)
+        self._is_used = self._is_used or self._end > mmap.PAGESIZE
 
     async def _receive(self, target: memoryview, at_least: int = 1) -> int:
-        count = await self._stream.receive_into(target, at_least)
+        """Receive into a view that is made for this one call."""
+        self._check_open()
+        try:
+            count = await self._stream.receive_into(target, at_least)
+        finally:
+            # Who was cancelled may live on in a traceback, and memory with it.
+            with suppress(BufferError):
+                target.release()
+        self._check_open()
         if count == 0:
             if self._partial is None and self._start == self._end:
                 raise EndOfLink(f"{self.remote} closed the connection", peer=str(self.remote))

@@ -33,6 +33,7 @@ from insync.transport import (
     ProtocolError,
     RangePayload,
 )
+from insync.transport.buffers import LazyBuffer
 from insync.transport.ranges import after, is_range, is_warm, read_range, warm
 from insync.transport.sockets import QUANTUM
 
@@ -96,7 +97,7 @@ class ShmStream(UnixStream):
         self._taken = TakenFiles(0)
         self._unsent = b""
         self._covered = 0
-        self._raw = memoryview(bytearray(_RAW_BUFFER))
+        self._raw = LazyBuffer(_RAW_BUFFER).view
         self._start = self._end = 0
         self._descriptors: deque[OpenFile] = deque()
         self._bytes_left = 0
