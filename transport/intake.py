@@ -1,12 +1,12 @@
 """How much of what peers send unasked is held at a time.
 
 Two bounds, of the payloads of requests until their handlers release them, and of their bodies until they are
-answered. For one connection the receiver grants credit, a window of bytes; who asks holds back what would exceed it,
-while answers, cancels and signs of life pass.
+answered. For one connection the receiver grants credit, a window of bytes; who asks holds back what would exceed
+it, while answers, cancels and signs of life pass.
 For all connections of an event loop there is one budget: a payload that finds no room in it stays unread in the
-system's buffers, each link in its turn (Kafka's memory pool mutes channels for the same reason). Of bodies, which have
-no credit, a connection that has many is not read further. Answers count nowhere: who asks says beforehand how much
-may come.
+system's buffers, each link in its turn (Kafka's memory pool mutes channels for the same reason). Of bodies, which
+have no credit, a connection that has many is not read further. Answers count nowhere: who asks says beforehand how
+much may come.
 """
 
 from __future__ import annotations
