@@ -57,10 +57,10 @@ class Batch:
         "values",
     )
 
-    def __init__(self, topic: str, partition: int, number: int, created: float, deadline: float) -> None:
+    def __init__(self, topic: str, partition: int, created: float, deadline: float) -> None:
         self.topic = topic
         self.partition = partition
-        self.number = number
+        self.number = -1
         self.created = created
         self.deadline = deadline
         self.values: list[bytes | None] = []
@@ -127,7 +127,6 @@ class Batch:
             producer_epoch=epoch,
             base_sequence=sequence,
         )
-        self.sequence = sequence
         self.keys, self.values, self.headers = None, [], None
 
     def let_go(self, buffers: Buffers) -> None:
@@ -140,7 +139,6 @@ class Batch:
         """Give a sealed batch, which is certainly in no log, another place among the producer's."""
         assert self.data is not None
         self.data = restamp_producer(self.data, identity.producer_id, identity.epoch, sequence)
-        self.sequence = sequence
 
     def settle(self, base_offset: int, error: ClientError | None) -> None:
         """The outcome is known; told once."""

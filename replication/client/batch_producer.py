@@ -1,9 +1,8 @@
 """A producer of whole record batches, for programs that build them themselves: connectors, loaders, mirrors.
 
-It sends what it is given, byte for byte: identity and sequences are the caller's. Each partition has at most five
-batches in flight, so that its leader knows a repeated one (KIP-98); when one fails retriably, nothing more of that
-partition is sent until all in flight have settled, and those not acknowledged go again in order. What cannot be
-repaired ends the whole producer: there is no way to leave a batch out.
+It sends what it is given, byte for byte: identity and sequences are the caller's. Which batch of a partition goes
+next is for its `SendWindow` to say, as with `Producer`. What cannot be repaired ends the whole producer: there is
+no way to leave a batch out.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from . import _arguments as given
 from ._client import Client
 from ._cluster import Cluster, Leader
 from ._settings import ProducerSettings, make_settings
+from ._window import SendWindow
 from .errors import (
     AuthorizationError,
     BatchError,
@@ -34,7 +34,6 @@ from .errors import (
     error_for,
 )
 
-_WINDOW = 5
 _ACKS_ALL = -1
 _ASK_TIMEOUT = 5.0
 
@@ -55,22 +54,32 @@ class NamedProducer(NamedTuple):
 
 @attrs.define(eq=False, slots=True)
 class _Sent:
+    """A batch; how many sequences it has is the caller's to know, and its place does not depend on it."""
+
     data: bytes
-    done: trio.Event = attrs.Factory(trio.Event)
+    number: int = -1
+    sequence: int = 0
+    count: int = 1
+    attempts: int = 0
+    maybe_written: bool = False
     outcome: Response | TransportError | None = None
     handle: Any = None
 
 
-@attrs.define(eq=False, slots=True)
-class _Lane:
-    at: PartitionId
-    queue: deque[bytes] = attrs.Factory(deque)
-    flying: deque[_Sent] = attrs.Factory(deque)
-    more: trio.Event = attrs.Factory(trio.Event)
-    established: bool = False
-    """Whether the leader knows this producer: one that does not takes any sequence for the first."""
-    attempts: int = 0
-    failing_since: float | None = None
+class _Queue(SendWindow[_Sent]):
+    """The batches of one partition; one task sends them."""
+
+    __slots__ = ("answered", "at", "failing_since", "more", "trouble")
+
+    def __init__(self, at: PartitionId) -> None:
+        super().__init__()
+        self.at = at
+        self.more = trio.Event()
+        """Set when there is something to send or to settle."""
+        self.answered: deque[_Sent] = deque()
+        self.failing_since: float | None = None
+        self.trouble: Exception | None = None
+        """Why the last round of attempts failed."""
 
 
 class BatchProducer(Client):
@@ -89,13 +98,13 @@ class BatchProducer(Client):
     ) -> None:
         self._settings = make_settings(ProducerSettings, options, settings)
         super().__init__(bootstrap_servers, self._settings)
-        self._lanes: dict[PartitionId, _Lane] = {}
+        self._queues: dict[PartitionId, _Queue] = {}
         self._used = 0
         self._changed = trio.Event()
         self._error: ClientError | None = None
 
     def _start(self) -> None:
-        """Lanes start when they are first used."""
+        """The task of a partition starts when that is first used."""
 
     async def partitions(self, topic: str) -> int:
         """How many partitions a topic has.
@@ -158,13 +167,13 @@ class BatchProducer(Client):
             self._raise()
             await self._changed.wait()
         self._raise()
-        lane = self._lanes.get(at)
-        if lane is None:
-            lane = self._lanes[at] = _Lane(at)
-            self._nursery.start_soon(self._run, lane)
+        queue = self._queues.get(at)
+        if queue is None:
+            queue = self._queues[at] = _Queue(at)
+            self._nursery.start_soon(self._run, queue)
         self._used += len(batch)
-        lane.queue.append(batch)
-        lane.more.set()
+        queue.push(_Sent(batch))
+        queue.more.set()
         await trio.lowlevel.checkpoint()
 
     async def flush(self) -> None:
@@ -178,113 +187,109 @@ class BatchProducer(Client):
         if self._error is not None:
             raise self._error
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
-    async def _run(self, lane: _Lane) -> None:
+    async def _run(self, queue: _Queue) -> None:
         try:
-            await self._cluster.topic(lane.at.topic, timeout=self._settings.max_block_ms / 1000)
-            await self._cluster.check_partition(lane.at)
+            await self._cluster.topic(queue.at.topic, timeout=self._settings.max_block_ms / 1000)
+            await self._cluster.check_partition(queue.at)
             while self._error is None:
-                await self._turn(lane)
+                await self._turn(queue)
         except ClientError as error:
             self._end(error)
         except Exception as error:  # noqa: BLE001 - a nursery would take the caller's own code down with it
-            failure = BatchError(f"{lane.at}: a batch could not be sent: {error!r}", outcome="unknown")
+            failure = BatchError(f"{queue.at}: a batch could not be sent: {error!r}", outcome="unknown")
             failure.__cause__ = error
             self._end(failure)
 
     def _end(self, error: ClientError) -> None:
         self._error = self._error or error
-        self._tell()
+        self._notify()
 
-    async def _turn(self, lane: _Lane) -> None:
-        """Fill the window, then wait for the oldest in flight; or for something to do."""
-        leader = self._cluster.leader(*lane.at)
-        while lane.queue and len(lane.flying) < (_WINDOW if lane.established else 1):
-            if not await self._send(lane, leader):
+    async def _turn(self, queue: _Queue) -> None:
+        """Take the answers that have come and send what may go; then wait for something to do."""
+        queue.more = trio.Event()
+        # In the order in which they came: out of order is no loss while the batch before it is still in flight.
+        while queue.answered:
+            self._settle(queue, queue.answered.popleft())
+        if queue.round_is_over:
+            queue.repeat(0.0)
+            assert queue.trouble is not None
+            await self._pause(queue, queue.trouble)
+        while queue.may_send(leader := self._cluster.leader(*queue.at)):
+            if not await self._send(queue, leader):
                 break
-        if lane.flying:
-            await lane.flying[0].done.wait()
-            await self._settle(lane, leader)
-        elif not lane.queue:
-            lane.more = trio.Event()
-            await lane.more.wait()
+        if queue.in_flight or not queue.waiting:
+            await queue.more.wait()
 
-    async def _send(self, lane: _Lane, leader: Leader) -> bool:
+    async def _send(self, queue: _Queue, leader: Leader) -> bool:
         """Whether the next batch is under way."""
         try:
             if leader.node_id < 0:
-                raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, str(lane.at))
+                raise error_for(ErrorCode.LEADER_NOT_AVAILABLE, str(queue.at))
             connection = await self._cluster.links.get(leader.node_id)
         except (TransportError, ClientError) as error:
-            if not lane.flying:
-                await self._pause(lane, leader, error)
+            if not queue.in_flight:
+                queue.retries += 1
+                self._cluster.suspect(*queue.at, leader)
+                await self._pause(queue, error)
             return False
-        sent = _Sent(lane.queue.popleft())
-        lane.flying.append(sent)
-        at = m.ProducePartition(topic=lane.at.topic, partition=lane.at.partition, size=len(sent.data))
+        sent = queue.launch(leader)
+        at = m.ProducePartition(topic=queue.at.topic, partition=queue.at.partition, size=len(sent.data))
         body = wire.encode(
             m.ProduceRequest(acks=_ACKS_ALL, timeout_ms=self._settings.request_timeout_ms, partitions=[at])
         )
 
         def on_done(outcome: Response | TransportError) -> None:
             sent.outcome = outcome
-            sent.done.set()
+            queue.answered.append(sent)
+            queue.more.set()
 
         sent.handle = connection.request_nowait(
             m.Kind.PRODUCE, body, [sent.data], timeout=self._timeout, on_done=on_done
         )
         return True
 
-    async def _settle(self, lane: _Lane, leader: Leader) -> None:
-        """Take the oldest answer; if it is a failure, those of all others, and put back what must go again."""
-        error = self._outcome(lane, lane.flying[0])
+    def _settle(self, queue: _Queue, sent: _Sent) -> None:
+        """Take one answer. Raises what no repetition repairs."""
+        error = self._outcome(queue, sent)
         if error is None:
-            self._acknowledged(lane, lane.flying.popleft())
+            queue.acknowledged(sent)
+            queue.failing_since = None
+            self._cluster.trust(*queue.at)
+            self._used -= len(sent.data)
+            self._notify()
             return
-        again: list[bytes] = []
-        while lane.flying:
-            sent = lane.flying.popleft()
-            await sent.done.wait()
-            failure = error if not again else self._outcome(lane, sent)
-            if failure is None:
-                self._acknowledged(lane, sent)
-                continue
-            # Behind one that failed, out of order is but the consequence.
-            follows = again and _code(failure) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-            if isinstance(failure, ClientError) and not failure.retriable and not follows:
-                raise failure
-            again.append(sent.data)
-        lane.queue.extendleft(reversed(again))
-        await self._pause(lane, leader, error)
+        follows = _code(error) == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.follows_a_failure(sent)
+        if isinstance(error, ClientError) and not error.retriable and not follows:
+            raise error
+        if not follows:
+            assert isinstance(queue.target, Leader)
+            self._cluster.suspect(*queue.at, queue.target)
+        # The first of a round is the cause; what follows it is out of order.
+        queue.trouble = queue.trouble if queue.failed else error
+        # Whether it was written nobody is told: what fails for good ends all, with outcome "unknown".
+        queue.retriable(sent, written=True)
 
-    def _acknowledged(self, lane: _Lane, sent: _Sent) -> None:
-        lane.established, lane.attempts, lane.failing_since = True, 0, None
-        self._cluster.trust(*lane.at)
-        self._used -= len(sent.data)
-        self._tell()
-
-    async def _pause(self, lane: _Lane, leader: Leader, error: Exception) -> None:
+    async def _pause(self, queue: _Queue, error: Exception) -> None:
         """Before another attempt; DeliveryTimeoutError if there have been enough."""
         now = trio.current_time()
-        lane.attempts += 1
-        lane.failing_since = now if lane.failing_since is None else lane.failing_since
-        if now - lane.failing_since > self._settings.delivery_timeout_ms / 1000:
+        queue.failing_since = now if queue.failing_since is None else queue.failing_since
+        if now - queue.failing_since > self._settings.delivery_timeout_ms / 1000:
             raise DeliveryTimeoutError(
-                f"{lane.at}: not acknowledged within delivery_timeout_ms={self._settings.delivery_timeout_ms}; "
+                f"{queue.at}: not acknowledged within delivery_timeout_ms={self._settings.delivery_timeout_ms}; "
                 f"last trouble: {error}",
                 outcome="unknown",
             ) from error
-        self._cluster.suspect(*lane.at, leader)
-        await trio.sleep(self._cluster.quick_backoff(lane.attempts))
+        await trio.sleep(self._cluster.quick_backoff(queue.retries))
 
-    def _outcome(self, lane: _Lane, sent: _Sent) -> Exception | None:
+    def _outcome(self, queue: _Queue, sent: _Sent) -> Exception | None:
         """What went wrong with one that has settled."""
         outcome = sent.outcome
         if isinstance(outcome, NotAuthorisedError):
-            return AuthorizationError(f"{lane.at}: {outcome}")
+            return AuthorizationError(f"{queue.at}: {outcome}")
         if isinstance(outcome, TransportError):
             return outcome
         assert outcome is not None
@@ -293,11 +298,11 @@ class BatchProducer(Client):
                 answer: m.ProduceResponse = wire.decode_response(m.Kind.PRODUCE, outcome.body)
                 (result,) = answer.partitions
             except (wire.WireError, ValueError) as error:
-                return ClientError(f"{lane.at}: its leader's answer makes no sense: {error}")
+                return ClientError(f"{queue.at}: its leader's answer makes no sense: {error}")
         if result.error == ErrorCode.NONE:
             return None
-        self._cluster.hint(*lane.at, Leader(result.leader, result.leader_epoch))
-        return error_for(result.error, str(lane.at), result.message)
+        self._cluster.hint(*queue.at, Leader(result.leader, result.leader_epoch))
+        return error_for(result.error, str(queue.at), result.message)
 
 
 def _code(error: Exception) -> ErrorCode | None:

@@ -85,7 +85,8 @@ async def test_a_consumer_steps_over_what_cannot_be_read_and_tells_it(how, spoil
             skipped = consumer.skipped()
             assert consumer.skipped() == []
     assert all(each.value == b"%d" % each.offset for each in found)
-    if how is not rotten_header:
+    # Neighbours are stepped over together where one answer shows both.
+    if how is not rotten_header and (fetched == 1 or spoiled != [1, 2]):
         assert len(skipped) == len(spoiled)
     missing = {n for index in spoiled for n in range(10 * index, 10 * index + 10)}
     told = [n for each in skipped for n in range(each.offset, each.next_offset)]

@@ -1,0 +1,139 @@
+"""The queues of a topic's partitions, and the choice among them for records that name no partition."""
+
+from __future__ import annotations
+
+import operator
+import random
+
+from ...storage.batch import BATCH_OVERHEAD_BYTES
+from ..core.errors import ErrorCode
+from . import _arguments as given
+from ._batch import Batch
+from ._cluster import Topic
+from ._murmur2 import partition_for_key
+from ._settings import Partitioner, ProducerSettings
+from ._window import SendWindow
+from .errors import PartitionerError, error_for
+
+_KEYS_CACHED = 1 << 16
+
+
+class PartitionQueue(SendWindow[Batch]):
+    """The batches of one partition; the last of those waiting is `open` while it takes records."""
+
+    __slots__ = ("is_held_up", "open", "partition", "topic")
+
+    def __init__(self, topic: str, partition: int, settings: ProducerSettings) -> None:
+        super().__init__(limit=settings.max_in_flight_requests_per_connection, sequenced=settings.idempotent)
+        self.topic = topic
+        self.partition = partition
+        self.open: Batch | None = None
+        self.is_held_up = False
+        """Its leader could not be sent anything when that was last tried."""
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class TopicQueues:
+    """The queues of one topic."""
+
+    def __init__(self, topic: Topic, settings: ProducerSettings) -> None:
+        self.queues: list[PartitionQueue] = []
+        self._topic = topic
+        self._settings = settings
+        self._batch_size = min(settings.batch_size, settings.max_request_size)
+        self._config: object = None
+        self._largest = 0
+        self._sticky: PartitionQueue | None = None
+        self._turn = -1
+        """The partition that had the last record, where they take turns."""
+        self._by_key: dict[bytes, PartitionQueue] = {}
+        self._random = random.Random()
+        self._grow()
+
+    @property
+    def largest_batch(self) -> int:
+        """To how many bytes a batch may grow: what a request may hold, and the topic takes."""
+        if self._config is not self._topic.config:
+            self._config = self._topic.config
+            most = self._topic.config.get("max_message_bytes")
+            limit = self._settings.max_request_size
+            self._largest = min(limit, most) if isinstance(most, int) and most > 0 else limit
+        return max(self._largest, self._batch_size)
+
+    def choose(self, key: bytes | None, partition: int | None, size: int) -> PartitionQueue:
+        """The queue for a record of so many bytes.
+
+        Raises:
+          UnknownTopicError: The topic has no such partition.
+          PartitionerError: A partitioner raised, or gave no number.
+        """
+        if len(self.queues) < len(self._topic.leaders):
+            self._grow()
+        if partition is not None:
+            if partition.__class__ is not int:
+                partition = given.whole("partition", partition)
+            return self._numbered(partition)
+        partitioner = self._settings.partitioner
+        if partitioner == "round_robin":
+            return self._next_in_turn()
+        if callable(partitioner):
+            return self._chosen(partitioner, key)
+        if key is not None and partitioner != "sticky":
+            return self._by_key.get(key) or self._keyed(key)
+        sticky = self._sticky
+        if sticky is None or sticky.open is None or sticky.open.size + size > self._batch_size:
+            sticky = self._sticky = self._unkeyed()
+        return sticky
+
+    def _numbered(self, partition: int) -> PartitionQueue:
+        if not 0 <= partition < len(self.queues):
+            thing = f"partition {partition} of topic {self._topic.name!r}, which has {len(self.queues)}"
+            raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, thing)
+        return self.queues[partition]
+
+    def _keyed(self, key: bytes) -> PartitionQueue:
+        if len(self._by_key) >= _KEYS_CACHED:
+            self._by_key.clear()
+        queue = self._by_key[key] = self.queues[partition_for_key(key, len(self.queues))]
+        return queue
+
+    def _chosen(self, partitioner: Partitioner, key: bytes | None) -> PartitionQueue:
+        topic = self._topic.name
+        try:
+            partition = operator.index(partitioner(topic, key, len(self.queues)))
+        except Exception as error:
+            raise PartitionerError(
+                f"topic {topic!r}: the partitioner chose no partition: {error!r}"
+            ) from error
+        return self._numbered(partition)
+
+    def _next_in_turn(self) -> PartitionQueue:
+        """The next partition that has a leader; just the next if none has."""
+        count, leaders = len(self.queues), self._topic.leaders
+        after = [(self._turn + step) % count for step in range(1, count + 1)]
+        self._turn = next((n for n in after if n < len(leaders) and leaders[n].node_id >= 0), after[0])
+        return self.queues[self._turn]
+
+    def _unkeyed(self) -> PartitionQueue:
+        """A partition that has a leader and the least waiting (KIP-794: the slow ones get less)."""
+        leaders = self._topic.leaders
+        led = [queue for queue, leader in zip(self.queues, leaders, strict=False) if leader.node_id >= 0]
+        choices = led or self.queues
+        backlogs = [self._backlog(queue) for queue in choices]
+        least = min(backlogs)
+        return self._random.choice(
+            [queue for queue, backlog in zip(choices, backlogs, strict=True) if backlog == least]
+        )
+
+    def _backlog(self, queue: PartitionQueue) -> int:
+        """How many batches of the usual size wait, in however many they are gathered."""
+        if not queue.waiting:
+            return 0
+        return sum(max(1, (batch.size - BATCH_OVERHEAD_BYTES) // self._batch_size) for batch in queue.waiting)
+
+    def _grow(self) -> None:
+        count, name = len(self._topic.leaders), self._topic.name
+        self.queues += [PartitionQueue(name, n, self._settings) for n in range(len(self.queues), count)]
+        self._by_key.clear()

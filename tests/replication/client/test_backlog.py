@@ -1,0 +1,221 @@
+"""Batches grow while they cannot be sent; a producer with nothing in its way sends at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+from insync.replication import wire
+from insync.replication.client import Producer
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import Kind
+from insync.storage.batch import records, scan
+
+from .fake_cluster import FakeCluster, FakeNode, Fault, answer_when, fail_with, fake_cluster, later
+from .test_producer import numbered
+
+
+def watch(cluster: FakeCluster, fault: Fault | None = None) -> list[list[tuple[str, int, int]]]:
+    """Of each produce request that arrives: topic, partition and record count of its batches."""
+    seen: list[list[tuple[str, int, int]]] = []
+
+    def look(node: FakeNode, request: Any) -> bool:
+        if request.kind == Kind.PRODUCE:
+            asked = wire.decode_request(Kind.PRODUCE, request.body)
+            payload, at, found = bytes(request.payload.view()), 0, []
+            for part in asked.partitions:
+                (info,) = scan(payload[at : at + part.size])
+                at += part.size
+                found.append((part.topic, part.partition, info.record_count))
+            seen.append(found)
+        return fault is not None and fault(node, request)
+
+    cluster.chaos = look
+    return seen
+
+
+def sizes(seen: list[list[tuple[str, int, int]]], partition: int = 0) -> list[int]:
+    return [count for request in seen for _, number, count in request if number == partition]
+
+
+MODES: list[dict[str, Any]] = [
+    {"acks": "all"},
+    {"acks": 1},
+    {"acks": 0},
+    {"acks": "all", "compression_type": "lz4"},
+    {"acks": 1, "compression_type": "gzip"},
+]
+
+
+@pytest.mark.parametrize("mode", MODES, ids=lambda mode: "-".join(map(str, mode.values())))
+@pytest.mark.parametrize("how", ["send", "send_many", "send_nowait"])
+async def test_what_waits_behind_a_full_window_goes_in_one_batch(mode, how):
+    answered = trio.Event()
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        node = cluster.nodes[0]
+        async with Producer(cluster.urls, batch_size=300, linger_ms=0, **mode) as producer:
+            await (await producer.send("t", b"first")).wait()
+            node.script(Kind.PRODUCE, *[answer_when(answered)] * 5)
+            values = numbered(1000)
+            deliveries: Any = []
+            if how == "send_many":
+                deliveries = await producer.send_many("t", values)
+            for value in values if how != "send_many" else ():
+                if how == "send":
+                    deliveries.append(await producer.send("t", value))
+                else:
+                    deliveries.append(producer.send_nowait("t", value))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            assert node.seen[Kind.PRODUCE] in (5, 6), "the window is full"
+            answered.set()
+            with trio.fail_after(5):
+                await producer.flush()
+                while cluster.topics["t"][0].end < 1001:
+                    await trio.lowlevel.checkpoint()  # with acks=0 nobody says when it is there
+        written = cluster.topics["t"][0].values()
+        if mode["acks"] != "all":
+            # Without sequences nothing keeps in order what the node takes up in any order.
+            written.sort()
+            values.append(b"first")
+        else:
+            values.insert(0, b"first")
+        assert written == values
+        counts = sorted(len(list(records(batch))) for batch in cluster.topics["t"][0].batches)
+        # Until the window was full they went by `batch_size`.
+        assert len(counts) <= 7 and counts[-2] < 30 and counts[-1] > 850
+        if mode["acks"] != 0:
+            assert sorted(delivery.result().offset for delivery in deliveries) == list(range(1, 1001))
+
+
+async def test_nothing_grows_while_there_is_room_in_the_window():
+    async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls, batch_size=300) as producer:
+        await (await producer.send("t", b"first")).wait()
+        seen = watch(cluster)
+        for start in range(0, 300, 30):
+            await (await producer.send_many("t", numbered(30, start))).wait()
+    assert max(sizes(seen)) < 30
+
+
+async def test_an_idle_producer_sends_at_once(autojump_clock):
+    async with fake_cluster(nodes=1, t=1) as cluster, Producer(cluster.urls, linger_ms=0) as producer:
+        await producer.prepare("t")
+        began = trio.current_time()
+        await (await producer.send("t", b"x")).wait()
+        assert trio.current_time() == began
+
+
+async def test_a_batch_that_has_reached_batch_size_does_not_linger(autojump_clock):
+    answered = trio.Event()
+    async with (
+        fake_cluster(nodes=1, t=1) as cluster,
+        Producer(cluster.urls, batch_size=300, linger_ms=60_000) as producer,
+    ):
+        cluster.nodes[0].script(Kind.PRODUCE, answer_when(answered))
+        deliveries = await producer.send_many("t", numbered(100))
+        await trio.testing.wait_all_tasks_blocked()
+        began = trio.current_time()
+        answered.set()
+        while not deliveries[90].done:
+            await trio.lowlevel.checkpoint()
+        assert trio.current_time() == began
+        assert len(cluster.topics["t"][0].batches) <= 3
+
+
+@pytest.mark.parametrize(("largest", "topic_limit"), [(2000, None), (1 << 20, 2000)])
+async def test_no_batch_grows_above_what_a_request_holds_or_the_topic_takes(
+    largest, topic_limit, monkeypatch
+):
+    answered = trio.Event()
+    real = FakeNode._topic
+
+    def limited(node: FakeNode, name: str) -> Any:
+        info = real(node, name)
+        if topic_limit is not None:
+            info.config["max_message_bytes"] = topic_limit
+        return info
+
+    monkeypatch.setattr(FakeNode, "_topic", limited)
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        async with Producer(cluster.urls, batch_size=300, linger_ms=0, max_request_size=largest) as producer:
+            cluster.nodes[0].script(Kind.PRODUCE, answer_when(answered))
+            await producer.send_many("t", numbered(1000))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            answered.set()
+        batches = cluster.topics["t"][0].batches
+        assert cluster.topics["t"][0].values() == numbered(1000)
+        assert max(map(len, batches)) <= 2000
+        assert len(batches) < 25
+
+
+async def test_partitions_of_one_node_share_requests_and_their_size(autojump_clock):
+    """One request carries what waits for all partitions, as far as it may be large."""
+    answered = trio.Event()
+    async with fake_cluster(nodes=1, t=8) as cluster:
+        async with Producer(
+            cluster.urls, batch_size=300, linger_ms=0, max_in_flight_requests_per_connection=1
+        ) as producer:
+            cluster.nodes[0].script(Kind.PRODUCE, answer_when(answered))
+            await producer.send("t", b"first", partition=0)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            seen = watch(cluster)
+            for partition in range(8):
+                await producer.send_many("t", numbered(500), partition=partition)
+            assert seen == []
+            answered.set()
+            await producer.flush()
+        assert len(seen[0]) == 8 and len(seen) <= 3
+        assert [log.values()[-500:] for log in cluster.topics["t"]] == [numbered(500)] * 8
+
+
+async def test_a_batch_too_large_for_the_request_under_way_does_not_hold_up_smaller_ones():
+    answered = trio.Event()
+    async with fake_cluster(nodes=1, t=3) as cluster:
+        async with Producer(
+            cluster.urls, linger_ms=0, max_request_size=2000, max_in_flight_requests_per_connection=1
+        ) as producer:
+            cluster.nodes[0].script(Kind.PRODUCE, answer_when(answered))
+            await producer.send("t", b"first", partition=0)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            seen = watch(cluster)
+            for partition, size in ((0, 1500), (1, 1500), (2, 100)):
+                await producer.send("t", bytes(size), partition=partition)
+            answered.set()
+            await producer.flush()
+        assert [[number for _, number, _ in request] for request in seen] == [[0, 2], [1]]
+
+
+async def test_what_has_grown_is_repeated_as_it_is():
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        told = trio.Event()
+        async with Producer(cluster.urls, batch_size=300, linger_ms=0) as producer:
+            await (await producer.send("t", b"first")).wait()
+            refused = later(told, fail_with(ErrorCode.NOT_ENOUGH_REPLICAS))
+            cluster.nodes[0].script(Kind.PRODUCE, *[refused] * 7)
+            deliveries = await producer.send_many("t", numbered(1000))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            told.set()
+            with trio.fail_after(10):
+                found = await deliveries.wait()
+        assert [each.offset for each in found] == list(range(1, 1001))
+        assert cluster.topics["t"][0].values() == [b"first", *numbered(1000)]
+
+
+async def test_records_without_a_key_still_go_to_the_partition_with_the_least_waiting():
+    """A batch that has grown counts as the many that it stands for."""
+    answered = trio.Event()
+    async with fake_cluster(nodes=2, t=2) as cluster:
+        async with Producer(cluster.urls, batch_size=300, linger_ms=0) as producer:
+            for partition in range(2):
+                await (await producer.send("t", b"first", partition=partition)).wait()
+            cluster.nodes[0].script(Kind.PRODUCE, *[answer_when(answered)] * 50)
+            for start in range(0, 5000, 10):
+                await producer.send_many("t", numbered(10, start))
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            slow, quick = cluster.topics["t"]
+            taken = quick.end
+            answered.set()
+        assert slow.end + quick.end == 5002
+        assert taken > 4000
