@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from ...storage import StorageError
+from ...storage import Log, StorageError
+from ..core.broker.effects import Warm
+from ..core.broker.events import Warmed
 from ..core.types import PartitionId
 
 if TYPE_CHECKING:
@@ -32,23 +34,25 @@ class ColdReads:
     def __init__(self, node: Replicas, nursery: trio.Nursery) -> None:
         self._node = node
         self._nursery = nursery
-        self._reading: set[_Place] = set()
         self._found: dict[_Place, None] = {}
         self._limits: dict[Home | None, trio.CapacityLimiter] = {}
 
-    def is_at_hand(self, partition: PartitionId, offset: int, limit_offset: int, max_bytes: int) -> bool:
-        """Whether `read` will not wait. If it might, a thread sees to that, and the partition is woken then."""
-        host = self._node.hosts[partition]
-        if host.log is None or host.log.is_at_hand(offset):
-            return True
-        place = partition, offset
-        if place in self._found:
-            return True
-        if place not in self._reading:
-            self._reading.add(place)
-            read = partial(host.log.read, offset, max_bytes=max_bytes, limit_offset=limit_offset)
-            self._nursery.start_soon(self._read, place, host.home, read)
-        return False
+    def is_at_hand(self, partition: PartitionId, log: Log, offset: int) -> bool:
+        """Whether reading a log from `offset` on will not wait for the device."""
+        return log.is_at_hand(offset) or (partition, offset) in self._found
+
+    def warm(self, effect: Warm) -> None:
+        """Have a thread read a range, and tell the broker when it has."""
+        host = self._node.hosts.get(effect.partition)
+        if host is None or host.log is None:
+            self._node.step(
+                Warmed(effect.partition, effect.offset)
+            )  # deleted meanwhile: asked, it will say so
+            return
+        read = partial(
+            host.log.read, effect.offset, max_bytes=effect.max_bytes, limit_offset=effect.limit_offset
+        )
+        self._nursery.start_soon(self._read, (effect.partition, effect.offset), host.home, read)
 
     async def look_up(self, partition: PartitionId, timestamp_ms: int) -> None:
         """Have it found in a thread; after that the event loop finds it without a wait."""
@@ -62,11 +66,10 @@ class ColdReads:
 
     async def _read(self, place: _Place, home: Home | None, read: Callable[[], object]) -> None:
         await self._in_thread(home, read)
-        self._reading.discard(place)
         self._found[place] = None
         while len(self._found) > REMEMBERED:
             del self._found[next(iter(self._found))]
-        self._node.wake(place[0])
+        self._node.step(Warmed(*place))
         self._node.settle()
 
 

@@ -12,6 +12,7 @@ from ...storage import StorageError
 from ...transport import Connection, Identity, Request, TransportError
 from .. import wire
 from ..core import messages as m
+from ..core.broker.events import Disconnected
 from ..core.control.admin_requests import Request as AdminRequestBody
 from ..core.control.admin_requests import refusal
 from ..core.control.view import ClusterView
@@ -87,7 +88,7 @@ class Handlers:
         self._replicas.settle()
 
     def disconnected(self, connection: Connection) -> None:
-        self._replicas.fetches.disconnected(connection)
+        self._replicas.step(Disconnected(connection))
 
     def _list_offsets(self, request: Inbound) -> None:
         message: m.ListOffsetsRequest = wire.decode_request(m.Kind.LIST_OFFSETS, request.body)

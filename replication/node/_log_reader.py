@@ -24,7 +24,7 @@ class LogReader:
     ) -> LogRange | Cold:
         log = self._node.hosts[partition].log
         assert log is not None, f"the log of {partition} is not open"
-        if not self._node.cold_reads.is_at_hand(partition, offset, limit_offset, max_bytes):
+        if not self._node.cold_reads.is_at_hand(partition, log, offset):
             return COLD
         try:
             return log.read(offset, max_bytes=max_bytes, limit_offset=limit_offset)

@@ -199,6 +199,7 @@ class Node:
             )
         )
         nursery.start_soon(replicas.timers.run)
+        nursery.start_soon(replicas.tick_broker)
         nursery.start_soon(replicas.tick)
         nursery.start_soon(replicas.directories.watch)
         for home in replicas.directories:

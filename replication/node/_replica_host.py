@@ -78,7 +78,6 @@ class ReplicaHost:
             fx.AdvanceLogStart: self._advance_log_start,
             fx.ReplyDeleteRecords: lambda effect: node.replies.deletion(partition, effect),
             fx.ReplyProduce: lambda effect: node.replies.produce(partition, effect),
-            fx.Wake: lambda effect: node.wake(partition),
             fx.FetchNext: lambda effect: node.fetchers.want(partition, effect),
             fx.StopFetch: lambda effect: node.fetchers.stop(partition),
             fx.ProposeIsr: lambda effect: node.propose_isr(self, effect),
@@ -155,7 +154,6 @@ class ReplicaHost:
 
     def _truncate(self, effect: fx.Truncate) -> None:
         opened = self._opened()
-        self._node.abort_ranges(self.partition, 0 if effect.restart else effect.offset)
         if effect.restart or effect.offset < opened.log_end_offset:  # else only an epoch without records goes
             log.warning(
                 event(

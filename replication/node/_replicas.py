@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+import secrets
+from collections.abc import Callable, Collection
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -14,7 +15,7 @@ from ...transport import turn
 from ..core import messages as m
 from ..core.broker.broker import Broker
 from ..core.broker.context import BrokerSettings, Context
-from ..core.broker.effects import Effect, Job
+from ..core.broker.effects import Answer, CloseConnection, Effect, Fail, Job, Refuse, Warm
 from ..core.broker.events import Event
 from ..core.control.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
 from ..core.control.records import NodeRecord, TopicConfig, topic_key
@@ -28,9 +29,9 @@ from ._cold_reads import ColdReads
 from ._deletions import RecordDeletions
 from ._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
 from ._fetchers import Fetchers
+from ._fetches import Fetches, close_connection, fail, refuse
 from ._log_reader import LogReader
 from ._log_writer import CallWork, Lane
-from ._parked import Fetches
 from ._produces import Produces
 from ._replica_host import ReplicaHost
 from ._startup_scan import Found, open_log
@@ -75,7 +76,18 @@ class Replicas:
         """As `trio.current_time`, which looks the clock up each time."""
         replica = ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000)
         self.broker = Broker(
-            Context(settings.node_id, incarnation, BrokerSettings(replica=replica), LogReader(self))
+            Context(
+                settings.node_id,
+                incarnation,
+                BrokerSettings(
+                    replica=replica,
+                    fetch_max_bytes=settings.fetch_max_bytes,
+                    max_fetch_sessions=settings.max_incremental_fetch_session_cache_slots,
+                    leader_replication_throttled_rate=settings.leader_replication_throttled_rate,
+                ),
+                LogReader(self),
+            ),
+            seed=secrets.token_bytes(32),
         )
         self.hosts: dict[PartitionId, ReplicaHost] = {}
         self.timers = Timers(self.settle)
@@ -90,18 +102,25 @@ class Replicas:
         )
         self.directories = LogDirectories(settings, found, self.offline, self)
         self.produces = Produces(self)
-        self.fetches = Fetches(self, settings)
+        self.fetches = Fetches(self)
         self.cold_reads = ColdReads(self, nursery)
         self.fetchers = Fetchers(self, settings, nursery)
         self.deletions = RecordDeletions(self)
         self.replies = Replies(self.produces, self.deletions)
+        self._obey: dict[type, Callable[[Any], None]] = {
+            Job: self._job,
+            Answer: self.fetches.answer,
+            Fail: fail,
+            Refuse: refuse,
+            Warm: self.cold_reads.warm,
+            CloseConnection: close_connection,
+        }
         self.store: StoreWriter
         self._configs: dict[str, TopicConfig] = {}
         self._nursery = nursery
         self._turn = turn()
         self._retiring: set[PartitionId] = set()
         """Partitions whose log is being deleted."""
-        self._woken: set[PartitionId] = set()
         self._alive: set[tuple[int, int, frozenset[PartitionId], bool]] = set()
         self.failure: NodeError | None = None
         self.failed = trio.Event()
@@ -121,8 +140,22 @@ class Replicas:
     def obey(self, effects: list[Effect]) -> None:
         """Carry out what the broker asks for."""
         for effect in effects:
-            assert isinstance(effect, Job)
-            self.hosts[effect.partition].obey[type(effect.effect)](effect.effect)
+            self._obey[type(effect)](effect)
+
+    def _job(self, job: Job) -> None:
+        self.hosts[job.partition].obey[type(job.effect)](job.effect)
+
+    async def tick_broker(self) -> None:
+        """Tell the broker that time has passed, when it wants to hear of it."""
+        timers = self.broker.context.timers
+        while True:
+            sooner = trio.Event()
+            timers.on_sooner = sooner.set
+            with trio.move_on_at(timers.deadline):
+                await sooner.wait()
+            if timers.deadline <= self.now():
+                self.obey(self.broker.tick(self.now()))
+                self.settle()
 
     def adopt(self, found: Found) -> None:
         """Take over the logs that were found; what is in an unusable directory is offline."""
@@ -163,7 +196,7 @@ class Replicas:
         limits = {Entity(each.entity_type, each.name): each for each, _ in view.quotas.values()}
         self.quotas.change(limits)
         settings, node_id = self.settings, self.settings.node_id
-        self.fetches.throttle.rate = (
+        self.broker.serving.throttle.rate = (
             throttle_of(limits, node_id, LEADER_THROTTLE) or settings.leader_replication_throttled_rate
         )
         self.fetchers.throttle.rate = (
@@ -216,18 +249,12 @@ class Replicas:
 
     def settle(self) -> None:
         """Look at the parked fetches of every partition that has news, and ask leaders what is to be asked."""
-        if not self._woken and not self.fetchers.has_changed:
+        if not self.broker.is_unsettled and not self.fetchers.has_changed:
             return
         with self._turn:
-            while self._woken:
-                self.fetches.look_again(self._woken.pop())
+            if self.broker.is_unsettled:
+                self.obey(self.broker.settle(self.now()))
             self.fetchers.settle()
-
-    def wake(self, partition: PartitionId) -> None:
-        self._woken.add(partition)
-
-    def abort_ranges(self, partition: PartitionId, offset: int) -> None:
-        self.fetches.abort_ranges(partition, offset)
 
     def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
         log.debug("%s: propose ISR %s: %s", host.partition, list(proposal.record.isr), proposal.reason)

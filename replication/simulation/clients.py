@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..core.errors import ErrorCode
+from ..core.messages import FetchPartition
 from ..core.partition import effects as fx
-from ..core.partition import events as ev
 from ..core.partition.leader import LeaderRole
-from ..core.types import CONSUMER, BatchMeta, PartitionId
+from ..core.types import BatchMeta, PartitionId
 from .errors import require
+from .fetches import BATCH_SIZE
 from .requests import Sent
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Producer:
 
     def _add(self) -> None:
         count = self._cluster.random.randint(1, 3)
-        batch = BatchMeta(-1, count, -1, 100, self._id, self._epoch, self._sequence)
+        batch = BatchMeta(-1, count, -1, BATCH_SIZE, self._id, self._epoch, self._sequence)
         self.window.append(Unsettled(f"{self._id}:{self._epoch}:{self._sequence}", batch))
         self._sequence += count
 
@@ -123,7 +124,7 @@ class PlainProducer:
     def _send(self) -> None:
         cluster = self._cluster
         acks = cluster.random.choice(_ACKS)
-        batch = BatchMeta(-1, cluster.random.randint(1, 3), -1, 100)
+        batch = BatchMeta(-1, cluster.random.randint(1, 3), -1, BATCH_SIZE)
         sent = Sent(self._partition, f"plain:{cluster.new_id()}", acks, batch, False)
         sent.names_epoch, sent.by_name = cluster.chance(0.3), True
         cluster.requests.send([sent])
@@ -149,14 +150,13 @@ class Consumer:
         node = host.node
         if host.replica is not None and node.up and not node.paused:
             end = host.replica.log.log_end_offset
-            event = ev.Fetch(
-                replica_id=CONSUMER,
-                incarnation=-1,
-                leader_epoch=-1,
+            question = FetchPartition(
+                topic=self._partition.topic,
+                partition=self._partition.partition,
                 fetch_offset=int(cluster.random.random() * (end + 1)),
-                last_fetched_epoch=-1,
+                max_bytes=1 + int(cluster.random.random() * 4 * BATCH_SIZE),
             )
-            cluster.serve(host, event)
+            cluster.serve(host, question)
             if host.replica.leader is not None:
                 error, offset = host.replica.leader.latest_offset()
                 if error == ErrorCode.NONE:

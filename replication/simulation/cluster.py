@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 from ..core.broker.context import BrokerSettings
+from ..core.broker.timers import NEVER
 from ..core.control import controller as ctl
 from ..core.control import records as rec
 from ..core.control import transitions
@@ -349,8 +350,17 @@ class Cluster(Hosting):
         node.incarnation = incarnation
         node.seen, node.renewed, node.checkpoint_since = -1, self.now, None
         node.controller = ctl.Controller(node.id, incarnation)
-        replica = ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5)
-        node.broker = WatchedBroker(WatchedContext(self, node, BrokerSettings(replica=replica)))
+        settings = BrokerSettings(
+            replica=ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5),
+            # Sessions are few, and any of them gives way: followers lose theirs now and then.
+            max_fetch_sessions=len(self.nodes) - 1,
+            fetch_session_idle=0.0,
+        )
+        node.settling, node.armed = False, NEVER
+        node.broker = WatchedBroker(
+            WatchedContext(self, node, settings), b"%d %d" % (node.id, node.incarnation)
+        )
+        node.broker.context.timers.on_sooner = partial(self.arm, node)
         self.fetches.process_began(node)
         for host in node.hosts.values():
             self._open(host)

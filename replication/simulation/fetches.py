@@ -7,21 +7,23 @@ too late may reach the replicas all the same, past the session: they must know b
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
 
+from ..core.broker.effects import Answer, CloseConnection
+from ..core.broker.events import Disconnected, FetchArrived
 from ..core.broker.fetch_session import (
     NEW_SESSION,
     NO_SESSION,
+    WITHOUT_SESSION,
     FollowerSession,
-    LeaderSession,
-    SessionCache,
     SessionRequest,
 )
 from ..core.errors import ErrorCode
+from ..core.messages import FetchPartition, FetchRequest, FetchResponse, FetchResult, PartitionName
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.types import PartitionId
@@ -37,11 +39,13 @@ FETCH_BACKOFF = 0.3
 SETTLE = 0.01
 """How long a request waits for what other partitions want to ask in it."""
 STRANGER = 0.02
-"""How often a request comes together with one that begins a session of somebody else's."""
+"""How often a request comes together with one of somebody who has no business with it."""
 PAST = 0.5
 """How often an answer that no request waits for is shown to the replicas: a node never does, they must bear it."""
 FULL = 0.05
-"""How often an answer has no room for another partition."""
+"""How often an answer has room for one batch only."""
+BATCH_SIZE = 100
+"""Of each batch that a simulated client sends, in bytes."""
 
 Question = fx.FetchNext
 
@@ -59,106 +63,42 @@ class Link:
 
 @attrs.frozen(eq=False, slots=True)
 class Request:
-    """A fetch request on its way; `number` grows with every one that any node sends."""
+    """A fetch request on its way; `number` grows with every one that any node sends.
+
+    `open`: every question that it asks, by itself or because its session has it open.
+    """
 
     link: Link
     number: int
-    incarnation: int
-    told: SessionRequest[PartitionId, Question]
+    message: FetchRequest
+    open: Mapping[PartitionId, Question]
 
 
-@attrs.frozen(eq=False, slots=True)
-class Part:
-    """What is answered about one partition. `question`: as the leader has it."""
-
-    question: Question
-    answer: fx.FetchAnswer
-    batches: tuple[Stored, ...]
+class Intruder:
+    """A connection of somebody who is not simulated, and everything that is asked over it."""
 
 
-@attrs.define(eq=False)
-class Inquiry:
-    """One session of a leader and its requests; `request` is the one that waits."""
+class Peer(NamedTuple):
+    """Who is at the other end of a connection."""
 
-    session: LeaderSession[PartitionId, Question]
-    link: Link | None
-    """None: of somebody who is not simulated."""
-    news: dict[PartitionId, None] = attrs.Factory(dict)
-    request: Request | None = None
-    latest: Request | None = None
-
-
-class Serving:
-    """The sessions of the process that a node is now, and which of them waits for what."""
-
-    def __init__(self, node: Node, slots: int) -> None:
-        self.cache: SessionCache[PartitionId, Question] = SessionCache(slots, b"%d" % node.incarnation)
-        self.inquiries: dict[int, Inquiry] = {}
-        self.waiting: dict[PartitionId, dict[Inquiry, None]] = {}
-        self.heard: dict[int, int] = {}
-        """The number of the last request of each node."""
-
-    def begin(
-        self, link: Link | None, questions: dict[PartitionId, Question]
-    ) -> tuple[Inquiry, Request | None]:
-        """A new session, which replaces that of the same link; and the request that has lost its own by this."""
-        if link is not None:
-            for former in [each for each in self.inquiries.values() if each.link is link]:
-                self.end(former)
-        session, evicted = self.cache.begin(questions, 0.0, link)
-        assert session is not None, "any session gives way here"
-        refused = None
-        if evicted is not None:
-            refused = self.inquiries[evicted.id].request
-            self.end(self.inquiries[evicted.id])
-        inquiry = self.inquiries[session.id] = Inquiry(session, link)
-        self.look_at(inquiry, session.open)
-        return inquiry, refused
-
-    def find(self, told: SessionRequest[PartitionId, Question], link: Link | None) -> Inquiry | ErrorCode:
-        """The session that a request of `link` goes on with, and knows from now on what it says."""
-        session = self.cache.find(told.session_id, 0.0, link)
-        if isinstance(session, ErrorCode):
-            return session
-        inquiry = self.inquiries[session.id]
-        changed = session.accept(told)
-        if changed is None:
-            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
-        for partition in told.withdrawn:
-            self.overlook(inquiry, partition)
-        self.look_at(inquiry, changed)
-        return inquiry
-
-    def look_at(self, inquiry: Inquiry, partitions: Iterable[PartitionId]) -> None:
-        for partition in partitions:
-            inquiry.news[partition] = None
-            self.waiting.setdefault(partition, {})[inquiry] = None
-
-    def overlook(self, inquiry: Inquiry, partition: PartitionId) -> None:
-        inquiry.news.pop(partition, None)
-        self.waiting.get(partition, {}).pop(inquiry, None)
-
-    def end(self, inquiry: Inquiry) -> None:
-        inquiry.request = None
-        for partition in inquiry.session.open:
-            self.overlook(inquiry, partition)
-        del self.inquiries[inquiry.session.id]
-        self.cache.end(inquiry.session.id)
+    node_id: int
+    principal: str
 
 
 class Fetches:
-    """All fetches between nodes. `links` are those of each node's process, `serving` what it serves."""
+    """All fetches between nodes. `links` are those of each node's process."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._links: dict[int, dict[int, Link]] = {}
-        self._serving: dict[int, Serving] = {}
+        self._heard: dict[int, dict[int, int]] = {}
+        """Of each node's process: the number of the last request of each other node."""
         self._asking: dict[Host, Link] = {}
 
     def process_began(self, node: Node) -> None:
         """It is registered; what its predecessor had asked and served is forgotten."""
         self.process_ended(node)
-        self._serving[node.id] = Serving(node, slots=len(self._cluster.nodes) - 1)
+        self._heard[node.id] = {}
 
     def process_ended(self, node: Node) -> None:
         for host in node.hosts.values():
@@ -166,7 +106,6 @@ class Fetches:
         for link in self._links.get(node.id, {}).values():
             link.number = 0
         self._links[node.id] = {}
-        self._serving.pop(node.id, None)
 
     def unasked(self) -> list[str]:
         """Questions that are open, or will be asked again, though no replica wants to know."""
@@ -225,7 +164,8 @@ class Fetches:
             return
         cluster, node = self._cluster, link.follower
         link.number = cluster.new_id()
-        request = Request(link, link.number, node.incarnation, link.session.request())
+        message = self._message(node, link.session.request())
+        request = Request(link, link.number, message, dict(link.session.open))
         cluster.send(node.id, link.leader, partial(self._serve, link.leader, request))
         cluster.on(node, FETCH_TIMEOUT, partial(self._late, link, link.number))
 
@@ -242,24 +182,53 @@ class Fetches:
                     host, ev.FetchFailed(fetch_offset=asked.fetch_offset, leader_epoch=asked.leader_epoch)
                 )
 
-    def _take(
-        self, request: Request, session_id: int, parts: dict[PartitionId, Part], error: ErrorCode
-    ) -> None:
+    def _message(self, node: Node, told: SessionRequest[PartitionId, Question]) -> FetchRequest:
+        dice = self._cluster.random
+        return FetchRequest(
+            replica_id=node.id,
+            incarnation=node.incarnation,
+            max_wait_ms=round(1000 * FETCH_WAIT),
+            min_bytes=1,
+            max_bytes=BATCH_SIZE if dice.random() < FULL else 100 * BATCH_SIZE,
+            partitions=[
+                FetchPartition(
+                    topic=partition.topic,
+                    partition=partition.partition,
+                    fetch_offset=asked.fetch_offset,
+                    max_bytes=BATCH_SIZE * (1 + int(dice.random() * 4)),
+                    leader_epoch=asked.leader_epoch,
+                    last_fetched_epoch=asked.last_fetched_epoch,
+                    high_watermark=asked.high_watermark,
+                    log_start_offset=asked.log_start_offset,
+                    topic_id=asked.topic_id,
+                )
+                for partition, asked in told.questions.items()
+            ],
+            session_id=told.session_id,
+            session_epoch=told.session_epoch,
+            forgotten=[PartitionName(topic=each.topic, partition=each.partition) for each in told.withdrawn],
+        )
+
+    def _take(self, request: Request, response: FetchResponse, parts: Sequence[tuple[Stored, ...]]) -> None:
         """An answer arrives; if not to the request under way, it is dropped, or the replicas see it even so."""
-        link = request.link
+        link, ranges = request.link, iter(parts)
+        found = {
+            PartitionId(result.topic, result.partition): (result, next(ranges) if result.size else ())
+            for result in response.partitions
+        }
         if link.number != request.number:
             if self._cluster.chance(PAST):
-                for partition, part in parts.items():
-                    if self._is_meant(link.follower, partition, part.question):
-                        self._tell(link.follower, partition, part.question, part)
+                for partition, (result, batches) in found.items():
+                    question = request.open.get(partition)
+                    if question is not None and self._is_meant(link.follower, partition, question):
+                        self._tell(link.follower, partition, question, result, batches)
             return
         link.number = 0
-        if error != ErrorCode.NONE:
+        if response.error != ErrorCode.NONE:
             link.session.end()
         else:
-            asked = link.session.answered(session_id, parts)
-            for partition, question in asked.items():
-                self._tell(link.follower, partition, question, parts[partition])
+            for partition, question in link.session.answered(response.session_id, found).items():
+                self._tell(link.follower, partition, question, *found[partition])
         if link.session.open:
             self._send_soon(link)
 
@@ -269,22 +238,28 @@ class Fetches:
         host = node.hosts.get(partition)
         return host is not None and host.facts.topic_id == question.topic_id
 
-    def _tell(self, node: Node, partition: PartitionId, question: Question, part: Part) -> None:
+    def _tell(
+        self,
+        node: Node,
+        partition: PartitionId,
+        question: Question,
+        result: FetchResult,
+        batches: tuple[Stored, ...],
+    ) -> None:
         host = node.hosts.get(partition)
         if host is None:
             return
-        answer, batches = part.answer, part.batches
         self._cluster.step(
             host,
             ev.Fetched(
                 fetch_offset=question.fetch_offset,
                 leader_epoch=question.leader_epoch,
                 last_fetched_epoch=question.last_fetched_epoch,
-                error=answer.error,
-                high_watermark=answer.high_watermark,
-                log_start_offset=answer.log_start_offset,
-                log_end_offset=answer.log_end_offset,
-                diverging=answer.diverging,
+                error=ErrorCode(result.error),
+                high_watermark=result.high_watermark,
+                log_start_offset=result.log_start_offset,
+                log_end_offset=result.log_end_offset,
+                diverging=result.diverging,
                 batches=tuple([batch.meta for batch in batches if batch.state != LEFT_OUT]),
                 handle=batches,
                 may_skip=self._cluster.settings.compactions > 0,
@@ -294,134 +269,66 @@ class Fetches:
     # The side that serves
 
     def _serve(self, node: Node, request: Request) -> None:
-        serving = self._serving.get(node.id)
-        if serving is None:
+        heard = self._heard.get(node.id)
+        if node.broker is None or heard is None:
             return
-        follower = request.link.follower.id
-        if request.number <= serving.heard.get(follower, 0):
-            self._serve_past_session(node, request)
-            return
-        serving.heard[follower] = request.number
-        cluster = self._cluster
-        found: Inquiry | ErrorCode
-        if request.told.session_epoch == NEW_SESSION:
-            found = self._begin(node, serving, request.link, dict(request.told.questions))
+        cluster, link, message = self._cluster, request.link, request.message
+        follower = link.follower.id
+        if request.number <= heard.get(follower, 0):
+            # It was overtaken, or comes again: what it asks is asked past the session.
+            message = attrs.evolve(
+                message, session_id=NO_SESSION, session_epoch=WITHOUT_SESSION, forgotten=[], max_wait_ms=0
+            )
+            request = attrs.evolve(request, message=message)
         else:
-            found = serving.find(request.told, request.link)
-        if isinstance(found, ErrorCode):
-            self._reply(node, request, NO_SESSION, {}, found)
-            return
-        found.request = found.latest = request
-        if not self._try_answer(node, found, final=False):
-            cluster.on(node, FETCH_WAIT, partial(self._expire, node, found, request))
+            heard[follower] = request.number
+        cluster.tell(node, FetchArrived(link, request, message, Peer(follower, f"node {follower}")))
         if not cluster.calm and cluster.chance(STRANGER):
-            self._intrude(node, serving, found)
+            self._intrude(node)
 
-    def _intrude(self, node: Node, serving: Serving, of: Inquiry) -> None:
-        """A stranger begins a session of its own; another names one that it has not begun, with the right epoch."""
-        if self._cluster.chance(0.5):
-            self._begin(node, serving, None, {})
-            return
-        session = of.session
-        claim = SessionRequest[PartitionId, Question](
-            session.id, session.answers, {}, withdrawn=tuple(session.open)
+    def _intrude(self, node: Node) -> None:
+        """Somebody who may only consume begins a session, or names one that others began, with the right epoch, or
+        asks in the name of a node.
+        """
+        broker, cluster, stranger = node.broker, self._cluster, Intruder()
+        assert broker is not None
+        sessions = list(broker.serving.sessions.values())
+        inquiry = sessions[int(cluster.random.random() * len(sessions))] if sessions else None
+        message = FetchRequest(
+            replica_id=-1, incarnation=-1, max_wait_ms=0, min_bytes=1, max_bytes=BATCH_SIZE, partitions=[]
         )
-        serving.find(claim, None)
+        roll = cluster.random.random()
+        if roll < 0.3 or inquiry is None or inquiry.session is None:
+            message = attrs.evolve(message, session_epoch=NEW_SESSION)
+        elif roll < 0.8:
+            forgotten = [PartitionName(topic=each.topic, partition=each.partition) for each in inquiry.open]
+            session = inquiry.session
+            message = attrs.evolve(
+                message, session_id=session.id, session_epoch=session.answers, forgotten=forgotten
+            )
+        else:
+            asked = [attrs.evolve(each, fetch_offset=each.fetch_offset + 1) for each in inquiry.open.values()]
+            others = [each for each in cluster.nodes.values() if each is not node]
+            victim = others[int(cluster.random.random() * len(others))]
+            message = attrs.evolve(
+                message, replica_id=victim.id, incarnation=victim.incarnation, partitions=asked
+            )
+        cluster.tell(node, FetchArrived(stranger, stranger, message, Peer(-1, "a client")))
+        if cluster.chance(0.5):
+            cluster.tell(node, Disconnected(stranger))
 
-    def _begin(
-        self, node: Node, serving: Serving, link: Link | None, questions: dict[PartitionId, Question]
-    ) -> Inquiry:
-        inquiry, refused = serving.begin(link, questions)
-        if refused is not None:
-            self._reply(node, refused, NO_SESSION, {}, ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-        return inquiry
+    def answer(self, node: Node, effect: Answer) -> None:
+        """Send what a broker says to a node, if it is still there."""
+        request = effect.request
+        if isinstance(request, Request):
+            take = partial(self._take, request, effect.response, effect.parts)  # type: ignore[arg-type]
+            self._cluster.send(node.id, request.link.follower, take)
 
-    def _serve_past_session(self, node: Node, request: Request) -> None:
-        parts = {}
-        for partition, question in request.told.questions.items():
-            answer = self._consult(node, partition, question, request)
-            if answer.news:
-                parts[partition] = self._part(node, partition, question, answer)
-        if parts:
-            self._reply(node, request, NO_SESSION, parts)
-
-    def _expire(self, node: Node, inquiry: Inquiry, request: Request) -> None:
-        if inquiry.request is request:
-            self._try_answer(node, inquiry, final=True)
-
-    def woken(self, host: Host) -> bool:
-        """Whether somebody waits for news of this partition."""
-        serving = self._serving.get(host.node.id)
-        return serving is not None and bool(serving.waiting.get(host.partition))
-
-    def look_again(self, host: Host) -> None:
-        """The partition has news for somebody, perhaps."""
-        serving = self._serving.get(host.node.id)
-        for inquiry in list(serving.waiting.get(host.partition, ())) if serving is not None else ():
-            inquiry.news[host.partition] = None
-            self._try_answer(host.node, inquiry, final=False)
-
-    def _try_answer(self, node: Node, inquiry: Inquiry, *, final: bool) -> bool:
-        """Answer if there is something to say; `final`: also if there is nothing."""
-        request, latest = inquiry.request, inquiry.latest
-        if request is None or latest is None:
-            return False
-        parts: dict[PartitionId, Part] = {}
-        for partition in list(inquiry.news):
-            if parts and self._cluster.chance(FULL):
-                break  # looked at by the next request
-            question = inquiry.session.open[partition]
-            answer = self._consult(node, partition, question, latest)
-            if answer.news:
-                parts[partition] = self._part(node, partition, question, answer)
-            else:
-                del inquiry.news[partition]
-        if not parts and not final:
-            return False
-        inquiry.request = None
-        serving = self._serving[node.id]
-        for partition in parts:
-            serving.overlook(inquiry, partition)
-        inquiry.session.answer(parts)
-        self._reply(node, request, inquiry.session.id, parts)
-        return True
-
-    def _consult(
-        self, node: Node, partition: PartitionId, question: Question, request: Request
-    ) -> fx.FetchAnswer:
-        host = node.hosts.get(partition)
-        if host is None or host.replica is None:
-            return fx.FetchAnswer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, news=True)
-        return self._cluster.ask(
-            host,
-            ev.Fetch(
-                replica_id=request.link.follower.id,
-                incarnation=request.incarnation,
-                leader_epoch=question.leader_epoch,
-                fetch_offset=question.fetch_offset,
-                last_fetched_epoch=question.last_fetched_epoch,
-                high_watermark=question.high_watermark,
-                log_start_offset=question.log_start_offset,
-                topic_id=question.topic_id,
-            ),
-        )
-
-    def _part(self, node: Node, partition: PartitionId, question: Question, answer: fx.FetchAnswer) -> Part:
-        batches: tuple[Stored, ...] = ()
-        if answer.error == ErrorCode.NONE and answer.diverging is None:
-            count = 1 + int(self._cluster.random.random() * 4)
-            disk = node.hosts[partition].disk
-            batches = disk.read(question.fetch_offset, answer.limit_offset, count)
-        return Part(question, answer, batches)
-
-    def _reply(
-        self,
-        node: Node,
-        request: Request,
-        session_id: int,
-        parts: dict[PartitionId, Part],
-        error: ErrorCode = ErrorCode.NONE,
-    ) -> None:
-        self._cluster.send(
-            node.id, request.link.follower, partial(self._take, request, session_id, parts, error)
-        )
+    def close(self, node: Node, effect: CloseConnection) -> None:
+        """The end of a connection, with all that is in flight on it."""
+        link = effect.connection
+        if isinstance(link, Link):
+            self._cluster.tell(node, Disconnected(link))
+            if link.number > 0:
+                link.number = -link.number  # nothing that is in flight arrives
+                self._cluster.on(link.follower, self._cluster.delay(), partial(self._late, link, link.number))

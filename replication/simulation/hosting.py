@@ -7,15 +7,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..core.broker.effects import Effect, Job
-from ..core.broker.events import Report
-from ..core.errors import ErrorCode
+import attrs
+
+from ..core.broker.effects import Answer, CloseConnection, Effect, Fail, Job, Refuse, Warm
+from ..core.broker.events import Event, FetchArrived, Report, Warmed
+from ..core.broker.timers import NEVER
+from ..core.messages import FetchPartition, FetchRequest, FetchResult
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
+from ..core.types import CONSUMER
 from .disk import WHOLE, Stored
 from .errors import require
-from .fetches import FETCH_WAIT, Fetches
-from .node import Host, LogJob, Node, ParkedFetch
+from .fetches import FETCH_WAIT, Fetches, Peer
+from .node import Host, LogJob, Node
 from .traps import ADD, JOIN, Traps
 from .world import World
 
@@ -23,9 +27,23 @@ if TYPE_CHECKING:
     from .oracle import Oracle
     from .requests import Requests
 
-Told = Callable[[fx.FetchAnswer, tuple[Stored, ...]], None]
+Told = Callable[[FetchResult, tuple[Stored, ...]], None]
+LEAST_WAIT = 1e-6
+"""Below this a clock reading may fall short of the deadline again, by rounding."""
+CLIENTS = "clients"
+"""The connection of all consumers."""
+CLIENT = Peer(-1, "a client")
 ACTIVE = 3
 """How many of the last batches stand in the active segment, which is never compacted."""
+
+
+@attrs.frozen(eq=False, slots=True)
+class Consumption:
+    """A consumer's fetch of one partition."""
+
+    host: Host
+    offset: int
+    told: Told | None
 
 
 class Hosting(World, ABC):
@@ -58,30 +76,47 @@ class Hosting(World, ABC):
 
         `asked_in`: the leader epoch of the question that the event answers, where it does not say so itself.
         """
-        if host.replica is None:
-            return
-        broker = host.node.broker
-        assert broker is not None
-        broker.context.asked_in = asked_in
-        self.obey(host.node, broker.step(Report(host.partition, event), host.node.clock(self.now)))
+        if host.replica is not None:
+            assert host.node.broker is not None
+            host.node.broker.context.asked_in = asked_in
+            self.tell(host.node, Report(host.partition, event))
 
-    def ask(self, host: Host, question: ev.Fetch) -> fx.FetchAnswer:
-        """What a replica answers to a fetch."""
-        broker = host.node.broker
-        assert broker is not None
-        context = broker.context
-        context.now = host.node.clock(self.now)
-        answer = context.ask_replica(host.partition, question)
-        self.obey(host.node, context.take_effects())
-        return answer
+    def tell(self, node: Node, event: Event) -> None:
+        """One event into the broker of a process, if it has one by now."""
+        if node.broker is not None:
+            self.obey(node, node.broker.step(event, node.clock(self.now)))
 
     def obey(self, node: Node, effects: list[Effect]) -> None:
-        """Carry out what a broker asks for."""
+        """Carry out what a broker asks for; what is left for the end of the turn comes after what happens now."""
         for effect in effects:
-            assert isinstance(effect, Job)
-            action = _ACTIONS.get(type(effect.effect))
-            if action is not None:
-                action(self, node.hosts[effect.partition], effect.effect)
+            _EFFECTS[type(effect)](self, node, effect)
+        if node.broker is not None and node.broker.is_unsettled and not node.settling:
+            node.settling = True
+            self.on(node, 0.0, partial(self._settle, node))
+
+    def _settle(self, node: Node) -> None:
+        node.settling = False
+        if node.broker is not None:
+            self.obey(node, node.broker.settle(node.clock(self.now)))
+
+    def arm(self, node: Node) -> None:
+        """Have the broker ticked when it wants to be, by the clock of its node."""
+        if node.broker is not None and node.broker.deadline < node.armed:
+            node.armed = deadline = node.broker.deadline
+            wait = (deadline - node.clock(self.now)) / node.clock_rate
+            self.on(node, max(wait, LEAST_WAIT), partial(self._due, node, deadline))
+
+    def _due(self, node: Node, deadline: float) -> None:
+        if node.armed == deadline:
+            node.armed = NEVER
+        if node.broker is not None:
+            self.obey(node, node.broker.tick(node.clock(self.now)))
+            self.arm(node)
+
+    def _job(self, node: Node, job: Job) -> None:
+        action = _ACTIONS.get(type(job.effect))
+        if action is not None:
+            action(self, node.hosts[job.partition], job.effect)
 
     # The log
 
@@ -208,49 +243,47 @@ class Hosting(World, ABC):
     def _stop_fetch(self, host: Host, effect: fx.StopFetch) -> None:
         self.fetches.stop(host)
 
-    def serve(self, host: Host, event: ev.Fetch, told: Told | None = None) -> None:
+    def serve(self, host: Host, question: FetchPartition, told: Told | None = None) -> None:
         """A consumer's fetch arrives; it is answered, or parked until there is news or it has waited enough."""
         if host.replica is None:
             return
-        request_id = self.new_id()
-        parked = host.parked[request_id] = ParkedFetch(event, told)
-        self._consider(host, request_id, parked)
-        if request_id in host.parked:
-            self.on(host.node, FETCH_WAIT, partial(self._give_up_waiting, host, request_id))
+        message = FetchRequest(
+            replica_id=CONSUMER,
+            incarnation=-1,
+            max_wait_ms=round(1000 * FETCH_WAIT),
+            min_bytes=1,
+            max_bytes=question.max_bytes,
+            partitions=[question],
+        )
+        request = Consumption(host, question.fetch_offset, told)
+        self.tell(host.node, FetchArrived(CLIENTS, request, message, CLIENT))
 
-    def _give_up_waiting(self, host: Host, request_id: int) -> None:
-        parked = host.parked.get(request_id)
-        if parked is not None:
-            parked.waited = True
-            self._consider(host, request_id, parked)
+    def _answer(self, node: Node, effect: Answer) -> None:
+        request = effect.request
+        if not isinstance(request, Consumption):
+            self.fetches.answer(node, effect)
+        elif node.hosts.get(request.host.partition) is request.host and effect.response.partitions:
+            batches: tuple[Stored, ...] = effect.parts[0] if effect.parts else ()  # type: ignore[assignment]
+            whole = [batch for batch in batches if batch.state == WHOLE]
+            self.oracle.read(request.host, request.offset, whole)
+            if request.told is not None:
+                request.told(effect.response.partitions[0], batches)
 
-    def _wake(self, host: Host, effect: fx.Wake) -> None:
-        if not host.waking and (host.parked or self.fetches.woken(host)):
-            host.waking = True
-            self.on(host.node, 0.0, partial(self._ask_again, host, host.worker))
+    def _warm(self, node: Node, effect: Warm) -> None:
+        assert node.broker is not None
+        logs = node.broker.context.logs
 
-    def _ask_again(self, host: Host, worker: int) -> None:
-        host.waking = False
-        for request_id in list(host.parked):
-            parked = host.parked.get(request_id)
-            if parked is not None:
-                self._consider(host, request_id, parked)
-        self.fetches.look_again(host)
+        def done() -> None:
+            logs.warm(effect.partition, effect.offset)
+            self.tell(node, Warmed(effect.partition, effect.offset))
 
-    def _consider(self, host: Host, request_id: int, parked: ParkedFetch) -> None:
-        event = parked.event
-        answer = self.ask(host, event)
-        if not answer.news and not parked.waited:
-            return
-        del host.parked[request_id]
-        batches: tuple[Stored, ...] = ()
-        if answer.error == ErrorCode.NONE and answer.diverging is None:
-            batches = host.disk.read(
-                event.fetch_offset, answer.limit_offset, 1 + int(self.random.random() * 4)
-            )
-        self.oracle.read(host, event.fetch_offset, [batch for batch in batches if batch.state == WHOLE])
-        if parked.told is not None:
-            parked.told(answer, batches)
+        self.on(node, self.delay(), done)
+
+    def _close(self, node: Node, effect: CloseConnection) -> None:
+        self.fetches.close(node, effect)
+
+    def _failed(self, node: Node, effect: Fail | Refuse) -> None:
+        """Whoever asked has gone on with another request, or has no business with it."""
 
     # ISR and produce
 
@@ -292,11 +325,19 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     fx.AdvanceLogStart: Hosting._enqueue,
     fx.ReplyDeleteRecords: Hosting._reply_delete_records,
     fx.ReplyProduce: Hosting._reply_produce,
-    fx.Wake: Hosting._wake,
     fx.FetchNext: Hosting._fetch_next,
     fx.StopFetch: Hosting._stop_fetch,
     fx.ProposeIsr: Hosting._propose_isr,
     fx.ReadRecord: Hosting._read_record,
     fx.Retire: Hosting._retire,
     fx.RoleChanged: Hosting._role_changed,
+}
+
+_EFFECTS: dict[type, Callable[..., None]] = {
+    Job: Hosting._job,
+    Answer: Hosting._answer,
+    Fail: Hosting._failed,
+    Refuse: Hosting._failed,
+    Warm: Hosting._warm,
+    CloseConnection: Hosting._close,
 }

@@ -8,6 +8,8 @@ from .clients import Producer
 from .cluster import Cluster
 from .errors import require
 
+MOST_PARKED = 100
+
 
 def check_health(cluster: Cluster, producers: list[Producer], *, without: int | None = None) -> None:
     """Everything leads, follows and is answered; `without` is a node that is down or hangs, and must be out.
@@ -25,8 +27,10 @@ def check_health(cluster: Cluster, producers: list[Producer], *, without: int | 
     require(not overdue, "L5", f"never answered: {overdue[:1]}")
     unasked = cluster.fetches.unasked()
     require(not unasked, "L5", f"nobody wants to know any more: {unasked}")
-    for host in (h for node in cluster.nodes.values() if node.id != without for h in node.hosts.values()):
-        require(len(host.parked) < 100, "L5", f"{host.name} keeps {len(host.parked)} fetches")
+    for node in cluster.nodes.values():
+        if node.id != without and node.broker is not None:
+            parked = node.broker.serving.parked
+            require(parked < MOST_PARKED, "L5", f"node {node.id} keeps {parked} fetches")
     if without is None:
         _check_admin_requests(cluster)
         for producer in producers:

@@ -8,27 +8,18 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..core.broker.timers import NEVER
 from ..core.control.controller import Controller
 from ..core.partition import effects as fx
-from ..core.partition import events as ev
 from ..core.partition.replica import Replica
 from ..core.types import PartitionId
-from .disk import Disk, Stored
+from .disk import Disk
 
 if TYPE_CHECKING:
     from .facts import PartitionFacts
     from .watched import WatchedBroker
 
 LogJob = fx.Append | fx.AssignEpoch | fx.Truncate | fx.AdvanceLogStart
-
-
-@attrs.define(eq=False)
-class ParkedFetch:
-    """A consumer's fetch that waits for news; `waited`: it has waited long enough and takes any answer."""
-
-    event: ev.Fetch
-    told: Callable[[fx.FetchAnswer, tuple[Stored, ...]], None] | None = None
-    waited: bool = False
 
 
 @attrs.define(eq=False)
@@ -47,8 +38,6 @@ class Host:
     jobs: deque[LogJob] = attrs.Factory(deque)
     worker: int = 0
     busy_since: float | None = None
-    parked: dict[int, ParkedFetch] = attrs.Factory(dict)
-    waking: bool = False
     question: int = 0
     told_version: int = -1
 
@@ -56,9 +45,7 @@ class Host:
         """The process has gone, and with it all but the disk."""
         self.replica = None
         self.jobs.clear()
-        self.parked.clear()
         self.worker, self.busy_since = worker, None
-        self.waking = False
         self.told_version = -1
 
 
@@ -71,6 +58,10 @@ class Node:
     controller: Controller | None = None
     broker: WatchedBroker | None = None
     """Of the process that it is now, once that is registered."""
+    settling: bool = False
+    """Whether its broker is about to be told that a turn has ended."""
+    armed: float = NEVER
+    """When its broker is ticked next, by its own clock."""
     up: bool = False
     paused: bool = False
     process: int = 0

@@ -6,12 +6,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..core.errors import ErrorCode
-from ..core.partition import effects as fx
-from ..core.partition import events as ev
-from ..core.types import CONSUMER, NO_EPOCH, PartitionId
+from ..core.messages import FetchPartition, FetchResult
+from ..core.types import NO_EPOCH, PartitionId
 from .clients import GIVES_UP
 from .disk import LEFT_OUT, Stored
 from .errors import require
+from .fetches import BATCH_SIZE
 from .node import Host
 
 if TYPE_CHECKING:
@@ -49,29 +49,28 @@ class Reader:
         if candidates:
             host = candidates[int(cluster.random.random() * len(candidates))]
             self._question = cluster.new_id()
-            event = self._event(host)
-            cluster.send(0, host.node, partial(self._arrive, host, event, self._question))
+            asks = self._asks(host)
+            cluster.send(0, host.node, partial(self._arrive, host, asks, self._question))
         cluster.later(0.1 + 0.9 * cluster.random.random(), self.turn)
 
-    def _event(self, host: Host) -> ev.Fetch:
+    def _asks(self, host: Host) -> FetchPartition:
         dice = self._cluster.random
         beyond = dice.random() < WRONG
         epoch = self._leader_epoch + (dice.choice((-1, 1)) if dice.random() < WRONG else 0)
-        return ev.Fetch(
-            replica_id=CONSUMER,
-            incarnation=-1,
-            leader_epoch=max(epoch, NO_EPOCH),
+        return FetchPartition(
+            topic=self._partition.topic,
+            partition=self._partition.partition,
             fetch_offset=self._position + 1000 * beyond,
+            max_bytes=1 + int(dice.random() * 4 * BATCH_SIZE),
+            leader_epoch=max(epoch, NO_EPOCH),
             last_fetched_epoch=NO_EPOCH if beyond else self._last_epoch,
             topic_id=host.facts.topic_id if dice.random() < NAMES_TOPIC else "",
         )
 
-    def _arrive(self, host: Host, event: ev.Fetch, question: int) -> None:
-        self._cluster.serve(host, event, partial(self._answered, host, question))
+    def _arrive(self, host: Host, asks: FetchPartition, question: int) -> None:
+        self._cluster.serve(host, asks, partial(self._answered, host, question))
 
-    def _answered(
-        self, host: Host, question: int, answer: fx.FetchAnswer, batches: tuple[Stored, ...]
-    ) -> None:
+    def _answered(self, host: Host, question: int, answer: FetchResult, batches: tuple[Stored, ...]) -> None:
         """S11: what was read stays read, as long as nobody elects uncleanly."""
         same = host.facts is self._read_of and question == self._question
         if answer.diverging is not None and same and self._cluster.oracle.is_current(host):
@@ -82,7 +81,7 @@ class Reader:
             )
         self._cluster.send(host.node.id, None, partial(self._take, host, question, answer, batches))
 
-    def _take(self, host: Host, question: int, answer: fx.FetchAnswer, batches: tuple[Stored, ...]) -> None:
+    def _take(self, host: Host, question: int, answer: FetchResult, batches: tuple[Stored, ...]) -> None:
         if question != self._question:
             return
         self._leader_epoch = answer.leader_epoch

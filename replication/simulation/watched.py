@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.broker.broker import Broker
 from ..core.broker.context import BrokerSettings, Context
-from ..core.broker.ports import Cold, LogRange, LogReadError
+from ..core.broker.ports import COLD, Cold, LogRange, LogReadError
 from ..core.errors import ErrorCode
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
@@ -21,11 +21,17 @@ KEEP_HIGH_WATERMARK = 0.1
 """How often a step is followed by a checkpoint of the high watermark."""
 
 
+COLD_READ = 0.02
+"""How often a read would have to wait for the device."""
+
+
 class WatchedContext(Context):
     """`asked_in`: the leader epoch of the question that the next event answers, where it does not say so itself."""
 
+    logs: ModelLogs
+
     def __init__(self, cluster: Cluster, node: Node, settings: BrokerSettings) -> None:
-        super().__init__(node.id, node.incarnation, settings, ModelLogs(node))
+        super().__init__(node.id, node.incarnation, settings, ModelLogs(cluster, node))
         self.asked_in: int | None = None
         self._cluster = cluster
         self._node = node
@@ -80,13 +86,24 @@ class ModelRange(NamedTuple):
 class ModelLogs:
     """The broker's port to the model disks of a node."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, cluster: Cluster, node: Node) -> None:
+        self._cluster = cluster
         self._node = node
+        self._is_warm: dict[tuple[PartitionId, int], bool] = {}
+        """Places that had to be waited for, until they are read."""
+
+    def warm(self, partition: PartitionId, offset: int) -> None:
+        """What follows can be read without a wait."""
+        self._is_warm[partition, offset] = True
 
     def range_at(
         self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int
     ) -> LogRange | Cold:
         """See `LogPort`. Batches that compaction left out take no bytes; they stand in the range for the oracle."""
+        cold = not self._cluster.calm and self._cluster.chance(COLD_READ)
+        if not self._is_warm.setdefault((partition, offset), not cold):
+            return COLD
+        del self._is_warm[partition, offset]
         disk = self._node.hosts[partition].disk
         if offset < disk.start:
             raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition} begins at {disk.start}")

@@ -17,8 +17,9 @@ import msgspec
 
 from insync.replication import wire
 from insync.replication.core import messages as m
+from insync.replication.core.broker import serving
 from insync.replication.core.partition import deletions, leader, log_state, replica
-from insync.replication.node import _deletions, _handlers, _parked, _peers, _produces, _replica_host
+from insync.replication.node import _deletions, _fetches, _handlers, _peers, _produces, _replica_host
 from insync.replication.wire import _codec
 from insync.storage.batch import build_batch
 from insync.transport import RemoteError, Response
@@ -216,7 +217,7 @@ def _whole_requests() -> Iterator[bytes]:
 
 
 _NODE = (
-    *(_codec, _handlers, _produces, _parked, _deletions, _peers, _replica_host),
+    *(_codec, _handlers, _produces, _fetches, serving, _deletions, _peers, _replica_host),
     *(leader, replica, log_state, deletions),
 )
 

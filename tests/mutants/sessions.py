@@ -7,14 +7,18 @@ from typing import Any
 
 import attrs
 
+from insync.replication.core.broker.events import FetchArrived
 from insync.replication.core.broker.fetch_session import (
     FollowerSession,
     LeaderSession,
     SessionCache,
     SessionRequest,
 )
+from insync.replication.core.broker.serving import Inquiry, Serving
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.types import PartitionId
 from insync.replication.simulation import fetches
+from insync.replication.simulation.fetches import Peer
 from insync.replication.simulation.node import Node
 
 from .catalogue import Patch, mutant
@@ -104,3 +108,50 @@ def _(patch: Patch) -> None:
         return ErrorCode.FETCH_SESSION_ID_NOT_FOUND if session is None else session
 
     patch.setattr(SessionCache, "find", find)
+
+
+@mutant("K110", "drop the news of partitions that found no room in an answer")
+def _(patch: Patch) -> None:
+    right = Serving._try_answer
+
+    def try_answer(self: Serving, inquiry: Inquiry, *, final: bool) -> bool:
+        answered = right(self, inquiry, final=final)
+        if answered:
+            inquiry.news.clear()
+        return answered
+
+    patch.setattr(Serving, "_try_answer", try_answer)
+
+
+@mutant("K111", "have nobody read ahead what is cold")
+def _(patch: Patch) -> None:
+    patch.setattr(Serving, "_warm", lambda *_: None)
+
+
+@mutant("K112", "let a client ask in the name of a node")
+def _(patch: Patch) -> None:
+    right = Serving.arrived
+
+    def arrived(self: Serving, event: FetchArrived) -> None:
+        named = Peer(event.message.replica_id, event.peer.principal)
+        right(self, event._replace(peer=named))
+
+    patch.setattr(Serving, "arrived", arrived)
+
+
+@mutant("K113", "look at nothing again when there is news")
+def _(patch: Patch) -> None:
+    patch.setattr(Serving, "wake", lambda self, partition: None)
+
+
+@mutant("K114", "take a member that has everything for one that knows the high watermark")
+def _(patch: Patch) -> None:
+    right = Serving._may_wait
+
+    def may_wait(self: Serving, inquiry: Inquiry, partition: PartitionId) -> bool:
+        waits = right(self, inquiry, partition)
+        if waits:
+            inquiry.held.clear()
+        return waits
+
+    patch.setattr(Serving, "_may_wait", may_wait)

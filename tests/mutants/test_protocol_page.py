@@ -23,8 +23,9 @@ def rows(first: str) -> list[list[str]]:
 
 def _source(module: str) -> str:
     folder = ROOT / _FOLDERS[module.rpartition("/")[0]]
-    (file,) = folder.rglob(f"{Path(module).name}.py")
-    return file.read_text("utf-8")
+    found = list(folder.rglob(f"{Path(module).name}.py"))
+    assert found, module
+    return "\n".join(file.read_text("utf-8") for file in found)
 
 
 def test_every_rule_names_a_place_that_exists() -> None:

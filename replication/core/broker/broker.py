@@ -11,22 +11,34 @@ from typing import Any
 
 from .context import Context
 from .effects import Effect
-from .events import Event, Report
+from .events import Cancelled, Disconnected, Event, FetchArrived, Report, Warmed
+from .serving import Serving
 
 
 class Broker:
     """`step` is the only way in; what it returns is to be carried out in order."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, seed: bytes) -> None:
+        """seed: random bytes of this process that nobody else knows, for whatever must not be guessed."""
         self.context = context
+        self.serving = Serving(context, seed)
         self._handlers: dict[type, Callable[[Any], None]] = {
             Report: self._report,
+            FetchArrived: self.serving.arrived,
+            Cancelled: lambda event: self.serving.cancelled(event.request),
+            Disconnected: lambda event: self.serving.disconnected(event.connection),
+            Warmed: self.serving.warmed,
         }
 
     @property
     def deadline(self) -> float:
         """When the driver owes a `tick`, by its own clock; infinity if nothing is waited for."""
         return self.context.timers.deadline
+
+    @property
+    def is_unsettled(self) -> bool:
+        """Whether `settle` has anything to do."""
+        return self.serving.has_woken
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """Handle one event at clock reading `now` (seconds, never going back)."""
@@ -40,6 +52,13 @@ class Broker:
         context = self.context
         context.now = now
         context.timers.run(now)
+        return context.take_effects()
+
+    def settle(self, now: float) -> list[Effect]:
+        """The events that came together are all told: do what is done once for all of them."""
+        context = self.context
+        context.now = now
+        self.serving.settle()
         return context.take_effects()
 
     def _report(self, report: Report) -> None:

@@ -8,6 +8,7 @@ from typing import Any, get_args
 import attrs
 
 from ..control.view import ClusterView
+from ..errors import ErrorCode
 from ..partition import effects as fx
 from ..partition import events as ev
 from ..partition.replica import Replica, ReplicaSettings
@@ -28,6 +29,14 @@ class BrokerSettings:
     replica_fetch_response_max_bytes: int = 10 << 20
     replica_socket_timeout: float = 30.0
     follower_replication_throttled_rate: int = 2**63 - 1
+    fetch_max_bytes: int = 55 << 20
+    """The most bytes of batches in one answer, but for the first batch."""
+    max_fetch_sessions: int = 1000
+    fetch_session_idle: float = 120.0
+    """After so long a session that nobody uses gives way to another (Kafka's value). Sessions of connections that
+    have ended do not count: they go with them."""
+    leader_replication_throttled_rate: int = 2**63 - 1
+    """Bytes a second to replicas that a reassignment adds (KIP-73)."""
 
 
 class Context:
@@ -47,7 +56,7 @@ class Context:
         self.replicas: dict[PartitionId, Replica] = {}
         self.timers = Timers()
         self.routes: dict[type, Callable[[PartitionId, Any], None]] = dict.fromkeys(
-            get_args(fx.Effect), self._to_driver
+            get_args(fx.Effect), self.to_driver
         )
         self._effects: list[Effect] = []
 
@@ -81,5 +90,12 @@ class Context:
         taken, self._effects = self._effects, []
         return taken
 
-    def _to_driver(self, partition: PartitionId, effect: fx.Effect) -> None:
+    def missing_error(self, partition: PartitionId) -> ErrorCode:
+        """Why this node has no replica of a partition."""
+        if partition in self.view.partitions:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+    def to_driver(self, partition: PartitionId, effect: fx.Effect) -> None:
+        """Have the driver do what a replica asks for."""
         self._effects.append(Job(partition, effect))

@@ -11,7 +11,8 @@ from typing import NamedTuple
 import attrs
 
 from ..control.records import NodeRecord
-from ..messages import Kind
+from ..errors import ErrorCode
+from ..messages import FetchResponse, Kind
 from ..partition import effects as fx
 from ..types import PartitionId
 
@@ -102,4 +103,63 @@ class PartitionDamaged:
     reason: str
 
 
-Effect = Job | Dial | Ask | GiveUp | HangUp | Suspect | PeerFailing | PartitionDamaged
+# Requests of others
+
+
+class Answer(NamedTuple):
+    """Answer a fetch request: `parts` are the ranges of the results that have a size, in their order.
+
+    The driver adds the client's throttle time, which it alone knows.
+    """
+
+    request: Hashable
+    response: FetchResponse
+    parts: list[object]
+
+
+class Fail(NamedTuple):
+    """Answer a request by an error code and a text."""
+
+    request: Hashable
+    code: ErrorCode
+    detail: str
+
+
+class Refuse(NamedTuple):
+    """Whoever asks may not ask this."""
+
+    request: Hashable
+    detail: str
+
+
+class Warm(NamedTuple):
+    """Have a range read where it may wait for the device; `events.Warmed` when it can be read without a wait."""
+
+    partition: PartitionId
+    offset: int
+    max_bytes: int
+    limit_offset: int
+
+
+class CloseConnection(NamedTuple):
+    """End a connection at once, with whatever it still has to send; `events.Disconnected` when it has ended."""
+
+    connection: Hashable
+    reason: str
+
+
+Effect = (
+    Job
+    | Dial
+    | Ask
+    | GiveUp
+    | HangUp
+    | Suspect
+    | PeerFailing
+    | PartitionDamaged
+    | Answer
+    | Fail
+    | Refuse
+    | Warm
+    | CloseConnection
+)

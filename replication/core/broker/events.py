@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import attrs
 
+from ..messages import FetchRequest
 from ..partition import events as ev
 from ..types import PartitionId
 from .payloads import Payload
@@ -69,4 +70,56 @@ class AskFailed:
     malformed: bool = False
 
 
-Event = Report | Connected | DialFailed | PeerDisconnected | Answered | AskFailed
+# Requests of others
+
+
+class Peer(Protocol):
+    """Who is at the other end of a connection, as it has proved. `node_id`: negative for clients."""
+
+    @property
+    def node_id(self) -> int: ...
+
+    @property
+    def principal(self) -> str: ...
+
+
+class FetchArrived(NamedTuple):
+    """A fetch request. `connection` and `request` are the driver's own names; both are compared by identity."""
+
+    connection: Hashable
+    request: Hashable
+    message: FetchRequest
+    peer: Peer
+
+
+class Cancelled(NamedTuple):
+    """Whoever sent a request does not wait for its answer any more."""
+
+    request: Hashable
+
+
+class Disconnected(NamedTuple):
+    """A connection has ended, and nothing is in flight on it any more."""
+
+    connection: Hashable
+
+
+class Warmed(NamedTuple):
+    """What `effects.Warm` asked for is done, or has failed: the log says so when it is read."""
+
+    partition: PartitionId
+    offset: int
+
+
+Event = (
+    Report
+    | Connected
+    | DialFailed
+    | PeerDisconnected
+    | Answered
+    | AskFailed
+    | FetchArrived
+    | Cancelled
+    | Disconnected
+    | Warmed
+)

@@ -12,6 +12,10 @@ NEVER = float("inf")
 _MOST_DEAD = 64
 
 
+def _nothing() -> None:
+    pass
+
+
 @attrs.define(eq=False, slots=True)
 class Timer:
     """A callback to come; `cancel` makes it never come."""
@@ -29,6 +33,8 @@ class Timers:
     """Call `run` at `deadline` or later. Callbacks that are due at the same time come in the order of `call_at`."""
 
     def __init__(self) -> None:
+        self.on_sooner: Callable[[], None] = _nothing
+        """Called when `deadline` has become sooner, for the host to look at it when it has time."""
         self._heap: list[tuple[float, int, Timer]] = []
         self._order = count()
         self._dead = 0
@@ -45,6 +51,8 @@ class Timers:
     def call_at(self, deadline: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(callback, self._on_cancelled)
         heapq.heappush(self._heap, (deadline, next(self._order), timer))
+        if self._heap[0][2] is timer:
+            self.on_sooner()
         return timer
 
     def run(self, now: float) -> None:

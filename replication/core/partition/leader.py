@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..errors import ErrorCode
-from ..messages import DescribeProducersResult
+from ..messages import DescribeProducersResult, FetchPartition
 from ..types import CONSUMER, NO_EPOCH, BatchMeta, EpochEnd
 from . import effects as fx
 from . import events as ev
@@ -198,6 +198,22 @@ class LeaderRole:
         if event.replica_id != CONSUMER:
             self._account(event)
         return self._answer(event, ErrorCode.NONE)
+
+    def has_all(self, member: int, wanted: FetchPartition) -> bool:
+        """Whether a member of the ISR asks that has everything that is in the log, in this very epoch.
+
+        Then an answer would bring it neither batches nor an error, and accounting its question again would change
+        nothing: a high watermark is all that can be news to it. One that is not in the ISR could join by being
+        looked at, so it never counts.
+        """
+        log, record = self._replica.log, self.record
+        return (
+            wanted.fetch_offset == log.log_end_offset
+            and wanted.leader_epoch == self.epoch
+            and wanted.log_start_offset >= log.log_start_offset
+            and member in record.isr
+            and wanted.topic_id == record.topic_id
+        )
 
     def _fetch_error(self, event: ev.Fetch) -> ErrorCode:
         log = self._replica.log

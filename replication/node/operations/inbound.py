@@ -14,7 +14,18 @@ class Inbound:
     `throttle_ms`: for how long the client is to send no more of this kind; handlers put it into the answer.
     """
 
-    __slots__ = ("_arrived", "_counters", "_now", "_request", "body", "kind", "payload", "throttle_ms")
+    __slots__ = (
+        "_arrived",
+        "_counters",
+        "_now",
+        "_request",
+        "body",
+        "is_answered",
+        "kind",
+        "message",
+        "payload",
+        "throttle_ms",
+    )
 
     def __init__(self, request: Request, counters: Counters, now: Callable[[], float]) -> None:
         self._request = request
@@ -25,6 +36,9 @@ class Inbound:
         self.body: bytes = request.body
         self.payload: Payload = request.payload
         self.throttle_ms = 0
+        self.message: object = None
+        """What `body` was decoded to, for whoever answers."""
+        self.is_answered = False
 
     @property
     def peer(self) -> PeerIdentity:
@@ -54,4 +68,5 @@ class Inbound:
         self._request.on_cancel(callback)
 
     def _count(self, *, failed: bool) -> None:
+        self.is_answered = True
         self._counters.answered(self.kind, self._now() - self._arrived, failed=failed)

@@ -163,7 +163,7 @@ class Metrics:
         )
         parked: dict[Labels, float] = {
             ("produce",): replicas.produces.parked,
-            ("fetch",): replicas.fetches.parked,
+            ("fetch",): replicas.broker.serving.parked,
             ("delete_records",): replicas.deletions.parked,
             ("quota",): replicas.quotas.held,
         }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,13 @@ import trio
 
 from insync.replication import Admin, Node, Producer, wire
 from insync.replication.core import messages as m
+from insync.replication.core.broker import serving
+from insync.replication.core.broker.events import FetchArrived
 from insync.replication.core.broker.fetch_session import SessionCache
+from insync.replication.core.broker.timers import Timers
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
-from insync.replication.node import _fetchers, _parked
-from insync.replication.node._timers import Timers
+from insync.replication.node import _fetchers
 from insync.transport import Identity, Security, connect
 
 from .test_cluster import full_isr, replicas_agree, settings, until
@@ -75,15 +77,17 @@ async def test_idle_partitions_are_not_named_again(tmp_path: Path, told: list[m.
 async def test_a_high_watermark_travels_with_the_next_batches(
     tmp_path: Path, told: list[m.FetchRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_parked, "QUIET_DELAY", 100.0)
+    monkeypatch.setattr(serving, "QUIET_DELAY", 100.0)
     asked: list[m.FetchPartition] = []
-    ask: Any = _parked.Fetches._ask
+    ask: Any = serving.Serving._ask
 
-    def noted(self: _parked.Fetches, parked: _parked.Inquiry, wanted: m.FetchPartition) -> object:
+    def noted(
+        self: serving.Serving, partition: PartitionId, message: Any, wanted: m.FetchPartition
+    ) -> object:
         asked.append(wanted)
-        return ask(self, parked, wanted)
+        return ask(self, partition, message, wanted)
 
-    monkeypatch.setattr(_parked.Fetches, "_ask", noted)
+    monkeypatch.setattr(serving.Serving, "_ask", noted)
     timers: list[float] = []
     call_at = Timers.call_at
 
@@ -117,24 +121,31 @@ async def test_a_partition_with_news_does_not_have_all_others_looked_at(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many high watermarks may be held back for the next answer: what a change costs does not grow with them."""
-    monkeypatch.setattr(_parked, "QUIET_DELAY", 100.0)
+    monkeypatch.setattr(serving, "QUIET_DELAY", 100.0)
     partitions = 60
     asked: list[m.FetchPartition] = []
     most_held = 0
-    ask, look_again = _parked.Fetches._ask, _parked.Fetches.look_again
+    ask, look_again = serving.Serving._ask, serving.Serving._look_again
 
-    def counted_ask(self: _parked.Fetches, parked: _parked.Inquiry, wanted: m.FetchPartition) -> object:
+    def counted_ask(
+        self: serving.Serving, partition: PartitionId, message: Any, wanted: m.FetchPartition
+    ) -> object:
         asked.append(wanted)
-        return ask(self, parked, wanted)
+        return ask(self, partition, message, wanted)
 
-    def checked_look_again(self: _parked.Fetches, partition: PartitionId) -> None:
+    def checked_look_again(self: serving.Serving, partitions: Iterable[PartitionId]) -> None:
         nonlocal most_held
-        waiting = [each for each in self._waiting.get(partition, ()) if each.request is not None]
-        most_held = max([most_held, *(len(each.held) for each in waiting)])
+        woken = [
+            each
+            for partition in partitions
+            for each in self._waiting.get(partition, ())
+            if each.request is not None
+        ]
+        most_held = max([most_held, *(len(each.held) for each in woken)])
         before = len(asked)
-        look_again(self, partition)
-        if all(each.request is not None for each in waiting):
-            assert len(asked) - before <= len(waiting)
+        look_again(self, partitions)
+        if all(each.request is not None for each in woken):
+            assert len(asked) - before <= len(woken)
 
     async with AsyncExitStack() as stack:
         nodes = [
@@ -145,8 +156,8 @@ async def test_a_partition_with_news_does_not_have_all_others_looked_at(
         async with Admin(servers) as admin, Producer(servers) as producer:
             await admin.create_topic("t", partitions=partitions, replication_factor=3)
             await until(lambda: full_isr(admin, "t", 3), 60)
-            monkeypatch.setattr(_parked.Fetches, "_ask", counted_ask)
-            monkeypatch.setattr(_parked.Fetches, "look_again", checked_look_again)
+            monkeypatch.setattr(serving.Serving, "_ask", counted_ask)
+            monkeypatch.setattr(serving.Serving, "_look_again", checked_look_again)
             for delivery in [await producer.send("t", b"x", partition=n) for n in range(partitions)]:
                 await delivery.wait()
     assert most_held > 3
@@ -159,14 +170,14 @@ async def test_a_refused_session_is_begun_anew_with_every_question(
     tmp_path: Path, told: list[m.FetchRequest], monkeypatch: pytest.MonkeyPatch, code: ErrorCode
 ) -> None:
     refuse = trio.Event()
-    right: Any = _parked.Fetches._inquiry
+    right: Any = serving.Serving._inquiry
 
-    def inquiry(self: _parked.Fetches, request: Any, message: m.FetchRequest) -> object:
-        if refuse.is_set() and message.session_epoch > 0:
+    def inquiry(self: serving.Serving, event: FetchArrived) -> object:
+        if refuse.is_set() and event.message.session_epoch > 0:
             return code
-        return right(self, request, message)
+        return right(self, event)
 
-    monkeypatch.setattr(_parked.Fetches, "_inquiry", inquiry)
+    monkeypatch.setattr(serving.Serving, "_inquiry", inquiry)
     async with AsyncExitStack() as stack:
         nodes = [
             await stack.enter_async_context(Node(settings(tmp_path, n, replica_fetch_wait_max_ms=50)))
@@ -230,7 +241,7 @@ async def test_a_strangers_request_leaves_a_followers_session_as_it_is(
 async def test_more_followers_than_sessions_are_served_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_parked, "QUIET_DELAY", 100.0)  # no test lasts until then
+    monkeypatch.setattr(serving, "QUIET_DELAY", 100.0)  # no test lasts until then
     monkeypatch.setattr(SessionCache, "begin", lambda *_: (None, None))
     async with three_nodes(tmp_path) as servers, Admin(servers) as admin, Producer(servers) as producer:
         await write_to_three(admin, producer)

@@ -83,7 +83,7 @@ async def test_a_move_takes_as_long_as_its_throttle_says_and_in_sync_replicas_do
         async def known() -> bool:
             found = [node._replicas for node in (one, two)]
             throttles = [
-                each.fetches.throttle if where == "leader" else each.fetchers.throttle
+                each.broker.serving.throttle if where == "leader" else each.fetchers.throttle
                 for each in found
                 if each
             ]

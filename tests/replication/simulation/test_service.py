@@ -77,7 +77,7 @@ def test_a_machine_that_gives_away_its_own_state_as_a_snapshot_is_found() -> Non
         def machine(self, partition: object) -> Careless:
             return Careless()
 
-    violations = [run_service(Service(), seed).result.violation for seed in range(8)]
+    violations = (run_service(Service(), seed).result.violation for seed in range(24))
     assert any(violation is not None and violation.invariant == "SERVICE" for violation in violations)
 
 

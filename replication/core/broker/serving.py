@@ -1,0 +1,516 @@
+"""Fetch requests on the node that serves them: answered at once if there is news, else parked until there is.
+
+A request is about many partitions: those that it names, and those that its session has open (KIP-227). Each replica
+says what it may be answered; this part collects, waits and answers. Of a session it looks only at partitions whose
+question is new, or which have had news since they were looked at last: what is idle costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable
+from functools import partial
+
+import attrs
+
+from ..errors import ErrorCode
+from ..messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
+from ..partition import effects as fx
+from ..partition import events as ev
+from ..types import PartitionId
+from .context import Context
+from .effects import Answer, CloseConnection, Fail, Refuse, Warm
+from .events import FetchArrived, Warmed
+from .fetch_session import NEW_SESSION, NO_SESSION, LeaderSession, SessionCache, SessionRequest
+from .ports import Cold, LogReadError
+from .throttle import Throttle
+from .timers import Timer
+
+Session = LeaderSession[PartitionId, FetchPartition]
+
+QUIET_DELAY = 0.05
+"""Seconds for which a follower is not told a high watermark alone: while producers write, batches come along within
+it, and a request is saved for each; when they do not, this much later is soon enough."""
+
+
+@attrs.define(eq=False, slots=True)
+class Inquiry:
+    """The open questions of one request, or of one session and its requests; `request` is the one that waits."""
+
+    session: Session | None
+    open: dict[PartitionId, FetchPartition]
+    connection: Hashable
+    news: dict[PartitionId, None] = attrs.Factory(dict)
+    """Partitions that have to be looked at, in order; all of them have an open question."""
+    held: dict[PartitionId, None] = attrs.Factory(dict)
+    """Partitions with a high watermark to tell and nothing else: they go along with the next answer, and are not
+    looked at before, as there may be many of them."""
+    request: Hashable | None = None
+    message: FetchRequest | None = None
+    expires: float = 0.0
+    """When the request that waits is answered whatever there is."""
+    timer: Timer | None = None
+    """Comes at `expires` or before: one timer serves the requests of a session one after the other."""
+    timer_at: float = 0.0
+    is_quiet: bool = False
+    """There is nothing to tell but a high watermark, which is told at `tell_at`."""
+    tell_at: float = 0.0
+    quiet: Timer | None = None
+    """Comes at `tell_at` or before: it is not cancelled when an answer takes the high watermark along, so that it
+    wakes the driver once in a while and not for each record."""
+
+
+@attrs.define(eq=False, slots=True)
+class _Gathered:
+    """What an answer will say; `urgent`: something that is not data, and does not wait for more of it."""
+
+    budget: int
+    results: dict[PartitionId, FetchResult] = attrs.Factory(dict)
+    parts: list[object] = attrs.Factory(list)
+    size: int = 0
+    urgent: bool = False
+
+
+class Serving:
+    """All fetches that this node serves. `seed`: secret random bytes of this process, for the ids of sessions."""
+
+    def __init__(self, context: Context, seed: bytes) -> None:
+        settings = context.settings
+        self._context = context
+        self._max_bytes = settings.fetch_max_bytes
+        self._cache: SessionCache[PartitionId, FetchPartition] = SessionCache(
+            settings.max_fetch_sessions, seed, idle=settings.fetch_session_idle
+        )
+        self.sessions: dict[int, Inquiry] = {}
+        self._waiting: dict[PartitionId, dict[Inquiry, None]] = {}
+        """Who has an open question about a partition, whether or not a request of theirs waits."""
+        self._parked: dict[Hashable, Inquiry] = {}
+        """By the request that waits."""
+        self._woken: dict[PartitionId, None] = {}
+        """Partitions that have news for somebody, perhaps; looked at when the driver's turn ends."""
+        self._served: dict[PartitionId, dict[Hashable, int]] = {}
+        """Up to which offset each connection was given ranges, which it may still have to send."""
+        self._warming: set[tuple[PartitionId, int]] = set()
+        self._paused: set[PartitionId] = set()
+        """Partitions that are throttled and will be looked at again when the pause is over."""
+        self.throttle = Throttle(settings.leader_replication_throttled_rate)
+        """Of what is sent to replicas that a reassignment adds."""
+        context.routes[fx.Wake] = self._wake
+        context.routes[fx.Truncate] = self._truncate
+
+    @property
+    def parked(self) -> int:
+        """Requests that wait for news."""
+        return len(self._parked)
+
+    @property
+    def has_woken(self) -> bool:
+        """Whether `settle` has anything to do."""
+        return bool(self._woken)
+
+    # Requests
+
+    def arrived(self, event: FetchArrived) -> None:
+        """Take a request; it is answered now or later, refused, or given up by whoever asked."""
+        message = event.message
+        if message.replica_id >= 0 and message.replica_id != event.peer.node_id:
+            # What a follower says of its log moves the high watermark: nobody may say it for another.
+            self._context.emit(
+                Refuse(
+                    event.request,
+                    f"{event.peer.principal} is not node {message.replica_id} and may not replicate as it",
+                )
+            )
+            return
+        inquiry = self._inquiry(event)
+        if isinstance(inquiry, ErrorCode):
+            self._context.emit(Answer(event.request, FetchResponse(partitions=[], error=inquiry), []))
+            return
+        assert inquiry.request is None, "a session has one request at a time"
+        inquiry.request, inquiry.message = event.request, message
+        if self._try_answer(inquiry, final=message.max_wait_ms <= 0):
+            return
+        self._parked[event.request] = inquiry
+        self._set_timer(inquiry, self._context.now + message.max_wait_ms / 1000)
+
+    def cancelled(self, request: Hashable) -> None:
+        """Whoever asked does not wait any more. A session goes on with its next request."""
+        inquiry = self._parked.get(request)
+        if inquiry is not None:
+            if inquiry.session is None:
+                self._end(inquiry)
+            else:
+                self._let_go(inquiry)
+
+    def disconnected(self, connection: Hashable) -> None:
+        """The connection has ended: nothing of it is in flight any more, and its sessions are over."""
+        for served in self._served.values():
+            served.pop(connection, None)
+        self._end_sessions(connection)
+
+    def _inquiry(self, event: FetchArrived) -> Inquiry | ErrorCode:
+        """What a request asks, with what its session has asked before."""
+        message, now = event.message, self._context.now
+        questions = {PartitionId(each.topic, each.partition): each for each in message.partitions}
+        if message.session_epoch < NEW_SESSION:
+            inquiry = Inquiry(None, questions, event.connection)
+            self._look_at(inquiry, questions)
+            return inquiry
+        if message.session_epoch == NEW_SESSION:
+            return self._begin(event.connection, questions)
+        # By the connection before anything is changed: a session exists for the one that began it, and for nobody
+        # else. A stranger's request must not even count as use of it.
+        session = self._cache.find(message.session_id, now, event.connection)
+        if isinstance(session, ErrorCode):
+            return session
+        inquiry = self.sessions[session.id]
+        withdrawn = tuple([PartitionId(each.topic, each.partition) for each in message.forgotten])
+        changed = session.accept(
+            SessionRequest(message.session_id, message.session_epoch, questions, withdrawn)
+        )
+        if changed is None:
+            return ErrorCode.INVALID_FETCH_SESSION_EPOCH
+        if inquiry.request is not None:
+            self._context.emit(
+                Fail(
+                    inquiry.request,
+                    ErrorCode.INVALID_REQUEST,
+                    "the session has gone on with another request",
+                )
+            )
+        self._let_go(inquiry)
+        for partition in withdrawn:
+            self._overlook(inquiry, partition)
+        self._look_at(inquiry, changed)
+        return inquiry
+
+    def _begin(self, connection: Hashable, questions: dict[PartitionId, FetchPartition]) -> Inquiry:
+        """A new session; it replaces that of the same connection. Without a slot for it, one without a session."""
+        self._end_sessions(connection)
+        session, evicted = self._cache.begin(questions, self._context.now, connection)
+        if evicted is not None:
+            former = self.sessions[evicted.id]
+            waits = former.request
+            self._end(former)
+            if waits is not None:
+                error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+                self._context.emit(Answer(waits, FetchResponse(partitions=[], error=error), []))
+        if session is None:
+            inquiry = Inquiry(None, questions, connection)
+        else:
+            inquiry = self.sessions[session.id] = Inquiry(session, session.open, connection)
+        self._look_at(inquiry, inquiry.open)
+        return inquiry
+
+    def _look_at(self, inquiry: Inquiry, partitions: Iterable[PartitionId]) -> None:
+        for partition in partitions:
+            inquiry.news[partition] = None
+            inquiry.held.pop(partition, None)
+            self._waiting.setdefault(partition, {})[inquiry] = None
+
+    def _overlook(self, inquiry: Inquiry, partition: PartitionId) -> None:
+        """The question about a partition is open no more: nothing of it is news before it is asked again."""
+        inquiry.news.pop(partition, None)
+        inquiry.held.pop(partition, None)
+        waiting = self._waiting.get(partition)
+        if waiting is not None:
+            waiting.pop(inquiry, None)
+            if not waiting:
+                del self._waiting[partition]
+
+    def _let_go(self, inquiry: Inquiry) -> None:
+        """No request of it waits any more."""
+        if inquiry.request is not None:
+            self._parked.pop(inquiry.request, None)
+            inquiry.request = None
+        inquiry.is_quiet = False
+
+    def _end(self, inquiry: Inquiry) -> None:
+        self._let_go(inquiry)
+        for timer in (inquiry.timer, inquiry.quiet):
+            if timer is not None:
+                timer.cancel()
+        inquiry.timer = inquiry.quiet = None
+        for partition in list(inquiry.open):
+            self._overlook(inquiry, partition)
+        if inquiry.session is not None:
+            self.sessions.pop(inquiry.session.id, None)
+            self._cache.end(inquiry.session.id)
+
+    def _end_sessions(self, connection: Hashable) -> None:
+        for inquiry in [each for each in self.sessions.values() if each.connection is connection]:
+            self._end(inquiry)
+
+    # Waiting
+
+    def _set_timer(self, inquiry: Inquiry, expires: float) -> None:
+        inquiry.expires = expires
+        if inquiry.timer is not None:
+            if inquiry.timer_at <= expires:
+                return
+            inquiry.timer.cancel()
+        inquiry.timer_at = expires
+        inquiry.timer = self._context.timers.call_at(expires, partial(self._timer_came, inquiry))
+
+    def _timer_came(self, inquiry: Inquiry) -> None:
+        inquiry.timer = None
+        if inquiry.request is None:
+            return
+        if inquiry.expires > inquiry.timer_at:
+            self._set_timer(inquiry, inquiry.expires)
+        else:
+            self._try_answer(inquiry, final=True)
+
+    def _tell_later(self, inquiry: Inquiry) -> None:
+        """What is held back is told after a while though nothing else comes."""
+        if not inquiry.is_quiet:
+            inquiry.is_quiet, inquiry.tell_at = True, self._context.now + QUIET_DELAY
+            if inquiry.quiet is None:
+                self._set_quiet(inquiry)
+
+    def _set_quiet(self, inquiry: Inquiry) -> None:
+        inquiry.quiet = self._context.timers.call_at(inquiry.tell_at, partial(self._quiet_over, inquiry))
+
+    def _quiet_over(self, inquiry: Inquiry) -> None:
+        inquiry.quiet = None
+        if not inquiry.is_quiet:
+            return
+        if inquiry.tell_at > self._context.now:
+            self._set_quiet(inquiry)
+        else:
+            self._try_answer(inquiry, final=True)
+
+    # News
+
+    def _wake(self, partition: PartitionId, effect: fx.Wake) -> None:
+        self.wake(partition)
+
+    def wake(self, partition: PartitionId) -> None:
+        """The partition may have news for whoever asked about it."""
+        if partition in self._waiting:
+            self._woken[partition] = None
+
+    def warmed(self, event: Warmed) -> None:
+        """What was cold can be read now."""
+        self._warming.discard((event.partition, event.offset))
+        self.wake(event.partition)
+
+    def settle(self) -> None:
+        """Look at whatever waits for news of the partitions that were woken.
+
+        At the end of a turn, and not at each event: the appends that a writer reports together are told together.
+        """
+        while self._woken:
+            woken, self._woken = self._woken, {}
+            self._look_again(woken)
+
+    def _look_again(self, partitions: Iterable[PartitionId]) -> None:
+        due: dict[Inquiry, None] = {}
+        for partition in partitions:
+            for inquiry in self._waiting.get(partition, ()):
+                assert partition in inquiry.open, f"{partition} is waited for, and nobody has asked about it"
+                inquiry.news[partition] = None
+                if inquiry.request is not None and not self._may_wait(inquiry, partition):
+                    due[inquiry] = None
+        # Only now: an answer takes along the news of every partition that has some.
+        for inquiry in due:
+            self._try_answer(inquiry, final=False)
+
+    def _may_wait(self, inquiry: Inquiry, partition: PartitionId) -> bool:
+        """Whether a high watermark is all that can be news to the member that asks."""
+        message, replica = inquiry.message, self._context.replicas.get(partition)
+        if message is None or message.replica_id < 0 or message.session_epoch <= NEW_SESSION:
+            return False
+        leader, wanted = replica.leader if replica is not None else None, inquiry.open[partition]
+        if leader is None or not leader.has_all(message.replica_id, wanted):
+            return False
+        del inquiry.news[partition]
+        if wanted.high_watermark >= leader.replica.log.high_watermark:
+            inquiry.held.pop(partition, None)
+        else:
+            inquiry.held[partition] = None
+            self._tell_later(inquiry)
+        return True
+
+    # Answers
+
+    def _try_answer(self, inquiry: Inquiry, *, final: bool) -> bool:
+        """Answer if there is enough to say; `final`: also if there is nothing."""
+        request, message = inquiry.request, inquiry.message
+        if request is None or message is None:
+            return False
+        gathered = _Gathered(min(message.max_bytes, self._max_bytes))
+        # Whoever begins anew is told all, so that news also reach those who never keep a session for long.
+        goes_on = message.session_epoch > NEW_SESSION
+        self._gather(inquiry, message, list(inquiry.news), gathered, hold=goes_on)
+        if not final and not gathered.urgent and gathered.size < max(1, message.min_bytes):
+            if inquiry.held:
+                self._tell_later(inquiry)
+            return False
+        self._gather(inquiry, message, list(inquiry.held), gathered, hold=False)
+        results, session = gathered.results, inquiry.session
+        if session is None:
+            self._end(inquiry)
+        else:
+            self._let_go(inquiry)
+            for partition in results:
+                # An answered question is closed; whatever found no room in this answer stays news for the next.
+                self._overlook(inquiry, partition)
+            session.answer(results)
+        response = FetchResponse(
+            partitions=list(results.values()),
+            session_id=session.id if session is not None else NO_SESSION,
+        )
+        self._context.emit(Answer(request, response, gathered.parts))
+        return True
+
+    def _gather(
+        self,
+        inquiry: Inquiry,
+        message: FetchRequest,
+        partitions: Collection[PartitionId],
+        gathered: _Gathered,
+        *,
+        hold: bool,
+    ) -> None:
+        """Look at partitions, and read what there is to tell; `hold` back what is a high watermark alone."""
+        for partition in partitions:
+            if gathered.size >= gathered.budget and inquiry.session is not None:
+                break  # looked at by the next request
+            wanted = inquiry.open[partition]
+            answer = self._ask(partition, message, wanted)
+            if hold or not answer.news:
+                inquiry.held.pop(partition, None)
+            if not answer.news:
+                inquiry.news.pop(partition, None)
+                continue
+            if hold and _is_quiet(wanted, answer):
+                del inquiry.news[partition]
+                inquiry.held[partition] = None
+                continue
+            room = gathered.budget - gathered.size
+            is_throttled = self._is_throttled(partition, message.replica_id)
+            if is_throttled:
+                if answer.error == ErrorCode.NONE and self._must_pause(partition):
+                    continue
+                room = min(room, self.throttle.rate)
+            result, ranges = self._read(
+                inquiry.connection, wanted, answer, room, must_read=gathered.size == 0
+            )
+            if result is None:
+                continue  # cold: news again when it is warm
+            if is_throttled and result.size:
+                self.throttle.took(result.size, self._context.now)
+            gathered.results[partition] = result
+            if ranges is not None:
+                gathered.parts.append(ranges)
+            gathered.size += result.size
+            gathered.urgent = gathered.urgent or result.size == 0
+
+    def _ask(self, partition: PartitionId, message: FetchRequest, wanted: FetchPartition) -> fx.FetchAnswer:
+        if partition not in self._context.replicas:
+            return fx.FetchAnswer(error=self._context.missing_error(partition), news=True)
+        return self._context.ask_replica(
+            partition,
+            ev.Fetch(
+                replica_id=message.replica_id,
+                incarnation=message.incarnation,
+                leader_epoch=wanted.leader_epoch,
+                fetch_offset=wanted.fetch_offset,
+                last_fetched_epoch=wanted.last_fetched_epoch,
+                high_watermark=wanted.high_watermark,
+                log_start_offset=wanted.log_start_offset,
+                topic_id=wanted.topic_id,
+            ),
+        )
+
+    def _is_throttled(self, partition: PartitionId, replica: int) -> bool:
+        """Whether a reassignment adds this replica, which has not caught up yet (KIP-73)."""
+        versioned = self._context.view.partitions.get(partition)
+        return (
+            versioned is not None
+            and replica in versioned.record.adding
+            and replica not in versioned.record.isr
+        )
+
+    def _must_pause(self, partition: PartitionId) -> bool:
+        """Whether a throttled partition is not served now; it is news again when the pause is over."""
+        now = self._context.now
+        pause = self.throttle.pause(now)
+        if not pause:
+            return False
+        if partition not in self._paused:
+            self._paused.add(partition)
+            self._context.timers.call_at(now + pause, partial(self._go_on, partition))
+        return True
+
+    def _go_on(self, partition: PartitionId) -> None:
+        self._paused.discard(partition)
+        self._look_again((partition,))
+
+    def _read(
+        self,
+        connection: Hashable,
+        wanted: FetchPartition,
+        answer: fx.FetchAnswer,
+        room: int,
+        *,
+        must_read: bool,
+    ) -> tuple[FetchResult | None, object | None]:
+        """What is said of a partition, and where its batches lie; no result while they are cold."""
+        partition = PartitionId(wanted.topic, wanted.partition)
+        error, message, size, ranges = answer.error, "", 0, None
+        readable = error == ErrorCode.NONE and answer.diverging is None
+        if readable and wanted.fetch_offset < answer.limit_offset and (room > 0 or must_read):
+            offset, limit = wanted.fetch_offset, answer.limit_offset
+            most = min(max(1, room), wanted.max_bytes)
+            try:
+                found = self._context.logs.range_at(partition, offset, most, limit)
+            except LogReadError as failure:
+                error, message = failure.code, failure.message
+            else:
+                if isinstance(found, Cold):
+                    self._warm(partition, offset, most, limit)
+                    return None, None
+                ranges, size = found.range, found.size
+        if ranges is not None:
+            self._served.setdefault(partition, {})[connection] = answer.limit_offset
+        result = FetchResult(
+            topic=wanted.topic,
+            partition=wanted.partition,
+            error=error,
+            high_watermark=answer.high_watermark,
+            log_start_offset=answer.log_start_offset,
+            log_end_offset=answer.log_end_offset,
+            leader_epoch=answer.leader_epoch,
+            leader=answer.leader,
+            diverging=answer.diverging,
+            size=size,
+            message=message,
+        )
+        return result, ranges
+
+    def _warm(self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int) -> None:
+        """Have the device read ahead, once for all who ask from there."""
+        if (partition, offset) not in self._warming:
+            self._warming.add((partition, offset))
+            self._context.emit(Warm(partition, offset, max_bytes, limit_offset))
+
+    def _truncate(self, partition: PartitionId, effect: fx.Truncate) -> None:
+        """Ranges are sent by reference: whoever still has some of what is cut would be sent other bytes."""
+        offset = 0 if effect.restart else effect.offset
+        for connection, end in self._served.pop(partition, {}).items():
+            if end > offset:
+                reason = f"{partition} is truncated to {offset} while its bytes were being sent"
+                self._context.emit(CloseConnection(connection, reason))
+        # After the connections have ended, and not before.
+        self._context.to_driver(partition, effect)
+
+
+def _is_quiet(wanted: FetchPartition, answer: fx.FetchAnswer) -> bool:
+    """Whether all that there is to tell is a high watermark."""
+    return (
+        answer.error == ErrorCode.NONE
+        and answer.diverging is None
+        and answer.fetch_offset >= answer.limit_offset
+        and wanted.log_start_offset >= answer.log_start_offset
+    )

@@ -1,0 +1,79 @@
+"""Fetch requests on their way to the broker, and its answers on their way out."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ...transport import Connection
+from .. import wire
+from ..core import messages as m
+from ..core.broker.effects import Answer, CloseConnection, Fail, Refuse
+from ..core.broker.events import Cancelled, FetchArrived
+from ..core.control.quotas import CONSUMER
+from ..core.errors import ErrorCode
+from .operations.inbound import Inbound
+
+if TYPE_CHECKING:
+    from ._replicas import Replicas
+
+
+class Fetches:
+    """Decodes and encodes, counts what is sent, and has clients keep to their quotas."""
+
+    def __init__(self, node: Replicas) -> None:
+        self._node = node
+
+    def serve(self, request: Inbound) -> None:
+        """Take a request from the transport; its client's quota may have it wait."""
+        message: m.FetchRequest = wire.decode_request(m.Kind.FETCH, request.body)
+        request.message = message
+        serve = partial(self._serve, request, message)
+        if message.replica_id >= 0 or not self._node.quotas.hold(CONSUMER, request, message.client_id, serve):
+            serve()
+
+    def _serve(self, request: Inbound, message: m.FetchRequest) -> None:
+        self._node.step(FetchArrived(request.connection, request, message, request.peer))
+        if not request.is_answered:
+            request.on_cancel(lambda: self._node.step(Cancelled(request)))
+
+    def answer(self, effect: Answer) -> None:
+        """Send what the broker says, with what the client's quota has to say."""
+        request, response = effect.request, effect.response
+        assert isinstance(request, Inbound)
+        message = request.message
+        assert isinstance(message, m.FetchRequest)
+        self._account(request, message, response)
+        if request.throttle_ms:
+            response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)
+        request.reply(wire.encode(response), effect.parts)  # type: ignore[arg-type]  # the log reader's own ranges
+
+    def _account(self, request: Inbound, message: m.FetchRequest, response: m.FetchResponse) -> None:
+        counters, total, is_client = self._node.counters, 0, message.replica_id < 0
+        for result in response.partitions:
+            total += result.size
+            if result.error != ErrorCode.NONE:
+                counters.failed_fetches[result.topic] += 1
+            if is_client:
+                counters.bytes_out[result.topic] += result.size
+        if is_client:
+            self._node.quotas.take(CONSUMER, request, message.client_id, total)
+        else:
+            counters.replication_bytes_out += total
+
+
+def fail(effect: Fail) -> None:
+    assert isinstance(effect.request, Inbound)
+    effect.request.fail(effect.code, effect.detail)
+
+
+def refuse(effect: Refuse) -> None:
+    assert isinstance(effect.request, Inbound)
+    effect.request.refuse(effect.detail)
+
+
+def close_connection(effect: CloseConnection) -> None:
+    assert isinstance(effect.connection, Connection)
+    effect.connection.abort(effect.reason)
