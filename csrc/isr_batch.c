@@ -12,7 +12,64 @@ static int crc_matches(const uint8_t *p, size_t size)
     return isr_crc32c(0, p + CRC_FROM, size - CRC_FROM) == get32(p + 17);
 }
 
-size_t isr_batch_scan(const uint8_t *data, size_t len, size_t from, int verify_crc, isr_batch_info *out,
+/* A varint that stands for an i32, in at most five bytes as Java reads it: mostly it is one. */
+static inline int get_varint32(const uint8_t **p, const uint8_t *end, int32_t *value)
+{
+    const uint8_t *at = *p;
+    uint64_t raw = 0;
+    if (at < end && *at < 0x80) {
+        *value = (int32_t)(*at >> 1) ^ -(int32_t)(*at & 1);
+        *p = at + 1;
+        return 1;
+    }
+    for (int shift = 0; at < end && shift < 35; shift += 7) {
+        uint8_t byte = *at++;
+        raw |= (uint64_t)(byte & 0x7f) << shift;
+        if (!(byte & 0x80)) {
+            if (raw > UINT32_MAX)
+                return 0;
+            *value = (int32_t)((uint32_t)raw >> 1 ^ (0 - ((uint32_t)raw & 1)));
+            *p = at;
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Skips a length and that many bytes. */
+static inline int skip_item(const uint8_t **p, const uint8_t *end, int32_t least)
+{
+    int32_t length;
+    if (!get_varint32(p, end, &length) || length < least || length > end - *p)
+        return 0;
+    *p += length > 0 ? length : 0;
+    return 1;
+}
+
+int isr_batch_check_records(const uint8_t *records, size_t len, int32_t count)
+{
+    const uint8_t *p = records, *end = records + len;
+    for (int32_t i = 0; i < count; i++) {
+        int32_t length, delta, headers;
+        int64_t timestamp;
+        if (!get_varint32(&p, end, &length) || length < 1 || length > end - p)
+            return ISR_BAD_RECORD;
+        const uint8_t *stop = p + length;
+        p++;
+        if (!get_varint(&p, stop, &timestamp) || !get_varint32(&p, stop, &delta) || delta != i ||
+            !skip_item(&p, stop, -1) || !skip_item(&p, stop, -1) || !get_varint32(&p, stop, &headers) ||
+            headers < 0 || headers > stop - p)
+            return ISR_BAD_RECORD;
+        while (headers-- > 0)
+            if (!skip_item(&p, stop, 0) || !skip_item(&p, stop, -1))
+                return ISR_BAD_RECORD;
+        if (p != stop)
+            return ISR_BAD_RECORD;
+    }
+    return p == end ? ISR_OK : ISR_BAD_RECORD;
+}
+
+size_t isr_batch_scan(const uint8_t *data, size_t len, size_t from, int verify, isr_batch_info *out,
                       size_t capacity, size_t *consumed, int *reason)
 {
     size_t found = 0;
@@ -27,10 +84,13 @@ size_t isr_batch_scan(const uint8_t *data, size_t len, size_t from, int verify_c
             break;
         read_header(data + from, (int64_t)from, &out[found]);
         size_t size = (size_t)out[found].size_bytes;
-        if (verify_crc && !crc_matches(data + from, size)) {
+        if ((verify & ISR_VERIFY_CRC) && !crc_matches(data + from, size))
             *reason = ISR_BAD_CRC;
+        else if ((verify & ISR_VERIFY_RECORDS) && !(out[found].attributes & CODEC_MASK))
+            *reason = isr_batch_check_records(data + from + ISR_BATCH_HEADER, size - ISR_BATCH_HEADER,
+                                              out[found].record_count);
+        if (*reason != ISR_OK)
             break;
-        }
         from += size;
         found++;
     }

@@ -35,10 +35,19 @@ typedef struct {
     int16_t attributes;
 } isr_batch_info;
 
-/* Reads headers of whole batches from data[from..len) into `out`, at most `capacity`; checks each one's CRC
- * if asked. Returns their number. *consumed is where it stopped, *reason why: ISR_OK at the end of the data or
+enum isr_verify {
+    ISR_VERIFY_CRC = 1,
+    ISR_VERIFY_RECORDS = 2,   /* of uncompressed batches, by isr_batch_check_records */
+};
+
+/* Whether these bytes are `count` whole records and nothing else, with offset deltas from 0 on, and can be read by
+ * Java, too: no length takes more than five bytes. ISR_OK or ISR_BAD_RECORD. */
+int isr_batch_check_records(const uint8_t *records, size_t len, int32_t count);
+
+/* Reads headers of whole batches from data[from..len) into `out`, at most `capacity`; checks of each what `verify`
+ * asks for. Returns their number. *consumed is where it stopped, *reason why: ISR_OK at the end of the data or
  * when `out` is full. */
-size_t isr_batch_scan(const uint8_t *data, size_t len, size_t from, int verify_crc, isr_batch_info *out,
+size_t isr_batch_scan(const uint8_t *data, size_t len, size_t from, int verify, isr_batch_info *out,
                       size_t capacity, size_t *consumed, int *reason);
 
 /* Where a whole and valid batch starts at or after data[from], with min_base <= base offset < max_base and at

@@ -182,14 +182,26 @@ static int next_record(const uint8_t **p, const uint8_t *end, const isr_batch_in
            record->offset_delta <= info->last_offset_delta;
 }
 
+/* Before any key is entered: nobody reads the records of a batch that turns bad in the middle, so they replace none. */
+static int can_be_read(const uint8_t *batch, const isr_batch_info *info)
+{
+    const uint8_t *p = batch + ISR_BATCH_HEADER, *end = batch + info->size_bytes;
+    record_view record;
+    for (int32_t i = 0; i < info->record_count; i++)
+        if (!next_record(&p, end, info, &record))
+            return 0;
+    return p == end;
+}
+
 static int add_batch(isr_keymap *map, const uint8_t *batch, const isr_batch_info *info, int64_t from,
                      isr_keymap_progress *progress)
 {
     const uint8_t *p = batch + ISR_BATCH_HEADER, *end = batch + info->size_bytes;
     record_view record;
+    if (!can_be_read(batch, info))
+        return ISR_BAD_RECORD;
     for (int32_t i = 0; i < info->record_count; i++) {
-        if (!next_record(&p, end, info, &record))
-            return ISR_BAD_RECORD;
+        next_record(&p, end, info, &record);
         int64_t offset = info->base_offset + record.offset_delta;
         if (offset < from || record.key_length < 0)
             continue;
@@ -206,7 +218,7 @@ static int add_batch(isr_keymap *map, const uint8_t *batch, const isr_batch_info
         if (found->above <= offset)
             found->above = offset + 1;
     }
-    return p == end ? ISR_OK : ISR_BAD_RECORD;
+    return ISR_OK;
 }
 
 int isr_keymap_add(isr_keymap *map, const uint8_t *data, size_t len, int64_t from, int flags,

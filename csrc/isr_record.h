@@ -9,6 +9,11 @@ static inline int get_varint(const uint8_t **p, const uint8_t *end, int64_t *val
 {
     uint64_t raw = 0;
     const uint8_t *at = *p;
+    if (at < end && *at < 0x80) {
+        *value = (int64_t)(*at >> 1) ^ -(int64_t)(*at & 1);
+        *p = at + 1;
+        return 1;
+    }
     for (int shift = 0; at < end && shift < 64; shift += 7) {
         uint8_t byte = *at++;
         raw |= (uint64_t)(byte & 0x7f) << shift;

@@ -7,18 +7,18 @@ the lowest first (https://arrow.apache.org/docs/format/Columnar.html). Whoever h
 from __future__ import annotations
 
 from array import array
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, Literal
 
 import attrs
 
 from ._batch_build import recompressed
-from ._batch_records import inflated_all
+from ._batch_records import LEAST_RECORD_BYTES, inflated_all
 from ._batch_scan import BATCH_OVERHEAD_BYTES, CODEC_MASK, REASONS, BatchInfo
 from ._codecs import MAX_INFLATED_BYTES, Compression, codec_number
 from ._columns import Buffer, DecodedColumns, Decoder
 from ._native import ffi, lib
-from .errors import BatchTooLargeError, CorruptBatchError
+from .errors import BatchTooLargeError, CorruptBatchError, InflatedTooLargeError
 
 Field = Literal["key", "value", "headers"]
 
@@ -103,13 +103,14 @@ def pack_records(
     start_offset: int = 0,
     fields: Collection[Field] = ("key", "value", "headers"),
     max_inflated_bytes: int = MAX_INFLATED_BYTES,
+    max_inflated_together: int | None = None,
     memory: ColumnMemory | None = None,
 ) -> PackedRecords:
     """The records from `start_offset` on of the batches `infos`, which a scan of `data` found.
 
     They must lie in `data` one behind the other. Control batches are passed over. Each compressed batch may have
-    `max_inflated_bytes`. With `memory`, keys and values lie in memory that is used again when the columns, and all
-    that was made of them without copying, are gone.
+    `max_inflated_bytes`, all of them together `max_inflated_together` (None: no bound). With `memory`, keys and
+    values lie in memory that is used again when the columns, and what was made of them without copying, are gone.
 
     Raises:
       CorruptBatchError: Records do not fit their batch. The checksums are for the scan to check.
@@ -118,12 +119,17 @@ def pack_records(
     """
     wanted = [info for info in infos if not info.is_control and info.next_offset > start_offset]
     total = sum(info.record_count for info in wanted)
-    columns = DecodedColumns(max(1, total))
     memory = memory or ColumnMemory()
     plain: Buffer = b""
     count = 0
+    columns = DecodedColumns(1)
     if total:
-        plain = _plain(data, wanted, max_inflated_bytes)
+        together = (
+            len(wanted) * max_inflated_bytes if max_inflated_together is None else max_inflated_together
+        )
+        plain = _plain(data, wanted, max_inflated_bytes, together)
+        # What a batch says of its number of records is no reason to lay out memory for them.
+        columns = DecodedColumns(max(1, min(total, len(plain) // LEAST_RECORD_BYTES)))
         decoder = Decoder(plain, start_offset)
         count = decoder.fill(columns, total)
         if decoder.reason != lib.ISR_OK:
@@ -140,11 +146,49 @@ def pack_records(
     )
 
 
-def _plain(data: bytes, wanted: Sequence[BatchInfo], max_bytes: int) -> Buffer:
+def pack_in_parts(
+    data: bytes,
+    infos: Sequence[BatchInfo],
+    *,
+    start_offset: int = 0,
+    fields: Collection[Field] = ("key", "value", "headers"),
+    max_inflated_bytes: int = MAX_INFLATED_BYTES,
+    memory: ColumnMemory | None = None,
+) -> Iterator[PackedRecords]:
+    """As `pack_records`, in as many parts as it takes for each to inflate to `max_inflated_bytes` at most: only a
+    single batch that is larger raises InflatedTooLargeError.
+    """
+    try:
+        yield pack_records(
+            data,
+            infos,
+            start_offset=start_offset,
+            fields=fields,
+            max_inflated_bytes=max_inflated_bytes,
+            max_inflated_together=max_inflated_bytes,
+            memory=memory,
+        )
+        return
+    except InflatedTooLargeError:
+        if len(infos) < 2:
+            raise
+    middle = len(infos) // 2
+    for part in (infos[:middle], infos[middle:]):
+        yield from pack_in_parts(
+            data,
+            part,
+            start_offset=start_offset,
+            fields=fields,
+            max_inflated_bytes=max_inflated_bytes,
+            memory=memory,
+        )
+
+
+def _plain(data: bytes, wanted: Sequence[BatchInfo], max_bytes: int, max_together: int) -> Buffer:
     """The batches with nothing between them, none of them compressed; copied only if one was."""
     found = memoryview(data)[wanted[0].position : wanted[-1].position + wanted[-1].size_bytes]
     if any(info.attributes & CODEC_MASK for info in wanted):
-        return inflated_all(bytes(found), wanted, max_bytes)
+        return inflated_all(data, wanted, max_together, max_bytes)
     return found
 
 

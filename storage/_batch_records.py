@@ -22,10 +22,12 @@ from ._batch_scan import (
 )
 from ._codecs import MAX_INFLATED_BYTES, decompress
 from ._columns import Buffer, DecodedColumns, Decoder
-from ._native import lib
-from .errors import CorruptBatchError
+from ._native import ffi, lib
+from .errors import CorruptBatchError, InvalidRecordsError
 
 _RECORD_CHUNK = 1024
+LEAST_RECORD_BYTES = 7
+"""Length, attributes, two deltas, two lengths and the number of headers."""
 _FIELDS_BEFORE_KEY = 5
 """Of a record: length, attributes, two deltas and the key's length."""
 _CODEC_AT = ATTRIBUTES_AT + 1
@@ -63,7 +65,7 @@ def records(
 
 def _chunks(raw: bytes, start_offset: int, wanted: int, max_inflated_bytes: int) -> Iterator[list[Record]]:
     decoder = Decoder(raw, start_offset)
-    columns = DecodedColumns(max(1, min(wanted, _RECORD_CHUNK, len(raw) // 7 + 1)))
+    columns = DecodedColumns(max(1, min(wanted, _RECORD_CHUNK, len(raw) // LEAST_RECORD_BYTES + 1)))
     while wanted > 0:
         asked = min(wanted, columns.capacity)
         count = decoder.fill(columns, asked)
@@ -117,6 +119,19 @@ def control_type(batch: Buffer) -> int:
             at += 1
         at += 1
     return int.from_bytes(data[at + 2 : at + 4]) if at + 4 <= len(data) else -1
+
+
+def check_produced(batch: Buffer, info: BatchInfo, *, max_inflated_bytes: int = MAX_INFLATED_BYTES) -> None:
+    """Decompress the records of a whole batch, as a producer has sent it, and look at each as `scan_produced` does.
+
+    Raises InvalidRecordsError, CorruptBatchError if it is not what its codec makes, UnsupportedCompressionError,
+    InflatedTooLargeError.
+    """
+    packed = memoryview(batch)[BATCH_OVERHEAD_BYTES:]
+    plain = decompress(info.attributes & CODEC_MASK, packed, max_inflated_bytes, info.position)
+    view = ffi.from_buffer(plain)
+    if lib.isr_batch_check_records(view, len(view), info.record_count) != lib.ISR_OK:
+        raise InvalidRecordsError(info.position, REASONS[lib.ISR_BAD_RECORD])
 
 
 class RecordCheck:
@@ -219,9 +234,10 @@ def decode_columns(
         for info in scan(raw, verify_crc=False)
         if not info.is_control and info.next_offset > start_offset
     ]
-    plain = _all_inflated(raw, infos, max_inflated_bytes)
+    plain = inflated_all(raw, infos, max_inflated_bytes)
     total = sum(info.record_count for info in infos)
-    columns = DecodedColumns(total)
+    # What a batch says of its number of records is no reason to lay out memory for them.
+    columns = DecodedColumns(min(total, len(plain) // LEAST_RECORD_BYTES))
     decoder = Decoder(plain, start_offset)
     count = decoder.fill(columns, total) if total else 0
     if decoder.reason != lib.ISR_OK:
@@ -237,30 +253,22 @@ def decode_columns(
     return Columns(plain, *(found if count == total else (column[:count] for column in found)))
 
 
-def inflated_all(data: bytes, infos: Sequence[BatchInfo], max_bytes: int) -> bytes:
-    """The neighbouring batches named, which are `data`, none of them compressed any more; `max_bytes` for each."""
+def inflated_all(
+    data: bytes, infos: Sequence[BatchInfo], max_bytes: int, max_each: int | None = None
+) -> bytes:
+    """The batches named, none compressed; those that were may inflate to `max_bytes` together, and
+    each to `max_each`. `data` itself if none was.
+    """
     if not any(info.attributes & CODEC_MASK for info in infos):
         return data
-    start = infos[0].position
-    return b"".join(
-        inflate_batch(data, info.position - start, info.size_bytes, max_bytes)
-        if info.attributes & CODEC_MASK
-        else data[info.position - start : info.position - start + info.size_bytes]
-        for info in infos
-    )
-
-
-def _all_inflated(raw: bytes, infos: Sequence[BatchInfo], max_bytes: int) -> bytes:
-    """The batches named, none of them compressed; `raw` itself if none was."""
-    if not any(info.attributes & CODEC_MASK for info in infos):
-        return raw
     parts = []
     for info in infos:
         if info.attributes & CODEC_MASK:
-            parts.append(inflate_batch(raw, info.position, info.size_bytes, max_bytes))
+            most = max_bytes if max_each is None else min(max_bytes, max_each)
+            parts.append(inflate_batch(data, info.position, info.size_bytes, most))
             max_bytes -= len(parts[-1]) - BATCH_OVERHEAD_BYTES
         else:
-            parts.append(raw[info.position : info.position + info.size_bytes])
+            parts.append(data[info.position : info.position + info.size_bytes])
     return b"".join(parts)
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ._codecs import codec_name
 from ._columns import Buffer
 from ._native import ffi, lib
-from .errors import CorruptBatchError
+from .errors import CorruptBatchError, InvalidRecordsError
 
 BATCH_OVERHEAD_BYTES = 61
 """Size of a batch's header."""
@@ -97,16 +97,14 @@ def crc32c(data: Buffer, crc: int = 0) -> int:
     return lib.isr_crc32c(crc, view, len(view))
 
 
-def _scan(data: Buffer, verify_crc: bool) -> tuple[list[BatchInfo], int, int]:
+def _scan(data: Buffer, verify: int) -> tuple[list[BatchInfo], int, int]:
     view = ffi.from_buffer(data)
     out = ffi.new("isr_batch_info[]", _SCAN_CHUNK)
     raw = ffi.buffer(out)
     consumed, reason = ffi.new("size_t *"), ffi.new("int *")
     found: list[BatchInfo] = []
     while True:
-        count = lib.isr_batch_scan(
-            view, len(view), consumed[0], verify_crc, out, _SCAN_CHUNK, consumed, reason
-        )
+        count = lib.isr_batch_scan(view, len(view), consumed[0], verify, out, _SCAN_CHUNK, consumed, reason)
         found += map(BatchInfo._make, _INFO.iter_unpack(raw[: count * _INFO.size]))
         if count < _SCAN_CHUNK:
             return found, consumed[0], reason[0]
@@ -118,6 +116,20 @@ def scan(data: Buffer, *, verify_crc: bool = True) -> list[BatchInfo]:
     Raises CorruptBatchError, naming the position, otherwise.
     """
     found, consumed, reason = _scan(data, verify_crc)
+    if reason != lib.ISR_OK:
+        raise CorruptBatchError(consumed, REASONS[reason])
+    return found
+
+
+def scan_produced(data: Buffer, *, verify_crc: bool = True) -> list[BatchInfo]:
+    """As `scan`, for what a producer has sent: uncompressed records are looked at as well. There are as many as the
+    header says, each at the next offset, and they fill the batch.
+
+    Raises InvalidRecordsError for records that are not so, CorruptBatchError for anything else that is wrong.
+    """
+    found, consumed, reason = _scan(data, lib.ISR_VERIFY_RECORDS | (lib.ISR_VERIFY_CRC if verify_crc else 0))
+    if reason == lib.ISR_BAD_RECORD:
+        raise InvalidRecordsError(consumed, REASONS[reason])
     if reason != lib.ISR_OK:
         raise CorruptBatchError(consumed, REASONS[reason])
     return found

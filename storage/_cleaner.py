@@ -2,7 +2,8 @@
 replaces.
 
 Uncompressed batches stay in C by the hundred; compressed ones are decompressed one by one, and compressed again
-only if something was taken out.
+only if something was taken out. A batch whose bytes are as they were written, and whose records nobody can read,
+replaces nothing and stays as it is: one producer's nonsense must not end the compaction of a partition.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ from ._batch_scan import (
     BatchInfo,
     scan,
 )
+from ._codecs import MAX_INFLATED_BYTES
 from ._columns import Buffer
 from ._native import ffi, lib
 from ._segment import Spot
 from ._transactions import Transactions
-from .errors import CorruptBatchError
+from .errors import CorruptBatchError, InflatedTooLargeError, StorageError, UnsupportedCompressionError
 from .file_range import ReadableFile, read_at
 
 WINDOW = 1 << 20
-MAX_INFLATED_BYTES = 1 << 31
-"""A batch that is here was once accepted, and must not stop compaction for ever."""
 
 _HAS_HORIZON = 1 << 6
 _SLOT_BYTES = 24
-_LEAST_RECORD = 8
+_LEAST_RECORD = 7
 _SPECIAL = {lib.ISR_COMPRESSED, lib.ISR_SPECIAL}
+_PASSED_OVER = {*_SPECIAL, lib.ISR_BAD_RECORD}
+"""What has been seen to by itself, or cannot be read."""
 
 
 class Source(NamedTuple):
@@ -101,10 +103,11 @@ def enter_keys(
                     return info.base_offset, False
                 if not (info.is_control or (info.is_transactional and transactions().is_aborted(info))):
                     reason = _enter_one(keys, batch, info, from_offset, progress)
-                if reason != lib.ISR_MAP_FULL:
-                    progress.consumed += info.size_bytes
-                    progress.next_offset = info.next_offset
-                    continue
+            if reason in _PASSED_OVER:
+                info = scan(_one(data, progress.consumed), verify_crc=False)[0]
+                progress.consumed += info.size_bytes
+                progress.next_offset = info.next_offset
+                continue
             if reason == lib.ISR_MAP_FULL:
                 return progress.next_offset, True
             _expect_whole(reason, position + progress.consumed)
@@ -114,8 +117,11 @@ def enter_keys(
 
 
 def _enter_one(keys: KeyMap, batch: bytes, info: BatchInfo, from_offset: int, progress: object) -> int:
-    """A compressed or transactional batch."""
-    plain = _plain(batch, info)
+    """A compressed or transactional batch: ISR_COMPRESSED if that is done, or nothing can be done."""
+    try:
+        plain = _plain(batch, info)
+    except _UNREADABLE:
+        return lib.ISR_COMPRESSED
     inner = ffi.new("isr_keymap_progress *")
     inner.next_offset = info.base_offset
     view = ffi.from_buffer(plain)
@@ -123,9 +129,7 @@ def _enter_one(keys: KeyMap, batch: bytes, info: BatchInfo, from_offset: int, pr
     if reason == lib.ISR_MAP_FULL:
         progress.next_offset = inner.next_offset  # type: ignore[attr-defined]
         return reason
-    if reason != lib.ISR_OK:
-        raise CorruptBatchError(info.position, REASONS[reason])
-    return lib.ISR_OK
+    return lib.ISR_COMPRESSED
 
 
 @attrs.frozen(slots=True)
@@ -147,6 +151,10 @@ class Cleaned:
     removed: int = 0
     keyless: int = 0
     changed: int = 0
+    unreadable: int = 0
+    """Batches that were copied as they are because their records cannot be read."""
+    first_unreadable: str = ""
+    """Where the first of them is, and what is wrong with it."""
 
 
 class Copier:
@@ -186,9 +194,9 @@ class Copier:
                 start, progress.written = progress.consumed, 0
                 reason = self._clean(view, len(data), lib.ISR_CLEAN_VERIFY, out, progress)
                 yield memoryview(out)[: progress.written], progress.consumed - start
-                if reason in _SPECIAL:
+                if reason in _PASSED_OVER:
                     batch = _one(data, progress.consumed)
-                    yield self._copy_one(batch, position + progress.consumed), len(batch)
+                    yield self._copy_one(batch, source, position + progress.consumed), len(batch)
                     progress.consumed += len(batch)
                 elif reason == lib.ISR_NO_ROOM:
                     if progress.written == 0:
@@ -209,26 +217,44 @@ class Copier:
         self.done.changed += after[2] - before[2]
         return reason
 
-    def _copy_one(self, batch: bytes, position: int) -> Buffer:
-        """A compressed or transactional batch; empty if none of it stays."""
+    def _copy_one(self, batch: bytes, source: Source, position: int) -> Buffer:
+        """A compressed or transactional batch, empty if none of it stays; or one that cannot be read, as it is."""
         info = _checked(batch, position)
+        try:
+            result, removed = self._cleaned(batch, info)
+        except _UNREADABLE as error:
+            result, removed = batch, 0
+            self._note(source, position, info, error)
+        if info.is_transactional and not info.is_control and removed < info.record_count:
+            self._open.add(info.producer_id)
+        return result
+
+    def _cleaned(self, batch: bytes, info: BatchInfo) -> tuple[Buffer, int]:
+        """What stays of a batch, and how many records do not."""
         plain = _plain(batch, info)
-        room = len(plain) + 20 * info.record_count
-        out = bytearray(room)
+        if info.record_count * _LEAST_RECORD > len(plain):
+            raise CorruptBatchError(info.position, REASONS[lib.ISR_BAD_RECORD])
+        out = bytearray(len(plain) + 20 * info.record_count)
         progress = ffi.new("isr_clean_progress *")
         flags = lib.ISR_CLEAN_ANY | self._flags(info)
         reason = self._clean(ffi.from_buffer(plain), len(plain), flags, out, progress)
         if reason != lib.ISR_OK:
-            raise CorruptBatchError(position, REASONS.get(reason, "its records do not fit it"))
+            raise CorruptBatchError(info.position, REASONS.get(reason, "its records do not fit it"))
+        cleaned = memoryview(out)[: progress.written]
         if progress.changed == 0:
-            result: Buffer = batch
-        elif info.attributes & CODEC_MASK and progress.written:
-            result = recompressed(memoryview(out)[: progress.written], info.attributes & CODEC_MASK)
-        else:
-            result = memoryview(out)[: progress.written]
-        if info.is_transactional and not info.is_control and progress.removed < info.record_count:
-            self._open.add(info.producer_id)
-        return result
+            return batch, progress.removed
+        if info.attributes & CODEC_MASK and progress.written:
+            return recompressed(cleaned, info.attributes & CODEC_MASK), progress.removed
+        return cleaned, progress.removed
+
+    def _note(self, source: Source, position: int, info: BatchInfo, error: StorageError) -> None:
+        self.done.unreadable += 1
+        if self.done.unreadable == 1:
+            why = getattr(error, "reason", error)
+            self.done.first_unreadable = (
+                f"offsets {info.base_offset} to {info.next_offset - 1}, byte {position} of the segment that begins "
+                f"at {source.base_offset}: {why}"
+            )
 
     def _flags(self, info: BatchInfo) -> int:
         """The marker of a transaction stays as long as one of its batches does, and then as long as tombstones."""
@@ -271,6 +297,9 @@ def _size(data: Buffer, at: int) -> int:
 def _one(data: bytes, at: int) -> bytes:
     """The whole batch at a position."""
     return data[at : at + _size(data, at)]
+
+
+_UNREADABLE = (CorruptBatchError, UnsupportedCompressionError, InflatedTooLargeError)
 
 
 def _plain(batch: bytes, info: BatchInfo) -> bytes:

@@ -173,12 +173,16 @@ class Totals:
     before: int = 0
     after: int = 0
     passes: int = 0
+    unreadable: int = 0
+    first_unreadable: str = ""
 
     def add(self, step: Pass[Any]) -> None:
         """A pass is done."""
         self.removed += step.done.removed
         self.keyless += step.done.keyless
         self.passes += 1
+        # Each pass copies all that the ones before have copied.
+        self.unreadable, self.first_unreadable = step.done.unreadable, step.done.first_unreadable
 
     def replaced(self, group: Sequence[Segment], size: int) -> None:
         """A segment of that size stands for the group."""
@@ -196,6 +200,8 @@ class Totals:
             segments_before=self.before,
             segments_after=self.after,
             passes=self.passes,
+            batches_unreadable=self.unreadable,
+            first_unreadable=self.first_unreadable,
         )
 
 

@@ -15,6 +15,8 @@ class _Lib:
     ISR_BAD_RECORD: int
     ISR_COMPRESSED: int
     ISR_IO_ERROR: int
+    ISR_VERIFY_CRC: int
+    ISR_VERIFY_RECORDS: int
     ISR_WRONG_OFFSET: int
     ISR_WRONG_EPOCH: int
     ISR_MAP_FULL: int
@@ -42,12 +44,13 @@ class _Lib:
         data: Any,
         length: int,
         start: int,
-        verify_crc: int,
+        verify: int,
         out: Any,
         capacity: int,
         consumed: Any,
         reason: Any,
     ) -> int: ...
+    def isr_batch_check_records(self, records: Any, length: int, count: int) -> int: ...
     def isr_batch_scan_file(
         self, fd: int, start: int, end: int, out: Any, capacity: int, consumed: Any, reason: Any
     ) -> int: ...

@@ -13,11 +13,12 @@ from ._arrow import (
     PackedColumn,
     PackedHeaders,
     PackedRecords,
+    pack_in_parts,
     pack_records,
     partition_keys,
 )
 from ._batch_build import build_batch, build_batch_into, record_overhead_bytes, restamp_producer
-from ._batch_records import Columns, Record, control_type, decode_columns, records
+from ._batch_records import Columns, Record, check_produced, control_type, decode_columns, records
 from ._batch_scan import (
     BATCH_OVERHEAD_BYTES,
     ROW_FORMAT,
@@ -28,6 +29,7 @@ from ._batch_scan import (
     scan,
     scan_file,
     scan_prefix,
+    scan_produced,
     scan_rows,
 )
 from ._codecs import MAX_INFLATED_BYTES, Compression
@@ -36,6 +38,7 @@ from .errors import (
     BatchTooLargeError,
     CorruptBatchError,
     InflatedTooLargeError,
+    InvalidRecordsError,
     StorageError,
     UnsupportedCompressionError,
 )
@@ -47,6 +50,7 @@ __all__ = [
     "PackedColumn",
     "PackedHeaders",
     "PackedRecords",
+    "pack_in_parts",
     "pack_records",
     "ColumnMemory",
     "partition_keys",
@@ -62,6 +66,7 @@ __all__ = [
     "Record",
     "build_batch",
     "build_batch_into",
+    "check_produced",
     "control_type",
     "crc32c",
     "decode_columns",
@@ -72,10 +77,12 @@ __all__ = [
     "scan",
     "scan_file",
     "scan_prefix",
+    "scan_produced",
     "scan_rows",
     "BatchTooLargeError",
     "CorruptBatchError",
     "InflatedTooLargeError",
+    "InvalidRecordsError",
     "StorageError",
     "UnsupportedCompressionError",
 ]

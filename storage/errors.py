@@ -26,6 +26,10 @@ class CorruptBatchError(StorageError):
         self.offset = offset
 
 
+class InvalidRecordsError(CorruptBatchError):
+    """The records of a batch whose bytes are as they were written are not what its header says."""
+
+
 class UnsupportedCompressionError(StorageError):
     """A codec that is none of Kafka's: gzip, snappy, lz4 and zstd."""
 

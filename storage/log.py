@@ -132,6 +132,10 @@ class CompactionResult:
     segments_after: int = 0
     passes: int = 0
     """More than one if the keys did not fit the memory allowed."""
+    batches_unreadable: int = 0
+    """They were copied as they are: their records can be read by nobody, and replace none."""
+    first_unreadable: str = ""
+    """Where the first of them is, and what is wrong with it."""
 
 
 @attrs.frozen(slots=True)

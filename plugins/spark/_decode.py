@@ -10,7 +10,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from ...storage.batch import BatchInfo, ColumnMemory, PackedColumn, PackedRecords, pack_records
+from ...storage.batch import BatchInfo, ColumnMemory, PackedColumn, PackedRecords, pack_in_parts
 from ._columns import ARROW_TYPES, HEADERS
 
 ROWS = 10_000
@@ -48,15 +48,15 @@ class Decoder:
         """
         fields = [name for name in _FIELDS if name in self.names]
         for group in _groups([info for info in infos if start < info.next_offset and info.base_offset < end]):
-            packed = pack_records(
+            for packed in pack_in_parts(
                 data,
                 group,
                 start_offset=start,
                 fields=fields,  # type: ignore[arg-type]
                 memory=self._memory,
-            )
-            yield from self._arrow(packed, group, end)
-            del packed
+            ):
+                yield from self._arrow(packed, group, end)
+                del packed
 
     def _arrow(self, packed: PackedRecords, infos: Sequence[BatchInfo], end: int) -> Iterator[pa.RecordBatch]:
         offsets = np.frombuffer(packed.offsets, np.int64)

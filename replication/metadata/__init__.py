@@ -3,7 +3,6 @@
 import logging
 
 from ...transport.repeats import limited
-from ._limits import Limits
 from ._values import (
     Changed,
     Committed,
@@ -36,9 +35,7 @@ from .errors import (
     StoreCorruptError,
     StoreRefusedError,
     StoreUnavailableError,
-    StoreUnsupportedError,
     StoreVersionError,
-    TransactionTooLargeError,
     UnknownStoreSchemeError,
 )
 from .memory import MemoryHub, MemoryStore
@@ -73,7 +70,6 @@ __all__ = [
     "Committed",
     "Conflict",
     "Unknown",
-    "Limits",
     # watch events
     "WatchEvent",
     "Changed",
@@ -95,8 +91,6 @@ __all__ = [
     "StoreVersionError",
     "SessionExpiredError",
     "InvalidTransactionError",
-    "TransactionTooLargeError",
-    "StoreUnsupportedError",
     "InvalidStoreUrlError",
     "UnknownStoreSchemeError",
 ]

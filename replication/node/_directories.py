@@ -16,6 +16,7 @@ import attrs
 import trio
 
 from ...storage import (
+    CompactionResult,
     FolderProof,
     Log,
     LogDirectory,
@@ -28,6 +29,7 @@ from ..core.types import PartitionId
 from ._log_flusher import LogFlusher
 from ._log_writer import LogWriter
 from ._maintenance_thread import LogKeeper, Progress
+from ._maintenance_troubles import MaintenanceTroubles
 from ._startup_scan import Found, is_of_the_device
 from .logs import event
 from .settings import NodeSettings
@@ -58,6 +60,8 @@ class Owner(Protocol):
 
     def maintenance_failed(self, partition: PartitionId, error: StorageError) -> None: ...
 
+    def maintained(self, partition: PartitionId, compaction: CompactionResult | None) -> None: ...
+
     def high_watermarks(self, partitions: Collection[PartitionId]) -> Mapping[tuple[str, int], int]: ...
 
 
@@ -84,7 +88,7 @@ class Home:
             settings.log_maintenance_interval_ms,
             settings.log_cleaner_io_max_bytes_per_second,
             owner.high_watermark,
-            Progress(owner.log_start_raised, owner.maintenance_failed, self._thread_died),
+            Progress(owner.log_start_raised, owner.maintenance_failed, owner.maintained, self._thread_died),
         )
         self._seen = 0
         self._stalled_for = 0.0
@@ -138,7 +142,7 @@ class LogDirectories:
         self._settings = settings
         self._owner = owner
         self._homes: dict[PartitionId, Home] = {}
-        self._warned: set[PartitionId] = set()
+        self.troubles = MaintenanceTroubles()
         for home in self.all:
             for partition in found.held_by(home.directory):
                 self._settle_in(partition, home)
@@ -161,6 +165,7 @@ class LogDirectories:
 
     def forget(self, partition: PartitionId) -> None:
         """The partition's log is gone for good."""
+        self.troubles.forget(partition)
         home = self._homes.pop(partition, None)
         if home is not None:
             home.partitions.discard(partition)
@@ -197,9 +202,8 @@ class LogDirectories:
         home = self._homes.get(partition)
         if home is not None and isinstance(error, StorageBrokenError):
             self.take_offline(home, str(error))
-        elif partition not in self._warned:
-            self._warned.add(partition)
-            log.warning("%s could not be maintained and is tried again now and then: %s", partition, error)
+        else:
+            self.troubles.failed(partition, error)
 
     def take_offline(self, home: Home, reason: str, *, keeps_all: bool = False) -> None:
         """Give a directory up until the next start. `keeps_all`: nothing that was written can have been lost."""

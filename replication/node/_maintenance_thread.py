@@ -10,7 +10,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from ...storage import Log, LogClosedError, LogDirectory, LogSettings, StorageError
+from ...storage import CompactionResult, Log, LogClosedError, LogDirectory, LogSettings, StorageError
 from ..core.control.records import TopicConfig
 from ..core.types import PartitionId
 
@@ -36,6 +36,8 @@ class Progress:
     raised: Callable[[PartitionId], None]
     """Old records are gone, the log begins later."""
     failed: Callable[[PartitionId, StorageError], None]
+    succeeded: Callable[[PartitionId, CompactionResult | None], None]
+    """After a compaction, and after a failure."""
     died: Callable[[Exception], None]
 
 
@@ -61,6 +63,7 @@ class LogKeeper:
         self._bytes_per_second = bytes_per_second
         self._high_watermark = high_watermark
         self._progress = progress
+        self._failing: set[PartitionId] = set()
         self._stop = threading.Event()
         self._thread = threading.Thread(
             target=self._run, name=f"insync-keep-{directory.path.name}", daemon=True
@@ -108,8 +111,12 @@ class LogKeeper:
         except LogClosedError:
             return
         except StorageError as error:
+            self._failing.add(partition)
             self._token.run_sync_soon(self._progress.failed, partition, error)
             return
+        if partition in self._failing or done.compaction is not None:
+            self._failing.discard(partition)
+            self._token.run_sync_soon(self._progress.succeeded, partition, done.compaction)
         if done.segments_deleted:
             log.info(
                 "%s: %d old segments deleted, it begins at offset %d now",

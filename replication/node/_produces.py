@@ -7,9 +7,9 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import attrs
+import trio
 
-from ...storage import CorruptBatchError
-from ...storage.batch import BatchInfo, scan
+from ...storage.batch import BatchInfo
 from .. import wire
 from ..core import messages as m
 from ..core.control.quotas import PRODUCER
@@ -17,6 +17,7 @@ from ..core.errors import ErrorCode
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.types import PartitionId
+from ._batch_checks import CompressedChecks, Findings, RejectedBatchError, check_batch, is_compressed
 from ._payloads import SharedPayload
 from ._replica_host import Batches, ReplicaHost, to_meta
 from .operations.counters import Counters
@@ -28,15 +29,6 @@ if TYPE_CHECKING:
 
 MOST_QUEUED = 1000
 """Pieces of work that may wait for a log directory before acks=0 is answered late."""
-
-
-class RejectedBatchError(Exception):
-    """A batch that must not reach a log; (code, text for the producer)."""
-
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(code, message)
-        self.code = code
-        self.message = message
 
 
 @attrs.define(eq=False, slots=True)
@@ -61,9 +53,10 @@ class PendingProduce:
 class Produces:
     """All produce requests that this node has not answered yet."""
 
-    def __init__(self, node: Replicas) -> None:
+    def __init__(self, node: Replicas, nursery: trio.Nursery) -> None:
         self._node = node
         self._ids = count(1)
+        self._compressed = CompressedChecks(nursery, node.settle)
         self._pending: dict[int, PendingProduce] = {}
 
     @property
@@ -84,19 +77,42 @@ class Produces:
 
     def _serve(self, request: Inbound, message: m.ProduceRequest) -> None:
         payload = SharedPayload(request.payload)
+        self._node.quotas.take(PRODUCER, request, message.client_id, len(payload.view))
+        take = partial(self._take_checked, request, message, payload)
+        self._compressed.proceed(request.connection, self._to_decompress(message, payload), take)
+
+    def _to_decompress(self, message: m.ProduceRequest, payload: SharedPayload) -> dict[int, memoryview]:
+        """The batches whose records are to be looked at although they are compressed, by their positions."""
+        found: dict[int, memoryview] = {}
+        position = 0
+        for wanted in message.partitions:
+            end = position + wanted.size
+            if wanted.size < 0 or end > len(payload.view):
+                break
+            if is_compressed(payload.view, position, wanted.size):
+                config = self._node.topic_config(wanted.topic)
+                if config.validates_compressed and wanted.size <= config.max_message_bytes:
+                    found[position] = payload.view[position:end]
+            position = end
+        return found
+
+    def _take_checked(
+        self, request: Inbound, message: m.ProduceRequest, payload: SharedPayload, findings: Findings
+    ) -> None:
         try:
-            self._node.quotas.take(PRODUCER, request, message.client_id, len(payload.view))
-            self._take(request, message, payload)
+            self._take(request, message, payload, findings)
         finally:
             payload.release()
 
-    def _take(self, request: Inbound, message: m.ProduceRequest, payload: SharedPayload) -> None:
+    def _take(
+        self, request: Inbound, message: m.ProduceRequest, payload: SharedPayload, findings: Findings
+    ) -> None:
         pending = PendingProduce(request, len(message.partitions), self._node.counters)
         if not message.partitions:
             request.reply(wire.encode(m.ProduceResponse(partitions=[])))
         position = 0
         for wanted in message.partitions:
-            self._produce(pending, message, wanted, payload, position)
+            self._produce(pending, message, wanted, payload, position, findings)
             position += wanted.size
 
     def replied(self, partition: PartitionId, effect: fx.ReplyProduce) -> None:
@@ -122,10 +138,11 @@ class Produces:
         wanted: m.ProducePartition,
         payload: SharedPayload,
         position: int,
+        findings: Findings,
     ) -> None:
         try:
             host = self._host(wanted)
-            info = self._check(wanted, payload, position)
+            info = self._check(wanted, payload, position, findings)
         except RejectedBatchError as error:
             pending.add(
                 m.ProduceResult(
@@ -167,9 +184,11 @@ class Produces:
             raise RejectedBatchError(self._node.missing_error(wanted.topic, wanted.partition), "")
         return host
 
-    def _check(self, wanted: m.ProducePartition, payload: SharedPayload, position: int) -> BatchInfo:
+    def _check(
+        self, wanted: m.ProducePartition, payload: SharedPayload, position: int, findings: Findings
+    ) -> BatchInfo:
         """The one batch that stands at `position`, checked whole: sizes, CRC, and that it is a producer's."""
-        limit = self._node.max_message_bytes(wanted.topic)
+        limit = self._node.topic_config(wanted.topic).max_message_bytes
         if wanted.size > limit:
             raise RejectedBatchError(
                 ErrorCode.RECORD_TOO_LARGE,
@@ -178,17 +197,10 @@ class Produces:
             )
         if wanted.size < 0 or position + wanted.size > len(payload.view):
             raise RejectedBatchError(ErrorCode.CORRUPT_MESSAGE, "the payload is shorter than its sizes say")
-        try:
-            infos = scan(payload.view[position : position + wanted.size])
-        except CorruptBatchError as error:
-            raise RejectedBatchError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-        if len(infos) != 1:
-            raise RejectedBatchError(ErrorCode.INVALID_RECORD, f"expected one batch, found {len(infos)}")
-        info = infos[0]
-        if info.record_count != info.last_offset_delta + 1 or info.is_control:
-            raise RejectedBatchError(
-                ErrorCode.INVALID_RECORD, "a producer's batch is dense and no control batch"
-            )
+        found = findings.get(position)
+        if isinstance(found, RejectedBatchError):
+            raise found
+        info = found or check_batch(payload.view[position : position + wanted.size])
         if info.is_transactional:
             # Nobody would ever end the transaction: readers of committed records would wait for it, and compaction.
             raise RejectedBatchError(ErrorCode.INVALID_RECORD, "nodes do not take part in transactions yet")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from ...storage import LogClosedError, StorageError
+from ...storage import CompactionResult, LogClosedError, StorageError
 from ...transport import turn
 from ..core import messages as m
 from ..core.broker.broker import Broker
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("insync.node")
 
 TICKS_PER_LAG_TIME = 20
+_DEFAULTS = TopicConfig()
 
 
 class StoreWriter(Protocol):
@@ -101,7 +102,7 @@ class Replicas:
             consumer_default=settings.quota_consumer_default,
         )
         self.directories = LogDirectories(settings, found, self.offline, self)
-        self.produces = Produces(self)
+        self.produces = Produces(self, nursery)
         self.fetches = Fetches(self)
         self.cold_reads = ColdReads(self, nursery)
         self.fetchers = Fetchers(self, settings, nursery)
@@ -294,6 +295,10 @@ class Replicas:
     def maintenance_failed(self, partition: PartitionId, error: StorageError) -> None:
         self.directories.maintenance_failed(partition, error)
 
+    def maintained(self, partition: PartitionId, compaction: CompactionResult | None) -> None:
+        if partition in self.hosts:
+            self.directories.troubles.succeeded(partition, compaction)
+
     def thread_died(self, error: Exception) -> None:
         """Nothing is written any more: the node must stop rather than live on without its logs."""
         log.error("a thread of a log directory failed", exc_info=error)
@@ -318,9 +323,10 @@ class Replicas:
         record = self.view.topics.get(topic)
         return record is not None and record.was_compacted
 
-    def max_message_bytes(self, topic: str) -> int:
+    def topic_config(self, topic: str) -> TopicConfig:
+        """That of a topic that is not known (any more) as well: its requests are refused elsewhere."""
         record = self.view.topics.get(topic)
-        return (record.config if record is not None else TopicConfig()).max_message_bytes
+        return record.config if record is not None else _DEFAULTS
 
     async def tick(self) -> None:
         """Let time pass for the cores."""

@@ -107,6 +107,25 @@ def search(data: bytes, start: int, low: int, high: int, epoch: int) -> int:
     return -1
 
 
+def scan_produced(data: bytes) -> tuple[list[Batch], int, int]:
+    """As `scan`, with the records of what is not compressed."""
+    found, at, reason = scan(data, verify=True)
+    for index, batch in enumerate(found):
+        if not batch.attributes & 7 and not is_produced(data, batch):
+            return found[:index], batch.position, BAD_RECORD
+    return found, at, reason
+
+
+def is_produced(data: bytes, batch: Batch) -> bool:
+    """Whether the records are what a producer makes, and Java reads."""
+    reader = _Reader(data, batch.position + HEADER.size, batch.position + batch.size_bytes, strict=True)
+    try:
+        deltas = [reader.record(batch._replace(base_offset=0)).offset for _ in range(batch.record_count)]
+    except _BadRecordError:
+        return False
+    return deltas == [*range(batch.record_count)] and reader.at == reader.end
+
+
 class Row(NamedTuple):
     """A record: places in the data; a length of -1 is null."""
 
@@ -125,18 +144,22 @@ class _BadRecordError(Exception):
 
 
 class _Reader:
-    def __init__(self, data: bytes, at: int, end: int) -> None:
-        self.data, self.at, self.end = data, at, end
+    def __init__(self, data: bytes, at: int, end: int, *, strict: bool = False) -> None:
+        """`strict`: what stands for 32 bits has no more, in five bytes at most."""
+        self.data, self.at, self.end, self.strict = data, at, end, strict
 
-    def varint(self) -> int:
+    def varint(self, *, wide: bool = False) -> int:
         raw = 0
-        for shift in range(0, 70, 7):
+        narrow = self.strict and not wide
+        for shift in range(0, 35 if narrow else 70, 7):
             if self.at >= self.end:
                 break
             byte = self.data[self.at]
             self.at += 1
             raw |= (byte & 0x7F) << shift
             if byte < 0x80:
+                if narrow and raw >> 32:
+                    raise _BadRecordError
                 raw &= (1 << 64) - 1
                 return raw >> 1 if not raw & 1 else -(raw >> 1) - 1
         raise _BadRecordError
@@ -153,9 +176,9 @@ class _Reader:
         length = self.varint()
         if not 1 <= length <= self.end - self.at:
             raise _BadRecordError
-        inner = _Reader(self.data, self.at + 1, self.at + length)
+        inner = _Reader(self.data, self.at + 1, self.at + length, strict=self.strict)
         self.at += length
-        time, offset = inner.varint(), inner.varint()
+        time, offset = inner.varint(wide=True), inner.varint()
         key, value, count = inner.item(), inner.item(), inner.varint()
         if not 0 <= count <= inner.end - inner.at:
             raise _BadRecordError

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from insync.storage._columns import DecodedColumns, Decoder
 from insync.storage._log_scan import ProducerScan, scan_log
 from insync.storage._native import ffi, lib
-from insync.storage.batch import build_batch, crc32c, scan_file, scan_prefix
+from insync.storage.batch import CorruptBatchError, build_batch, crc32c, scan_file, scan_prefix, scan_produced
 
 from . import _reference as reference
 from ._fuzzing import Target
@@ -27,6 +27,7 @@ _REASONS = {
     reference.BAD_LENGTH: "its length",
     reference.BAD_CRC: "CRC-32C",
     reference.BAD_HEADER: "offset, count",
+    reference.BAD_RECORD: "its records",
     reference.WRONG_OFFSET: "its base offset",
     reference.WRONG_EPOCH: "its leader epoch",
 }
@@ -99,12 +100,25 @@ def compare_batches(raw: bytes) -> None:
         assert [_fields(info) for info in infos] == expected[0]
         assert end == expected[1]
         _same_reason(reason or "", expected[2])
+    _compare_produced(found.data)
     high = found.second + found.medium
     view = ffi.from_buffer(found.data)
     at = lib.isr_batch_search(view, len(view), found.small, found.first, high, found.third)
     assert at == reference.search(found.data, found.small, found.first, high, found.third)
     _compare_decoding(found)
     assert crc32c(found.data) == reference.crc32c(found.data)
+
+
+def _compare_produced(data: bytes) -> None:
+    expected, end, reason = reference.scan_produced(data)
+    try:
+        infos = scan_produced(data)
+    except CorruptBatchError as error:
+        assert error.position == end
+        _same_reason(error.reason, reason)
+    else:
+        assert reason == reference.OK
+        assert [_fields(info) for info in infos] == expected
 
 
 def _fields(info: object) -> reference.Batch:

@@ -22,10 +22,11 @@ from insync.storage import (
     LogDirectory,
     LogSettings,
     MemoryLog,
+    _cleaner,
     verify,
 )
 from insync.storage._native import ffi, lib
-from insync.storage.batch import Compression, build_batch, records, scan
+from insync.storage.batch import Compression, build_batch, crc32c, records, scan
 
 from .building import all_bytes, append, open_disk
 
@@ -560,3 +561,68 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match=r"min_compaction_lag_ms \(5\) must not be above"):
         LogSettings(min_compaction_lag_ms=5, max_compaction_lag_ms=4)
     assert LogSettings(cleanup_policy="delete,compact") == LogSettings(cleanup_policy="compact, delete")
+
+
+def unreadable(kind: str, key: bytes) -> bytes:
+    """One record whose bytes are as they were written, and make no sense."""
+    good = build_batch([key, b"other"], [b"new", b"v"], timestamps_ms=5000)
+    if kind == "garbage":
+        bad = good[:61] + bytes(range(len(good) - 61))
+    elif kind == "turns bad in the middle":
+        bad = good[:-1] + b"\x09"
+    elif kind == "count":
+        bad = good[:57] + (1).to_bytes(4) + good[61:]
+    elif kind == "unknown codec":
+        bad = good[:22] + b"\x07" + good[23:]
+    elif kind == "not zstd":
+        bad = good[:22] + b"\x04" + good[23:]
+    else:
+        packed = build_batch([key, b"other"], [b"new", b"v"], timestamps_ms=5000, compression="zstd")
+        bad = packed[:23] + (2**31 - 2).to_bytes(4) + packed[27:57] + (2**31 - 1).to_bytes(4) + packed[61:]
+        bad = bad if kind == "compressed count" else b""
+    assert bad
+    return bad[:17] + crc32c(bad[21:]).to_bytes(4) + bad[21:]
+
+
+KINDS = ("garbage", "turns bad in the middle", "count", "unknown codec", "not zstd", "compressed count")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_that_nobody_can_read_ends_no_compaction(log: Log, kind: str) -> None:
+    put(log, [(b"a", b"old")])
+    put(log, [(b"b", b"old")])
+    bad = unreadable(kind, b"a")
+    at = log.log_end_offset
+    append(log, bad)
+    put(log, [(b"b", b"new")])
+    close_segment(log)
+    before = log.size_bytes
+    result = compact(log)
+    assert result.batches_unreadable == 1
+    assert f"offsets {at} to {at + scan(bad)[0].next_offset - 1}, byte " in result.first_unreadable
+    infos = scan(all_bytes(log))
+    copied = next(each for each in infos if each.base_offset == at)
+    data = all_bytes(log)[copied.position : copied.position + copied.size_bytes]
+    assert data[16:] == bad[16:]
+    kept = b"".join(
+        all_bytes(log)[each.position : each.position + each.size_bytes] for each in infos if each != copied
+    )
+    values = [(each.key, each.value) for each in records(kept) if each.key != b"filler"]
+    assert values == [(b"a", b"old"), (b"b", b"new")], "what cannot be read replaces nothing"
+    assert log.size_bytes < before
+    put(log, [(b"b", b"newest")])
+    close_segment(log)
+    assert compact(log).records_removed >= 1
+
+
+def test_a_batch_that_inflates_beyond_all_bounds_is_copied_as_it_is(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_cleaner, "MAX_INFLATED_BYTES", 1 << 20)
+    put(log, [(b"a", b"old")])
+    put(log, [(b"a", bytes(2 << 20))], compression="zstd")
+    put(log, [(b"b", b"x")])
+    close_segment(log)
+    result = compact(log)
+    assert result.batches_unreadable == 1 and "more than 1048576 bytes" in result.first_unreadable
+    assert [key for _, key, _ in held(log)] == [b"a", b"a", b"b"]

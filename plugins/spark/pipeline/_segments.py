@@ -19,8 +19,9 @@ from ....storage.batch import (
     BatchInfo,
     PackedColumn,
     PackedHeaders,
+    PackedRecords,
     StorageError,
-    pack_records,
+    pack_in_parts,
 )
 from ._folders import ReplicaFiles
 from ._plan import RANGE_BYTES, grouped, log_start, splits
@@ -159,9 +160,20 @@ def _record_batches(
     infos = [BatchInfo(*row) for row in rows.tolist()]
     fields = [name for name in ("key", "value", "headers") if name in columns]
     try:
-        packed = pack_records(bytes(window.data), infos, start_offset=task.start_offset, fields=fields)  # type: ignore[arg-type]
+        for packed in pack_in_parts(
+            bytes(window.data),
+            infos,
+            start_offset=task.start_offset,
+            fields=fields,  # type: ignore[arg-type]
+        ):
+            yield from _of_packed(task, packed, rows, columns)
     except StorageError as error:
         raise DamagedSegmentError(f"{task.path}, offsets from {infos[0].base_offset}: {error}") from error
+
+
+def _of_packed(
+    task: ReadTask, packed: PackedRecords, rows: npt.NDArray[Any], columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
     offsets = np.frombuffer(packed.offsets, np.int64)
     count = int(np.searchsorted(offsets, task.end_offset))
     if not count:

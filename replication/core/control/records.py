@@ -189,6 +189,16 @@ class TopicConfig:
     min_compaction_lag_ms: int = 0
     max_compaction_lag_ms: int = 2**63 - 1
     delete_retention_ms: int = DAY_MS
+    produce_batch_validation: str = "auto"
+    """What is looked at before a batch is taken: `relaxed` (header, CRC, and records that are not compressed),
+    `strict` (compressed ones as well), `auto` (`strict` if the topic is compacted).
+    """
+
+    @property
+    def validates_compressed(self) -> bool:
+        """Whether compressed records are read before they are taken: one that nobody can read ends compaction."""
+        policy = self.produce_batch_validation
+        return policy == "strict" or (policy == "auto" and self.compacts)
 
     @property
     def deletes(self) -> bool:

@@ -29,7 +29,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_compaction_lag_ms": (1, _INT64_MAX),
     "delete_retention_ms": (0, _INT64_MAX),
 }
-_TEXTS = ("unclean_leader_election", "cleanup_policy")
+_TEXTS = ("unclean_leader_election", "cleanup_policy", "produce_batch_validation")
+_VALIDATIONS = ("auto", "relaxed", "strict")
 _CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
 
 
@@ -68,6 +69,10 @@ def parse_config(given: Mapping[str, Value], policies: Collection[str] = POLICIE
         )
     if config.cleanup_policy not in _CLEANUP_POLICIES:
         raise _bad_config(f"cleanup_policy={config.cleanup_policy!r}: use delete, compact or compact,delete")
+    if config.produce_batch_validation not in _VALIDATIONS:
+        raise _bad_config(
+            f"produce_batch_validation={config.produce_batch_validation!r}: use auto, relaxed or strict"
+        )
     for name, (least, most) in _RANGES.items():
         if not least <= getattr(config, name) <= most:
             raise _bad_config(f"{name}={getattr(config, name)}: use {least} to {most}")

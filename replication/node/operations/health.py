@@ -41,6 +41,7 @@ class Health:
             self._controller(),
             self._log_directories(),
             self._logs(),
+            self._maintenance(),
             self._min_isr(),
             self._in_sync(),
         ]
@@ -106,6 +107,15 @@ class Health:
         hosts = self._replicas.hosts
         shut = [partition for partition, host in hosts.items() if host.replica.failure]
         return _check("logs", _named(shut, "cannot be used here"), f"{len(hosts)} open")
+
+    def _maintenance(self) -> HealthCheck:
+        """Partitions whose retention or compaction does not do all of its work."""
+        troubles = self._replicas.directories.troubles
+        problems = [
+            _named(troubles.failing, "whose old records can be neither deleted nor compacted"),
+            _named(troubles.unreadable, "with record batches that nobody can read"),
+        ]
+        return _check("maintenance", "; ".join(filter(None, problems)), "nothing is in its way")
 
     def _min_isr(self) -> HealthCheck:
         """Partitions that are led here and take no acks=all write."""

@@ -88,6 +88,15 @@ class Metrics:
             for row, host in zip(rows, self._replicas.hosts.values(), strict=True)
             for node, behind in _lags(host)
         }
+        unreadable: dict[Labels, float] = {
+            (at.topic, str(at.partition)): float(count)
+            for at, count in self._replicas.directories.troubles.unreadable.items()
+        }
+        text = "Record batches that compaction left as they are because nobody can read them."
+        yield Family("insync_unreadable_batches", "gauge", text, _PARTITION, unreadable)
+        failing = len(self._replicas.directories.troubles.failing)
+        text = "Replicas here whose last retention or compaction failed."
+        yield _single("insync_unmaintained_partitions", "gauge", text, failing)
         labels = (*_PARTITION, "follower")
         text = "Records by which a follower is behind, as its leader sees it."
         yield Family("insync_replica_lag", "gauge", text, labels, lag)

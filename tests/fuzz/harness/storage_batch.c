@@ -130,7 +130,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (!take_batches(&in, data, size))
         return 0;
     scan(&in, 0);
-    scan(&in, 1);
+    scan(&in, ISR_VERIFY_CRC);
+    scan(&in, ISR_VERIFY_CRC | ISR_VERIFY_RECORDS);
     search(&in);
     stamp(&in);
     decode(&in);

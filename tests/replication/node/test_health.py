@@ -20,7 +20,7 @@ from .test_directories import settings as two_directories
 
 __all__ = ["device"]
 
-CHECKS = ["session", "controller", "log_directories", "logs", "min_isr", "in_sync"]
+CHECKS = ["session", "controller", "log_directories", "logs", "maintenance", "min_isr", "in_sync"]
 
 
 async def failing(node: Node) -> dict[str, str]:

@@ -72,8 +72,12 @@ class Told:
         self.asked = 0
         self.raised: list[PartitionId] = []
         self.failed: list[str] = []
+        self.succeeded: list[PartitionId] = []
         self.progress = Progress(
-            self.raised.append, lambda _, error: self.failed.append(str(error)), lambda error: None
+            self.raised.append,
+            lambda _, error: self.failed.append(str(error)),
+            lambda partition, _: self.succeeded.append(partition),
+            lambda error: None,
         )
 
     def high_watermark(self, partition: PartitionId) -> int | None:
@@ -110,15 +114,23 @@ async def test_what_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: p
     def fail(*_: Any, **__: Any) -> None:
         raise StorageFullError("no room for a compaction")
 
-    monkeypatch.setattr(type(log), "maintain", fail)
     told = Told(0)
     keeper = LogKeeper(directory, 10, None, told.high_watermark, told.progress)
-    keeper.start()
-    with trio.fail_after(5):
+    with monkeypatch.context() as patch, trio.fail_after(5):
+        patch.setattr(type(log), "maintain", fail)
+        keeper.start()
         while len(told.failed) < 3:
+            await trio.lowlevel.checkpoint()
+        assert not told.succeeded
+    with trio.fail_after(5):
+        while not told.succeeded:
+            await trio.lowlevel.checkpoint()
+        asked = told.asked
+        while told.asked < asked + 3:
             await trio.lowlevel.checkpoint()
         await keeper.stop()
     assert {*told.failed} == {"no room for a compaction"}
+    assert told.succeeded == [PartitionId("t", 0)], "once"
     directory.close()
 
 
