@@ -124,6 +124,10 @@ class Admin(Bridge[TrioAdmin]):
         """See `insync.replication.Admin.list_partition_reassignments`."""
         return await self._call(lambda: self._held.list_partition_reassignments(topics))
 
+    async def plan_drain(self, node: int) -> dict[tuple[str, int], list[int]]:
+        """See `insync.replication.Admin.plan_drain`."""
+        return await self._call(lambda: self._held.plan_drain(node))
+
     async def plan_reassignment(
         self, topic: str, nodes: Sequence[int], replication_factor: int | None = None
     ) -> dict[tuple[str, int], list[int]]:

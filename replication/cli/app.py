@@ -23,6 +23,7 @@ _COMMANDS = {
     "config": "config:app",
     "elect": "elect:elect",
     "reassign": "reassign:reassign",
+    "drain": "reassign:drain",
     "produce": "produce:produce",
     "consume": "consume:consume",
     "status": "status:status",

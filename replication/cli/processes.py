@@ -42,16 +42,21 @@ class NodeProcess:
     store: str
     listen: Sequence[str] = ("tcp://127.0.0.1:0",)
     options: Sequence[str] = ()
+    log_folder: Path | None = None
+    """Where the log goes, if not beside the data."""
     state: str = "stopped"
     endpoints: list[str] = attrs.Factory(list)
     cluster_id: str = ""
+    metrics: str = ""
+    """Where the process serves its metrics, if it does."""
     peak_rss_bytes: int = 0
     _process: trio.Process | None = None
 
     @property
     def log_path(self) -> Path:
         """Where the process's standard error goes, over all its restarts."""
-        return self.data_dir.with_name(f"{self.data_dir.name}.log")
+        folder = self.log_folder or self.data_dir.parent
+        return folder / f"{self.data_dir.name}.log"
 
     @property
     def pid(self) -> int | None:
@@ -71,6 +76,7 @@ class NodeProcess:
                 await self._wait_ready(self._process)
         except trio.TooSlowError:
             await self.stop(grace=0)
+            self.state = "died"
             raise NodeProcessError(
                 f"node {self.node_id} was not ready within {READY_TIMEOUT:.0f} s: {self._last_words()}"
             ) from None
@@ -104,7 +110,7 @@ class NodeProcess:
             await process.wait()
             await _close_pipes(process)
         self._process = None
-        if self.state != "killed":
+        if self.state not in ("killed", "died"):
             self.state = "stopped"
 
     def sample_memory(self) -> None:
@@ -136,6 +142,7 @@ class NodeProcess:
             if newline:
                 ready = json.loads(line)
                 self.endpoints, self.cluster_id = ready["endpoints"], ready["cluster_id"]
+                self.metrics = ready["metrics"] or ""
                 return
         raise self.died(await process.wait())
 
@@ -171,10 +178,13 @@ def local_nodes(
     first_port: int = 0,
     transport: TransportName = "tcp",
     certificates: Certificates | None = None,
+    log_folder: Path | None = None,
+    metrics_port: int | None = None,
 ) -> list[NodeProcess]:
     """Nodes 1 to `count` on this machine, sharing a SQLite store in `folder`; not started yet.
 
-    With `first_port` they listen on that port and those after it, else on free ones.
+    With `first_port` they listen on that port and those after it, else on free ones. Their metrics are at
+    `metrics_port` and the ports after it; 0 takes free ones, None serves none.
     """
     store = f"sqlite://{folder.absolute() / 'metadata.db'}"
     return [
@@ -183,10 +193,20 @@ def local_nodes(
             folder.absolute() / f"node-{node_id}",
             store,
             listeners(transport, node_id, first_port + node_id - 1 if first_port else 0),
-            () if certificates is None else _tls_options(certificates, node_id),
+            (
+                *(() if certificates is None else _tls_options(certificates, node_id)),
+                *_metrics_options(metrics_port, node_id),
+            ),
+            log_folder,
         )
         for node_id in range(1, count + 1)
     ]
+
+
+def _metrics_options(first: int | None, node_id: int) -> tuple[str, ...]:
+    if first is None:
+        return ()
+    return ("--metrics-port", str(first + node_id - 1 if first else 0))
 
 
 def _tls_options(certificates: Certificates, node_id: int) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from ..client.admin import Reassignment
 
 _THROTTLES = ("leader_replication_throttled_rate", "follower_replication_throttled_rate")
+
+_LOOK_EVERY = 0.5
+"""Seconds between two looks at moves that are waited for."""
 
 Targets = dict[tuple[str, int], Sequence[int] | None]
 
@@ -52,7 +56,7 @@ def reassign(
     cancel
         Take back what is under way for the topic.
     wait
-        Come back when it is done.
+        Come back when it is done; meanwhile standard error says how far it is.
     throttle
         Bytes a second that moves may take of each node, to send and to fetch, from now on. With --wait the limit is
         taken away when all moves are done; otherwise see `insync config quota node --remove`.
@@ -73,8 +77,7 @@ def reassign(
         from ..client import Admin
 
         async with Admin(known(servers)) as admin:
-            if throttle is not None:
-                await admin.alter_quotas("node", "", dict.fromkeys(_THROTTLES, throttle))
+            await _limit(admin, throttle)
             if not chosen:
                 _print_list(await admin.list_partition_reassignments([topic] if topic else None), json)
             else:
@@ -85,12 +88,110 @@ def reassign(
                 if cancel and not outcomes and not json:
                     print("nothing is being moved")
             if wait:
-                await admin.wait_for_reassignments([topic] if topic else None)
-            if throttle is not None and wait and not await admin.list_partition_reassignments():
-                await admin.alter_quotas("node", "", remove=_THROTTLES)
+                await _until_moved(admin, [topic] if topic else None, throttle)
 
     status = run(reassign_them)
     return EXIT_FAILURE if failed else status
+
+
+def drain(
+    node: Annotated[int, Parameter(validator=validators.Number(gte=0))],
+    /,
+    *,
+    dry_run: Flag = False,
+    wait: Flag = False,
+    throttle: Annotated[int | None, Parameter(show_default=False, validator=validators.Number(gte=1))] = None,
+    servers: Servers = "",
+    json: Json = False,
+) -> int:
+    """Move all replicas of a node to other nodes, so that it can be taken out of the cluster.
+
+    Each goes to a living node that has few, in a rack where its partition has no other replica, if there is one.
+    Partitions stay in use. When nothing is left on it, stop the node: insync status shows how many replicas it has.
+
+    Example: `insync drain 3 --throttle 50000000 --wait`
+
+    Parameters
+    ----------
+    node
+        Its number.
+    dry_run
+        Say what would move where, and change nothing.
+    wait
+        Come back when the node has no replica any more; meanwhile standard error says how far it is.
+    throttle
+        Bytes a second that moves may take of each node, as for `insync reassign`.
+    """
+    from .running import run
+
+    failed = False
+
+    async def drain_it() -> None:
+        nonlocal failed
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            plan = await admin.plan_drain(node)
+            if dry_run or not plan:
+                _print_plan(node, plan, json)
+                return
+            await _limit(admin, throttle)
+            outcomes = await admin.reassign_partitions(dict(plan))
+            failed = any(outcomes.values())
+            print_outcomes(outcomes, "is to move", json)
+            if wait:
+                await _until_moved(admin, None, throttle, len(plan))
+
+    status = run(drain_it)
+    return EXIT_FAILURE if failed else status
+
+
+def _print_plan(node: int, plan: Mapping[tuple[str, int], Sequence[int]], as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {f"{topic}-{partition}": list(nodes) for (topic, partition), nodes in sorted(plan.items())}
+        )
+    elif not plan:
+        print(f"node {node} has no replicas")
+    else:
+        for (topic, partition), nodes in sorted(plan.items()):
+            print(f"{topic}-{partition} would move to {list(nodes)}")
+
+
+async def _limit(admin: Admin, throttle: int | None) -> None:
+    if throttle is not None:
+        await admin.alter_quotas("node", "", dict.fromkeys(_THROTTLES, throttle))
+
+
+async def _until_moved(
+    admin: Admin, topics: Sequence[str] | None, throttle: int | None, most: int = 0
+) -> None:
+    """Wait for all moves, and say how far they are whenever that has changed; `most` have been begun just now."""
+    import trio
+
+    said = ""
+    while moves := await admin.list_partition_reassignments(topics):
+        most = max(most, len(moves))
+        line = f"{most - len(moves)} of {most} partitions moved, {await _copied(admin, moves)}"
+        if line != said:
+            print(f"insync: {line}", file=sys.stderr, flush=True)
+            said = line
+        await trio.sleep(_LOOK_EVERY)
+    if throttle is not None and not await admin.list_partition_reassignments():
+        await admin.alter_quotas("node", "", remove=_THROTTLES)
+
+
+async def _copied(admin: Admin, moves: Mapping[tuple[str, int], Reassignment]) -> str:
+    """How many of the records that new replicas need are there, as their leaders see it."""
+    reports = await admin.describe_replicas(sorted({topic for topic, _ in moves}))
+    there = wanted = 0
+    for replica in (replica for report in reports for replica in report.replicas):
+        move = moves.get((replica.topic, replica.partition))
+        for follower in replica.followers if move is not None else ():
+            if move is not None and follower.node_id in move.adding:
+                wanted += replica.log_end_offset - replica.log_start_offset
+                there += max(0, follower.log_end_offset - replica.log_start_offset)
+    return f"{there:,} of {wanted:,} records copied for the others"
 
 
 async def _targets(

@@ -16,7 +16,8 @@ def status(*, servers: Servers = "", json: Json = False) -> int:
     """Show nodes, controller, lag and under-replicated partitions.
 
     A partition is under-replicated if its in-sync replicas (ISR) are fewer than its replicas. `lag` is by how many
-    records the slowest replica on a node is behind its leader. The status is 1 if a partition has no leader.
+    records the slowest replica on a node is behind its leader, as far as leaders know. The exit status is 1 if a
+    partition takes no acks=all write, for want of a leader or of in-sync replicas, or if there is no controller.
 
     Example: `insync status --servers tcp://127.0.0.1:9092`
     """
@@ -31,7 +32,7 @@ def status(*, servers: Servers = "", json: Json = False) -> int:
             print_json(seen)
         else:
             _print(seen)
-        return 1 if seen["leaderless"] else 0
+        return 1 if seen["leaderless"] or seen["under_min_isr"] or seen["controller_id"] < 0 else 0
 
     return run(show)
 
@@ -48,7 +49,7 @@ def summarise(
     cluster: ClusterInfo, topics: Sequence[TopicInfo], reports: Sequence[NodeReport]
 ) -> dict[str, Any]:
     partitions = [(topic.name, each) for topic in topics for each in topic.partitions]
-    behind = _lag(reports)
+    behind, unknown = _lag(reports)
     return {
         "cluster_id": cluster.cluster_id,
         "controller_id": cluster.controller_id,
@@ -62,6 +63,7 @@ def summarise(
                 "leads": sum(each.leader == report.node_id for _, each in partitions),
                 "replicas": sum(report.node_id in each.replicas for _, each in partitions),
                 "lag": behind.get(report.node_id, 0),
+                "lag_unknown": unknown.get(report.node_id, 0),
                 "error": report.error,
             }
             for report in reports
@@ -81,14 +83,21 @@ def summarise(
     }
 
 
-def _lag(reports: Sequence[NodeReport]) -> dict[int, int]:
-    """Per node: records by which its slowest replica is behind, as the leaders see their followers."""
+def _lag(reports: Sequence[NodeReport]) -> tuple[dict[int, int], dict[int, int]]:
+    """Per node: records by which its slowest replica is behind, as the leaders see their followers.
+
+    The second: of how many replicas nothing is known, because they have not fetched from their present leader.
+    """
     lag: dict[int, int] = {}
+    unknown: dict[int, int] = {}
     for replica in (replica for report in reports for replica in report.replicas):
         for follower in replica.followers:
-            behind = replica.log_end_offset - max(follower.log_end_offset, 0)
+            if follower.log_end_offset < 0:
+                unknown[follower.node_id] = unknown.get(follower.node_id, 0) + 1
+                continue
+            behind = replica.log_end_offset - follower.log_end_offset
             lag[follower.node_id] = max(lag.get(follower.node_id, 0), behind)
-    return lag
+    return lag, unknown
 
 
 def _print(seen: dict[str, Any]) -> None:
@@ -99,7 +108,8 @@ def _print(seen: dict[str, Any]) -> None:
         health = "alive" if node["alive"] else f"DOWN: {node['error']}"
         # Without the host that local addresses carry for programs (--json has it): for people it is noise.
         places = ", ".join(url.partition("?")[0] for url in node["endpoints"])
-        held = f"leads {node['leads']}, {node['replicas']} replicas, lag {node['lag']}"
+        unknown = f" ({node['lag_unknown']} replicas unknown)" if node["lag_unknown"] else ""
+        held = f"leads {node['leads']}, {node['replicas']} replicas, lag {node['lag']}{unknown}"
         print(f"node {node['node_id']}{' ' if places else ''}{places}: {held}; {health}")
     for each in seen["under_replicated"]:
         print(f"under-replicated: {each['partition']}, ISR {each['isr']} of {each['replicas']}")
@@ -107,5 +117,12 @@ def _print(seen: dict[str, Any]) -> None:
         print(f"takes no acks=all write, under min_insync_replicas: {name}")
     for name in seen["leaderless"]:
         print(f"WITHOUT A LEADER: {name}")
-    if not seen["under_replicated"] and not seen["leaderless"]:
+    if seen["controller_id"] < 0:
+        print(
+            "NO CONTROLLER: nobody elects leaders or changes topics; are the metadata store and its disk well?"
+        )
+    silent = [node["node_id"] for node in seen["nodes"] if not node["alive"]]
+    if silent:
+        print(f"no answer from nodes {', '.join(map(str, silent))}: what is said of them is what others know")
+    if not any(seen[each] for each in ("under_replicated", "under_min_isr", "leaderless")):
         print("all partitions are fully replicated")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 from cyclopts import App, Parameter, validators
 
-from .clusters import Json, Servers, known, print_json
+from .clusters import Flag, Json, Servers, known, print_json
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,30 +86,58 @@ def list_(*, servers: Servers = "", json: Json = False) -> int:
 
 
 @app.command
-def describe(name: str, /, *, servers: Servers = "", json: Json = False) -> int:
+def describe(name: str = "", /, *, unhealthy: Flag = False, servers: Servers = "", json: Json = False) -> int:
     """Show a topic's partitions and every replica, with the reason why one is out of sync.
 
     `AR` are all assigned replicas in order of preference, `ISR` those in sync, `OSR` the others, `ELR` those that
     are not in sync and yet have all that was committed. For each replica:
     log end offset (LEO) and high watermark (HW), asked of its own node.
 
-    Example: `insync topic describe orders`
+    Examples: `insync topic describe orders`, `insync topic describe --unhealthy`
+
+    Parameters
+    ----------
+    name
+        Which topic; with --unhealthy all topics, if none is named.
+    unhealthy
+        Only partitions that are without a leader, not fully in sync, being moved, or whose replicas cannot be used.
     """
     from .running import run
+
+    if not name and not unhealthy:
+        raise UsageError("name a topic, or say --unhealthy to see what is wrong in all of them")
 
     async def describe_it() -> None:
         from ..client import Admin
 
         async with Admin(known(servers)) as admin:
-            (topic,) = await admin.describe_topics([name])
-            reports = await admin.describe_replicas([name])
-        described = [_partition(topic, each, reports) for each in topic.partitions]
+            topics = await admin.describe_topics([name] if name else None)
+            reports = await admin.describe_replicas([name] if name else None)
+        found = [(topic, [_partition(topic, each, reports) for each in topic.partitions]) for topic in topics]
+        if unhealthy:
+            _show_unhealthy(
+                [(topic, [each for each in all_of if not _is_healthy(each)]) for topic, all_of in found], json
+            )
+            return
+        ((topic, described),) = found
         if json:
             print_json({**_head(topic), "partitions": described})
         else:
             _print(topic, described)
 
     return run(describe_it)
+
+
+def _show_unhealthy(found: Sequence[tuple[TopicInfo, list[dict[str, Any]]]], as_json: bool) -> None:
+    chosen = [(topic, [each for each in all_of if not _is_healthy(each)]) for topic, all_of in found]
+    ill = [(topic, partitions) for topic, partitions in chosen if partitions]
+    if as_json:
+        print_json([{**_head(topic), "partitions": partitions} for topic, partitions in ill])
+        return
+    for topic, partitions in ill:
+        _print(topic, partitions)
+    if not ill:
+        print("all partitions are healthy")
 
 
 @app.command
@@ -281,7 +309,9 @@ def _replica(node: int, in_sync: bool, told: ReplicaInfo | None, reason: str, si
 
 def _print(topic: TopicInfo, partitions: Sequence[dict[str, Any]]) -> None:
     settings = ", ".join(f"{name}={value}" for name, value in topic.config.items())
-    print(f"topic {topic.name}: {len(partitions)} partitions, replication factor {topic.replication_factor}")
+    print(
+        f"topic {topic.name}: {len(topic.partitions)} partitions, replication factor {topic.replication_factor}"
+    )
     print(f"  id {topic.topic_id}\n  {settings}")
     for each in partitions:
         print(
@@ -293,6 +323,14 @@ def _print(topic: TopicInfo, partitions: Sequence[dict[str, Any]]) -> None:
             print(f"  {line}")
         for state in each["replica_states"]:
             print(f"  node {state['node_id']}: {_replica_line(state)}")
+
+
+def _is_healthy(partition: dict[str, Any]) -> bool:
+    return (
+        len(partition["isr"]) == len(partition["replicas"])
+        and not _remarks(partition)
+        and not any(state["error"] for state in partition["replica_states"])
+    )
 
 
 def _remarks(partition: dict[str, Any]) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import attrs
 from cyclopts import Parameter, validators
 
+from .clusters import Json, print_json
 from .errors import EXIT_FAILURE, UsageError
 from .transports import TransportName
 
@@ -24,7 +27,13 @@ NodeCount = Annotated[int, Parameter(validator=validators.Number(gte=1, lte=99))
 
 
 def up(
-    *, nodes: NodeCount = 3, data_dir: Path | None = None, port: Port = 0, transport: TransportName = "tcp"
+    *,
+    nodes: NodeCount = 3,
+    data_dir: Path | None = None,
+    port: Port = 0,
+    transport: TransportName = "tcp",
+    metrics_port: Annotated[Port | None, Parameter(show_default=False)] = None,
+    json: Json = False,
 ) -> int:
     """Run a local cluster in the foreground until Ctrl-C.
 
@@ -44,15 +53,25 @@ def up(
     transport
         How nodes are reached. tls: with certificates made for this cluster, by the command openssl. unix, shm: only
         by processes of this user on this machine. mix: by tcp, and two of three nodes by unix or shm as well.
+    metrics_port
+        Serve metrics for Prometheus, /health and /ready of the first node at this port of 127.0.0.1, of the others
+        at the next ones; 0 takes free ports.
     """
     from .running import run
 
     if port and transport in ("unix", "shm"):
         raise UsageError(f"--port {port}: nodes that are reached by {transport} have no port; leave it out")
-    return run(lambda: _run(nodes, data_dir, port, transport))
+    return run(lambda: _run(nodes, data_dir, port, transport, metrics_port, json))
 
 
-async def _run(count: int, data_dir: Path | None, port: int, transport: TransportName) -> int:
+async def _run(
+    count: int,
+    data_dir: Path | None,
+    port: int,
+    transport: TransportName,
+    metrics_port: int | None,
+    as_json: bool,
+) -> int:
     """The folder is made and removed while signals are being received: a Ctrl-C cannot cut the removal short."""
     import trio
 
@@ -62,12 +81,23 @@ async def _run(count: int, data_dir: Path | None, port: int, transport: Transpor
     with ExitStack() as stack:
         folder = data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="insync-up-")))
         folder.mkdir(parents=True, exist_ok=True)
+        log_folder = None if data_dir is not None else Path(tempfile.mkdtemp(prefix="insync-up-logs-"))
         certificates = None
         if transport == "tls":
             certificates = Certificates.make(folder / "certificates", range(1, count + 1))
-        nodes = local_nodes(count, folder, first_port=port, transport=transport, certificates=certificates)
+        nodes = local_nodes(
+            count,
+            folder,
+            first_port=port,
+            transport=transport,
+            certificates=certificates,
+            log_folder=log_folder,
+            metrics_port=metrics_port,
+        )
+        if log_folder is not None:
+            stack.callback(_remove_logs, log_folder, nodes)
         async with running(nodes):
-            _welcome(nodes, folder, certificates)
+            _announce(nodes, folder) if as_json else _welcome(nodes, folder, certificates)
             async with trio.open_nursery() as nursery:
                 for node in nodes:
                     nursery.start_soon(_report_end, node)
@@ -75,13 +105,49 @@ async def _run(count: int, data_dir: Path | None, port: int, transport: Transpor
     return EXIT_FAILURE
 
 
+def _remove_logs(folder: Path, nodes: Sequence[NodeProcess]) -> None:
+    """Remove the logs of a cluster whose data is temporary, unless a node has failed: its error names its log."""
+    if not any(node.state == "died" for node in nodes):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _announce(nodes: list[NodeProcess], folder: Path) -> None:
+    """One line for programs."""
+    from .processes import servers_of
+
+    print_json(
+        {
+            "event": "ready",
+            "servers": servers_of(nodes).split(","),
+            "store": nodes[0].store,
+            "data": str(folder),
+            "nodes": [
+                {
+                    "node_id": node.node_id,
+                    "pid": node.pid,
+                    "endpoints": node.endpoints,
+                    "metrics": node.metrics or None,
+                    "log": str(node.log_path),
+                }
+                for node in nodes
+            ],
+        }
+    )
+    sys.stdout.flush()
+
+
 def _welcome(nodes: list[NodeProcess], folder: Path, certificates: Certificates | None) -> None:
     from ...transport.security import TLS_VARIABLES
     from .processes import servers_of
 
     for node in nodes:
-        print(f"node {node.node_id}  pid {node.pid}  {', '.join(node.endpoints)}  log {node.log_path}")
-    print(f"\ndata in {folder}; Ctrl-C stops all nodes. In another terminal:\n")
+        metrics = f"  metrics http://{node.metrics}/metrics" if node.metrics else ""
+        print(
+            f"node {node.node_id}  pid {node.pid}  {', '.join(node.endpoints)}  log {node.log_path}{metrics}"
+        )
+    print(
+        f"\ndata in {folder}, metadata store {nodes[0].store}; Ctrl-C stops all nodes. In another terminal:\n"
+    )
     print(f"  export INSYNC_SERVERS={shlex.quote(servers_of(nodes))}")
     if certificates is not None:
         for name, path in zip(TLS_VARIABLES, attrs.astuple(certificates.of("client")), strict=True):

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from ..core import messages as m
+from ..core.control.draining import drained
 from ..core.control.topics import assign
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
@@ -158,6 +159,32 @@ class PartitionAdmin(Client):
             )
         placed = assign(racks, len(info.partitions), factor, 0)
         return {(topic, number): list(replicas) for number, replicas in enumerate(placed)}
+
+    async def plan_drain(self, node: int) -> dict[tuple[str, int], list[int]]:
+        """Where the replicas of one node can go, for `reassign_partitions`; nothing else moves.
+
+        A successor is in a rack where the partition has no other replica, if there is one, and has few replicas.
+
+        Raises:
+          InvalidReplicationFactorError: Some partition has replicas on all other living nodes already.
+        """
+        node = given.whole("node", node)
+        answer = await self._metadata(None)
+        replicas = {
+            PartitionId(topic.name, each.partition): [n for n in each.replicas if n not in each.removing]
+            for topic in answer.topics
+            for each in topic.partitions
+        }
+        plan = drained(replicas, node, {each.node_id: each.rack for each in answer.nodes})
+        stuck = [str(partition) for partition, target in plan.items() if target is None]
+        if stuck:
+            raise error_for(
+                ErrorCode.INVALID_REPLICATION_FACTOR,
+                f"node {node}",
+                f"{len(stuck)} of its partitions have a replica on every other living node, {stuck[0]} for one: "
+                "add a node, or move them to fewer replicas first",
+            )
+        return {(at.topic, at.partition): target for at, target in plan.items() if target is not None}
 
 
 def _outcomes(

@@ -486,6 +486,10 @@ class BlockingAdmin(_BlockingClient[Admin]):
         """See `Admin.list_partition_reassignments`."""
         return self._portal.call(lambda: self._held.list_partition_reassignments(topics))
 
+    def plan_drain(self, node: int) -> dict[tuple[str, int], list[int]]:
+        """See `Admin.plan_drain`."""
+        return self._portal.call(lambda: self._held.plan_drain(node))
+
     def plan_reassignment(
         self, topic: str, nodes: Sequence[int], replication_factor: int | None = None
     ) -> dict[tuple[str, int], list[int]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -162,3 +164,99 @@ def test_a_node_that_dies_is_reported_and_the_others_stay(tmp_path: Path) -> Non
         run.signal(signal.SIGTERM)
         assert run.finish() == 128 + signal.SIGTERM
     assert (tmp_path / "kept/node-2").is_dir()
+
+
+def pids(run: Command) -> dict[int, int]:
+    """The process of each node, as it was told."""
+    return {int(each.split()[1]): int(each.split()[3]) for each in run.lines["stdout"] if "  pid " in each}
+
+
+def test_programs_get_one_line_with_the_store_and_the_metrics(tmp_path: Path) -> None:
+    with command(["up", "--nodes", "2", "--metrics-port", "0", "--json"], tmp_path) as run:
+        told = json.loads(run.wait_for_line('"event": "ready"'))
+        assert told["store"].startswith("sqlite://") and len(told["servers"]) == 2
+        for node in told["nodes"]:
+            with urllib.request.urlopen(f"http://{node['metrics']}/ready", timeout=10) as answer:
+                assert answer.status == 200
+            assert Path(node["log"]).exists()
+        run.signal(signal.SIGINT)
+        assert run.finish() == 130
+    assert not list(run.temporary.iterdir())
+
+
+def test_a_log_that_an_error_names_is_there_afterwards(tmp_path: Path) -> None:
+    """The data is temporary, and goes; the log of the node that failed stays."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with command(["up", "--nodes", "1", "--port", str(taken.getsockname()[1])], tmp_path) as run:
+            assert run.finish() == 1
+        (line,) = run.lines["stderr"]
+    named = re.search(r"\(all of it: (.*\.log)\)", line)
+    assert named is not None and "in use" in Path(named[1]).read_text(), line
+    assert [each.name[:14] for each in run.temporary.iterdir()] == ["insync-up-logs"]
+
+
+def test_what_is_unhealthy_is_shown_and_status_says_so(tmp_path: Path) -> None:
+    with command(["up", "--nodes", "3"], tmp_path) as run:
+        given = run.wait_for_line("export INSYNC_SERVERS=").split("=", 1)[1]
+        insync(given, "topic", "create", "pair", "--replication-factor", "2", "--partitions", "3")
+        while insync(given, "topic", "describe", "--unhealthy").stdout != b"all partitions are healthy\n":
+            pass  # the logs are being made
+        assert insync(given, "status").returncode == 0
+        pids = {
+            int(each.split()[1]): int(each.split()[3]) for each in run.lines["stdout"] if "  pid " in each
+        }
+        os.kill(pids[3], signal.SIGKILL)
+        run.wait_for_line("node 3 ended", "stderr")
+        living = ",".join(given.split(",")[:2])
+        # Two of three partitions have a replica there; a write with acks=all needs both replicas of a pair.
+        while (told := json.loads(insync(living, "status", "--json").stdout))["under_min_isr"] == []:
+            pass
+        done = insync(living, "status")
+        assert done.returncode == 1
+        assert b"all partitions are fully replicated" not in done.stdout
+        assert b"takes no acks=all write, under min_insync_replicas: pair-" in done.stdout
+        assert b"no answer from nodes 3" in done.stdout
+        assert max(node["lag"] for node in told["nodes"]) == 0
+        (topic,) = json.loads(insync(living, "topic", "describe", "--unhealthy", "--json").stdout)
+        assert {each["partition"] for each in topic["partitions"]} == {
+            int(name.rpartition("-")[2]) for name in told["under_min_isr"]
+        }
+        shown = insync(living, "topic", "describe", "pair", "--unhealthy").stdout.decode()
+        assert shown.startswith("topic pair: 3 partitions") and shown.count("\npartition ") == 2
+        run.signal(signal.SIGINT)
+        run.finish()
+
+
+def test_a_topic_or_unhealthy_has_to_be_given(servers: str) -> None:
+    done = insync(servers, "topic", "describe")
+    assert (done.returncode, done.stderr) == (
+        2,
+        b"insync: name a topic, or say --unhealthy to see what is wrong in all of them\n",
+    )
+
+
+def test_a_node_is_drained(tmp_path: Path) -> None:
+    with command(["up", "--nodes", "4"], tmp_path) as run:
+        given = run.wait_for_line("export INSYNC_SERVERS=").split("=", 1)[1]
+        insync(given, "topic", "create", "moving", "--partitions", "4")
+        insync(given, "produce", "moving", stdin=b"line\n" * 1000)
+        plan = json.loads(insync(given, "drain", "4", "--dry-run", "--json").stdout)
+        assert len(plan) == 3 and all(4 not in nodes for nodes in plan.values())
+        assert json.loads(insync(given, "topic", "describe", "moving", "--json").stdout)["partitions"] != []
+        done = insync(given, "drain", "4", "--wait")
+        assert done.returncode == 0 and done.stdout.count(b" is to move\n") == 3
+        assert re.search(rb"insync: \d of 3 partitions moved, [\d,]+ of [\d,]+ records copied", done.stderr)
+        told = json.loads(insync(given, "topic", "describe", "moving", "--json").stdout)
+        now = {f"moving-{each['partition']}": each["replicas"] for each in told["partitions"]}
+        assert now.items() >= plan.items()
+        assert insync(given, "drain", "4").stdout == b"node 4 has no replicas\n"
+        os.kill(pids(run)[4], signal.SIGKILL)
+        run.wait_for_line("node 4 ended", "stderr")
+        living = ",".join(given.split(",")[:3])
+        while (done := insync(living, "drain", "3", "--dry-run")).returncode == 0:
+            pass  # until its session has ended, the node that was killed may take replicas
+        assert b"a replica on every other living node, moving-" in done.stderr
+        run.signal(signal.SIGINT)
+        run.finish()
