@@ -22,15 +22,20 @@ from insync.replication.metadata import Delta, Listing, StoreCorruptError, TooOl
 from insync.replication.metadata.toolkit import History
 
 from ._connection import Connection
-from ._layout import Layout, Node, key_of, name_of
+from ._layout import Layout, Mark, Node, key_of, name_of
 
 
 @attrs.frozen
 class Snapshot:
-    """The revision at which all keys were seen together, and those that changed since the snapshot before."""
+    """The revision at which all keys were seen together, and those that changed since the snapshot before.
+
+    repaired: the store's identity or its revisions are others than before.
+    """
 
     revision: int
     changed: frozenset[str]
+    store_id: str = ""
+    repaired: bool = False
 
 
 class _Stale:
@@ -81,6 +86,7 @@ class Mirror:
         self._snapshot = Snapshot(0, frozenset())
         self._unannounced: set[str] = set()
         self._history: History | None = None
+        self._mark = Mark("")
 
     def forget(self) -> None:
         """The connection was lost, and the watches with it."""
@@ -89,7 +95,7 @@ class Mirror:
     async def listing(self, prefix: str, announce: Callable[[Snapshot], None]) -> Listing:
         snapshot = await self.refresh(announce)
         keys = sorted(key for key in self._nodes if key.startswith(prefix))
-        return Listing(snapshot.revision, {key: self._nodes[key].entry for key in keys})
+        return Listing(snapshot.revision, {key: self._nodes[key].entry for key in keys}, snapshot.store_id)
 
     async def changes(
         self, prefix: str, since_revision: int, announce: Callable[[Snapshot], None]
@@ -98,10 +104,10 @@ class Mirror:
         snapshot = await self.refresh(announce)
         changed = self._history.since(since_revision) if self._history is not None else None
         if changed is None or since_revision > snapshot.revision:
-            return TooOld(snapshot.revision)
+            return TooOld(snapshot.revision, snapshot.store_id)
         chosen = [key for key in changed if key.startswith(prefix)]
         entries = {key: self._nodes[key].entry for key in chosen if key in self._nodes}
-        return Delta(snapshot.revision, entries, frozenset(chosen) - entries.keys())
+        return Delta(snapshot.revision, entries, frozenset(chosen) - entries.keys(), snapshot.store_id)
 
     async def refresh(self, announce: Callable[[Snapshot], None]) -> Snapshot:
         """Everything that was committed before this call, and perhaps more. Raises `StoreUnavailableError`.
@@ -116,7 +122,7 @@ class Mirror:
                 number = self._begun
                 snapshot = await self._read()
                 self._done = number
-                if snapshot.changed:
+                if snapshot.changed or snapshot.repaired:
                     announce(snapshot)
         return self._snapshot
 
@@ -126,6 +132,7 @@ class Mirror:
         try:
             client, layout = self._connection.client, self._layout
             _, *marks = await self._connection.read(client.sync_async(layout.root), *self._marks())
+            self._follow(self.mark_of(marks))
             while any(pending := self._stale.take()):
                 await self._read_stale(*pending)
                 marks = await self._connection.read(*self._marks())
@@ -133,33 +140,52 @@ class Mirror:
             # What was installed stays unannounced, so that the next snapshot names it though it reads nothing new.
             self._stale.everything(pending[0] | self._unannounced)
             raise
+        if self.mark_of(marks) != self._mark:
+            return await self._read()  # it was repaired in between
         revision = self.revision_of(marks)
         changed, self._unannounced = frozenset(self._unannounced), set()
+        repaired = self._history is None and self._done > 0
         if self._history is None or revision < self._snapshot.revision:
             self._history = History(revision)  # the first look, or servers that went back in time
         elif changed:
             self._history.add(revision, changed)
-        self._snapshot = Snapshot(revision, changed)
+        self._snapshot = Snapshot(revision, changed, self._mark.store_id, repaired)
         return self._snapshot
 
     def _marks(self) -> tuple[IAsyncResult, IAsyncResult]:
         client = self._connection.client
-        return client.exists_async(self._layout.revision), client.exists_async(self._layout.keys)
+        return client.exists_async(self._layout.revision), client.get_async(self._layout.keys)
+
+    def _follow(self, mark: Mark) -> None:
+        """Another identity, or revisions that were raised: nothing that was read before counts any more."""
+        if mark != self._mark:
+            self._mark, self._history = mark, None
+            self.forget()
+
+    def mark_of(self, marks: list[Any]) -> Mark:
+        """Of the answers for `<root>/revision` and `<root>/keys`."""
+        self._check(marks)
+        return Mark.read(marks[1][0])
 
     def revision_of(self, marks: list[Any]) -> int:
         """The store's revision: of the last transaction, or of the last session that took keys with it."""
+        offset = self.mark_of(marks).offset
+        return int(max(marks[0].mzxid, marks[1][1].pzxid)) + offset
+
+    def _check(self, marks: list[Any]) -> None:
         if any(mark is None or isinstance(mark, Exception) for mark in marks):
             raise StoreCorruptError(
                 f"{self._layout.root} in ZooKeeper was deleted, or parts of it, while the store was in use"
             )
-        return int(max(marks[0].mzxid, marks[1].pzxid))
 
     async def _read_stale(self, keys: set[str], names: bool) -> None:
         """Read what watches spoke of."""
         client = self._connection.client
         if names:
-            (found,) = await self._connection.read(
-                client.get_children_async(self._layout.keys, watch=self._stale.names_changed)
+            # Its data changes when the store is repaired; then nothing else may, and readers must hear of it.
+            found, _ = await self._connection.read(
+                client.get_children_async(self._layout.keys, watch=self._stale.names_changed),
+                client.get_async(self._layout.keys, watch=self._stale.names_changed),
             )
             if isinstance(found, Exception):
                 raise StoreCorruptError(f"{self._layout.keys} in ZooKeeper cannot be listed: {found!r}")
@@ -183,6 +209,7 @@ class Mirror:
         elif isinstance(answer, Exception):
             raise StoreCorruptError(f"the key {key!r} in ZooKeeper cannot be read: {answer!r}")
         else:
-            self._nodes[key] = Node.read(key, *answer)
+            data, stat = answer
+            self._nodes[key] = Node.read(key, data, stat, self._mark)
         if before != self._nodes.get(key):
             self._unannounced.add(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -28,6 +29,7 @@ from insync.replication.metadata import (
     Conflict,
     Delta,
     InvalidTransactionError,
+    Limits,
     Listing,
     MetadataError,
     MetadataStore,
@@ -54,7 +56,7 @@ from insync.replication.metadata.toolkit import (
 
 from ._address import ZookeeperAddress
 from ._connection import LOST, Connection, Pulse
-from ._layout import FORMAT, Layout, Node, check_size
+from ._layout import FORMAT, Layout, Mark, Node
 from ._mirror import Mirror, Snapshot
 from ._transaction import Multi, Reading, failure
 
@@ -167,7 +169,7 @@ class ZookeeperStore(MetadataStore):
 
     def __init__(self, address: ZookeeperAddress, *, connect_seconds: float = CONNECT_SECONDS) -> None:
         self.address = address
-        self._layout = Layout(address.root)
+        self._layout = Layout(address.root, address.credentials or "")
         self._connect_seconds = connect_seconds
         self._sessions: set[ZookeeperSession] = set()
         self._watches = WatchHub()
@@ -227,13 +229,16 @@ class ZookeeperStore(MetadataStore):
         await connection.read(client.ensure_path_async(layout.root.rpartition("/")[0] or "/"))
         request = client.transaction()
         request.create(layout.root, FORMAT)
-        for path in (layout.keys, layout.revision, layout.created):
+        request.create(layout.keys, Mark.new().encode())
+        for path in (layout.revision, layout.created):
             request.create(path, b"")
         (results,) = await connection.read(request.commit_async())
         refused = results if isinstance(results, Exception) else failure(results)
         if refused is not None and not isinstance(refused, NodeExistsError):
             raise connection.unavailable(f"{layout.root} cannot be made: {refused!r}")
-        _, found = await connection.read(client.sync_async(layout.root), client.get_async(layout.root))
+        _, found, found_keys = await connection.read(
+            client.sync_async(layout.root), client.get_async(layout.root), client.get_async(layout.keys)
+        )
         data = found[0] if isinstance(found, tuple) else b""
         if data != FORMAT:
             if data.startswith(FORMAT.rpartition(b" ")[0]):
@@ -241,6 +246,9 @@ class ZookeeperStore(MetadataStore):
             raise StoreCorruptError(
                 f"{layout.root} in ZooKeeper holds something else than a metadata store; choose another path"
             )
+        if isinstance(found_keys, tuple) and not found_keys[0]:
+            # Made by a release that gave stores no identity; of several that notice, one gives it.
+            await connection.read(client.set_async(layout.keys, Mark.new().encode(), version=0))
 
     # called by the connection
 
@@ -272,9 +280,16 @@ class ZookeeperStore(MetadataStore):
                 self._watches.resync(snapshot.revision)
 
     def _announce(self, snapshot: Snapshot) -> None:
-        self._watches.changed(snapshot.changed, snapshot.revision)
+        if snapshot.repaired:
+            self._watches.resync(snapshot.revision)
+        else:
+            self._watches.changed(snapshot.changed, snapshot.revision)
 
     # the interface
+
+    @property
+    def limits(self) -> Limits:
+        return self._layout.limits
 
     async def get(self, key: str) -> Read:
         check_key(key)
@@ -282,7 +297,7 @@ class ZookeeperStore(MetadataStore):
         reading = await self._read_now(self._open_engine(), {key})
         node = reading.nodes.get(key)
         revision = max(reading.revision, node.entry.revision) if node else reading.revision
-        return Read(revision, node.entry if node else None)
+        return Read(revision, node.entry if node else None, reading.mark.store_id)
 
     async def list(self, prefix: str) -> Listing:
         check_prefix(prefix)
@@ -301,8 +316,7 @@ class ZookeeperStore(MetadataStore):
         *,
         session: Session | None = None,
     ) -> Outcome:
-        check_transaction(compares, operations, session is not None)
-        check_size(sum(len(op.key) + len(getattr(op, "value", b"")) for op in operations))
+        check_transaction(compares, operations, session is not None, self.limits)
         await trio.lowlevel.checkpoint()
         engine = self._open_engine()
         own = None if session is None else self._own(session)
@@ -318,6 +332,30 @@ class ZookeeperStore(MetadataStore):
                 return outcome
             # Somebody changed what was just read: look again, not in step with them.
             await trio.sleep(random.uniform(0, _RETRY_SECONDS))
+
+    async def raise_revision(self, floor: int, *, store_id: str | None = None) -> int:
+        """`store_id` has 32 hexadecimal digits, as the ids that the store tells."""
+        if store_id is not None and not re.fullmatch("[0-9a-f]{32}", store_id):
+            raise InvalidTransactionError(f"the id of a store has 32 hexadecimal digits, unlike {store_id!r}")
+        await trio.lowlevel.checkpoint()
+        engine = self._open_engine()
+        connection, layout = engine.connection, self._layout
+        while True:
+            reading = await self._read_now(engine, set())
+            behind = max(0, floor - reading.revision)
+            mark = Mark(store_id or reading.mark.store_id, reading.mark.offset + behind)
+            request = connection.client.transaction()
+            # Whoever has read before this decides again: its revisions are those of before.
+            request.check(layout.created, reading.created)
+            request.set_data(layout.created, b"")
+            request.set_data(layout.keys, mark.encode())
+            request.set_data(layout.revision, b"")
+            (results,) = await connection.read(request.commit_async())
+            refused = results if isinstance(results, Exception) else failure(results)
+            if refused is None:
+                return int(results[-1].mzxid) + mark.offset
+            if not isinstance(refused, BadVersionError):
+                raise connection.unavailable(f"it refuses to raise the revision: {refused!r}")
 
     def _own(self, session: Session) -> ZookeeperSession:
         if not (isinstance(session, ZookeeperSession) and session.store is self):
@@ -336,19 +374,23 @@ class ZookeeperStore(MetadataStore):
             client.sync_async(layout.root),
             client.exists_async(layout.created),
             client.exists_async(layout.revision),
-            client.exists_async(layout.keys),
+            client.get_async(layout.keys),
             *(client.get_async(layout.path(key)) for key in ordered),
         )
-        revision = engine.mirror.revision_of(marks_and_nodes[:2])
+        revision, mark = (
+            engine.mirror.revision_of(marks_and_nodes[:2]),
+            engine.mirror.mark_of(marks_and_nodes[:2]),
+        )
         if created is None or isinstance(created, Exception):
             raise StoreCorruptError(f"{layout.created} in ZooKeeper was deleted while the store was in use")
         nodes = {}
         for key, answer in zip(ordered, marks_and_nodes[2:], strict=True):
             if isinstance(answer, tuple):
-                nodes[key] = Node.read(key, *answer)
+                data, stat = answer
+                nodes[key] = Node.read(key, data, stat, mark)
             elif not isinstance(answer, NoNodeError):
                 raise connection.unavailable(f"the key {key!r} cannot be read: {answer!r}")
-        return Reading(revision, created.version, nodes)
+        return Reading(revision, mark, created.version, nodes)
 
     async def _write(
         self,

@@ -11,7 +11,7 @@ from kazoo.protocol.states import ZnodeStat
 
 from insync.replication.metadata import Committed, Compare, Delete, Exists, Missing, Operation, Put
 
-from ._layout import Layout, Node, check_size, encode
+from ._layout import Layout, Mark, Node, encode
 
 
 @attrs.frozen
@@ -19,6 +19,7 @@ class Reading:
     """What a transaction is decided on. revision: of the store; created: version of the node of that name."""
 
     revision: int
+    mark: Mark
     created: int
     nodes: Mapping[str, Node]
 
@@ -33,12 +34,10 @@ class Multi:
     versions: dict[str, int] = attrs.field(factory=dict)
     creates: bool = False
     changes: bool = False
-    size: int = 0
 
     def build(
         self, client: KazooClient, compares: Sequence[Compare], operations: Sequence[Operation]
     ) -> TransactionRequest:
-        """Raises `InvalidTransactionError` if it is too large."""
         request: TransactionRequest = client.transaction()
         request.check(self.layout.created, self.reading.created)
         for compare in compares:
@@ -52,7 +51,6 @@ class Multi:
             request.set_data(self.layout.created, b"")
         if self.changes:
             request.set_data(self.layout.revision, b"")
-        check_size(self.size)
         return request
 
     def _check(self, request: TransactionRequest, compare: Compare) -> None:
@@ -71,7 +69,6 @@ class Multi:
     def _put(self, request: TransactionRequest, operation: Put) -> None:
         self.changes = True
         path = self.layout.path(operation.key)
-        self.size += len(operation.value) + len(path) + 128
         node = self.reading.nodes.get(operation.key)
         owner = self.session_id if operation.ephemeral else None
         if node is not None and node.entry.session_id == owner:
@@ -89,7 +86,7 @@ class Multi:
     def committed(self, operations: Sequence[Operation], results: Sequence[object]) -> Committed:
         """What came of it, from ZooKeeper's results in order."""
         stats = [result for result in results if isinstance(result, ZnodeStat)]
-        revision = stats[-1].mzxid if self.changes else self.reading.revision
+        revision = stats[-1].mzxid + self.reading.mark.offset if self.changes else self.reading.revision
         at = iter(stats)
         for operation in operations:
             if isinstance(operation, Put) and operation.key not in self.versions:

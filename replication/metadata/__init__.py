@@ -3,6 +3,7 @@
 import logging
 
 from ...transport.repeats import limited
+from ._limits import Limits
 from ._values import (
     Changed,
     Committed,
@@ -35,7 +36,9 @@ from .errors import (
     StoreCorruptError,
     StoreRefusedError,
     StoreUnavailableError,
+    StoreUnsupportedError,
     StoreVersionError,
+    TransactionTooLargeError,
     UnknownStoreSchemeError,
 )
 from .memory import MemoryHub, MemoryStore
@@ -70,6 +73,7 @@ __all__ = [
     "Committed",
     "Conflict",
     "Unknown",
+    "Limits",
     # watch events
     "WatchEvent",
     "Changed",
@@ -91,6 +95,8 @@ __all__ = [
     "StoreVersionError",
     "SessionExpiredError",
     "InvalidTransactionError",
+    "TransactionTooLargeError",
+    "StoreUnsupportedError",
     "InvalidStoreUrlError",
     "UnknownStoreSchemeError",
 ]

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import attrs
 import trio
 
+from ._places import place_of
 from ._values import Committed, Compare, Operation, Outcome
-from .abc import MetadataStore, Session
+from .abc import MetadataStore, Session, Watch
 
 CASE_SECONDS = 20.0
 """How long one case may take before it counts as hung."""
@@ -53,9 +54,28 @@ class Case:
     check: Run
 
     async def run(self, bench: Bench) -> None:
-        """Check it. Raises `PromiseBrokenError`, or `trio.TooSlowError` after `CASE_SECONDS`."""
-        with trio.fail_after(CASE_SECONDS):
-            await self.check(bench)
+        """Check it. Raises `PromiseBrokenError`, which names the promise and what was seen instead."""
+        try:
+            with trio.fail_after(CASE_SECONDS):
+                await self.check(bench)
+        except trio.TooSlowError as error:
+            raise self._broken(f"the case was not over after {CASE_SECONDS:g} s") from error
+        except Exception as error:
+            raise self._broken("; ".join(_seen(error))) from error
+
+    def _broken(self, seen: str) -> PromiseBrokenError:
+        return PromiseBrokenError(f"the store breaks a promise. {self.promise} ({self.name})\nSeen: {seen}")
+
+
+def _seen(error: BaseException) -> Iterator[str]:
+    """What went wrong, without the groups around it; errors that are not the kit's own with type and place."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _seen(inner)
+    elif isinstance(error, PromiseBrokenError):
+        yield str(error)
+    else:
+        yield f"{type(error).__name__}: {error}{place_of(error)}"
 
 
 def collect(cases: list[Case]) -> Callable[[Run], Run]:
@@ -105,3 +125,11 @@ async def value_of(store: MetadataStore, key: str) -> bytes | None:
     """The value of a key, None if it does not exist."""
     entry = (await store.get(key)).entry
     return None if entry is None else entry.value
+
+
+async def see(bench: Bench, watch: Watch, revision: int, what: str, extra: float = 0.0) -> None:
+    """Take events until one reaches `revision`; that must not be late."""
+    with trio.move_on_after(bench.late_seconds + extra) as scope:
+        while (await watch.__anext__()).revision < revision:
+            pass
+    expect(not scope.cancelled_caught, f"no event for {what}, of revision {revision}")

@@ -5,21 +5,24 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from ._kit import Bench, Case, PromiseBrokenError, collect, commit, expect, expect_equal, raising, value_of
+from ._kit import (
+    Bench,
+    Case,
+    PromiseBrokenError,
+    collect,
+    commit,
+    expect,
+    expect_equal,
+    raising,
+    see,
+    value_of,
+)
 from ._values import Delete, Operation, Put
 from .abc import MetadataStore, Session, Watch
 from .errors import StoreClosedError
 
 CASES: list[Case] = []
 _case = collect(CASES)
-
-
-async def _see(bench: Bench, watch: Watch, revision: int, what: str, extra: float = 0.0) -> None:
-    """Take events until one reaches `revision`; that must not be late."""
-    with trio.move_on_after(bench.late_seconds + extra) as scope:
-        while (await watch.__anext__()).revision < revision:
-            pass
-    expect(not scope.cancelled_caught, f"no event for {what}")
 
 
 async def _is_quiet(watch: Watch, seconds: float) -> bool:
@@ -34,7 +37,7 @@ async def first_event_comes_at_once(bench: Bench) -> None:
     async with bench.handle() as store:
         done = await commit(store, Put("k", b""))
         async with store.watch("w/") as watch:
-            await _see(bench, watch, done.revision, "the opening of the watch")
+            await see(bench, watch, done.revision, "the opening of the watch")
             expect(await _is_quiet(watch, 0.05), "an event came though nothing changed")
 
 
@@ -47,7 +50,7 @@ async def own_and_foreign_commits_are_seen(bench: Bench) -> None:
         for writer in (store, other):
             for step in steps:
                 done = await commit(writer, step)
-                await _see(bench, watch, done.revision, f"{step}")
+                await see(bench, watch, done.revision, f"{step}")
 
 
 @_case
@@ -57,7 +60,7 @@ async def end_of_a_session_is_seen(bench: Bench) -> None:
         closed, lost = await store.open_session(bench.timeout_ms), await store.open_session(bench.timeout_ms)
         for session, end in ((closed, _close), (lost, _lose)):
             done = await commit(store, Put("e/k", b"", ephemeral=True), session=session)
-            await _see(bench, watch, done.revision, "the ephemeral put")
+            await see(bench, watch, done.revision, "the ephemeral put")
             await end(bench, session)
             with trio.fail_after(bench.timeout_ms / 1000 + bench.late_seconds):
                 while await value_of(other, "e/k") is not None:
@@ -122,10 +125,10 @@ async def watches_are_independent(bench: Bench) -> None:
         await wide.__anext__()
         await narrow.__anext__()
         done = await commit(store, Put("a/b/c", b""))
-        await _see(bench, wide, done.revision, "the wide watch")
-        await _see(bench, narrow, done.revision, "the narrow watch")
+        await see(bench, wide, done.revision, "the wide watch")
+        await see(bench, narrow, done.revision, "the narrow watch")
         done = await commit(store, Put("a/x", b""))
-        await _see(bench, wide, done.revision, "the wide watch alone")
+        await see(bench, wide, done.revision, "the wide watch alone")
 
 
 @_case
@@ -138,7 +141,7 @@ async def cancelled_wait_loses_no_event(bench: Bench) -> None:
         with trio.CancelScope() as scope:
             scope.cancel()
             await watch.__anext__()
-        await _see(bench, watch, done.revision, "the change before a cancelled wait")
+        await see(bench, watch, done.revision, "the change before a cancelled wait")
 
 
 @_case

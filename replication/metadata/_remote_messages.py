@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from ...transport import ProtocolError
+from ._limits import Limits
 from ._values import (
     Changed,
     Committed,
@@ -50,6 +51,8 @@ class Kind(IntEnum):
     WATCH = 207
     CHANGES = 208
     MORE = 209
+    DESCRIBE = 210
+    RAISE_REVISION = 211
 
 
 class Failure(IntEnum):
@@ -60,6 +63,8 @@ class Failure(IntEnum):
     INVALID = 3
     CORRUPT = 4
     CLOSED = 5
+    TOO_LARGE = 6
+    UNSUPPORTED = 7
 
 
 class _Message(msgspec.Struct, array_like=True):
@@ -104,7 +109,7 @@ class Found(_Message):
     """Answer to GET (at most one entry), LIST and CHANGES, or a page of it.
 
     deleted: of CHANGES. too_old: of CHANGES, that the history does not reach as far. more: the cursor of the next
-    page, 0 with the last one. All pages show one snapshot.
+    page, 0 with the last one. All pages show one snapshot. store_id: of the store behind.
     """
 
     revision: int
@@ -112,32 +117,35 @@ class Found(_Message):
     deleted: list[str] = []
     too_old: bool = False
     more: int = 0
+    store_id: str = ""
 
     @classmethod
     def of_read(cls, read: Read) -> Found:
-        return cls(read.revision, [WireEntry.of(read.entry)] if read.entry is not None else [])
+        entries = [WireEntry.of(read.entry)] if read.entry is not None else []
+        return cls(read.revision, entries, store_id=read.store_id)
 
     @classmethod
     def of_listing(cls, listing: Listing) -> Found:
-        return cls(listing.revision, [WireEntry.of(entry) for entry in listing.entries.values()])
+        entries = [WireEntry.of(entry) for entry in listing.entries.values()]
+        return cls(listing.revision, entries, store_id=listing.store_id)
 
     @classmethod
     def of_changes(cls, changes: Delta | TooOld) -> Found:
         if isinstance(changes, TooOld):
-            return cls(changes.revision, [], too_old=True)
+            return cls(changes.revision, [], too_old=True, store_id=changes.store_id)
         entries = [WireEntry.of(entry) for entry in changes.entries.values()]
-        return cls(changes.revision, entries, sorted(changes.deleted))
+        return cls(changes.revision, entries, sorted(changes.deleted), store_id=changes.store_id)
 
     def read(self) -> Read:
-        return Read(self.revision, self.entries[0].entry() if self.entries else None)
+        return Read(self.revision, self.entries[0].entry() if self.entries else None, self.store_id)
 
     def listing(self) -> Listing:
-        return Listing(self.revision, {each.key: each.entry() for each in self.entries})
+        return Listing(self.revision, {each.key: each.entry() for each in self.entries}, self.store_id)
 
     def changes(self) -> Delta | TooOld:
         if self.too_old:
-            return TooOld(self.revision)
-        return Delta(self.revision, self.listing().entries, frozenset(self.deleted))
+            return TooOld(self.revision, self.store_id)
+        return Delta(self.revision, self.listing().entries, frozenset(self.deleted), self.store_id)
 
     def pages(self, page_bytes: int) -> list[Found]:
         """This answer in parts of about `page_bytes` at most, one entry at least; nothing is said twice."""
@@ -255,6 +263,42 @@ class Ended(_Message):
         if self.versions is not None:
             return Committed(self.revision, self.versions)
         return Conflict(self.text) if self.conflict else Unknown(self.text)
+
+
+class Nothing(_Message):
+    """DESCRIBE."""
+
+
+class Described(_Message):
+    """Answer to DESCRIBE: the limits of the store behind, as `Limits` has them."""
+
+    max_operations: int | None
+    max_bytes: int | None
+    item_bytes: int
+    key_bytes: int
+
+    @classmethod
+    def of(cls, limits: Limits) -> Described:
+        return cls(limits.max_operations, limits.max_bytes, limits.item_bytes, limits.key_bytes)
+
+    def limits(self) -> Limits:
+        return Limits(
+            max_operations=self.max_operations,
+            max_bytes=self.max_bytes,
+            item_bytes=self.item_bytes,
+            key_bytes=self.key_bytes,
+        )
+
+
+class RaiseRevision(_Message):
+    floor: int
+    store_id: str | None
+
+
+class Revision(_Message):
+    """Answer to RAISE_REVISION."""
+
+    revision: int
 
 
 class OpenSession(_Message):

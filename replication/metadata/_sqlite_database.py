@@ -16,7 +16,7 @@ import attrs
 
 from ._history import KEPT_KEYS, KEPT_REVISIONS
 from ._sqlite_leases import FIRST_SLOT, HeldLease, LeaseFile
-from ._sqlite_schema import connect, meaning, translated
+from ._sqlite_schema import Place, connect, meaning, translated
 from ._sqlite_worker import StoreBusyError
 from ._transaction import holds
 from ._values import (
@@ -38,9 +38,10 @@ from .errors import SessionExpiredError, StoreUnavailableError
 _PRUNE_EVERY = 256
 """Revisions after which the history of changed keys is cut to its bounds, or sooner after many keys."""
 
-_GET = """SELECT m.revision, e.value, e.version, e.revision, e.session_id, s.slot FROM store m
+_GET = """SELECT m.revision, hex(m.identity), e.value, e.version, e.revision, e.session_id, s.slot FROM store m
     LEFT JOIN entries e ON e.key = ? LEFT JOIN sessions s ON s.id = e.session_id"""
-_LIST = """SELECT m.revision, e.key, e.value, e.version, e.revision, e.session_id, s.slot FROM store m
+_LIST = """SELECT m.revision, hex(m.identity), e.key, e.value, e.version, e.revision, e.session_id, s.slot
+    FROM store m
     LEFT JOIN entries e ON e.key >= ? AND e.key < ? LEFT JOIN sessions s ON s.id = e.session_id
     ORDER BY e.key"""
 _ENTRY = "SELECT value, version, revision, session_id FROM entries WHERE key = ?"
@@ -48,8 +49,9 @@ _PUT = """INSERT INTO entries VALUES (?, ?, 1, ?, ?) ON CONFLICT (key) DO UPDATE
     version = version + 1, revision = excluded.revision, session_id = excluded.session_id RETURNING version"""
 _CHANGES = """SELECT m.sequence, m.revision, m.changes_floor, c.key FROM store m
     LEFT JOIN changes c ON c.revision > ?"""
-_CHANGED = """SELECT m.revision, m.changes_floor, c.key, e.value, e.version, e.revision, e.session_id, s.slot
-    FROM store m LEFT JOIN (SELECT DISTINCT key FROM changes WHERE revision > ? AND key >= ? AND key < ?) c
+_CHANGED = """SELECT m.revision, hex(m.identity), m.changes_floor, c.key, e.value, e.version, e.revision,
+    e.session_id, s.slot FROM store m
+    LEFT JOIN (SELECT DISTINCT key FROM changes WHERE revision > ? AND key >= ? AND key < ?) c
     LEFT JOIN entries e ON e.key = c.key LEFT JOIN sessions s ON s.id = e.session_id"""
 _OWNED = """SELECT e.key, s.id, s.slot FROM sessions s JOIN entries e ON e.session_id = s.id
     WHERE e.key >= ? AND e.key < ?"""
@@ -107,6 +109,7 @@ class Database:
         self._unpruned = 0
         with ExitStack() as undo:
             self._connection = undo.enter_context(closing(connect(path)))
+            self._place = Place.of(path)
             self._leases = undo.enter_context(closing(LeaseFile(path + "-leases", boot)))
             with self._writing() as writing:
                 self._leases.adopt(self._connection.execute("SELECT identity FROM store").fetchone()[0])
@@ -116,43 +119,48 @@ class Database:
     def close(self) -> None:
         self._resources.close()
 
+    def _check_files(self) -> None:
+        """Raise `StoreUnavailableError` if other files lie there now: who opens the store sees another one."""
+        self._place.check(self.path)
+        self._leases.check_linked()
+
     # reads
 
     def read(self, key: str) -> Read:
         """One statement, so one snapshot; an ephemeral key of a session that is over is not there."""
         with translated(self.path):
-            self._leases.check_linked()
+            self._check_files()
             row = self._connection.execute(_GET, (key.encode(),)).fetchone()
-            revision, value, version, changed, owner, slot = row
-            if version is None or not self._is_owned(owner, slot):
-                return Read(revision, None)
-        return Read(revision, Entry(key, value, version, changed, owner))
+            revision, store_id, value, version, changed, owner, slot = row
+            there = version is not None and self._is_owned(owner, slot)
+        entry = Entry(key, value, version, changed, owner) if there else None
+        return Read(revision, entry, store_id.lower())
 
     def read_range(self, prefix: str) -> Listing:
         entries = {}
         with translated(self.path):
-            self._leases.check_linked()
+            self._check_files()
             rows = self._connection.execute(_LIST, _range_of(prefix)).fetchall()
-            for _, raw, value, version, changed, owner, slot in rows:
+            for _, _, raw, value, version, changed, owner, slot in rows:
                 if version is not None and self._is_owned(owner, slot):
                     key = raw.decode()
                     entries[key] = Entry(key, value, version, changed, owner)
-        return Listing(rows[0][0], entries)
+        return Listing(rows[0][0], entries, rows[0][1].lower())
 
     def read_changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
         """A session that is over takes its keys along at once, though no revision says so yet."""
         lower, upper = _range_of(prefix)
         with translated(self.path):
-            self._leases.check_linked()
+            self._check_files()
             with self._snapshot():
                 rows = self._connection.execute(_CHANGED, (since_revision, lower, upper)).fetchall()
                 owned = self._connection.execute(_OWNED, (lower, upper)).fetchall()
-            revision, floor = rows[0][:2]
+            revision, store_id, floor = rows[0][0], rows[0][1].lower(), rows[0][2]
             if not floor <= since_revision <= revision:
-                return TooOld(revision)
+                return TooOld(revision, store_id)
             deleted = {raw.decode() for raw, owner, slot in owned if not self._is_owned(owner, slot)}
             entries = {}
-            for _, _, raw, value, version, changed, owner, slot in rows:
+            for _, _, _, raw, value, version, changed, owner, slot in rows:
                 if raw is None:
                     continue
                 key = raw.decode()
@@ -160,7 +168,7 @@ class Database:
                     deleted.add(key)
                 elif key not in deleted:
                     entries[key] = Entry(key, value, version, changed, owner)
-        return Delta(revision, entries, frozenset(deleted))
+        return Delta(revision, entries, frozenset(deleted), store_id)
 
     @contextmanager
     def _snapshot(self) -> Iterator[None]:
@@ -216,6 +224,22 @@ class Database:
         """Delete those sessions that are still there, with their keys."""
         with self._swept(session_ids):
             pass
+
+    def raise_revision(self, floor: int, identity: bytes | None) -> int:
+        """Readers of other processes find their own place before the floor of the history, and resync."""
+        with self._swept() as writing:
+            writing.revision = max(writing.revision, floor) + 1
+            execute = self._connection.execute
+            execute("DELETE FROM changes")
+            execute(
+                "UPDATE store SET changes_floor = ?1, last_session = max(last_session, ?1)",
+                (writing.revision,),
+            )
+            if identity is not None:
+                execute("UPDATE store SET identity = ?", (identity,))
+                self._leases.rename(identity)
+        self._announce(Announcement(writing.revision, None))
+        return writing.revision
 
     def _scalar(self, sql: str, parameters: tuple[int, ...] = ()) -> int:
         value: int = self._connection.execute(sql, parameters).fetchone()[0]
@@ -323,7 +347,7 @@ class Database:
     def _swept(self, leaving: Collection[int] = ()) -> Iterator[_Writing]:
         """A write transaction that first removes every session that is over, and those being closed."""
         with translated(self.path):
-            self._leases.check_linked()
+            self._check_files()
         with self._writing() as writing:
             rows = self._connection.execute("SELECT id, slot FROM sessions").fetchall()
             dead = [row for row in rows if row[0] in leaving or not self._leases.is_alive(*row)]
@@ -348,12 +372,14 @@ class Database:
     def catch_up(self) -> int:
         """Announce what is news, and return the store's revision."""
         with translated(self.path):
+            self._check_files()
             self._announce_changes()
         return self._seen
 
     def poll(self) -> None:
         """Announce what changed since the last look; reads eight bytes of the lease file if nothing did."""
         with translated(self.path):
+            self._check_files()
             if self._leases.published() != self._seen_sequence:
                 self._announce_changes()
             if time.monotonic_ns() >= self._next_deadline:
@@ -373,7 +399,6 @@ class Database:
 
     def _look_at_leases(self) -> None:
         """Sweep what has expired; if the lock is held, tell the watches at least once, and try again."""
-        self._leases.check_linked()
         self._next_deadline, dead = self._survey()
         if not dead:
             return

@@ -107,6 +107,10 @@ class LeaseFile:
         elif header.strip(b"\0"):
             raise StoreCorruptError(f"{self.path} is no lease file; move it away, a new one will be made")
         os.ftruncate(self._fd, 0)
+        self.rename(identity)
+
+    def rename(self, identity: bytes) -> None:
+        """Belong to the database of this identity from now on; under the database's write lock."""
         os.pwrite(self._fd, _seal(_HEADER.pack(_MAGIC, _FORMAT, identity)), 0)
 
     def is_linked(self) -> bool:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import attrs
+
 from ._sqlite_worker import StoreBusyError
 from .errors import MetadataError, StoreCorruptError, StoreUnavailableError, StoreVersionError
 
@@ -17,6 +19,9 @@ APPLICATION_ID = 0x496E5379
 
 SCHEMA_VERSION = 1
 """SQLite's `user_version`: raised when an older release could not work with the file."""
+
+IDENTITY_BYTES = 16
+"""Of the random number that a file is given when it is made."""
 
 _SCHEMA = (
     """CREATE TABLE store (
@@ -56,7 +61,40 @@ def translated(path: str) -> Iterator[None]:
     except sqlite3.Error as error:
         raise meaning(path, error) from error
     except OSError as error:
-        raise StoreUnavailableError(f"cannot use the lease file of {path}: {error}") from error
+        raise StoreUnavailableError(f"cannot use {path} or a file beside it: {error}") from error
+
+
+@attrs.frozen
+class Place:
+    """Which file lies at a path: its device and its inode."""
+
+    device: int
+    inode: int
+
+    @classmethod
+    def of(cls, path: str) -> Place:
+        """Raises `StoreUnavailableError`."""
+        try:
+            found = os.stat(path)
+        except OSError as error:
+            raise StoreUnavailableError(f"{path} cannot be found: {error.strerror}") from error
+        return cls(found.st_dev, found.st_ino)
+
+    def check(self, path: str) -> None:
+        """Raise `StoreUnavailableError` unless the file is still there.
+
+        SQLite goes on with a file that was deleted or replaced: what is written is lost, and nobody else sees it.
+        """
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            raise StoreUnavailableError(
+                f"{path} was deleted under this handle; stop what uses it, restore the file, and start again"
+            ) from None
+        if (found.st_dev, found.st_ino) != (self.device, self.inode):
+            raise StoreUnavailableError(
+                f"{path} was replaced under this handle by another file; stop what uses it, and start again"
+            )
 
 
 def connect(path: str) -> sqlite3.Connection:
@@ -68,6 +106,7 @@ def connect(path: str) -> sqlite3.Connection:
         # For its owner alone, under any umask; SQLite gives the files that it makes beside it the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     with translated(path):
+        _make(path)
         connection = sqlite3.connect(path, timeout=0, isolation_level=None)
         try:
             _prepare(path, connection)
@@ -75,6 +114,15 @@ def connect(path: str) -> sqlite3.Connection:
             connection.close()
             raise
     return connection
+
+
+def _make(path: str) -> None:
+    """Make the file, if it is not there, for its owner alone; SQLite gives its side files the same rights.
+
+    Never opened otherwise: closing any descriptor of a file drops all locks that SQLite has on it in this process.
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _pragma(connection: sqlite3.Connection, name: str) -> int:
@@ -114,7 +162,9 @@ def _create(path: str, connection: sqlite3.Connection) -> None:
         if _check_identity(path, connection):  # else another process was first
             for statement in _SCHEMA:
                 connection.execute(statement)
-            connection.execute("INSERT INTO store VALUES (0, ?, 0, 0, 0, 0)", (secrets.token_bytes(16),))
+            connection.execute(
+                "INSERT INTO store VALUES (0, ?, 0, 0, 0, 0)", (secrets.token_bytes(IDENTITY_BYTES),)
+            )
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
         connection.execute("COMMIT")

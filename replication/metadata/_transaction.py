@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
+from ._limits import Limits
 from ._values import Compare, Delete, Entry, Exists, Missing, Operation, Put, ValueIs, VersionIs
 from .errors import InvalidTransactionError
+
+_NO_LIMITS = Limits()
 
 
 def check_key(key: str) -> None:
@@ -33,9 +36,12 @@ def check_timeout(timeout_ms: int) -> None:
 
 
 def check_transaction(
-    compares: Sequence[Compare], operations: Sequence[Operation], has_session: bool
+    compares: Sequence[Compare],
+    operations: Sequence[Operation],
+    has_session: bool,
+    limits: Limits = _NO_LIMITS,
 ) -> None:
-    """Raise `InvalidTransactionError` if the transaction is not well formed."""
+    """Raise `InvalidTransactionError` if the transaction is not well formed, or not within `limits`."""
     for compare in compares:
         if not isinstance(compare, VersionIs | Exists | Missing | ValueIs):
             raise InvalidTransactionError(f"{compare!r} is not a compare")
@@ -46,6 +52,7 @@ def check_transaction(
         if operation.key in changed:
             raise InvalidTransactionError(f"the transaction changes {operation.key!r} twice")
         changed.add(operation.key)
+    limits.check(compares, operations)
 
 
 def _check_operation(operation: Operation, has_session: bool) -> None:

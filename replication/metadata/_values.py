@@ -7,6 +7,16 @@ from collections.abc import Mapping
 import attrs
 
 
+def _store_id() -> str:
+    """The field of every read that names the store: a random text, written into the store when it was made.
+
+    A reader that knows another id, or a greater revision of the same id, is at another store than before, or at an
+    older state of it. It takes no part in comparisons of readings; empty from a store that does not tell.
+    """
+    field: str = attrs.field(default="", eq=False)
+    return field
+
+
 @attrs.frozen
 class Entry:
     """One key as it stood at one moment.
@@ -33,6 +43,7 @@ class Listing:
 
     revision: int
     entries: dict[str, Entry]
+    store_id: str = _store_id()
 
 
 @attrs.frozen
@@ -47,12 +58,13 @@ class Delta:
     revision: int
     entries: dict[str, Entry]
     deleted: frozenset[str] = frozenset()
+    store_id: str = _store_id()
 
     def apply(self, listing: Listing) -> Listing:
         """The listing at `revision`; `listing` was taken at the revision that was asked about, with its prefix."""
         entries = {key: entry for key, entry in listing.entries.items() if key not in self.deleted}
         entries.update(self.entries)
-        return Listing(self.revision, dict(sorted(entries.items())))
+        return Listing(self.revision, dict(sorted(entries.items())), self.store_id)
 
 
 @attrs.frozen
@@ -64,6 +76,7 @@ class TooOld:
     """
 
     revision: int
+    store_id: str = _store_id()
 
 
 @attrs.frozen
@@ -72,6 +85,7 @@ class Read:
 
     revision: int
     entry: Entry | None
+    store_id: str = _store_id()
 
 
 @attrs.frozen

@@ -10,8 +10,10 @@ from typing import ClassVar, Self
 
 import trio
 
+from ._limits import Limits
 from ._transaction import check_prefix
 from ._values import Compare, Delta, Listing, Operation, Outcome, Read, TooOld, WatchEvent
+from .errors import StoreUnsupportedError
 
 
 class Session(ABC):
@@ -53,7 +55,10 @@ class MetadataStore(ABC):
     """A handle on a small, strongly consistent store of keys; entered once with `async with`.
 
     Keys are non-empty strings without NUL, values are bytes. All reads and transactions are linearizable. The
-    store's revision rises with each transaction that changed something, the end of a session included. Every
+    store's revision rises with each transaction that changed something, the end of a session included, and never
+    goes back; every reading carries it, and with it the store's identity (`store_id`), a random text that the store
+    was given when it was made. Who finds another identity, or a revision below one that it knows, is not at the
+    store that it knew: another one lies at its address, or an older state of it was restored. Every
     method raises `StoreUnavailableError` if the store cannot be reached (nothing happened) and
     `StoreClosedError` outside of the `async with`. A method that is cancelled may or may not take effect.
 
@@ -61,6 +66,14 @@ class MetadataStore(ABC):
     """
 
     default_session_timeout_ms: ClassVar[int] = 1_000
+
+    @property
+    def limits(self) -> Limits:
+        """What one commit may hold; more is refused at once with `TransactionTooLargeError`.
+
+        The figures hold while the handle is open; a store that has to ask for them does so when it is entered.
+        """
+        return Limits()
 
     @abstractmethod
     async def __aenter__(self) -> Self:
@@ -117,8 +130,20 @@ class MetadataStore(ABC):
 
         Compares see the state before the operations; a key may be put or deleted once only. With a `session` of
         this handle the transaction also requires that the session lives; ephemeral puts need one.
-        Raises `SessionExpiredError` (nothing written) and `InvalidTransactionError`.
+        Raises `SessionExpiredError` (nothing written), `InvalidTransactionError`, and of these
+        `TransactionTooLargeError` for what is not within `limits`.
         """
+
+    async def raise_revision(self, floor: int, *, store_id: str | None = None) -> int:
+        """Put the store's revision above `floor`, once, and return it: for the repair of a store.
+
+        A store that was restored from a backup, or made in place of one that was lost, stands at a lower revision
+        than its readers have seen, and would give the revisions in between a second time. What came before is
+        forgotten: `changes` since any former revision is `TooOld`, and sessions get ids that nobody has had. With a
+        `store_id` the store takes that identity, so that its readers take it for the one that they know.
+        Raises `StoreUnsupportedError`: the store cannot do this.
+        """
+        raise StoreUnsupportedError(f"{type(self).__name__} cannot raise its revision")
 
     @abstractmethod
     async def open_session(self, timeout_ms: int) -> Session:

@@ -50,6 +50,17 @@ class InvalidTransactionError(MetadataError, ValueError):
     """The transaction, key or timeout breaks a rule of the interface: a mistake of the caller."""
 
 
+class TransactionTooLargeError(InvalidTransactionError):
+    """The transaction is above what the store takes in one commit, see `MetadataStore.limits`; nothing was written.
+
+    It stays so however often it is tried. Split it, or raise the store's own limit where it has one.
+    """
+
+
+class StoreUnsupportedError(MetadataError):
+    """The store has no such operation, whoever asks."""
+
+
 class InvalidStoreUrlError(MetadataError, ValueError):
     """The store's URL has no scheme or does not have the form its scheme asks for."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import weakref
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -50,6 +51,7 @@ class MemoryHub:
 
     def __init__(self) -> None:
         self.revision = 0
+        self.store_id = secrets.token_hex(16)
         self.watch_delay = 0.0
         self._entries: dict[str, Entry] = {}
         self._keys: list[str] = []
@@ -105,20 +107,29 @@ class MemoryHub:
             raise StoreUnavailableError("the memory store is in an outage that a test began")
 
     def get(self, key: str) -> Read:
-        return Read(self.revision, self._entries.get(key))
+        return Read(self.revision, self._entries.get(key), self.store_id)
 
     def list(self, prefix: str) -> Listing:
         tail = self._keys[bisect_left(self._keys, prefix) :]
         keys = takewhile(lambda key: key.startswith(prefix), tail)
-        return Listing(self.revision, {key: self._entries[key] for key in keys})
+        return Listing(self.revision, {key: self._entries[key] for key in keys}, self.store_id)
 
     def changes(self, prefix: str, since_revision: int) -> Delta | TooOld:
         changed = self._history.since(since_revision)
         if changed is None or since_revision > self.revision:
-            return TooOld(self.revision)
+            return TooOld(self.revision, self.store_id)
         chosen = [key for key in changed if key.startswith(prefix)]
         entries = {key: self._entries[key] for key in chosen if key in self._entries}
-        return Delta(self.revision, entries, frozenset(chosen) - entries.keys())
+        return Delta(self.revision, entries, frozenset(chosen) - entries.keys(), self.store_id)
+
+    def raise_revision(self, floor: int, store_id: str | None) -> int:
+        self.revision = max(self.revision, floor) + 1
+        self._last_session_id = max(self._last_session_id, self.revision)
+        self._history.restart(self.revision)
+        self.store_id = store_id or self.store_id
+        for handle in self._handles:
+            handle.watches.resync(self.revision)
+        return self.revision
 
     def commit(
         self, compares: Sequence[Compare], operations: Sequence[Operation], session_id: int | None
@@ -304,11 +315,15 @@ class MemoryStore(MetadataStore):
         *,
         session: Session | None = None,
     ) -> Outcome:
-        check_transaction(compares, operations, session is not None)
+        check_transaction(compares, operations, session is not None, self.limits)
         if session is not None and not (isinstance(session, MemorySession) and session.handle is self):
             raise InvalidTransactionError(f"session {session.id} was opened by another handle")
         await self._reach()
         return self.hub.commit(compares, operations, None if session is None else session.id)
+
+    async def raise_revision(self, floor: int, *, store_id: str | None = None) -> int:
+        await self._reach()
+        return self.hub.raise_revision(floor, store_id)
 
     async def open_session(self, timeout_ms: int) -> MemorySession:
         check_timeout(timeout_ms)

@@ -14,6 +14,7 @@ import trio
 
 from ...transport import (
     Connection,
+    FrameTooLargeError,
     Identity,
     NotAuthorisedError,
     ProtocolError,
@@ -22,7 +23,9 @@ from ...transport import (
     TransportError,
     connect,
 )
+from ...transport import Limits as FrameLimits
 from . import _remote_messages as m
+from ._limits import Limits
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction
 from ._values import Compare, Delta, Listing, Operation, Outcome, Read, Resync, TooOld, Unknown
 from ._watch import PrefixWatch, WatchHub
@@ -36,6 +39,8 @@ from .errors import (
     StoreLostError,
     StoreRefusedError,
     StoreUnavailableError,
+    StoreUnsupportedError,
+    TransactionTooLargeError,
 )
 
 CONNECT_SECONDS = 15.0
@@ -44,6 +49,9 @@ _ATTEMPT_SECONDS = 1.0
 _RETRY_SECONDS = 0.05
 _RENEWALS_PER_TIMEOUT = 4
 _FOREVER = float("inf")
+
+_FRAME = Limits(max_bytes=FrameLimits().max_body_bytes - 1024, item_bytes=32)
+"""A transaction goes in one frame: msgpack takes less than this for each item, and for the rest."""
 
 log = logging.getLogger("insync.metadata")
 
@@ -144,6 +152,7 @@ class RemoteStore(MetadataStore):
         self._watch_numbers = 0
         self._engine: _Engine | None = None
         self._entered = False
+        self._limits = _FRAME
 
     # opening and leaving
 
@@ -168,7 +177,7 @@ class RemoteStore(MetadataStore):
         told = False
         while True:
             try:
-                await self.ask(m.Kind.GET, m.Key("insync"))
+                self._limits = await self._ask_limits()
             except StoreUnavailableError as error:
                 if trio.current_time() + _RETRY_SECONDS > deadline:
                     raise
@@ -178,6 +187,10 @@ class RemoteStore(MetadataStore):
                 await trio.sleep(_RETRY_SECONDS)
             else:
                 return
+
+    async def _ask_limits(self) -> Limits:
+        described = self._read(await self.ask(m.Kind.DESCRIBE, m.Nothing()), m.Described)
+        return described.limits().with_also(_FRAME)
 
     async def __aexit__(
         self,
@@ -239,6 +252,10 @@ class RemoteStore(MetadataStore):
             raise StoreRefusedError(f"the metadata store at {self.url}: {error.detail}") from error
         except RemoteError as error:
             raise self._raised(error) from error
+        except FrameTooLargeError as error:
+            raise TransactionTooLargeError(
+                f"what is sent to the metadata store at {self.url}: {error}"
+            ) from error
         except TransportError as error:
             kind_of = StoreLostError if error.delivery == "maybe" else StoreUnavailableError
             raise kind_of(f"the metadata store at {self.url} did not answer: {error}") from error
@@ -250,6 +267,10 @@ class RemoteStore(MetadataStore):
                 return SessionExpiredError(0)
             case m.Failure.CORRUPT:
                 return StoreCorruptError(f"the metadata store at {self.url}: {error.detail}")
+            case m.Failure.TOO_LARGE:
+                return TransactionTooLargeError(f"the metadata store at {self.url}: {error.detail}")
+            case m.Failure.UNSUPPORTED:
+                return StoreUnsupportedError(f"the metadata store at {self.url}: {error.detail}")
             case m.Failure.INVALID:
                 return InvalidTransactionError(f"the metadata store at {self.url}: {error.detail}")
         return StoreUnavailableError(f"the metadata store at {self.url}: {error.detail}")
@@ -263,6 +284,11 @@ class RemoteStore(MetadataStore):
             ) from error
 
     # the interface
+
+    @property
+    def limits(self) -> Limits:
+        """What the store behind takes, and a frame."""
+        return self._limits
 
     async def get(self, key: str) -> Read:
         check_key(key)
@@ -292,7 +318,7 @@ class RemoteStore(MetadataStore):
         *,
         session: Session | None = None,
     ) -> Outcome:
-        check_transaction(compares, operations, session is not None)
+        check_transaction(compares, operations, session is not None, self._limits)
         self._open_engine()
         own = None if session is None else self._own(session)
         message = m.Commit.of(compares, operations, None if own is None else own.handle)
@@ -305,6 +331,10 @@ class RemoteStore(MetadataStore):
         except StoreLostError as error:
             return Unknown(str(error))
         return self._read(answer, m.Ended).outcome()
+
+    async def raise_revision(self, floor: int, *, store_id: str | None = None) -> int:
+        answer = await self.ask(m.Kind.RAISE_REVISION, m.RaiseRevision(floor, store_id))
+        return self._read(answer, m.Revision).revision
 
     def _own(self, session: Session) -> RemoteSession:
         if not (isinstance(session, RemoteSession) and session.store is self):

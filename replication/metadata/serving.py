@@ -31,7 +31,9 @@ from .errors import (
     SessionExpiredError,
     StoreClosedError,
     StoreCorruptError,
+    StoreUnsupportedError,
     StoreVersionError,
+    TransactionTooLargeError,
 )
 
 _RETRY_SECONDS = 0.05
@@ -142,6 +144,8 @@ class _Server:
             m.Kind.LIST: self._list,
             m.Kind.CHANGES: self._changes,
             m.Kind.MORE: self._more,
+            m.Kind.DESCRIBE: self._describe,
+            m.Kind.RAISE_REVISION: self._raise_revision,
             m.Kind.COMMIT: self._commit,
             m.Kind.OPEN_SESSION: self._open_session,
             m.Kind.RENEW_SESSION: self._renew_session,
@@ -181,6 +185,15 @@ class _Server:
 
     async def _more(self, request: Request) -> bytes:
         return self._cursors.next_page(request.connection, m.decode(request.body, m.Cursor).cursor)
+
+    async def _describe(self, request: Request) -> bytes:
+        m.decode(request.body, m.Nothing)
+        return m.encode(m.Described.of(self._store.limits))
+
+    async def _raise_revision(self, request: Request) -> bytes:
+        asked = m.decode(request.body, m.RaiseRevision)
+        revision = await self._store.raise_revision(asked.floor, store_id=asked.store_id)
+        return m.encode(m.Revision(revision))
 
     async def _commit(self, request: Request) -> bytes:
         asked = m.decode(request.body, m.Commit)
@@ -291,6 +304,10 @@ def _failure(error: Exception) -> m.Failure:
     match error:
         case SessionExpiredError():
             return m.Failure.SESSION_EXPIRED
+        case TransactionTooLargeError():
+            return m.Failure.TOO_LARGE
+        case StoreUnsupportedError():
+            return m.Failure.UNSUPPORTED
         case InvalidTransactionError() | ProtocolError():
             return m.Failure.INVALID
         case StoreCorruptError() | StoreVersionError():

@@ -13,8 +13,10 @@ from typing import Self
 import attrs
 import trio
 
+from ._limits import Limits
 from ._sqlite_database import Announcement, Database
 from ._sqlite_leases import HeldLease, boot_id
+from ._sqlite_schema import IDENTITY_BYTES
 from ._sqlite_worker import Worker
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction
 from ._values import Compare, Delta, Listing, Operation, Outcome, Read, TooOld
@@ -32,7 +34,22 @@ _POLL_SECONDS = 0.02
 _RENEWALS_PER_TIMEOUT = 4
 _LEAVE_SECONDS = 1.0
 
+_LIMITS = Limits(max_operations=100_000, max_bytes=64 << 20)
+"""SQLite itself takes more. A transaction holds the write lock, though, for which others wait `busy_timeout_ms`."""
+
 _log = logging.getLogger(__name__)
+
+
+def _identity(store_id: str) -> bytes:
+    try:
+        identity = bytes.fromhex(store_id)
+    except ValueError:
+        identity = b""
+    if len(identity) != IDENTITY_BYTES:
+        raise InvalidTransactionError(
+            f"the id of a SQLite store has 32 hexadecimal digits, unlike {store_id!r}"
+        )
+    return identity
 
 
 class SqliteSession(Session):
@@ -150,6 +167,10 @@ class SqliteStore(MetadataStore):
 
     # the interface
 
+    @property
+    def limits(self) -> Limits:
+        return _LIMITS
+
     async def get(self, key: str) -> Read:
         check_key(key)
         engine = self._open_engine()
@@ -172,7 +193,7 @@ class SqliteStore(MetadataStore):
         *,
         session: Session | None = None,
     ) -> Outcome:
-        check_transaction(compares, operations, session is not None)
+        check_transaction(compares, operations, session is not None, self.limits)
         engine = self._open_engine()
         own = None if session is None else self._own(session)
         held = None if own is None else own.held
@@ -183,6 +204,12 @@ class SqliteStore(MetadataStore):
             if own is not None:
                 self.forget(own)
             raise
+
+    async def raise_revision(self, floor: int, *, store_id: str | None = None) -> int:
+        """`store_id` has 32 hexadecimal digits, as the ids that the store tells."""
+        identity = None if store_id is None else _identity(store_id)
+        engine = self._open_engine()
+        return await engine.worker.run(partial(engine.database.raise_revision, floor, identity), writes=True)
 
     def _own(self, session: Session) -> SqliteSession:
         if not (isinstance(session, SqliteSession) and session.store is self):

@@ -64,15 +64,15 @@ def encode(schema: Schema, value: object, version: int) -> bytes:
     return bytes(out)
 
 
-def decode(schema: Schema, data: bytes, version: int) -> Any:
-    """The message in `data`; what follows it is refused.
+def decode(schema: Schema, data: bytes, version: int, *, whole: bool = True) -> Any:
+    """The message in `data`; what follows it is refused, unless `whole` is false.
 
     Raises:
       RecordFormatError: `data` is no such message.
     """
     reader = _Reader(data)
     value = _read_struct(reader, schema, version, version >= schema.flexible)
-    if reader.at != len(data):
+    if whole and reader.at != len(data):
         raise RecordFormatError(f"{len(data) - reader.at} bytes after the end of the record")
     return value
 

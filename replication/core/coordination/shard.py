@@ -246,10 +246,9 @@ class Shard:
     # Requests
 
     def _ask(self, event: ev.Ask, clock: Clock) -> None:
-        if not self.active:
-            error = ErrorCode.NOT_COORDINATOR
-            if self._role is not None:
-                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        known = self._role is not None and event.leader_epoch in (-1, self._role.leader_epoch)
+        if not self.active or not known:
+            error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if known else ErrorCode.NOT_COORDINATOR
             machine = self.machine if self.machine is not None else self._make()
             reply = machine.failure(event.message, error, self._leader, self._leader_epoch)
             self._effects.append(fx.Answer(request_id=event.request_id, reply=reply))

@@ -65,11 +65,16 @@ class LogReadFailed:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Ask:
-    """A request, answered by exactly one `Answer`, at `deadline` (monotonic) at the latest."""
+    """A request, answered by exactly one `Answer`, at `deadline` (monotonic) at the latest.
+
+    `leader_epoch`: of the coordinator that the sender means; -1 if it does not say. A copy that comes so late that
+    this node has lost the partition and leads it again is not meant for what it is now.
+    """
 
     request_id: int
     message: Any
     deadline: float
+    leader_epoch: int = -1
 
 
 @attrs.frozen(kw_only=True, slots=True)

@@ -10,11 +10,11 @@ from insync.plugins.zookeeper._layout import Layout, key_of, name_of
 from insync.replication.metadata import (
     Committed,
     InvalidStoreUrlError,
-    InvalidTransactionError,
     Put,
     StoreCorruptError,
     StoreUnavailableError,
     StoreVersionError,
+    TransactionTooLargeError,
     open_store,
 )
 
@@ -119,7 +119,7 @@ async def test_foreign_node_among_the_keys_is_named(server: ZookeeperServer) -> 
 
 async def test_too_large_a_transaction_is_refused_before_it_is_sent(server: ZookeeperServer) -> None:
     async with ZookeeperStore(ZookeeperAddress(server.hosts, "/large")) as store:
-        with pytest.raises(InvalidTransactionError, match="Split it"):
+        with pytest.raises(TransactionTooLargeError, match="Split it"):
             await store.commit([], [Put("a", bytes(500_000)), Put("b", bytes(500_000))])
         assert isinstance(await store.commit([], [Put("a", bytes(800_000))]), Committed)
         entry = (await store.get("a")).entry
@@ -144,3 +144,29 @@ async def test_granted_timeout_is_told(server: ZookeeperServer) -> None:
     async with ZookeeperStore(ZookeeperAddress(server.hosts, "/granted")) as store:
         assert (await store.open_session(100)).timeout_ms == 400
         assert (await store.open_session(60_000)).timeout_ms == 20_000
+
+
+async def test_store_of_a_release_without_identities_gets_one(server: ZookeeperServer) -> None:
+    address = ZookeeperAddress(server.hosts, "/former")
+    async with ZookeeperStore(address) as store:
+        await store.commit([], [Put("k", b"v")])
+    client = raw(server)
+    try:
+        client.set(Layout("/former").keys, b"")
+        version = client.get(Layout("/former").keys)[1].version
+        client.delete(Layout("/former").path("k"))
+        client.delete(Layout("/former").keys)
+        client.create(Layout("/former").keys, b"")
+        assert version > 0
+    finally:
+        client.stop()
+        client.close()
+    async with ZookeeperStore(address) as one, ZookeeperStore(address) as two:
+        assert (await one.get("k")).store_id == (await two.list("")).store_id != ""
+
+
+async def test_credentials_and_long_paths_count_in_the_limits(server: ZookeeperServer) -> None:
+    short = ZookeeperStore(ZookeeperAddress(server.hosts, "/a")).limits
+    long = ZookeeperStore(ZookeeperAddress(server.hosts, "/a" * 50, "someone:secret")).limits
+    assert long.item_bytes - short.item_bytes == 98 + len("someone")
+    assert long.max_bytes == short.max_bytes

@@ -18,6 +18,7 @@ import trio.testing
 from insync.replication.metadata import (
     Changed,
     Committed,
+    InvalidTransactionError,
     Put,
     Resync,
     SessionExpiredError,
@@ -137,6 +138,97 @@ async def test_leases_of_a_replaced_database_are_dropped(path: Path) -> None:
         async with SqliteStore(path) as fresh:
             assert len(contents(f"{path}-leases")) <= 2 * SLOT_BYTES
             await fresh.commit([], [Put("k", b"")])
+
+
+async def test_deleted_database_is_noticed_by_every_call(path: Path) -> None:
+    """SQLite would go on with the deleted file: what is written there is lost."""
+    async with SqliteStore(path) as store:
+        session = await store.open_session(60_000)
+        await store.commit([], [Put("k", b"")])
+        os.unlink(path)
+        for call in (
+            store.get("k"),
+            store.list(""),
+            store.changes("", 0),
+            store.commit([], [Put("k", b"")]),
+            store.commit([], [Put("k", b"")], session=session),
+            store.open_session(1_000),
+        ):
+            with pytest.raises(StoreUnavailableError, match=r"meta\.db was deleted"):
+                await call
+        with pytest.raises(StoreUnavailableError, match="was deleted"):
+            async with store.watch(""):
+                raise AssertionError("a deleted store is watched")
+
+
+async def test_replaced_database_is_noticed(path: Path) -> None:
+    """As an operator does who restores a backup while nodes run."""
+    async with SqliteStore(path) as store:
+        await store.commit([], [Put("k", b"old")])
+    fill(f"{path}.backup", contents(path))
+    async with SqliteStore(path) as store:
+        known = await store.get("k")
+        await store.commit([], [Put("k", b"new")])
+        os.replace(f"{path}.backup", path)
+        with pytest.raises(StoreUnavailableError, match=r"meta\.db was replaced"):
+            await store.commit([], [Put("k", b"lost")])
+        os.unlink(f"{path}-wal")
+    async with SqliteStore(path) as store:
+        restored = await store.get("k")
+        assert (restored.store_id, restored.revision) == (known.store_id, known.revision)
+
+
+async def test_made_again_it_is_another_store(path: Path) -> None:
+    ids = []
+    for _ in range(2):
+        async with SqliteStore(path) as store:
+            ids.append((await store.get("k")).store_id)
+        os.unlink(path)
+    assert ids[0] != ids[1]
+
+
+async def test_watchers_are_told_that_the_database_was_deleted(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with SqliteStore(path) as store, store.watch("") as watch:
+        await watch.__anext__()
+        os.unlink(path)
+        with trio.fail_after(20):
+            while "stand still" not in caplog.text:
+                await trio.lowlevel.checkpoint()
+    assert "was deleted" in caplog.text
+
+
+async def test_files_are_for_their_owner_alone(path: Path) -> None:
+    umask = os.umask(0)
+    try:
+        async with SqliteStore(path) as store:
+            await store.commit([], [Put("k", b"")])
+            rights = {file.name: file.stat().st_mode & 0o777 for file in os.scandir(path.parent)}
+    finally:
+        os.umask(umask)
+    assert rights == dict.fromkeys(("meta.db", "meta.db-wal", "meta.db-shm", "meta.db-leases"), 0o600)
+
+
+async def test_repaired_store_gives_no_session_id_twice(path: Path) -> None:
+    async with SqliteStore(path) as store:
+        before = await store.open_session(60_000)
+        raised = await store.raise_revision(1_000)
+        assert isinstance(await store.commit([], [Put("k", b"")], session=before), Committed), "it lives on"
+        assert (await store.open_session(60_000)).id > 1_000
+        with pytest.raises(InvalidTransactionError, match="32 hexadecimal digits"):
+            await store.raise_revision(0, store_id="short")
+        assert (await store.get("k")).revision == raised + 1
+
+
+async def test_store_that_takes_an_identity_over_keeps_its_sessions(path: Path) -> None:
+    """The lease file belongs to the new identity as well, or the next handle would empty it."""
+    async with SqliteStore(path) as store:
+        session = await store.open_session(60_000)
+        await store.raise_revision(0, store_id="ab" * 16)
+        async with SqliteStore(path) as other:
+            assert (await other.get("k")).store_id == "ab" * 16
+            assert isinstance(await store.commit([], [Put("k", b"")], session=session), Committed)
 
 
 async def test_deleted_lease_file_ends_sessions_and_is_named(path: Path) -> None:

@@ -1,0 +1,1 @@
+"""Kafka's wire protocol beside a node: for now its messages, decoded and encoded by tables."""

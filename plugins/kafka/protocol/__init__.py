@@ -1,0 +1,18 @@
+"""Kafka's wire protocol: tables of fields, compiled to functions that decode and encode messages."""
+
+from __future__ import annotations
+
+from .codec import MAX_ELEMENTS, decode, encode, message, message_of
+from .errors import MalformedError, UnknownVersionError
+from .structs import Struct
+
+__all__ = [
+    "MAX_ELEMENTS",
+    "MalformedError",
+    "Struct",
+    "UnknownVersionError",
+    "decode",
+    "encode",
+    "message",
+    "message_of",
+]

@@ -1,0 +1,142 @@
+"""A group of the classic protocol as its coordinator sees it now; the log has what survives it."""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from ..errors import ErrorCode
+from .embedded import decode_subscription
+from .kafka_schema import RecordFormatError
+from .records import ClassicGroupValue, ClassicMemberValue, ClassicProtocol
+from .refusals import refuse_if
+
+CONSUMER_PROTOCOL = "consumer"
+
+
+class ClassicPhase(enum.Enum):
+    """Only EMPTY and STABLE are ever stored: another coordinator begins a rebalance under way again."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    """Members join; who does not in time is out."""
+    COMPLETING = "CompletingRebalance"
+    """All have joined, and wait for what the leader assigns."""
+    STABLE = "Stable"
+
+
+@attrs.define
+class ClassicMember:
+    """`joining`, `syncing`: the request that is parked here."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    protocols: tuple[ClassicProtocol, ...]
+    assignment: bytes = b""
+    joining: int | None = None
+    syncing: int | None = None
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((each.metadata for each in self.protocols if each.name == protocol), b"")
+
+
+@attrs.define
+class ClassicState:
+    """`pending`: ids that were given out and have not joined yet (KIP-394)."""
+
+    group: str
+    phase: ClassicPhase = ClassicPhase.EMPTY
+    protocol_type: str = ""
+    generation: int = 0
+    protocol: str | None = None
+    leader: str | None = None
+    members: dict[str, ClassicMember] = attrs.Factory(dict)
+    pending: set[str] = attrs.Factory(set)
+    joins_since: float = 0.0
+    """When the first rebalance of an empty group began."""
+
+    @classmethod
+    def of(cls, group: str, value: ClassicGroupValue) -> ClassicState:
+        """As the log has it: all ids stay valid over a change of the coordinator."""
+        members = {
+            each.member_id: ClassicMember(
+                member_id=each.member_id,
+                instance_id=each.instance_id,
+                client_id=each.client_id,
+                client_host=each.client_host,
+                rebalance_timeout_ms=max(each.rebalance_timeout_ms, each.session_timeout_ms),
+                session_timeout_ms=each.session_timeout_ms,
+                protocols=(ClassicProtocol(name=value.protocol or "", metadata=each.subscription),),
+                assignment=each.assignment,
+            )
+            for each in value.members
+        }
+        return cls(
+            group=group,
+            phase=ClassicPhase.STABLE if members else ClassicPhase.EMPTY,
+            protocol_type=value.protocol_type,
+            generation=value.generation,
+            protocol=value.protocol,
+            leader=value.leader,
+            members=members,
+        )
+
+    def value(self, now_ms: int) -> ClassicGroupValue:
+        """What the log is to have of it: as it is when its members have their assignments."""
+        return ClassicGroupValue(
+            protocol_type=self.protocol_type,
+            generation=self.generation,
+            protocol=self.protocol if self.members else None,
+            leader=self.leader if self.members else None,
+            state_timestamp=now_ms,
+            members=tuple(
+                [
+                    ClassicMemberValue(
+                        member_id=each.member_id,
+                        instance_id=each.instance_id,
+                        client_id=each.client_id,
+                        client_host=each.client_host,
+                        rebalance_timeout_ms=each.rebalance_timeout_ms,
+                        session_timeout_ms=each.session_timeout_ms,
+                        subscription=each.metadata(self.protocol),
+                        assignment=each.assignment,
+                    )
+                    for each in self.members.values()
+                ]
+            ),
+        )
+
+    def holder_of(self, instance_id: str) -> str | None:
+        """The member that has a static instance."""
+        for each in self.members.values():
+            if each.instance_id == instance_id:
+                return each.member_id
+        return None
+
+    def check_member(self, member_id: str, instance_id: str | None) -> None:
+        """Raises `GroupRefusal` for who is no member; an instance that another has taken over is told so."""
+        holder = None if instance_id is None else self.holder_of(instance_id)
+        fenced = holder is not None and holder != member_id
+        refuse_if(
+            fenced, ErrorCode.FENCED_INSTANCE_ID, f"instance {instance_id!r} is member {holder!r} by now"
+        )
+        unknown = member_id not in self.members
+        refuse_if(unknown, ErrorCode.UNKNOWN_MEMBER_ID, f"group {self.group!r} has no member {member_id!r}")
+
+    def topics(self) -> frozenset[str] | None:
+        """What the members read; None: they are no consumers, or say it in a way that is not understood."""
+        if self.protocol_type != CONSUMER_PROTOCOL:
+            return None
+        found: set[str] = set()
+        for each in self.members.values():
+            for protocol in each.protocols:
+                try:
+                    found.update(decode_subscription(protocol.metadata).topics)
+                except RecordFormatError:
+                    return None
+        return frozenset(found)

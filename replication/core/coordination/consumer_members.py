@@ -1,0 +1,283 @@
+"""What a coordinator knows of members of the consumer protocol and does not store: parked heartbeats, timers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from ..errors import ErrorCode
+from . import records as r
+from .consumer_group import (
+    Beat,
+    Context,
+    admit,
+    advance,
+    check_beat,
+    check_member,
+    owned_by,
+    rebalance,
+    remove,
+    step_out,
+    to_lists,
+)
+from .decisions import Clock, Decision, Reply
+from .group_messages import JOIN, LEAVE, LEAVE_STATIC, ConsumerGroupHeartbeatResponse
+from .group_state import Draft, GroupState
+from .refusals import GroupRefusal, refuse_if
+from .timers import Timers
+
+Place = tuple[str, str]
+"""A group and a member of it."""
+SESSION, REVOCATION, PARKED = "session", "revocation", "parked"
+
+
+@attrs.frozen
+class _Parked:
+    """A heartbeat that is answered as soon as there is news."""
+
+    request_id: int
+    beat: Beat
+
+
+class ConsumerMembers:
+    """Decides heartbeats, and what follows from time and from other members' heartbeats."""
+
+    def __init__(self, timers: Timers[tuple[str, ...]], fired: dict[tuple[str, ...], None]) -> None:
+        self._timers = timers
+        self._fired = fired
+        self._parked: dict[str, dict[str, _Parked]] = {}
+        """By group and member."""
+        self._places: dict[int, Place] = {}
+        """Of parked requests."""
+        self._fenced: set[Place] = set()
+        """Members that did not let go in time. They keep what they have until they come back without it, or their
+        session ends: they may still hand it out."""
+        self._sequences: dict[Place, int] = {}
+        self._dirty: dict[str, None] = {}
+        """Groups in which parked heartbeats may have news."""
+
+    # The log and the view
+
+    def activate(self, state: GroupState, clock: Clock, session_ms: int) -> None:
+        """All sessions begin with time to spare: the coordinator before may have renewed them meanwhile."""
+        for member_id, value in state.members.items():
+            self._set(SESSION, state.group, member_id, clock.now + session_ms / 1000)
+            if state.current(member_id).state == r.MemberState.UNREVOKED:
+                due = clock.now + value.rebalance_timeout_ms / 1000
+                self._set(REVOCATION, state.group, member_id, due)
+        self._dirty[state.group] = None
+
+    def applied(self, state: GroupState, key: Any, before: r.CurrentValue | None) -> None:
+        """A record of the group has been applied; `before`: the member's current assignment, if it was one."""
+        self._dirty[state.group] = None
+        match key:
+            case r.CurrentKey(group=group, member_id=member_id):
+                current = state.currents.get(member_id)
+                if current is None or current.state != r.MemberState.UNREVOKED:
+                    self._drop(REVOCATION, group, member_id)
+                    self._fenced.discard((group, member_id))
+                elif before is None or before.pending != current.pending:
+                    # Another revocation has a time of its own; who decided it knows the time and sets it.
+                    self._drop(REVOCATION, group, member_id)
+            case r.MemberKey(group=group, member_id=member_id) if member_id not in state.members:
+                self._drop(SESSION, group, member_id)
+                self._sequences.pop((group, member_id), None)
+
+    def view_changed(self, groups: Iterable[GroupState]) -> None:
+        for state in groups:
+            if state.is_consumer:
+                self._dirty[state.group] = None
+
+    def withdrawn(self, request_id: int) -> None:
+        """A parked heartbeat has been answered otherwise."""
+        place = self._places.pop(request_id, None)
+        if place is not None:
+            group, member_id = place
+            del self._parked[group][member_id]
+            if not self._parked[group]:
+                del self._parked[group]
+            self._drop(PARKED, *place)
+
+    def _find(self, group: str, member_id: str) -> _Parked | None:
+        return self._parked.get(group, {}).get(member_id)
+
+    # Heartbeats
+
+    def beat(self, request_id: int, beat: Beat, state: GroupState, context: Context) -> Decision:
+        """The answer to a heartbeat, or its place among the parked ones.
+
+        Raises:
+          GroupRefusal: It is no member's, or not of its present epoch.
+        """
+        check_beat(beat, context.settings)
+        place = (beat.group, beat.member_id)
+        late = 0 <= beat.sequence <= self._sequences.get(place, -1)
+        refuse_if(late, ErrorCode.INVALID_REQUEST, "a later heartbeat of the member has come before this one")
+        draft = Draft(state)
+        if state.classic is not None:
+            refuse_if(bool(state.classic.members), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "a classic group")
+            draft.put(r.ClassicGroupKey(state.group), None)
+        if beat.member_epoch in (LEAVE, LEAVE_STATIC):
+            return self._leave(request_id, beat, draft, context)
+        fenced = place in self._fenced and beat.member_epoch != JOIN
+        refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, "it did not let its partitions go in time")
+        changed = admit(draft, beat, context)
+        rebalance(draft, context, changed=changed)
+        stepped = advance(draft, beat.member_id, owned_by(beat), context)
+        full = beat.owned is not None and beat.rebalance_timeout_ms > 0
+        news = stepped or full or beat.member_epoch != draft.state.current(beat.member_id).epoch
+        parks = beat.max_wait_ms > 0 and not news
+        replies: list[Reply] = []
+        if not parks:
+            replies.append(self._reply(request_id, beat, draft.state, context, news=news))
+        older = self._find(*place)
+        if older is not None:
+            # Whoever sends another does not wait for the first any more; it is told what it knows.
+            replies.append(self._reply(older.request_id, older.beat, state, context, news=False))
+
+        def then() -> None:
+            if older is not None:
+                self.withdrawn(older.request_id)
+            now = context.clock.now
+            session = context.settings.consumer_session_timeout_ms
+            self._set(SESSION, *place, now + session / 1000)
+            self._fenced.discard(place)
+            if beat.sequence >= 0:
+                self._sequences[place] = beat.sequence
+            self._limit_revocation(draft, beat.member_id, context)
+            if parks:
+                wait = min(beat.max_wait_ms, context.settings.consumer_heartbeat_interval_ms)
+                self._parked.setdefault(beat.group, {})[beat.member_id] = _Parked(request_id, beat)
+                self._places[request_id] = place
+                self._set(PARKED, *place, now + wait / 1000)
+
+        return Decision(
+            request_id=request_id, entries=tuple(draft.entries), replies=tuple(replies), then=then
+        )
+
+    def _limit_revocation(self, draft: Draft, member_id: str, context: Context) -> None:
+        """Whoever has just been asked to let go has its rebalance timeout for it."""
+        place = draft.state.group, member_id
+        if draft.state.current(member_id).state != r.MemberState.UNREVOKED or place in self._fenced:
+            return
+        if (REVOCATION, *place) not in self._timers and (REVOCATION, *place) not in self._fired:
+            timeout = draft.state.members[member_id].rebalance_timeout_ms
+            self._set(REVOCATION, *place, context.clock.now + timeout / 1000)
+
+    def _leave(self, request_id: int, beat: Beat, draft: Draft, context: Context) -> Decision:
+        check_member(draft.state, beat.member_id, beat.instance_id)
+        if beat.member_epoch == LEAVE:
+            remove(draft, beat.member_id, context)
+        else:
+            step_out(draft, beat.member_id)
+        place = beat.group, beat.member_id
+
+        def then() -> None:
+            parked = self._find(*place)
+            self._sequences.pop(place, None)
+            self._fenced.discard(place)
+            if beat.member_epoch == LEAVE_STATIC:
+                self._sequences[place] = beat.sequence
+            if parked is not None:
+                self._dirty[beat.group] = None
+
+        body = ConsumerGroupHeartbeatResponse(member_id=beat.member_id, member_epoch=beat.member_epoch)
+        reply = Reply(request_id=request_id, body=body, groups=frozenset({beat.group}))
+        return Decision(request_id=request_id, entries=tuple(draft.entries), replies=(reply,), then=then)
+
+    def _reply(
+        self, request_id: int, beat: Beat, state: GroupState, context: Context, *, news: bool
+    ) -> Reply:
+        current = state.current(beat.member_id)
+        body = ConsumerGroupHeartbeatResponse(
+            member_id=beat.member_id,
+            member_epoch=current.epoch,
+            heartbeat_interval_ms=context.settings.consumer_heartbeat_interval_ms,
+            session_timeout_ms=context.settings.consumer_session_timeout_ms,
+            assignment=to_lists(current.assigned) if news else None,
+        )
+        return Reply(request_id=request_id, body=body, groups=frozenset({state.group}))
+
+    # Without a request
+
+    def fire(self, kind: str, state: GroupState, member_id: str, context: Context) -> Decision | None:
+        """A timer's time has come; None: there is nothing to do (any more)."""
+        key = (kind, state.group, member_id)
+        if member_id not in state.members:
+            return None
+
+        def over() -> None:
+            self._fired.pop(key, None)
+
+        if kind == SESSION:
+            draft = Draft(state)
+            remove(draft, member_id, context)
+            return Decision(entries=tuple(draft.entries), then=over)
+        parked = self._find(state.group, member_id)
+        if kind == REVOCATION:
+            self._fenced.add((state.group, member_id))
+            if parked is not None:
+                self._dirty[state.group] = None
+            return None
+        if parked is None:
+            return None
+        return self._unpark(parked, self._reply(parked.request_id, parked.beat, state, context, news=False))
+
+    def _unpark(self, parked: _Parked, reply: Reply, draft: Draft | None = None) -> Decision:
+        def then() -> None:
+            self.withdrawn(parked.request_id)
+
+        entries = tuple(draft.entries) if draft is not None else ()
+        return Decision(entries=entries, replies=(reply,), then=then)
+
+    def follow_up(self, groups: Mapping[str, GroupState], context: Context) -> Decision | None:
+        """What a change means for the group's target, and for those who wait for news."""
+        while self._dirty:
+            group = next(iter(self._dirty))
+            state = groups.get(group) or GroupState(group)
+            if state.members:
+                draft = Draft(state)
+                rebalance(draft, context)
+                if draft.entries:
+                    return Decision(entries=tuple(draft.entries))
+            for parked in self._parked.get(group, {}).values():
+                decision = self._news(parked, state, context)
+                if decision is not None:
+                    return decision
+            del self._dirty[group]
+        return None
+
+    def _news(self, parked: _Parked, state: GroupState, context: Context) -> Decision | None:
+        beat = parked.beat
+        try:
+            check_member(state, beat.member_id, beat.instance_id)
+            fenced = (beat.group, beat.member_id) in self._fenced
+            refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, "it did not let its partitions go in time")
+        except GroupRefusal as refused:
+            body = ConsumerGroupHeartbeatResponse(error=refused.error, message=refused.message)
+            reply = Reply(request_id=parked.request_id, body=body, groups=frozenset({beat.group}))
+            return self._unpark(parked, reply)
+        draft = Draft(state)
+        stepped = advance(draft, beat.member_id, owned_by(beat), context)
+        if not stepped and state.current(beat.member_id).epoch == beat.member_epoch:
+            return None
+        reply = self._reply(parked.request_id, beat, draft.state, context, news=True)
+        decision = self._unpark(parked, reply, draft)
+
+        def then() -> None:
+            self.withdrawn(parked.request_id)
+            self._limit_revocation(draft, beat.member_id, context)
+
+        return attrs.evolve(decision, then=then)
+
+    # Timers
+
+    def _set(self, kind: str, group: str, member_id: str, due: float) -> None:
+        self._fired.pop((kind, group, member_id), None)
+        self._timers.set((kind, group, member_id), due)
+
+    def _drop(self, kind: str, group: str, member_id: str) -> None:
+        self._fired.pop((kind, group, member_id), None)
+        self._timers.cancel((kind, group, member_id))

@@ -1,0 +1,284 @@
+"""Requests to a group's coordinator and its answers; Kafka's kinds and meanings unless a line says so.
+
+An `error` is an `ErrorCode`. `leader` and `leader_epoch` of an answer hint at another coordinator, if it is known.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+NO_EPOCH = -1
+JOIN = 0
+LEAVE = -1
+LEAVE_STATIC = -2
+"""`member_epoch` of a heartbeat that joins, leaves for good, or leaves as a static member that comes back."""
+
+
+@attrs.frozen(kw_only=True)
+class TopicPartitionList:
+    """Partitions of one topic, by its id."""
+
+    topic_id: str
+    partitions: list[int]
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerGroupHeartbeatRequest:
+    """KIP-848. None: unchanged since the last one that was answered. A join says everything.
+
+    `max_wait_ms` (ours): how long the coordinator may keep this until there is news. `sequence` (ours): grows with
+    each one that the member sends; a late copy of an earlier one would say that it has let go what it was given
+    since. -1 from a client whose connection keeps the order. `client_host`: what the node saw; a client's own word
+    counts for nothing.
+    """
+
+    group: str
+    member_id: str
+    member_epoch: int
+    instance_id: str | None = None
+    rack: str | None = None
+    rebalance_timeout_ms: int = -1
+    topics: list[str] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    owned: list[TopicPartitionList] | None = None
+    max_wait_ms: int = 0
+    sequence: int = -1
+    client_id: str = ""
+    client_host: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ConsumerGroupHeartbeatResponse:
+    """`assignment`: what the member is to own, all of it; None: unchanged.
+
+    `session_timeout_ms` (ours): how long a member may go on after the sending of its last answered heartbeat.
+    """
+
+    error: int = 0
+    message: str = ""
+    member_id: str = ""
+    member_epoch: int = 0
+    heartbeat_interval_ms: int = 0
+    session_timeout_ms: int = 0
+    assignment: list[TopicPartitionList] | None = None
+    leader: int = -1
+    leader_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class GroupOffset:
+    """One offset to commit: of the next record to be read."""
+
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class CommitGroupOffsetsRequest:
+    """`epoch`: the member epoch or generation; -1 without membership, for a group without members."""
+
+    group: str
+    member_id: str = ""
+    epoch: int = NO_EPOCH
+    instance_id: str | None = None
+    offsets: list[GroupOffset]
+
+
+@attrs.frozen(kw_only=True)
+class TxnOffsetCommitRequest:
+    """A commit that takes effect with the transaction of a producer (KIP-447)."""
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    group: str
+    member_id: str = ""
+    epoch: int = NO_EPOCH
+    instance_id: str | None = None
+    offsets: list[GroupOffset]
+
+
+@attrs.frozen(kw_only=True)
+class PartitionError:
+    """What became of one partition of a request."""
+
+    topic: str
+    partition: int
+    error: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class CommitGroupOffsetsResponse:
+    """`error` is of all partitions if it is not 0; then `partitions` is empty."""
+
+    error: int = 0
+    message: str = ""
+    partitions: list[PartitionError] = attrs.Factory(list)
+    leader: int = -1
+    leader_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class TopicPartitionName:
+    topic: str
+    partition: int
+
+
+@attrs.frozen(kw_only=True)
+class GroupOffsetsRequest:
+    """What a group has committed; `partitions` None: all that there is.
+
+    `require_stable`: an offset that an undecided transaction is about to replace is an error (KIP-447).
+    """
+
+    group: str
+    member_id: str = ""
+    epoch: int = NO_EPOCH
+    partitions: list[TopicPartitionName] | None = None
+    require_stable: bool = False
+
+
+@attrs.frozen(kw_only=True)
+class CommittedOffset:
+    """`offset` -1: nothing is committed."""
+
+    topic: str
+    partition: int
+    offset: int = -1
+    leader_epoch: int = -1
+    metadata: str = ""
+    error: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class GroupOffsetsResponse:
+    error: int = 0
+    message: str = ""
+    offsets: list[CommittedOffset] = attrs.Factory(list)
+    leader: int = -1
+    leader_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class ListGroupsRequest:
+    """Empty lists: any. States and types by their names, as `GroupListing` has them."""
+
+    states: list[str] = attrs.Factory(list)
+    types: list[str] = attrs.Factory(list)
+
+
+@attrs.frozen(kw_only=True)
+class GroupListing:
+    """`type`: `consumer`, `classic`, or `simple` for offsets without members."""
+
+    group: str
+    type: str
+    state: str
+    protocol_type: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class ListGroupsResponse:
+    error: int = 0
+    message: str = ""
+    groups: list[GroupListing] = attrs.Factory(list)
+    leader: int = -1
+    leader_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class DescribeGroupsRequest:
+    """Groups of any type."""
+
+    groups: list[str]
+
+
+@attrs.frozen(kw_only=True)
+class DescribedMember:
+    """`owned`: what it has; `target`: what it is to have (consumer protocol)."""
+
+    member_id: str
+    instance_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rack: str | None = None
+    epoch: int = -1
+    topics: list[str] = attrs.Factory(list)
+    owned: list[TopicPartitionList] = attrs.Factory(list)
+    target: list[TopicPartitionList] = attrs.Factory(list)
+    is_classic: bool = False
+    subscription: bytes = b""
+    assignment: bytes = b""
+
+
+@attrs.frozen(kw_only=True)
+class DescribedGroup:
+    """`epoch`: the group epoch or generation."""
+
+    group: str
+    error: int = 0
+    type: str = ""
+    state: str = ""
+    epoch: int = -1
+    target_epoch: int = -1
+    protocol_type: str = ""
+    protocol: str = ""
+    members: list[DescribedMember] = attrs.Factory(list)
+
+
+@attrs.frozen(kw_only=True)
+class DescribeGroupsResponse:
+    error: int = 0
+    message: str = ""
+    groups: list[DescribedGroup] = attrs.Factory(list)
+    leader: int = -1
+    leader_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class DeleteGroupRequest:
+    """One group, with its offsets; it must have no members."""
+
+    group: str
+
+
+@attrs.frozen(kw_only=True)
+class DeleteGroupResponse:
+    error: int = 0
+    message: str = ""
+    leader: int = -1
+    leader_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class DeleteGroupOffsetsRequest:
+    """Offsets of topics that nobody in the group reads."""
+
+    group: str
+    partitions: list[TopicPartitionName]
+
+
+Request = (
+    ConsumerGroupHeartbeatRequest
+    | CommitGroupOffsetsRequest
+    | TxnOffsetCommitRequest
+    | GroupOffsetsRequest
+    | ListGroupsRequest
+    | DescribeGroupsRequest
+    | DeleteGroupRequest
+    | DeleteGroupOffsetsRequest
+)
+RESPONSES: dict[type, type] = {
+    ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatResponse,
+    CommitGroupOffsetsRequest: CommitGroupOffsetsResponse,
+    TxnOffsetCommitRequest: CommitGroupOffsetsResponse,
+    GroupOffsetsRequest: GroupOffsetsResponse,
+    ListGroupsRequest: ListGroupsResponse,
+    DescribeGroupsRequest: DescribeGroupsResponse,
+    DeleteGroupRequest: DeleteGroupResponse,
+    DeleteGroupOffsetsRequest: CommitGroupOffsetsResponse,
+}

@@ -1,0 +1,270 @@
+"""The state machine of one partition of `__consumer_offsets`: every group whose id leads there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from ..errors import ErrorCode
+from . import group_messages as gm
+from . import records as r
+from .classic_state import ClassicState
+from .consumer_group import Context
+from .consumer_members import ConsumerMembers
+from .decisions import Clock, Decision, Proof, Reply
+from .group_describe import describe, listing
+from .group_expiry import delete_group, delete_offsets, expire, forget_topics
+from .group_settings import GroupSettings
+from .group_state import Committed, GroupState
+from .offset_commits import Entries, plan_commit, read_offsets
+from .refusals import GroupRefusal
+from .shard_events import Entry, Marker, ProducerId
+from .timers import Timers
+from .topics_view import TopicsView
+
+_EXPIRE = ("expire",)
+_EXPIRED_AT_ONCE = 1_000
+"""Tombstones of one batch; the rest follows in the next ones."""
+
+
+class GroupCoordinator:
+    """A `StateMachine` for `Shard`. Groups are independent of each other in all but their clock and their log."""
+
+    def __init__(self, settings: GroupSettings | None = None) -> None:
+        self.settings = settings if settings is not None else GroupSettings()
+        self.groups: dict[str, GroupState] = {}
+        self.view = TopicsView()
+        self.classics: dict[str, ClassicState] = {}
+        self._timers: Timers[tuple[str, ...]] = Timers()
+        self._fired: dict[tuple[str, ...], None] = {}
+        self._active = False
+        self._writers: dict[int, set[str]] = {}
+        """Groups in which a producer may have undecided offsets."""
+        self._expiring: list[str] = []
+        self._gone: frozenset[str] = frozenset()
+        self._forgetting: list[str] = []
+        self.consumers = ConsumerMembers(self._timers, self._fired)
+
+    # The log
+
+    def apply(self, entry: Entry) -> None:
+        key: Any = entry.key
+        value = entry.value
+        state = self.groups.get(key.group)
+        if state is None:
+            if value is None:
+                return
+            state = self.groups[key.group] = GroupState(key.group)
+        if isinstance(key, r.OffsetKey):
+            self._apply_offset(state, key, entry)
+        else:
+            before = state.currents.get(key.member_id) if isinstance(key, r.CurrentKey) else None
+            state.put(key, value, entry.offset)
+            if self._active:
+                self.consumers.applied(state, key, before)
+                if isinstance(key, r.ClassicGroupKey) and value is None:
+                    self.classics.pop(key.group, None)
+        if state.empty:
+            del self.groups[key.group]
+
+    def _apply_offset(self, state: GroupState, key: r.OffsetKey, entry: Entry) -> None:
+        place = key.topic, key.partition
+        if entry.producer is not None and entry.value is not None:
+            offsets = state.pending.setdefault(entry.producer.producer_id, {})
+            offsets[place] = Committed(entry.value, entry.offset)
+            self._writers.setdefault(entry.producer.producer_id, set()).add(state.group)
+            return
+        state.put(key, entry.value, entry.offset)
+        if entry.value is None:
+            # Deleted is deleted, for transactions that were under way too.
+            for producer_id in list(state.pending):
+                state.pending[producer_id].pop(place, None)
+                if not state.pending[producer_id]:
+                    del state.pending[producer_id]
+
+    def mark(self, marker: Marker) -> frozenset[str]:
+        touched = set()
+        producer_id = marker.producer.producer_id
+        for group in sorted(self._writers.pop(producer_id, ())):
+            state = self.groups.get(group)
+            offsets = state.pending.pop(producer_id, None) if state is not None else None
+            if state is None or offsets is None:
+                continue
+            touched.add(group)
+            for place, committed in offsets.items():
+                # A later record of the key wins, wherever compaction has put the marker (it has no key).
+                present = state.offsets.get(place)
+                if marker.committed and (present is None or present.at < committed.at):
+                    state.offsets[place] = committed
+            if state.empty:
+                del self.groups[group]
+        return frozenset(touched)
+
+    # Without the log
+
+    def activate(self, clock: Clock) -> None:
+        self._active = True
+        bonus = self.settings.isolation_timeout_ms
+        for group, state in self.groups.items():
+            if state.classic is not None:
+                self.classics[group] = ClassicState.of(group, state.classic)
+            self.consumers.activate(state, clock, self.settings.consumer_session_timeout_ms + bonus)
+        self._timers.set(_EXPIRE, clock.now + self.settings.offsets_retention_check_interval_ms / 1000)
+
+    def view_changed(self, view: TopicsView) -> None:
+        before, self.view = self.view, view
+        gone = {
+            name
+            for name, info in before.topics.items()
+            if name not in view.topics or view.topics[name].topic_id != info.topic_id
+        }
+        if not self._active:
+            return
+        self.consumers.view_changed(self.groups.values())
+        if gone:
+            self._gone |= gone
+            self._forgetting = sorted(self.groups)
+
+    def slip(self, seconds: float) -> None:
+        self._timers.slip(seconds)
+
+    @property
+    def deadline(self) -> float | None:
+        return self._timers.deadline
+
+    def tick(self, clock: Clock) -> None:
+        while (key := self._timers.pop(clock.now)) is not None:
+            self._fired[key] = None
+
+    def withdrawn(self, request_id: int) -> None:
+        self.consumers.withdrawn(request_id)
+
+    def failure(self, message: Any, error: ErrorCode, leader: int = -1, leader_epoch: int = -1) -> Any:
+        return gm.RESPONSES[type(message)](error=error, leader=leader, leader_epoch=leader_epoch)
+
+    # Decisions
+
+    def context(self, clock: Clock) -> Context:
+        return Context(view=self.view, settings=self.settings, clock=clock)
+
+    def decide(self, request_id: int, message: gm.Request, clock: Clock) -> Decision:
+        try:
+            return self._decide(request_id, message, clock)
+        except GroupRefusal as refused:
+            body = attrs.evolve(self.failure(message, refused.error), message=refused.message)
+            group = getattr(message, "group", None)
+            reply = Reply(
+                request_id=request_id, body=body, groups=None if group is None else frozenset({group})
+            )
+            return Decision(request_id=request_id, replies=(reply,))
+
+    def _decide(self, request_id: int, message: gm.Request, clock: Clock) -> Decision:
+        context = self.context(clock)
+        match message:
+            case gm.ConsumerGroupHeartbeatRequest(group=group):
+                state = self.groups.get(group) or GroupState(group)
+                return self.consumers.beat(request_id, message, state, context)
+            case gm.CommitGroupOffsetsRequest(group=group):
+                return self._commit(request_id, message, context, None)
+            case gm.TxnOffsetCommitRequest(group=group):
+                producer = ProducerId(message.producer_id, message.producer_epoch)
+                return self._commit(request_id, message, context, producer)
+            case gm.GroupOffsetsRequest(group=group):
+                offsets = read_offsets(self.groups.get(group), self.classics.get(group), message)
+                return _read(request_id, gm.GroupOffsetsResponse(offsets=offsets), group)
+            case gm.ListGroupsRequest():
+                found = [
+                    listing(state, self.classics.get(name)) for name, state in sorted(self.groups.items())
+                ]
+                wanted = [
+                    each
+                    for each in found
+                    if (not message.states or each.state in message.states)
+                    and (not message.types or each.type in message.types)
+                ]
+                return _read(request_id, gm.ListGroupsResponse(groups=wanted))
+            case gm.DescribeGroupsRequest(groups=names):
+                told = [describe(name, self.groups.get(name), self.classics.get(name)) for name in names]
+                return _read(request_id, gm.DescribeGroupsResponse(groups=told), *names)
+            case gm.DeleteGroupRequest(group=group):
+                entries = delete_group(self.groups.get(group), self.classics.get(group), group)
+                return _write(request_id, gm.DeleteGroupResponse(), group, entries)
+            case gm.DeleteGroupOffsetsRequest(group=group):
+                entries, each_told = delete_offsets(self.groups.get(group), self.classics.get(group), message)
+                return _write(request_id, gm.CommitGroupOffsetsResponse(partitions=each_told), group, entries)
+
+    def _commit(
+        self,
+        request_id: int,
+        message: gm.CommitGroupOffsetsRequest | gm.TxnOffsetCommitRequest,
+        context: Context,
+        producer: ProducerId | None,
+    ) -> Decision:
+        group = message.group
+        state = self.groups.get(group) or GroupState(group)
+        entries, told = plan_commit(state, self.classics.get(group), message, context)
+        body = gm.CommitGroupOffsetsResponse(partitions=told)
+        return _write(request_id, body, group, entries, producer)
+
+    def due(self, clock: Clock) -> Decision | None:
+        context = self.context(clock)
+        while self._fired:
+            key = next(iter(self._fired))
+            decision = self._fire(key, context)
+            if decision is not None:
+                return decision
+            self._fired.pop(key, None)
+        decision = self.consumers.follow_up(self.groups, context)
+        if decision is not None:
+            return decision
+        return self._forget(context) or self._expire(context)
+
+    def _fire(self, key: tuple[str, ...], context: Context) -> Decision | None:
+        if key == _EXPIRE:
+            self._expiring = sorted(self.groups)
+            interval = self.settings.offsets_retention_check_interval_ms / 1000
+            self._timers.set(_EXPIRE, context.clock.now + interval)
+            return None
+        kind, group, member_id = key
+        state = self.groups.get(group)
+        if state is None:
+            return None
+        return self.consumers.fire(kind, state, member_id, context)
+
+    def _expire(self, context: Context) -> Decision | None:
+        while self._expiring:
+            state = self.groups.get(self._expiring[-1])
+            entries: Entries = []
+            if state is not None:
+                entries = expire(state, self.classics.get(state.group), context)
+            if entries:
+                return Decision(entries=tuple(entries[:_EXPIRED_AT_ONCE]))
+            self._expiring.pop()
+        return None
+
+    def _forget(self, context: Context) -> Decision | None:
+        """Offsets of deleted topics, one group after the other."""
+        while self._forgetting:
+            state = self.groups.get(self._forgetting[-1])
+            entries = forget_topics(state, self._gone) if state is not None else []
+            if entries:
+                return Decision(entries=tuple(entries[:_EXPIRED_AT_ONCE]))
+            self._forgetting.pop()
+        self._gone = frozenset()
+        return None
+
+
+def _read(request_id: int, body: Any, *groups: str) -> Decision:
+    """What is told of some groups, or of all if none is named."""
+    told = frozenset(groups) if groups else None
+    reply = Reply(request_id=request_id, body=body, groups=told, proof=Proof.READ)
+    return Decision(request_id=request_id, replies=(reply,))
+
+
+def _write(
+    request_id: int, body: Any, group: str, entries: Entries, producer: ProducerId | None = None
+) -> Decision:
+    proof = Proof.NONE if entries else Proof.READ
+    reply = Reply(request_id=request_id, body=body, groups=frozenset({group}), proof=proof)
+    return Decision(request_id=request_id, entries=tuple(entries), replies=(reply,), producer=producer)
