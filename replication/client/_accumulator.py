@@ -90,7 +90,7 @@ class Accumulator:
         queue = queues.choose(key, partition, size)
         batch = queue.open
         if batch is None or (
-            batch.size + size > self._batch_size and not self._gathers(queues, queue, batch, size)
+            batch.size + size > queue.enough and not self._grows(queues, queue, batch, size)
         ):
             batch = self._new_batch(queue)
         if timestamp_ms is None:
@@ -100,7 +100,7 @@ class Accumulator:
         if on_delivery is not None:
             batch.callbacks = batch.callbacks or []
             batch.callbacks.append((index, on_delivery))
-        if batch.size >= self._batch_size and not self._gathers(queues, queue, batch, 0):
+        if batch.size >= queue.enough and not self._grows(queues, queue, batch, 0):
             self._close(queue)
         return Delivery(batch, index)
 
@@ -134,15 +134,11 @@ class Accumulator:
             return 0
         queue = queues.choose(key, partition, first_size)
         batch = queue.open
-        most = self._batch_size
-        if batch is not None and batch.size + first_size > most:
-            if self._gathers(queues, queue, batch, first_size):
-                # In steps, so that records without a key go to other partitions, too.
-                most = min(batch.size + self._batch_size, queues.largest_batch)
-            else:
-                batch = None
-        if batch is None:
+        if batch is None or (
+            batch.size + first_size > queue.enough and not self._grows(queues, queue, batch, first_size)
+        ):
             batch = self._new_batch(queue)
+        most = queue.enough
         run = values[start : min(stop, start + max(1, (most - batch.size) // first_size + 1))]
         if set(map(type, run)) == {bytes}:
             lengths = list(map(len, run))  # type: ignore[arg-type]
@@ -158,18 +154,21 @@ class Accumulator:
         batch.size += taken
         self.used += taken
         deliveries._add(batch, index, count)
-        is_full = count < len(run) or batch.size >= self._batch_size
-        if is_full and not self._gathers(queues, queue, batch, first_size):
+        is_full = count < len(run) or batch.size >= queue.enough
+        if is_full and not self._grows(queues, queue, batch, 0):
             self._close(queue)
         return count
 
-    def _gathers(self, queues: TopicQueues, queue: PartitionQueue, batch: Batch, size: int) -> bool:
-        """Whether an open batch above `batch_size` takes `size` bytes more.
+    def _grows(self, queues: TopicQueues, queue: PartitionQueue, batch: Batch, size: int) -> bool:
+        """Whether an open batch that is large enough takes `size` bytes more, and then some.
 
-        It does while it could not be sent at once: what waits behind a full window goes in few large batches.
+        It does while it could not be sent at once: what waits behind a full window goes in few large batches. It
+        grows in steps of `batch_size`, because the window may have room by the next one.
         """
-        waits = queue.is_held_up or queue.must_wait(batch)
-        return waits and batch.size + size <= queues.largest_batch
+        if not (queue.is_held_up or queue.must_wait(batch)) or batch.size + size > queues.largest_batch:
+            return False
+        queue.enough = min(queues.largest_batch, batch.size + max(size, self._batch_size))
+        return True
 
     def _extend(
         self, batch: Batch, run: Sequence[bytes | None], key: bytes | None, timestamp_ms: int | None
@@ -209,6 +208,7 @@ class Accumulator:
         self._close(queue)
         now = trio.current_time()
         batch = queue.open = Batch(queue.topic, queue.partition, now, now + self._delivery_timeout)
+        queue.enough = self._batch_size
         queue.push(batch)
         self.pending.append(batch)
         self.active[queue] = None

@@ -21,13 +21,15 @@ _KEYS_CACHED = 1 << 16
 class PartitionQueue(SendWindow[Batch]):
     """The batches of one partition; the last of those waiting is `open` while it takes records."""
 
-    __slots__ = ("is_held_up", "open", "partition", "topic")
+    __slots__ = ("enough", "is_held_up", "open", "partition", "topic")
 
     def __init__(self, topic: str, partition: int, settings: ProducerSettings) -> None:
         super().__init__(limit=settings.max_in_flight_requests_per_connection, sequenced=settings.idempotent)
         self.topic = topic
         self.partition = partition
         self.open: Batch | None = None
+        self.enough = 0
+        """At how many bytes to see whether the open batch goes on growing."""
         self.is_held_up = False
         """Its leader could not be sent anything when that was last tried."""
 
@@ -46,6 +48,8 @@ class TopicQueues:
         self._config: object = None
         self._largest = 0
         self._sticky: PartitionQueue | None = None
+        self._sticky_until = 0
+        """The size of its open batch at which records without a key go elsewhere."""
         self._turn = -1
         """The partition that had the last record, where they take turns."""
         self._by_key: dict[bytes, PartitionQueue] = {}
@@ -83,8 +87,11 @@ class TopicQueues:
         if key is not None and partitioner != "sticky":
             return self._by_key.get(key) or self._keyed(key)
         sticky = self._sticky
-        if sticky is None or sticky.open is None or sticky.open.size + size > self._batch_size:
+        if sticky is None or sticky.open is None or sticky.open.size + size > self._sticky_until:
             sticky = self._sticky = self._unkeyed()
+            begun = sticky.open.size if sticky.open is not None else 0
+            # A batch that has grown takes as much again as another one would.
+            self._sticky_until = self._batch_size + (begun if begun + size > self._batch_size else 0)
         return sticky
 
     def _numbered(self, partition: int) -> PartitionQueue:
