@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from ._files import PartitionKey, replace_file
@@ -50,24 +51,26 @@ class CreatedPartitions:
         """Whether no folder of this partition has been made here (since one was deleted for good)."""
         return self.is_complete and key not in self._held
 
-    def add(self, key: PartitionKey) -> None:
-        """Before the folder is used."""
-        if self.never_held(key):
-            self._append(f"+ {key[0]} {key[1]}\n")
-            self._held.add(key)
+    def add(self, keys: Iterable[PartitionKey]) -> None:
+        """Before the folders are made."""
+        new = [key for key in keys if self.never_held(key)]
+        if new:
+            self._append("".join(f"+ {topic} {number}\n" for topic, number in new))
+            self._held.update(new)
 
-    def remove(self, key: PartitionKey) -> None:
-        """The partition was taken from this node; its folder is gone."""
-        if key in self._held:
-            self._append(f"- {key[0]} {key[1]}\n")
-            self._held.discard(key)
+    def remove(self, keys: Iterable[PartitionKey]) -> None:
+        """The partitions were taken from this node; their folders are gone."""
+        gone = [key for key in keys if key in self._held]
+        if gone:
+            self._append("".join(f"- {topic} {number}\n" for topic, number in gone))
+            self._held.difference_update(gone)
 
-    def _append(self, line: str) -> None:
+    def _append(self, lines: str) -> None:
         fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             with self._writing:
                 # Behind a line that a full device has cut short: it must not spoil this one.
-                rest = f"\n{line}".encode() if self._torn else line.encode()
+                rest = f"\n{lines}".encode() if self._torn else lines.encode()
                 self._torn = True
                 while rest:
                     rest = rest[os.write(fd, rest) :]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ._files import PartitionKey, replace_file
+from ._files import PartitionKey, fsync_file, fsync_folder, replace_file
+from ._segment import LOG_SUFFIX
 from .errors import CorruptMetadataError, WrongPartitionError, WrongTopicIdError
 
 PARTITION_METADATA = "partition.metadata"
@@ -38,7 +39,12 @@ def check_folder(folder: Path, key: PartitionKey, topic_id: str | None) -> None:
         return
     found_id = fields.get("topic_id", "")
     if not found_id:
-        raise CorruptMetadataError(str(path))
+        if any(folder.glob(f"*{LOG_SUFFIX}")):
+            raise CorruptMetadataError(str(path))
+        # A crash came before the file was on the device, and so before there was any record.
+        path.unlink()
+        check_folder(folder, key, topic_id)
+        return
     if "topic" in fields and (fields["topic"], fields.get("partition")) != (key[0], str(key[1])):
         raise WrongPartitionError(str(folder), f"{fields['topic']}-{fields.get('partition')}")
     if topic_id is not None and found_id != topic_id:
@@ -51,6 +57,12 @@ def write_metadata(folder: Path, key: PartitionKey, topic_id: str, *, sync: bool
     """Kafka reads the first two lines and passes over the others."""
     text = f"version: 0\ntopic_id: {topic_id}\ntopic: {key[0]}\npartition: {key[1]}\n"
     replace_file(folder / PARTITION_METADATA, text.encode(), sync=sync)
+
+
+def sync_metadata(folder: Path) -> None:
+    """What `write_metadata` did not wait for."""
+    fsync_file(folder / PARTITION_METADATA)
+    fsync_folder(folder)
 
 
 def _fields(text: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from ._epochs import FILE_NAME as EPOCHS
 from ._epochs import EpochCache
 from ._files import fsync_folder, storage_error
 from ._flushing import bring_to_device
@@ -46,6 +47,7 @@ class DiskLog(StagingLog):
         clean: bool = False,
         verify_bytes: int = 0,
         cleaned_offset: int | None = None,
+        is_empty: bool = False,
         on_recovery_point_lowered: Callable[[], None] | None = None,
         on_log_start_moved: Callable[[], None] | None = None,
         on_cleaned: Callable[[], None] | None = None,
@@ -58,6 +60,8 @@ class DiskLog(StagingLog):
         Of what need not be scanned, the CRCs of the last `verify_bytes` are checked all the same.
 
         `cleaned_offset`: up to where the log is compacted; None if no offset can be missing from it.
+
+        `is_empty`: the folder has just been made, so nothing is looked for.
 
         `on_recovery_point_lowered`, `on_log_start_moved` and `on_cleaned` write the new value down before they
         return; `on_flush_due` is called by the writer thread when `flush_due` may have become true by an append.
@@ -78,6 +82,9 @@ class DiskLog(StagingLog):
         self._rolled = False
         """There are closed segments that have not been flushed as a whole."""
         self._seen_end = -1
+        if is_empty:
+            self._begin_empty()
+            return
         remove_leftovers(folder)
         self._epochs = EpochCache.load(folder)
         self._segments = open_segments(folder, log_start_offset, self.settings)
@@ -92,6 +99,17 @@ class DiskLog(StagingLog):
         except StorageError:
             self._close_files()
             raise
+
+    def _begin_empty(self) -> None:
+        self._epochs = EpochCache(self._folder / EPOCHS)
+        self._producers = ProducerTable()
+        self.recovery = RecoveryReport(clean=True)
+        self._log_start_offset = self._log_end_offset = self._recovery_point = 0
+        try:
+            self._segments = (Segment(self._folder, 0, self.settings),)
+            self._segments[0].open_for_writing()
+        except OSError as error:
+            raise storage_error(error, f"cannot open {self._folder}") from error
 
     def _recover(self, clean: bool, recovery_point: int, verify_bytes: int) -> Recovered:
         """Find the end of the log; the segments are as they should be then."""

@@ -90,8 +90,8 @@ class Home:
             owner.high_watermark,
             Progress(owner.log_start_raised, owner.maintenance_failed, owner.maintained, self._thread_died),
         )
-        self._seen = 0
-        self._stalled_for = 0.0
+        self._seen = [0, 0]
+        self._stalled_for = [0.0, 0.0]
 
     @property
     def path(self) -> Path:
@@ -104,13 +104,15 @@ class Home:
             self._owner.thread_died(error)
 
     def stalled_for(self, elapsed: float) -> float:
-        """For how long the writer has been at one and the same work, by looks `elapsed` seconds apart."""
-        number = self.writer.under_way
-        if number and number == self._seen:
-            self._stalled_for += elapsed
-        else:
-            self._seen, self._stalled_for = number, 0.0
-        return self._stalled_for
+        """For how long the writer, or what works beside it, has been at one and the same work, by looks `elapsed`
+        seconds apart.
+        """
+        for at, number in enumerate(self.writer.signs_of_life):
+            if number and number == self._seen[at]:
+                self._stalled_for[at] += elapsed
+            else:
+                self._seen[at], self._stalled_for[at] = number, 0.0
+        return max(self._stalled_for)
 
 
 @attrs.define(eq=False)
@@ -284,7 +286,7 @@ class LogDirectories:
         """A device that hangs must not keep the process: others lead already what it led."""
         timeout = self._settings.storage_stall_timeout_ms / 1000
         while True:
-            number = home.writer.under_way
+            number = home.writer.signs_of_life
             with trio.move_on_after(_STUCK_SECONDS if home.is_stuck else timeout):
                 await home.keeper.stop()
                 await home.writer.stop()
@@ -292,7 +294,7 @@ class LogDirectories:
                 return
             if home.is_stuck:
                 return
-            if home.writer.under_way == number:
+            if home.writer.signs_of_life == number:
                 self.give_up_at_stop(home)
                 return
 

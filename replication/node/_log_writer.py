@@ -5,6 +5,9 @@ and each wake-up of the loop delivers all that was done: a hop between threads c
 is paid for a queue and not for an entry. For little work the loop gives the thread a moment (`BRIEF`) at the end of
 its turn: most of an append is Python, which only one of the two can run anyway, and to be woken costs as much. Only
 then is the thread woken, too: before that it would find the interpreter's lock taken, and sleep a second time.
+
+Work that mostly waits for the device and concerns one log is done beside this thread (`_side_worker`): later work
+of that log waits for it, that of other logs does not.
 """
 
 from __future__ import annotations
@@ -12,17 +15,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
+from typing import Any
 
 import attrs
 import trio
 
 from ...storage import Chunk, Handover, Log, StorageError
 from ...transport import turn
-
-TOGETHER = 8
-"""How many logs wait for the device at a time."""
+from ._side_worker import SideWork, SideWorker
 
 BRIEF = 0.001
 """Seconds that the event loop gives the thread for little work; a device that needs longer is not waited for again
@@ -53,9 +54,11 @@ class AppendWork:
 class CallWork:
     """Run `function` in the thread; then call `done(result)` on the event loop.
 
-    `waits`: it mostly waits for the device, and touches nothing but its own log's files. Such work of several logs
-    waits together: after a failover each partition that is led anew stores its epoch, those of a new topic make
-    their folders, and the device brings many small files home in hardly more time than one.
+    `waits`: it mostly waits for the device, and touches nothing but its own log's files: it is done beside the
+    writer thread, before any later work of its lane. After a failover each partition that is led anew stores its
+    epoch, those of a new topic make their folders; and the device brings many small files home in hardly more time
+    than one.
+    `common`: see `SideWork`.
     """
 
     lane: Lane
@@ -63,9 +66,17 @@ class CallWork:
     done: Callable[[object], None]
     dropped: Completion = _nothing
     waits: bool = False
+    common: tuple[Callable[[Sequence[Any]], None], object] | None = None
 
 
 Work = AppendWork | CallWork
+
+
+@attrs.frozen(slots=True)
+class _Resume:
+    """The lane's work beside the writer thread is done."""
+
+    lane: Lane
 
 
 @attrs.define(eq=False, slots=True)
@@ -78,6 +89,8 @@ class Lane:
     """No more of its work is begun; the thread sets it on a failure."""
     closed: bool = False
     """Nothing more is told of it, not even of what was done; set on the event loop, with `broken`."""
+    held: deque[Work] | None = None
+    """What waits until the work beside the writer thread is done; None if there is none. The thread's own."""
 
 
 @attrs.frozen(slots=True)
@@ -107,10 +120,17 @@ class LogWriter:
         self._after = after
         self._died = died
         self._silent = False
-        self._queue: deque[Work | None] = deque()
+        self._queue: deque[Work | _Resume | None] = deque()
         """None: end the thread when all before it is done."""
         self._done: deque[tuple[list[Told], int]] = deque()
         """What was done, for the event loop to tell."""
+        self._beside = SideWorker(
+            f"insync-side-{name}", self._do_beside, self._done_beside, self._died_beside
+        )
+        self._notes: dict[Lane, list[Told]] = {}
+        """What is to be told of the work that is done beside."""
+        self._lanes_beside = 0
+        self._side_has_died = False
         self._handover = Handover()
         self._turn = turn()
         self._loop_waits = False
@@ -124,8 +144,17 @@ class LogWriter:
         self._token = trio.lowlevel.current_trio_token()
         self._thread.start()
 
+    @property
+    def signs_of_life(self) -> tuple[int, int]:
+        """Numbers of the pieces of work under way, here and beside; 0 for none."""
+        return self.under_way, self._beside.under_way
+
     def submit(self, work: Work) -> None:
         """Queue work; from the event loop only."""
+        if isinstance(work, CallWork) and work.waits:
+            self._queue.append(work)
+            self._handover.ask()
+            return
         self.queued += 1
         if not isinstance(work, AppendWork) or len(work.chunk.data) > LITTLE or self.queued > FEW:
             self._is_much = True
@@ -178,76 +207,77 @@ class LogWriter:
         assert self._token is not None
         asked = 0
         stopping = False
-        while not stopping:
+        while not stopping or (self._lanes_beside and not self._side_has_died):
             asked = self._handover.rest(asked)
             taken = [self._queue.popleft() for _ in range(len(self._queue))]
             work = [each for each in taken if each is not None]
-            stopping = len(work) < len(taken)
+            stopping = stopping or len(work) < len(taken)
             if work:
-                self._done.append((self._carry_out(work), len(work)))
+                self._done.append(self._carry_out(work))
                 if not self._loop_waits:
                     self._token.run_sync_soon(self._collect)
+        self._beside.end()
 
-    def _carry_out(self, batch: Sequence[Work]) -> list[Told]:
-        """Appends that follow one another in one log go to disk in one gathered write."""
+    def _carry_out(self, batch: Sequence[Work | _Resume]) -> tuple[list[Told], int]:
+        """What is to be told, and of how many pieces of queued work. Appends that follow one another in one log go
+        to disk in one gathered write.
+        """
         told: list[Told] = []
+        count = 0
         runs: dict[Lane, list[AppendWork]] = {}
-        waiting: dict[Lane, CallWork] = {}
-        for work in batch:
-            if isinstance(work, AppendWork):
-                runs.setdefault(work.lane, []).append(work)
+        left = deque(batch)
+        while left:
+            work = left.popleft()
+            lane = work.lane
+            if isinstance(work, _Resume):
+                self._lanes_beside -= 1
+                assert lane.held is not None
+                # All of it was asked for before anything that is still in this batch.
+                left.extendleft(reversed(lane.held))
+                lane.held = None
                 continue
-            if not work.waits or work.lane in waiting:
-                self._wait_together(waiting, told)
-            self._append_run(work.lane, runs.pop(work.lane, []), told)
+            if lane.held is not None:
+                lane.held.append(work)
+                continue
+            if isinstance(work, AppendWork):
+                count += 1
+                runs.setdefault(lane, []).append(work)
+                continue
+            self._append_run(lane, runs.pop(lane, []), told)
             if work.waits:
-                waiting[work.lane] = work
+                lane.held = deque()
+                self._lanes_beside += 1
+                self._beside.submit(work)
             else:
+                count += 1
                 self._call(work, told)
-        self._wait_together(waiting, told)
         for lane, run in runs.items():
             self._append_run(lane, run, told)
-        return told
+        return told, count
 
-    def _wait_together(self, waiting: dict[Lane, CallWork], told: list[Told]) -> None:
-        """Do one piece of work for each of these logs, several at a time; nothing else is done meanwhile."""
-        works = list(waiting.values())
-        waiting.clear()
-        if len(works) < 2:
-            for work in works:
-                self._call(work, told)
-            return
-        left = deque(works)
-        notes: dict[Lane, list[Told]] = {work.lane: [] for work in works}
-        unexpected: list[Exception] = []
+    def _do_beside(self, work: SideWork) -> None:
+        assert isinstance(work, CallWork)
+        self._do(work, self._notes.setdefault(work.lane, []))
 
-        def work_off() -> None:
-            with suppress(IndexError):
-                while True:
-                    work = left.popleft()
-                    # Each is a sign of life: hundreds may take long together on a device that hangs at none.
-                    self._begin()
-                    try:
-                        self._do(work, notes[work.lane])
-                    except Exception as error:  # noqa: BLE001 - told to the writer's own thread, below
-                        unexpected.append(error)
+    def _done_beside(self, portion: Sequence[SideWork]) -> None:
+        """Told before anything that was held back is done, so in the order in which it was asked for."""
+        assert self._token is not None
+        told: list[Told] = []
+        for work in portion:
+            assert isinstance(work, CallWork)
+            told += self._notes.pop(work.lane)
+        self._done.append((told, 0))
+        self._token.run_sync_soon(self._collect)
+        for work in portion:
+            assert isinstance(work, CallWork)
+            self._queue.append(_Resume(work.lane))
+        self._handover.ask()
 
-        helpers = [
-            threading.Thread(target=work_off, name=f"{self._thread.name}-{number}", daemon=True)
-            for number in range(min(TOGETHER, len(works)) - 1)
-        ]
-        try:
-            for helper in helpers:
-                helper.start()
-            work_off()
-            for helper in helpers:
-                helper.join()
-        finally:
-            self.under_way = 0
-        if unexpected:
-            raise unexpected[0]
-        for note in notes.values():
-            told += note
+    def _died_beside(self, error: Exception) -> None:
+        assert self._token is not None
+        self.has_failed = self._side_has_died = True
+        self._token.run_sync_soon(self._report, error)
+        self._handover.ask()
 
     def _append_run(self, lane: Lane, run: list[AppendWork], told: list[Told]) -> None:
         if not run:

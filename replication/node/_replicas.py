@@ -239,7 +239,9 @@ class Replicas:
         self._retiring.add(partition)
         lane = Lane(failed=lambda error: self.directories.failed(partition, error))
         delete = partial(home.directory.delete_log, *partition)
-        home.writer.submit(CallWork(lane, delete, lambda _: self._retired(partition, home)))
+        retired = partial(self._retired, partition, home)
+        common = (home.directory.delete_logs, partition)
+        home.writer.submit(CallWork(lane, delete, lambda _: retired(), waits=True, common=common))
 
     def _retired(self, partition: PartitionId, home: Home) -> None:
         self._retiring.discard(partition)
@@ -350,9 +352,10 @@ class Replicas:
         return host
 
     def _create(self, partition: PartitionId) -> ReplicaHost:
-        """A replica that has just been assigned: its log is made by the writer thread."""
+        """A replica that has just been assigned: its log is made beside the writer thread."""
         home = self.directories.home_for(partition)
-        host = self._new_host(partition, home, self.view.partitions[partition].record.topic_id)
+        topic_id = self.view.partitions[partition].record.topic_id
+        host = self._new_host(partition, home, topic_id)
         view = self.view
 
         def opened(log: object) -> None:
@@ -363,7 +366,8 @@ class Replicas:
                 host.configure(now.config)
 
         make = partial(open_log, home.directory, partition, view, create=True)
-        host.submit(CallWork(host.lane, make, opened, waits=True))
+        common = (home.directory.make_folders, (partition, topic_id))
+        host.submit(CallWork(host.lane, make, opened, waits=True, common=common))
         return host
 
     def describe(self, topics: list[str] | None) -> list[m.ReplicaInfo]:

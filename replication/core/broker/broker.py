@@ -12,7 +12,6 @@ from typing import Any
 from .context import Context
 from .effects import Effect
 from .events import Cancelled, Disconnected, Event, FetchArrived, Report, Warmed
-from .queries import Queries
 from .serving import Serving
 
 
@@ -23,7 +22,6 @@ class Broker:
         """seed: random bytes of this process that nobody else knows, for whatever must not be guessed."""
         self.context = context
         self.serving = Serving(context, seed)
-        self.queries = Queries(context)
         self._handlers: dict[type, Callable[[Any], None]] = {
             Report: self._report,
             FetchArrived: self.serving.arrived,
