@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import attrs
 import trio
@@ -165,7 +165,7 @@ class ZookeeperStore(MetadataStore):
     all the time.
     """
 
-    default_session_timeout_ms: ClassVar[int] = 6_000
+    default_session_timeout_ms = 6_000
 
     def __init__(self, address: ZookeeperAddress, *, connect_seconds: float = CONNECT_SECONDS) -> None:
         self.address = address
@@ -208,12 +208,14 @@ class ZookeeperStore(MetadataStore):
         engine, self._engine = self._open_engine(), None
         self._watches.close()
         engine.nursery.cancel_scope.cancel()
-        with trio.CancelScope(shield=True):
-            async with trio.open_nursery() as nursery:
-                for session in list(self._sessions):
-                    nursery.start_soon(session.close)
-            await engine.connection.close()
-        await engine.nursery_manager.__aexit__(None, None, None)
+        try:
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    for session in list(self._sessions):
+                        nursery.start_soon(session.close)
+                await engine.connection.close()
+        finally:
+            await engine.nursery_manager.__aexit__(None, None, None)
 
     def _open_engine(self) -> _Engine:
         if self._engine is None:

@@ -34,6 +34,7 @@ from .errors import (
     SessionExpiredError,
     StoreClosedError,
     StoreCorruptError,
+    StoreLoadError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUnsupportedError,
@@ -41,6 +42,7 @@ from .errors import (
     TransactionTooLargeError,
     UnknownStoreSchemeError,
 )
+from .guarded import GuardedStore, StoreFailedError
 from .memory import MemoryHub, MemoryStore
 from .registry import open_store
 from .remote import RemoteStore
@@ -80,6 +82,7 @@ __all__ = [
     "Resync",
     # stores
     "open_store",
+    "GuardedStore",
     "MemoryHub",
     "MemoryStore",
     "SqliteStore",
@@ -89,6 +92,8 @@ __all__ = [
     # errors
     "MetadataError",
     "StoreUnavailableError",
+    "StoreFailedError",
+    "StoreLoadError",
     "StoreRefusedError",
     "StoreClosedError",
     "StoreCorruptError",

@@ -188,7 +188,7 @@ async def deltas_are_whole_while_others_write(bench: Bench) -> None:
     """A reader of deltas sees whole transactions, never goes back, and ends in the newest state."""
     rounds = 60
     async with bench.handle() as reader, bench.handle() as writer, trio.open_nursery() as nursery:
-        await commit(writer, Put("w/a", b"-1"), Put("w/b", b"-1"))
+        await commit(writer, Put("w/a", b"-1"), Put("w/b", b"-1"), Put("w/x", b""))
         nursery.start_soon(_write_pairs, writer, rounds)
         held = await reader.list("w/")
         async with reader.watch("w/") as watch:

@@ -65,6 +65,8 @@ class Failure(IntEnum):
     CLOSED = 5
     TOO_LARGE = 6
     UNSUPPORTED = 7
+    FAILED = 8
+    """The store raised what the interface does not know: of a transaction nobody can tell what became."""
 
 
 class _Message(msgspec.Struct, array_like=True):

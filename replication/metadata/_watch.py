@@ -51,6 +51,10 @@ class PrefixWatch(Watch):
         """Note a gap."""
         self._offer(Resync(revision))
 
+    def pass_on(self, event: WatchEvent) -> None:
+        """Note what another watch of the same prefix has told."""
+        self._offer(event)
+
     def _offer(self, event: WatchEvent) -> None:
         self._pending = merge(self._pending, event)
         self._revision = max(self._revision, event.revision)

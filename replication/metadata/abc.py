@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import ClassVar, Self
+from typing import Self
 
 import trio
 
@@ -65,7 +65,7 @@ class MetadataStore(ABC):
     default_session_timeout_ms: of a node's session where its settings name none.
     """
 
-    default_session_timeout_ms: ClassVar[int] = 1_000
+    default_session_timeout_ms: int = 1_000
 
     @property
     def limits(self) -> Limits:

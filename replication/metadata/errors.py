@@ -65,6 +65,10 @@ class InvalidStoreUrlError(MetadataError, ValueError):
     """The store's URL has no scheme or does not have the form its scheme asks for."""
 
 
+class StoreLoadError(MetadataError):
+    """The plugin of the URL's scheme is installed, and cannot be loaded or fails on the URL."""
+
+
 class UnknownStoreSchemeError(MetadataError, ValueError):
     """No installed store answers to the scheme of the URL."""
 

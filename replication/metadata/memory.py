@@ -279,8 +279,9 @@ class MemoryStore(MetadataStore):
     ) -> None:
         self.hub.detach(self)
         self.watches.close()
-        self._live_nursery().cancel_scope.cancel()
-        assert self._nursery_manager is not None, "set with the nursery"
+        assert self._nursery is not None and self._nursery_manager is not None, "it was entered"
+        # Cancelled already if one of its tasks failed; it must be left in any case.
+        self._nursery.cancel_scope.cancel()
         await self._nursery_manager.__aexit__(None, None, None)
 
     def _live_nursery(self) -> trio.Nursery:

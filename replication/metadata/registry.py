@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from urllib.parse import unquote, urlsplit
 
 from ...transport import Identity, Security, TransportError
 from ...transport.registry import resolve
+from ._places import place_of
 from .abc import MetadataStore
-from .errors import InvalidStoreUrlError, UnknownStoreSchemeError
+from .errors import InvalidStoreUrlError, MetadataError, StoreLoadError, UnknownStoreSchemeError
+from .guarded import GuardedStore
 from .memory import MemoryHub, MemoryStore
 from .remote import RemoteStore
 from .sqlite import SqliteStore
@@ -34,21 +38,60 @@ def open_store(
     `insync store` serves there, or the scheme of an installed plugin. `security`: for remote stores, what to prove
     to the server and to ask of it; without it what the environment names. `identity`: for remote stores, as whom
     to come: their servers let in nodes, and whom their rules name.
-    Raises `UnknownStoreSchemeError` or `InvalidStoreUrlError`.
+    What it returns is a `GuardedStore`: errors that the interface does not know become `StoreUnavailableError`.
+    Raises `UnknownStoreSchemeError`, `InvalidStoreUrlError`, or `StoreLoadError` for a plugin that fails here.
     """
     scheme, separator, _ = url.partition("://")
     if not scheme or not separator:
         raise InvalidStoreUrlError(
             f"{url!r} is no store URL; write for example sqlite:///var/lib/app/meta.db"
         )
+    make = _maker(url, scheme, security, identity)
+    return GuardedStore(make, f"the metadata store {_hidden(url)}")
+
+
+def _maker(
+    url: str, scheme: str, security: Security | None, identity: Identity | None
+) -> Callable[[], MetadataStore]:
     if scheme.startswith(REMOTE):
-        return _open_remote(url.removeprefix(REMOTE), security, identity)
+        return partial(_open_remote, url.removeprefix(REMOTE), security, identity)
     if scheme in _BUILT_IN:
-        return _BUILT_IN[scheme](url)
+        return partial(_BUILT_IN[scheme], url)
     plugins = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
     if scheme not in plugins:
         raise UnknownStoreSchemeError(scheme, {*_BUILT_IN, *plugins})
-    return _load(plugins[scheme])(url)
+    return partial(_make, plugins[scheme], url)
+
+
+def _make(point: EntryPoint, url: str) -> MetadataStore:
+    """What a plugin makes of its URL."""
+    try:
+        factory: StoreFactory = point.load()
+    except Exception as error:
+        raise StoreLoadError(
+            f"the metadata store {point.name!r} cannot be loaded from {point.value!r}: "
+            f"{type(error).__name__}: {error}{place_of(error)}"
+        ) from error
+    try:
+        store = factory(url)
+    except MetadataError:
+        raise
+    except Exception as error:
+        raise StoreLoadError(
+            f"the metadata store {point.name!r} ({point.value}) failed on {_hidden(url)!r}: "
+            f"{type(error).__name__}: {error}{place_of(error)}"
+        ) from error
+    if not isinstance(store, MetadataStore):
+        raise StoreLoadError(
+            f"the metadata store {point.name!r} ({point.value}) gave {type(store).__name__}, "
+            "which is not a subclass of insync.replication.metadata.MetadataStore"
+        )
+    return store
+
+
+def _hidden(url: str) -> str:
+    """The URL as it may stand in a message: without a password."""
+    return re.sub(r"//[^/@]*@", "//...@", url)
 
 
 def installed_schemes() -> tuple[str, ...]:
@@ -62,11 +105,6 @@ def installed_schemes() -> tuple[str, ...]:
             }
         )
     )
-
-
-def _load(point: EntryPoint) -> StoreFactory:
-    factory: StoreFactory = point.load()
-    return factory
 
 
 def _open_remote(url: str, security: Security | None, identity: Identity | None) -> MetadataStore:

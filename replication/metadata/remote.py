@@ -273,15 +273,16 @@ class RemoteStore(MetadataStore):
                 return StoreUnsupportedError(f"the metadata store at {self.url}: {error.detail}")
             case m.Failure.INVALID:
                 return InvalidTransactionError(f"the metadata store at {self.url}: {error.detail}")
-        return StoreUnavailableError(f"the metadata store at {self.url}: {error.detail}")
+        # A code of the transport's tells nothing of what the server's store has done.
+        known = error.code in (m.Failure.UNAVAILABLE, m.Failure.CLOSED)
+        kind_of = StoreUnavailableError if known else StoreLostError
+        return kind_of(f"the metadata store at {self.url}: {error.detail}")
 
     def _read(self, body: bytes, kind: type[m.T]) -> m.T:
         try:
             return m.decode(body, kind)
         except ProtocolError as error:
-            raise StoreUnavailableError(
-                f"what answers at {self.url} is no metadata store: {error}"
-            ) from error
+            raise StoreLostError(f"what answers at {self.url} is no metadata store: {error}") from error
 
     # the interface
 
@@ -323,14 +324,13 @@ class RemoteStore(MetadataStore):
         own = None if session is None else self._own(session)
         message = m.Commit.of(compares, operations, None if own is None else own.handle)
         try:
-            answer = await self.ask(m.Kind.COMMIT, message)
+            return self._read(await self.ask(m.Kind.COMMIT, message), m.Ended).outcome()
         except SessionExpiredError as error:
             assert own is not None, "only a transaction with a session is refused for it"
             own.end()
             raise SessionExpiredError(own.id) from error
         except StoreLostError as error:
             return Unknown(str(error))
-        return self._read(answer, m.Ended).outcome()
 
     async def raise_revision(self, floor: int, *, store_id: str | None = None) -> int:
         answer = await self.ask(m.Kind.RAISE_REVISION, m.RaiseRevision(floor, store_id))

@@ -22,6 +22,8 @@ from ...transport import (
     serve,
 )
 from . import _remote_messages as m
+from ._pace import CountedLog
+from ._places import place_of
 from ._serving_cursors import Cursors
 from ._transaction import check_timeout
 from .abc import MetadataStore, Session
@@ -139,6 +141,7 @@ class _Server:
         self._sessions: dict[bytes, _Served] = {}
         self._watches: dict[tuple[Connection, int], _Watched] = {}
         self._cursors = Cursors()
+        self._told = CountedLog(log)
         self._by_kind: dict[int, Callable[[Request], Awaitable[bytes]]] = {
             m.Kind.GET: self._get,
             m.Kind.LIST: self._list,
@@ -170,6 +173,10 @@ class _Server:
                 request.reply(await answer(request))
             except (MetadataError, ProtocolError) as error:
                 request.fail(_failure(error), str(error))
+            except Exception as error:  # noqa: BLE001 - of a store that is not behind `open_store`
+                reason = f"{type(error).__name__}: {error}{place_of(error)}"
+                self._told.error(reason, f"the metadata store that is served failed: {reason}")
+                request.fail(m.Failure.FAILED, reason)
 
     async def _get(self, request: Request) -> bytes:
         return m.encode(m.Found.of_read(await self._store.get(m.decode(request.body, m.Key).text)))
@@ -244,7 +251,7 @@ class _Server:
             served.over = True
             try:
                 await served.inner.close()
-            except MetadataError as error:
+            except Exception as error:  # noqa: BLE001 - the session must end all the same, so it is tried again
                 log.warning("session %d has expired, but cannot be ended yet: %s", served.inner.id, error)
                 await trio.sleep(_RETRY_SECONDS)
         del self._sessions[handle]
@@ -287,7 +294,7 @@ class _Server:
                     async for request in requests:
                         request.reply(m.encode(m.Event.of(await watch.__anext__())))
                         request = None
-        except MetadataError as error:
+        except Exception as error:  # noqa: BLE001 - whatever the store's watch raises, the watcher begins again
             waiting = request or await requests.receive()
             waiting.fail(_failure(error), str(error))
         finally:

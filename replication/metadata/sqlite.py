@@ -27,6 +27,7 @@ from .errors import (
     MetadataError,
     SessionExpiredError,
     StoreClosedError,
+    StoreCorruptError,
     StoreUnavailableError,
 )
 
@@ -145,15 +146,17 @@ class SqliteStore(MetadataStore):
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             session.end()
-        with trio.CancelScope(shield=True):
-            await self._remove_sessions(engine, sessions)
-            await engine.worker.stop(engine.database.close)
-        await engine.nursery_manager.__aexit__(None, None, None)
+        try:
+            with trio.CancelScope(shield=True):
+                await self._remove_sessions(engine, sessions)
+                await engine.worker.stop(engine.database.close)
+        finally:
+            await engine.nursery_manager.__aexit__(None, None, None)
 
     async def _remove_sessions(self, engine: _Engine, session_ids: Collection[int]) -> None:
         """Their leases are dropped, so readers see them gone already; what fails here, the next writer does."""
         if session_ids:
-            with trio.move_on_after(_LEAVE_SECONDS), suppress(StoreUnavailableError):
+            with trio.move_on_after(_LEAVE_SECONDS), suppress(StoreUnavailableError, StoreCorruptError):
                 await engine.worker.run(partial(engine.database.remove_sessions, session_ids), writes=True)
 
     def _open_engine(self) -> _Engine:

@@ -9,6 +9,7 @@ from insync.plugins.zookeeper import ZookeeperAddress, ZookeeperStore
 from insync.plugins.zookeeper._layout import Layout, key_of, name_of
 from insync.replication.metadata import (
     Committed,
+    GuardedStore,
     InvalidStoreUrlError,
     Put,
     StoreCorruptError,
@@ -32,7 +33,9 @@ from .server import ZookeeperServer
 )
 def test_urls(url: str, address: ZookeeperAddress) -> None:
     assert ZookeeperAddress.parse(url) == address
-    assert isinstance(open_store(url), ZookeeperStore)
+    store = open_store(url)
+    assert isinstance(store, GuardedStore) and isinstance(store.inner, ZookeeperStore)
+    assert store.default_session_timeout_ms == 6_000
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 import trio
 
 from insync.replication.metadata import (
+    GuardedStore,
     MemoryHub,
     MetadataStore,
     RemoteStore,
@@ -14,6 +15,7 @@ from insync.replication.metadata import (
     SqliteStore,
     serve_store,
 )
+from insync.replication.metadata.guarded import GuardedSession
 from insync.replication.metadata.remote import RemoteSession
 from insync.replication.metadata.sqlite import SqliteSession
 from insync.replication.metadata.testing import Bench
@@ -29,6 +31,21 @@ class MemoryBench(Bench):
 
     def lose(self, session: Session) -> None:
         self.hub.stop_renewing(session)
+
+
+class GuardedBench(Bench):
+    """Another bench's store behind the border of `open_store`."""
+
+    def __init__(self, inner: Bench) -> None:
+        self.inner = inner
+        self.late_seconds = inner.late_seconds
+
+    def handle(self) -> MetadataStore:
+        return GuardedStore(self.inner.handle, "the store of a bench")
+
+    def lose(self, session: Session) -> None:
+        assert isinstance(session, GuardedSession)
+        self.inner.lose(session.inner)
 
 
 class SqliteBench(Bench):

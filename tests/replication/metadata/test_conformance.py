@@ -6,7 +6,7 @@ import pytest
 
 from insync.replication.metadata.testing import CASES, Case
 
-from .benches import MemoryBench, RemoteBench, SqliteBench
+from .benches import GuardedBench, MemoryBench, RemoteBench, SqliteBench
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -14,6 +14,12 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @every_case
 async def test_memory(case: Case) -> None:
     await case.run(MemoryBench())
+
+
+@every_case
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def test_behind_the_border(case: Case, kind: str, tmp_path: Path) -> None:
+    await case.run(GuardedBench(MemoryBench() if kind == "memory" else SqliteBench(tmp_path)))
 
 
 @every_case

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from insync.replication.metadata import (
+    GuardedStore,
     InvalidStoreUrlError,
     MemoryStore,
     Put,
@@ -41,7 +42,7 @@ async def test_memory_store_ends_with_its_last_handle() -> None:
 async def test_sqlite_url_names_a_file(tmp_path: Path) -> None:
     url = f"sqlite://{tmp_path}/with%20space.db"
     async with open_store(url) as store:
-        assert isinstance(store, SqliteStore)
+        assert isinstance(store, GuardedStore) and isinstance(store.inner, SqliteStore)
         await store.commit([], [Put("k", b"v")])
     assert sorted(os.listdir(tmp_path)) == ["with space.db", "with space.db-leases"]
 
@@ -85,5 +86,5 @@ def test_plugins_are_found_by_entry_point(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(tmp_path)
     assert "third" in installed_schemes()
     store = open_store("third://somewhere")
-    assert isinstance(store, MemoryStore)
-    assert vars(store)["url"] == "third://somewhere"
+    assert isinstance(store, GuardedStore) and isinstance(store.inner, MemoryStore)
+    assert vars(store.inner)["url"] == "third://somewhere"

@@ -1,0 +1,53 @@
+"""How failures of a store are met: later and later, and with few lines in the log."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import trio
+
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 1.0
+TELL_SECONDS = 10.0
+
+
+class Pace:
+    """The pauses after failures of one kind of call that come one after the other.
+
+    The first failure is told at once, so that one hiccup costs nobody time. Each further one waits twice as long as
+    the one before, up to `LONGEST_PAUSE`: a caller that tries again at once, for ever, then costs next to nothing,
+    and says so once a second at most.
+    """
+
+    def __init__(self) -> None:
+        self._failures: dict[str, int] = {}
+
+    def worked(self, call: str) -> None:
+        self._failures.pop(call, None)
+
+    async def failed(self, call: str) -> None:
+        """Return when the failure may be told."""
+        before = self._failures.get(call, 0)
+        self._failures[call] = before + 1
+        if before:
+            await trio.sleep(min(FIRST_PAUSE * 2 ** min(before - 1, 16), LONGEST_PAUSE))
+
+
+class CountedLog:
+    """Tells the same thing once in `TELL_SECONDS`, and how often it happened since."""
+
+    def __init__(self, log: logging.Logger) -> None:
+        self._log = log
+        self._told: dict[str, float] = {}
+        self._untold: dict[str, int] = {}
+
+    def error(self, what: str, message: str) -> None:
+        """`what` tells which lines are the same."""
+        now = trio.current_time()
+        if now - self._told.get(what, -math.inf) < TELL_SECONDS:
+            self._untold[what] = self._untold.get(what, 0) + 1
+            return
+        self._told[what] = now
+        more = self._untold.pop(what, 0)
+        self._log.error("%s%s", message, f" ({more} more since it was last told)" if more else "")
