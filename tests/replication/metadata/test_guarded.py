@@ -315,7 +315,7 @@ async def test_session_of_a_handle_that_failed_is_over_whatever_the_store_says(
 
     async with GuardedStore(make, "the metadata store shaky://host") as store:
         session = await store.open_session(60_000)
-        with pytest.raises(StoreUnavailableError, match="close of .*ReadTimeout: nobody is there"):
+        with pytest.raises(StoreUnavailableError, match=r"close of .*ReadTimeout: nobody is there"):
             await session.close()
         session = await store.open_session(60_000)
         made[0].fail_in_a_task()
