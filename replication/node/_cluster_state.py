@@ -11,13 +11,13 @@ import trio
 from .. import metadata as store_api
 from .. import wire
 from ..core.broker.membership import evict
-from ..core.broker.transaction import Committed
 from ..core.control import controller as ctl
 from ..core.control import records as rec
 from ..core.control.admin_requests import Request
 from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
 from ..core.partition import effects as fx
+from ..core.transaction import Committed, Conflict, SessionOver
 from ..core.types import PartitionId
 from ..metadata import MetadataError, MetadataStore, Session
 from . import _store
@@ -216,29 +216,23 @@ class ClusterState:
 
     async def _commit(self, effect: ctl.Commit) -> None:
         log.debug("node %d writes: %s", self._replicas.settings.node_id, effect.reason)
-        compares: list[store_api.Compare] = [
-            store_api.VersionIs(key, version) if version else store_api.Missing(key)
-            for key, version in effect.checks.items()
-        ]
-        puts = [
-            store_api.Delete(put.key)
-            if put.record is None
-            else store_api.Put(put.key, wire.encode_record(put.record), ephemeral=put.ephemeral)
-            for put in effect.puts
-        ]
         try:
-            outcome = await self._store.commit(compares, puts, session=self.session)
+            outcome = await _store.commit(self._store, effect.transaction, self.session)
         except (MetadataError, wire.WireError) as error:
             log.warning("node %d could not write: %s", self._replicas.settings.node_id, error)
             await trio.sleep(RETRY_PAUSE)
             self._step(ctl.CommitDone(outcome="unknown"))
             return
         match outcome:
-            case store_api.Committed():
+            case Committed():
                 self._count_elections(effect)
                 done = ctl.CommitDone(outcome="committed", revision=outcome.revision)
-            case store_api.Conflict():
+            case Conflict():
                 done = ctl.CommitDone(outcome="conflict", key=outcome.key)
+            case SessionOver():
+                log.warning("node %d could not write: its session is over", self._replicas.settings.node_id)
+                await trio.sleep(RETRY_PAUSE)
+                done = ctl.CommitDone(outcome="unknown")
             case _:
                 done = ctl.CommitDone(outcome="unknown")
         self._step(done)

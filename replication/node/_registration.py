@@ -12,8 +12,8 @@ import trio
 
 from .. import metadata as store_api
 from .. import wire
+from ..core import transaction as tx
 from ..core.broker import membership as mb
-from ..core.broker import transaction as tx
 from ..core.control import records as rec
 from ..metadata import MetadataStore, Session, SessionExpiredError
 from . import _store
@@ -150,12 +150,12 @@ class Registration:
             if isinstance(outcome, tx.Committed):
                 for each in entry.changes:
                     log.info(partition_changed(each.before, each.after, each.reason))
-                self.membership.entered()
+                self.membership.counted(entry.transaction)
                 return outcome.revision
             read = await self.store.get(rec.node_key(self.membership.node_id))
             if read.entry is not None and read.entry.session_id == session.id:
                 # An attempt whose outcome was lost has been carried out.
-                self.membership.entered()
+                self.membership.counted(entry.transaction)
                 return read.revision
 
     def _entry(self, seen: Mapping[str, tx.Seen], endpoints: list[str]) -> mb.Entry:
@@ -221,7 +221,7 @@ class Registration:
         except mb.MembershipError as error:
             raise self._refusal(error) from error
         if isinstance(await _store.commit(self.store, transaction, None), tx.Committed):
-            self.membership.counted(directories)
+            self.membership.counted(transaction)
 
     async def _own(self) -> dict[str, tx.Seen]:
         node_id = self.membership.node_id

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from .. import metadata as store_api
 from .. import wire
-from ..core.broker import transaction as tx
+from ..core import transaction as tx
 from ..core.control import records as rec
 from ..metadata import Entry, MetadataStore, Session, SessionExpiredError
 

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from ..core.broker.context import BrokerSettings
+from ..core.broker.membership import MembershipError
 from ..core.broker.timers import NEVER
 from ..core.control import controller as ctl
 from ..core.control import records as rec
-from ..core.control import transitions
 from ..core.control.admin_requests import BROKEN, Request
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
+from ..core.transaction import Committed, Conflict, Outcome, Put, SessionOver, Transaction
 from ..core.types import PartitionId
 from .errors import require
 from .fetches import Fetches
 from .hosting import Hosting
+from .members import Members
 from .node import Host, Node
 from .oracle import Oracle
 from .questions import LogQuestions
 from .requests import Requests
-from .settings import LAG_MAX, SESSION, STALL_MAX, Settings
+from .settings import LAG_MAX, STALL_MAX, Settings
 from .store import Reading, Store
 from .topics import Topics
 from .traps import ELECTION, Traps
 from .watched import WatchedBroker, WatchedContext
 from .weather import Mishap
 
-DEPARTURE = 6.0
-"""The simulated `controlled_shutdown_timeout`."""
 ADMIN_TIMEOUT = 4.0
 """A host's patience with its controller; shorter than a real one's, so that it runs out now and then."""
 UNSEEN = 10.0
@@ -57,6 +57,7 @@ class Cluster(Hosting):
         self.requests = Requests(self)
         self.fetches = Fetches(self)
         self.topics = Topics(self)
+        self.members = Members(self)
         self.admin_requests: dict[int, int] = {}
         self.partition_made: Callable[[PartitionId], None] = lambda partition: None
         """Told of each partition that comes to be, for it to have clients."""
@@ -69,7 +70,7 @@ class Cluster(Hosting):
         """Start every node, and ask for the topics until they are there."""
         for node in self.nodes.values():
             self.start(node)
-        self.later(0.5, self._watch_sessions)
+        self.later(0.5, self.members.watch_sessions)
         self.topics.begin()
         if self.settings.rebalance:
             self.later(self.settings.rebalance, self._balance)
@@ -103,17 +104,66 @@ class Cluster(Hosting):
         self.oracle.record_stored(before, record, writer, joining)
         return version
 
+    def commit(
+        self,
+        transaction: Transaction,
+        session: int,
+        writer: str,
+        joining: tuple[tuple[int, int], ...] = (),
+    ) -> Outcome:
+        """A transaction reaches the store. `joining`: for the oracle, whom an ISR change adds."""
+        store = self.store
+        if transaction.session and session not in store.sessions:
+            return SessionOver()
+        for compare in transaction.compares:
+            if not store.holds(compare):
+                return Conflict(compare.key)
+        elected = any(isinstance(put.record, rec.ControllerRecord) for put in transaction.puts)
+        versions: dict[str, int] = {}
+        for put in transaction.puts:
+            match put.record:
+                case None:
+                    self._drop(put.key, writer)
+                case rec.PartitionRecord():
+                    versions[put.key] = self.put_record(put.record, writer, joining)
+                case rec.NodeRecord() | rec.IncarnationRecord() | rec.PulseRecord():
+                    self._put_of_node(put, session)
+                case rec.QuotaRecord():
+                    store.put_quota(put.key, put.record)
+                case rec.TopicRecord():
+                    store.put_topic(put.record)
+                case rec.ControllerRecord():
+                    store.put_controller(put.record, session)
+                case rec.EpochRecord() as epoch:
+                    newer = epoch.controller_epoch - store.controller_epoch
+                    require(newer == 1 if elected else newer == 0, "S5", epoch)
+                    store.put_controller_epoch(epoch)
+        store.revision += 1
+        if not all(isinstance(put.record, rec.PulseRecord) for put in transaction.puts):
+            self.store_changed()
+        return Committed(store.revision, versions)
+
+    def _put_of_node(self, put: Put, session: int) -> None:
+        """S23: the store never takes an earlier process of a node for the present one."""
+        record = put.record
+        assert isinstance(record, rec.NodeRecord | rec.IncarnationRecord | rec.PulseRecord)
+        known = self.store.incarnations.get(record.node_id, 0)
+        if isinstance(record, rec.NodeRecord):
+            require(record.incarnation == known, "S23", f"{record} is registered, the process is {known}")
+        elif isinstance(record, rec.IncarnationRecord):
+            require(record.incarnation >= known, "S23", f"{record} comes after process {known}")
+        self.store.put_of_node(put.key, record, session)
+
     def _drop(self, key: str, writer: str) -> None:
-        """A controller deletes what stands under a key."""
-        if self.store.quotas.pop(key, None) is not None:
-            return
-        named = self.store.named(key)
-        if isinstance(named, PartitionId):
-            self.store.drop_partition(named)
-            self.oracle.deleted(named)
-            self.note(f"{writer}: {named} is deleted")
-        elif named is not None:
-            self.store.drop_topic(named)
+        """What stands under a key is deleted."""
+        if key.startswith(rec.PARTITIONS_PREFIX):
+            found = self.store.get(key)
+            assert found is not None and isinstance(found.record, rec.PartitionRecord)
+            self.store.drop(key)
+            self.oracle.deleted(found.record.id)
+            self.note(f"{writer}: {found.record.id} is deleted")
+        else:
+            self.store.drop(key)
 
     def _new_host(self, node: Node, record: rec.PartitionRecord) -> None:
         """A node has heard that it has a replica: an empty log."""
@@ -132,13 +182,13 @@ class Cluster(Hosting):
         self.oracle.retired(host)
         if host.partition in node.offline:
             node.offline -= {host.partition}
-            self._tell_offline(node, node.process)
+            self.members.say_offline(node, node.process)
         self.read_store(node)
 
     def store_changed(self) -> None:
         reading = self.store.reading()
         for node in self.nodes.values():
-            if not node.up or not self._reaches_store(node):
+            if not node.up or not self.reaches_store(node):
                 continue
             mishap = self.weather.watch()
             delay = self.delay()
@@ -147,12 +197,12 @@ class Cluster(Hosting):
             elif mishap[0] == "late":
                 self.on(node, mishap[1], partial(self._look, node, reading))
 
-    def _reaches_store(self, node: Node) -> bool:
+    def reaches_store(self, node: Node) -> bool:
         return not node.store_cuts and self.store.reachable
 
     def read_store(self, node: Node) -> None:
         def arrive() -> None:
-            if self._reaches_store(node):
+            if self.reaches_store(node):
                 self.on(node, self.delay(), partial(self._look, node, self.store.reading()))
             else:
                 self.on(node, 0.5, lambda: self.read_store(node))
@@ -195,7 +245,7 @@ class Cluster(Hosting):
         """Do `write` in the store; `done` gets its result, so much later, or None if nobody knows."""
         delay = 0.01 + 0.09 * self.random.random()
         mishap = self.weather.write()
-        if not self._reaches_store(node):
+        if not self.reaches_store(node):
             self.on(node, 0.6, partial(done, None))
         elif mishap is None or mishap[0] in ("late", "slow"):
             late = mishap[1] if mishap and mishap[0] == "late" else 0.0
@@ -224,7 +274,7 @@ class Cluster(Hosting):
         for effect in effects:
             match effect:
                 case ctl.Commit():
-                    write = partial(self._commit, node, node.incarnation, effect)
+                    write = partial(self._commit, node, node.incarnation, node.session, effect)
                     self.transact(node, write, partial(self._committed, node))
                 case ctl.AskReplicas():
                     LogQuestions(self, node, effect).begin()
@@ -234,35 +284,14 @@ class Cluster(Hosting):
                     require(self.admin_requests.pop(effect.request_id, None) == node.process, "L5", effect)
                     require(not effect.response.message.startswith(BROKEN), "L5", effect)
 
-    def _commit(self, node: Node, incarnation: int, commit: ctl.Commit) -> ctl.CommitDone:
-        store = self.store
-        for key, version in commit.checks.items():
-            if store.version(key) != version:
-                return ctl.CommitDone(outcome="conflict", key=key)
-        if any(put.ephemeral for put in commit.puts) and store.live.get(node.id) != incarnation:
-            return ctl.CommitDone(outcome="conflict", key=rec.CONTROLLER_KEY)
-        writer = node.writer(incarnation)
-        for put in commit.puts:
-            match put.record:
-                case None:
-                    self._drop(put.key, writer)
-                case rec.QuotaRecord():
-                    store.quotas[put.key] = put.record, put.version + 1
-                case rec.PartitionRecord():
-                    self.put_record(put.record, writer)
-                case rec.TopicRecord():
-                    store.put_topic(put.record)
-                case rec.ControllerRecord():
-                    store.controller = put.record
-                case rec.EpochRecord() as epoch:
-                    elected = any(isinstance(other.record, rec.ControllerRecord) for other in commit.puts)
-                    newer = epoch.controller_epoch - store.controller_epoch
-                    require(newer == 1 if elected else newer == 0, "S5", epoch)
-                    store.controller_epoch = epoch.controller_epoch
-                    store.controller_epoch_version += 1
-        store.revision += 1
-        self.store_changed()
-        return ctl.CommitDone(outcome="committed", revision=store.revision)
+    def _commit(self, node: Node, incarnation: int, session: int, commit: ctl.Commit) -> ctl.CommitDone:
+        outcome = self.commit(commit.transaction, session, node.writer(incarnation))
+        match outcome:
+            case Committed():
+                return ctl.CommitDone(outcome="committed", revision=outcome.revision)
+            case Conflict():
+                return ctl.CommitDone(outcome="conflict", key=outcome.key)
+        return ctl.CommitDone(outcome="unknown")
 
     def _committed(self, node: Node, result: object) -> None:
         if node.controller is not None:
@@ -311,44 +340,12 @@ class Cluster(Hosting):
             self.oracle.recovered(host, was=was, flushed=flushed)
             self.oracle.disk_changed(host)
         self.note(f"node {node.id} starts")
-        self.on(node, 0.1, partial(self._register, node))
+        self.on(node, 0.1, partial(self.members.begin, node))
 
-    def _register(self, node: Node) -> None:
-        """Raise the incarnation and give up what may not be kept, in one transaction."""
-        process = node.process
-        incarnation = self.store.incarnations.get(node.id, 0)
-        seen = {p: v for p, v in self.store.partitions.items() if node.id in v.record.replicas}
-        rule = transitions.forget if node.lost_data else transitions.restarted
-        changes = [rule(versioned.record, node.id) for versioned in seen.values()]
-
-        def write() -> bool:
-            if self.store.incarnations.get(node.id, 0) != incarnation:
-                return False
-            if any(self.store.partitions.get(p) != versioned for p, versioned in seen.items()):
-                return False
-            self.store.register(node.id, incarnation + 1)
-            node.registered = self.store.revision
-            if node.up and node.process == process:
-                node.lost_data = False
-            for change in changes:
-                if change is not None:
-                    self.put_record(change, f"registration {node.id}")
-            for partition in seen:
-                self.oracle.quorum(partition)
-            self.store_changed()
-            return True
-
-        def done(result: object) -> None:
-            if result is True:
-                self._enter(node, incarnation + 1)
-            else:
-                self._register(node)
-
-        self.transact(node, write, done)
-
-    def _enter(self, node: Node, incarnation: int) -> None:
+    def enter(self, node: Node, incarnation: int) -> None:
+        """A process is registered: it serves from now on."""
         node.incarnation = incarnation
-        node.seen, node.renewed, node.checkpoint_since = -1, self.now, None
+        node.seen, node.checkpoint_since = -1, None
         node.controller = ctl.Controller(node.id, incarnation)
         settings = BrokerSettings(
             replica=ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5),
@@ -382,39 +379,14 @@ class Cluster(Hosting):
             node.checkpoint_since = None
         elif node.checkpoint_since is None:
             node.checkpoint_since = self.now
-        if self._reaches_store(node):
-            self.renew(node)
+        if self.reaches_store(node):
+            self.members.renew(node)
             self.read_store(node)
         self.on(node, 1.0, partial(self._every_second, node))
 
     def healthy(self, node: Node) -> bool:
         """Whether a node may keep its session: one whose disk hangs must give way to others."""
         return node.stall(self.now) <= STALL_MAX
-
-    def renew(self, node: Node) -> None:
-        """Keep the session; after a lost one register anew, as the same process."""
-        if node.controller is None or not self.healthy(node):
-            return
-        if self.store.live.get(node.id) != node.incarnation:
-            self.control(node, ctl.SessionLost())
-            if self.store.incarnations[node.id] == node.incarnation:
-                self._say(node)
-                self.store_changed()
-        node.renewed = self.now
-
-    def _watch_sessions(self) -> None:
-        if self.store.reachable:
-            for node in self.nodes.values():
-                if node.id in self.store.live and self.now - node.renewed > SESSION:
-                    self.end_session(node)
-        self.later(0.5, self._watch_sessions)
-
-    def end_session(self, node: Node) -> None:
-        if node.id in self.store.live:
-            self.note(f"the session of node {node.id} ends")
-            self.store.expire(node.id)
-            node.left = self.now
-            self.store_changed()
 
     def was_live(self, node: int) -> bool:
         """Whether the store shows a node as alive, or did so until a moment ago: controllers see it later."""
@@ -433,66 +405,10 @@ class Cluster(Hosting):
 
         self.later(seconds, back)
 
-    def _say(self, node: Node) -> None:
-        """What a process registers of itself, all of it each time."""
-        self.store.renew(node.id, node.incarnation, node.offline, leaving=node.departing)
-
-    def depart(self, node: Node, ended: Callable[[], None]) -> None:
-        """A process is asked to stop: it hands over what it leads, for so long as it may take, then ends."""
-        node.departing = True
-        until, incarnation = self.now + DEPARTURE, node.incarnation
-
-        def write() -> bool:
-            if self.store.live.get(node.id) != incarnation:
-                return False
-            self._say(node)
-            self.store_changed()
-            return True
-
-        def told(result: object) -> None:
-            if result is not True and self.now < until:
-                self.transact(node, write, told)
-
-        def look() -> None:
-            relieved = node.id in self.store.leaving and self.store.reading().view.is_relieved(node.id)
-            if (self._reaches_store(node) and relieved) or self.now >= until:
-                for host in node.hosts.values():
-                    host.disk.flush()
-                self.note(f"node {node.id} has stopped")
-                self.kill(node)
-                if self._reaches_store(node):
-                    self.end_session(node)
-                ended()
-            else:
-                self.on(node, 0.1, look)
-
-        self.transact(node, write, told)
-        self.on(node, 0.1, look)
-
-    def take_offline(self, node: Node, partitions: Iterable[PartitionId]) -> None:
-        """A log directory cannot be used any more; the process says so, and goes on with what is in others."""
-        node.offline = node.offline | frozenset(partitions)
-        for partition in sorted(node.offline):
-            host = node.hosts.get(partition)
-            if host is not None:
-                host.jobs.clear()
-                host.worker, host.busy_since = self.new_id(), None
-                self.step(host, ev.LogFailed(reason="the log directory is offline"))
-        self._tell_offline(node, node.process)
-
-    def _tell_offline(self, node: Node, process: int) -> None:
-        def write() -> bool:
-            if self.store.live.get(node.id) != node.incarnation:
-                return False
-            self._say(node)
-            self.store_changed()
-            return True
-
-        def told(result: object) -> None:
-            if result is not True and node.process == process:
-                self.on(node, 0.3, partial(self._tell_offline, node, process))
-
-        self.transact(node, write, told)
+    def refuses(self, node: Node, error: MembershipError) -> None:
+        """A process ends because of what it has found in the store."""
+        self.note(f"node {node.id} stops: {type(error).__name__}: {error}")
+        self.kill(node)
 
     def kill(self, node: Node) -> None:
         """The process is gone; what it wrote stays."""

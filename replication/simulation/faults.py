@@ -13,6 +13,7 @@ from ..core import messages as m
 from ..core.control.admin_requests import Request
 from ..core.control.records import PartitionRecord
 from ..core.types import NO_LEADER, PartitionId
+from . import trust
 from .cluster import Cluster
 from .node import Node
 from .schedule import Fault
@@ -26,7 +27,7 @@ class Injector:
     """`applied` counts, by label, what was done; `cuts` the cut networks, `crashes` the ended processes."""
 
     def __init__(self, cluster: Cluster, schedule: Sequence[Fault]) -> None:
-        self._cluster = cluster
+        self.cluster = cluster
         self.applied: Counter[str] = Counter()
         self.crashes = 0
         self._allowed = min(topic.min_insync_replicas for topic in cluster.settings.topics) - 1
@@ -35,19 +36,19 @@ class Injector:
         cluster.later(1.0, self._forgive)
 
     def _apply(self, fault: Fault) -> None:
-        if self._cluster.calm:
+        if self.cluster.calm:
             return
-        nodes = [self._cluster.nodes[number] for number in fault.nodes]
+        nodes = [self.cluster.nodes[number] for number in fault.nodes]
         if _KINDS[fault.kind](self, fault, nodes):
             self.applied[fault.label] += 1
-            self._cluster.note(f"** {fault}")
+            self.cluster.note(f"** {fault}")
 
     # Processes and disks
 
     def _kill(self, fault: Fault, nodes: list[Node]) -> bool:
         alive = [node for node in nodes if node.up]
         for node in alive:
-            self._crash(node, fault.seconds)
+            self.crash(node, fault.seconds)
         return bool(alive)
 
     def _lie_in_wait(self, fault: Fault, nodes: list[Node]) -> bool:
@@ -55,34 +56,34 @@ class Injector:
 
         def strike(candidates: Sequence[int], partition: PartitionId) -> None:
             place = min(fault.amount, 0.999) * len(candidates)
-            node = self._cluster.nodes[candidates[int(place)]]
+            node = self.cluster.nodes[candidates[int(place)]]
             delay = 0.4 * (place % 1)
-            self._cluster.later(delay, partial(self._strike, fault, node))
+            self.cluster.later(delay, partial(self._strike, fault, node))
 
-        if fault.label == "PZ" and "MS" in self._cluster.settings.faults:
+        if fault.label == "PZ" and "MS" in self.cluster.settings.faults:
             # Until its leader hears that it has joined, only the leader's own caution counts it.
-            self._cluster.traps.late_answers.append(fault.seconds)
-        self._cluster.traps.lay(JOIN if fault.kind.endswith("join") else ELECTION, strike)
+            self.cluster.traps.late_answers.append(fault.seconds)
+        self.cluster.traps.lay(JOIN if fault.kind.endswith("join") else ELECTION, strike)
         return False
 
     def _strike(self, fault: Fault, node: Node) -> None:
         done = {"CS": self._kill, "PZ": self._pause}.get(fault.label, self._power_off)
-        if not self._cluster.calm and done(fault, [node]):
+        if not self.cluster.calm and done(fault, [node]):
             self.applied[fault.label] += 1
-            self._cluster.note(f"** {fault}: node {node.id}")
+            self.cluster.note(f"** {fault}: node {node.id}")
 
     def _lie_in_wait_for_leader(self, fault: Fault, nodes: list[Node]) -> bool:
         """Let the log of the next to add a member fail before it hears of it: it leads on by a new role."""
 
         def strike(involved: Sequence[int], partition: PartitionId) -> None:
             delay = 0.1 * fault.amount
-            self._cluster.later(delay, partial(self._fail_log_of, fault, involved, partition))
+            self.cluster.later(delay, partial(self._fail_log_of, fault, involved, partition))
 
-        self._cluster.traps.lay(ADD, strike)
+        self.cluster.traps.lay(ADD, strike)
         return False
 
     def _fail_log_of(self, fault: Fault, involved: Sequence[int], partition: PartitionId) -> None:
-        cluster, leader = self._cluster, self._cluster.nodes[involved[0]]
+        cluster, leader = self.cluster, self.cluster.nodes[involved[0]]
         host = leader.hosts.get(partition)
         if (
             cluster.calm
@@ -105,35 +106,44 @@ class Injector:
             return False
 
         def ended() -> None:
-            self._cluster.later(fault.seconds, partial(self._restart, node))
+            self.cluster.later(fault.seconds, partial(self._restart, node))
 
-        self._cluster.depart(node, ended)
+        self.cluster.members.depart(node, ended)
         return True
 
-    def _crash(self, node: Node, seconds: float) -> None:
+    def crash(self, node: Node, seconds: float) -> None:
         self.crashes += 1
-        self._cluster.kill(node)
-        self._cluster.later(seconds, partial(self._restart, node))
+        self.cluster.kill(node)
+        self.cluster.later(seconds, partial(self._restart, node))
 
     def _restart(self, node: Node) -> None:
-        if not node.up and not self._cluster.calm:
-            self._cluster.start(node)
+        if not node.up and not self.cluster.calm:
+            self.cluster.start(node)
 
     def _power_off(self, fault: Fault, nodes: list[Node]) -> bool:
         """At most min ISR - 1 machines at a time may have lost what they hold of what was acknowledged."""
-        node, oracle = nodes[0], self._cluster.oracle
-        if not node.up or len(oracle.risky | {node.id}) > self._allowed:
+        node, oracle = nodes[0], self.cluster.oracle
+        if not node.up or not self.may_lose(node):
             return False
-        self._lose_power(node, fault, fault.amount)
-        self._crash(node, fault.seconds)
+        self.lose_power(node, fault, fault.amount)
+        self.crash(node, fault.seconds)
         for partition in node.hosts:
             oracle.quorum(partition)
         return True
 
-    def _lose_power(self, node: Node, fault: Fault, kept: float) -> None:
-        """`kept`: which part of what was not flushed is found again."""
-        self._cluster.oracle.risky.add(node.id)
+    def may_lose(self, node: Node) -> bool:
+        """Whether so few machines have lost something that this one may, too."""
+        return len(self.cluster.oracle.risky | {node.id}) <= self._allowed
+
+    def has_lost(self, node: Node) -> None:
+        """What it holds may lack something that counted on it."""
+        self.cluster.oracle.risky.add(node.id)
         node.lost_data = True
+
+    def lose_power(self, node: Node, fault: Fault, kept: float) -> None:
+        """`kept`: which part of what was not flushed is found again."""
+        self.has_lost(node)
+        node.boot += 1
         for host in node.hosts.values():
             disk = host.disk
             disk.lose_power(disk.flushed + round(kept * (disk.end - disk.flushed)), torn=fault.label == "DK")
@@ -142,19 +152,19 @@ class Injector:
     def _black_out(self, fault: Fault, nodes: list[Node]) -> bool:
         """Every machine at once: committed records may be gone, but each partition must be led again."""
         for number, node in enumerate(nodes, 1):
-            self._lose_power(node, fault, fault.amount * number % 1)
+            self.lose_power(node, fault, fault.amount * number % 1)
         for node in nodes:
             if node.up:
-                self._crash(node, fault.seconds * (1 + fault.amount * node.id % 1))
+                self.crash(node, fault.seconds * (1 + fault.amount * node.id % 1))
         return True
 
     def _forgive(self) -> None:
         """A machine that holds everything again, in an ISR that is large enough, may lose it again."""
-        risky = self._cluster.oracle.risky
+        risky = self.cluster.oracle.risky
         for number in sorted(risky):
-            if self._whole(self._cluster.nodes[number]):
+            if self._whole(self.cluster.nodes[number]):
                 risky.discard(number)
-        self._cluster.later(1.0, self._forgive)
+        self.cluster.later(1.0, self._forgive)
 
     def _whole(self, node: Node) -> bool:
         if node.lost_data or node.offline or not node.up or node.controller is None:
@@ -163,7 +173,7 @@ class Injector:
             facts = host.facts
             if facts.gone:
                 continue
-            record = self._cluster.store.partitions[partition].record
+            record = self.cluster.store.partitions[partition].record
             enough = node.id in record.isr and len(record.isr) >= record.min_isr
             if not enough or facts.agreed(host.disk) < len(facts.committed):
                 return False
@@ -178,13 +188,13 @@ class Injector:
 
         def resume() -> None:
             if node.up and node.paused and node.process == process:
-                self._cluster.resume(node)
+                self.cluster.resume(node)
 
-        self._cluster.later(fault.seconds, resume)
+        self.cluster.later(fault.seconds, resume)
         return True
 
     def _hang(self, fault: Fault, nodes: list[Node]) -> bool:
-        nodes[0].stalled_until = self._cluster.now + fault.seconds
+        nodes[0].stalled_until = self.cluster.now + fault.seconds
         return True
 
     def _fill(self, fault: Fault, nodes: list[Node]) -> bool:
@@ -194,14 +204,14 @@ class Injector:
         filled = [partition for partition in node.hosts if partition.partition % 2 == parity]
         if not node.up or node.paused or node.controller is None or node.offline or not filled:
             return False
-        self._cluster.take_offline(node, filled)
+        self.cluster.members.take_offline(node, filled)
         process = node.process
 
         def restart() -> None:
-            if node.up and node.process == process and not self._cluster.calm:
-                self._crash(node, 0.3)
+            if node.up and node.process == process and not self.cluster.calm:
+                self.crash(node, 0.3)
 
-        self._cluster.later(fault.seconds, restart)
+        self.cluster.later(fault.seconds, restart)
         return True
 
     # Network, clocks, store
@@ -209,29 +219,29 @@ class Injector:
     def _cut(self, fault: Fault, nodes: list[Node]) -> bool:
         one, other = nodes[0].id, nodes[1].id
         pairs = [(one, other)] if fault.kind == "cut one way" else [(one, other), (other, one)]
-        self._cluster.cut(pairs, fault.seconds)
+        self.cluster.cut(pairs, fault.seconds)
         return True
 
     def _isolate(self, fault: Fault, nodes: list[Node]) -> bool:
         alone = nodes[0].id
-        others = [other for other in self._cluster.nodes if other != alone]
-        self._cluster.cut([pair for o in others for pair in ((alone, o), (o, alone))], fault.seconds)
+        others = [other for other in self.cluster.nodes if other != alone]
+        self.cluster.cut([pair for o in others for pair in ((alone, o), (o, alone))], fault.seconds)
         return True
 
     def _drift(self, fault: Fault, nodes: list[Node]) -> bool:
-        node, cluster = nodes[0], self._cluster
+        node, cluster = nodes[0], self.cluster
         node.set_clock(cluster.now, rate=fault.amount)
         cluster.later(fault.seconds, lambda: node.set_clock(cluster.now))
         return True
 
     def _set_ahead(self, fault: Fault, nodes: list[Node]) -> bool:
-        nodes[0].set_clock(self._cluster.now, ahead=fault.amount)
+        nodes[0].set_clock(self.cluster.now, ahead=fault.amount)
         return True
 
     def _lose_store(self, fault: Fault, nodes: list[Node]) -> bool:
         node = nodes[0]
         node.store_cuts += 1
-        self._cluster.later(fault.seconds, partial(self._find_store, node))
+        self.cluster.later(fault.seconds, partial(self._find_store, node))
         return True
 
     @staticmethod
@@ -239,31 +249,31 @@ class Injector:
         node.store_cuts = max(0, node.store_cuts - 1)
 
     def _stop_store(self, fault: Fault, nodes: list[Node]) -> bool:
-        if not self._cluster.store.reachable:
+        if not self.cluster.store.reachable:
             return False
-        self._cluster.stop_store(fault.seconds)
+        self.cluster.stop_store(fault.seconds)
         return True
 
     def _answer_late(self, fault: Fault, nodes: list[Node]) -> bool:
-        self._cluster.traps.late_answers.append(fault.seconds)
+        self.cluster.traps.late_answers.append(fault.seconds)
         return True
 
     def _end_session(self, fault: Fault, nodes: list[Node]) -> bool:
-        if nodes[0].id not in self._cluster.store.live:
+        if nodes[0].id not in self.cluster.store.live:
             return False
-        self._cluster.end_session(nodes[0])
+        self.cluster.members.end_session(nodes[0])
         return True
 
     # What an operator asks
 
     def _admin_request(self, fault: Fault, nodes: list[Node]) -> bool:
         """Have the controller move replicas, or take a move back, or elect the preferred replica."""
-        records = [versioned.record for versioned in self._cluster.store.partitions.values()]
+        records = [versioned.record for versioned in self.cluster.store.partitions.values()]
         if not records:
             return False
         place = fault.amount * len(records)
         return (
-            self._cluster.admin_request(self._request(fault.kind, records[int(place)], place % 1)) is not None
+            self.cluster.admin_request(self._request(fault.kind, records[int(place)], place % 1)) is not None
         )
 
     def _request(self, kind: str, record: PartitionRecord, chance: float) -> Request:
@@ -277,13 +287,13 @@ class Injector:
     def _target(self, record: PartitionRecord, chance: float) -> list[int]:
         """As many replicas as there are, or one more or less: never fewer than the minimum ISR."""
         dice = random.Random(chance)
-        everyone = sorted(self._cluster.nodes)
+        everyone = sorted(self.cluster.nodes)
         count = min(len(everyone), len(record.target) + dice.choice((0, 0, 0, 1, -1)))
         return dice.sample(everyone, max(count, record.min_insync_replicas))
 
     def _change(self, fault: Fault, nodes: list[Node]) -> bool:
         """Have the controller set a topic otherwise, or give it a partition."""
-        cluster = self._cluster
+        cluster = self.cluster
         place = fault.amount * len(cluster.settings.topics)
         settings, chance = cluster.settings.topics[int(place)], place % 1
         topic = cluster.store.topics.get(settings.name)
@@ -302,7 +312,7 @@ class Injector:
 
     def _delete(self, fault: Fault, nodes: list[Node]) -> bool:
         """Have a topic deleted, and another of its name made soon after."""
-        cluster = self._cluster
+        cluster = self.cluster
         place = fault.amount * len(cluster.settings.topics)
         if not cluster.topics.delete(cluster.settings.topics[int(place)].name, by_name=place % 1 < 0.2):
             return False
@@ -311,7 +321,7 @@ class Injector:
 
     def _move(self, fault: Fault, nodes: list[Node]) -> bool:
         """Move a leadership to another living member, as a planned election does."""
-        store = self._cluster.store
+        store = self.cluster.store
         records = [versioned.record for versioned in store.partitions.values()]
         if not records:
             return False
@@ -326,8 +336,8 @@ class Injector:
             leader_epoch=record.leader_epoch + 1,
             partition_epoch=record.partition_epoch + 1,
         )
-        self._cluster.put_record(moved, "mover")
-        self._cluster.store_changed()
+        self.cluster.put_record(moved, "mover")
+        self.cluster.store_changed()
         return True
 
 
@@ -363,4 +373,5 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "reassign": Injector._admin_request,
     "cancel a reassignment": Injector._admin_request,
     "elect the preferred": Injector._admin_request,
+    **trust.KINDS,
 }

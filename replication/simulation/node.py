@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..core.broker.membership import Membership, NextProof
 from ..core.broker.timers import NEVER
 from ..core.control.controller import Controller
 from ..core.partition import effects as fx
@@ -67,7 +68,6 @@ class Node:
     process: int = 0
     incarnation: int = 0
     held: list[Callable[[], None]] = attrs.Factory(list)
-    renewed: float = 0.0
     left: float = float("-inf")
     """When its last session ended."""
     seen: int = -1
@@ -75,6 +75,14 @@ class Node:
     """The revision of this process's registration: what was read before is of its predecessor."""
     departing: bool = False
     """Whether its process has been asked to stop."""
+    membership: Membership | None = None
+    session: int = 0
+    boot: int = 0
+    """How often its machine has been started."""
+    proof: NextProof | None = None
+    """How old its folder says that it is."""
+    stopped_clean: int | None = None
+    """The process that the marker of a clean stop vouches for."""
     lost_data: bool = False
     """Whether its disk has lost something that no registration has told of yet."""
     store_cuts: int = 0
@@ -85,6 +93,11 @@ class Node:
     """Since when a checkpoint, which is written every second, has not come to an end."""
     clock_rate: float = 1.0
     clock_at: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def folder(self) -> str:
+        """The id of its log directory."""
+        return f"folder of node {self.id}"
 
     def writer(self, incarnation: int) -> str:
         """A controller by name: each process has its own, which knows nothing of what others have heard."""

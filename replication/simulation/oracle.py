@@ -164,6 +164,8 @@ class Oracle:
         stored, facts = self._cluster.store.partitions.get(host.partition), host.facts
         if stored is not None and stored.version == proposal.version and not facts.unclean:
             for member, _ in proposal.joining:
+                if self._cluster.nodes[member].lost_data:
+                    continue  # it is another process by now, which the store will not take for this one
                 start = self.disk_of(member, host.partition).start
                 require(start >= facts.deleted, "S16", f"node {member}, to join, begins at {start}")
         key = host.name, host.node.process, proposal.proposal_id
@@ -250,6 +252,8 @@ class Oracle:
         if versioned is None or facts is None or facts.unclean or not facts.deleted:
             return
         for member in (*versioned.record.isr, *versioned.record.elr):
+            if self._cluster.nodes[member].lost_data:
+                continue
             start = self.disk_of(member, partition).start
             require(start >= facts.deleted, "S16", f"node {member} begins at {start}, not {facts.deleted}")
 
@@ -287,6 +291,10 @@ class Oracle:
             record = self._cluster.store.partitions[host.partition].record
             counted = host.node.id in (*record.isr, *record.elr)
             require(not counted, "S17", f"{host.name} is deleted, and counts as having everything: {record}")
+        self._starts.pop((host.name, host.node.process), None)
+
+    def retired_by_fault(self, host: Host) -> None:
+        """A log is gone that nobody was to delete."""
         self._starts.pop((host.name, host.node.process), None)
 
     def quorum(self, partition: PartitionId) -> None:
@@ -436,6 +444,10 @@ class Oracle:
             for host in self._cluster.hosts_of(sent.partition)
             if host.facts is facts
         )
+        # A folder that was put back has lost replicas that came after it was copied.
+        replicas = self._cluster.store.partitions[sent.partition].record.replicas
+        there = {host.node.id for host in self._cluster.hosts_of(sent.partition)}
+        copies += sum(node in self.risky and node not in there for node in replicas)
         require(copies >= facts.min_isr, "S2", f"{facts.name}: {sent.payload} is on {copies} disks")
 
     def refused(self, sent: Sent) -> None:

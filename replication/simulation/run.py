@@ -9,10 +9,11 @@ import attrs
 from ..core.types import NO_LEADER, PartitionId
 from .admin_requests import AdminTraffic
 from .clients import Cleaner, Consumer, Deleter, PlainProducer, Producer
-from .cluster import DEPARTURE, Cluster
+from .cluster import Cluster
 from .errors import Violated, require
 from .faults import Injector
 from .liveness import check_health, leaderships
+from .members import DEPARTURE
 from .named import Tasks
 from .node import Node
 from .readers import Reader
@@ -189,7 +190,7 @@ class Run:
         # A topic that is made anew would come into a directory that works.
         settled = node.controller is not None and not self.settings.recreations
         if runs and settled and cluster.random.random() < 0.3:
-            cluster.take_offline(node, node.hosts)
+            cluster.members.take_offline(node, node.hosts)
             cluster.note(f"** the log directory of node {node.id} is offline")
         elif runs and cluster.random.random() < 0.5:
             node.stalled_until = cluster.now + 2 * self.settings.calm
@@ -239,7 +240,7 @@ class Run:
         def ended() -> None:
             led[:] = [0, *(leader == node.id for leader, _ in leaderships(cluster))]
 
-        cluster.depart(node, ended)
+        cluster.members.depart(node, ended)
         self._until(cluster.now + DEPARTURE - 0.5)
         alone = len(cluster.store.partitions) - len(records)
         require(bool(led), "L8", f"node {node.id} is not let go")

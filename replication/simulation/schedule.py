@@ -35,7 +35,7 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
     """The faults of a seed, in order of time; all of them begin before the storm ends."""
     dice = random.Random(f"faults {seed}")
     found: list[Fault] = []
-    labels = [label for label in settings.faults if label in _KINDS]
+    labels = [label for label in settings.faults if label in _KINDS and label != "BK"]
     at = 4.0
     while labels and settings.fault_rate > 0:
         at += dice.expovariate(settings.fault_rate)
@@ -50,7 +50,22 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
         found.append(
             Fault(at=round(at, 3), label="EL", kind="move leadership from", nodes=(), amount=dice.random())
         )
+    if "BK" in settings.faults:
+        found += _draw_lies(seed, settings)
     return tuple(sorted(found + _draw_admin_requests(seed, settings), key=lambda fault: fault.at))
+
+
+def _draw_lies(seed: int, settings: Settings) -> list[Fault]:
+    """What makes a node's folder other than the node has left it."""
+    dice = random.Random(f"lies {seed}")
+    found: list[Fault] = []
+    at = 4.0
+    while settings.fault_rate > 0:
+        at += dice.choice((0.5, 2.0, 8.0))
+        if at >= settings.storm:
+            return found
+        found.append(_draw_one(dice, round(at, 3), "BK", settings))
+    return found
 
 
 def _draw_admin_requests(seed: int, settings: Settings) -> list[Fault]:
@@ -132,6 +147,13 @@ _KINDS = {
         ("fail the log of the next to add a member", (0.05, 0.2)),
     ),
     "SD": (("shut down", (0.3, 2.0, 8.0)),),
+    "BK": (
+        ("put back the folder of", (2.5, 6.0, 12.0)),
+        ("put back the folder of", (2.5, 6.0, 12.0)),
+        ("start a twin of", (2.5, 6.0)),
+        ("cut short a log of", (0.3, 2.0)),
+        ("lose power, with a disk that lies, at", (0.3, 2.0)),
+    ),
 }
 
 

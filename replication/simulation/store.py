@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
+from typing import Self
 
 import attrs
 
 from ..core.control.records import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
+    INCARNATIONS_PREFIX,
+    NODES_PREFIX,
+    PARTITIONS_PREFIX,
+    PULSES_PREFIX,
+    QUOTAS_PREFIX,
+    TOPICS_PREFIX,
     ControllerRecord,
+    EpochRecord,
+    IncarnationRecord,
     NodeRecord,
     PartitionRecord,
+    PulseRecord,
     QuotaRecord,
     TopicRecord,
     Versioned,
+    incarnation_key,
+    node_key,
     partition_key,
-    topic_key,
+    pulse_key,
 )
 from ..core.control.view import ClusterView
+from ..core.transaction import Absent, AtVersion, Compare, SameValue, Seen
 from ..core.types import PartitionId
 
 RACKS = 3
@@ -39,7 +53,10 @@ class Reading:
 
 
 class Store:
-    """Partition records with versions, the living nodes, their incarnations, and the controller's office."""
+    """Records with versions, the sessions of nodes and what they own, and the controller's office.
+
+    `sessions`: by id, the node whose process holds it. Ids are never used again.
+    """
 
     def __init__(self) -> None:
         self.revision = 0
@@ -48,31 +65,46 @@ class Store:
         self.topic_versions: dict[str, int] = {}
         self.partitions: dict[PartitionId, Versioned] = {}
         self.quotas: dict[str, tuple[QuotaRecord, int]] = {}
-        self.live: dict[int, int] = {}
-        self.leaving: set[int] = set()
-        self.offline: dict[int, frozenset[PartitionId]] = {}
-        """What each living node says that it cannot use."""
-        self.incarnations: dict[int, int] = {}
+        self.nodes: dict[int, NodeRecord] = {}
+        self.processes: dict[int, IncarnationRecord] = {}
+        self.pulses: dict[int, PulseRecord] = {}
+        self.sessions: dict[int, int] = {}
         self.controller: ControllerRecord | None = None
         self.controller_epoch = 0
         self.controller_epoch_version = 0
+        self._owners: dict[str, int] = {}
+        """The session of each ephemeral key."""
+        self._versions: dict[str, int] = {}
+        """Of registrations, incarnations and pulses."""
+        self._next_session = 0
         self._reading: Reading | None = None
+
+    def copy(self) -> Self:
+        """What a backup of the store holds. Records are values, so the tables are all that is copied."""
+        made = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict):
+                setattr(made, name, dict(value))
+        return made
+
+    @property
+    def live(self) -> dict[int, int]:
+        """The incarnation of each node that is registered."""
+        return {node: record.incarnation for node, record in self.nodes.items()}
+
+    @property
+    def leaving(self) -> set[int]:
+        return {node for node, record in self.nodes.items() if record.leaving}
+
+    @property
+    def incarnations(self) -> dict[int, int]:
+        return {node: record.incarnation for node, record in self.processes.items()}
 
     def reading(self) -> Reading:
         if self._reading is None or self._reading.view.revision != self.revision:
             view = ClusterView(
                 revision=self.revision,
-                nodes={
-                    node: NodeRecord(
-                        node_id=node,
-                        incarnation=incarnation,
-                        endpoints=(),
-                        rack=f"rack {node % RACKS}",
-                        offline=self.offline.get(node, frozenset()),
-                        leaving=node in self.leaving,
-                    )
-                    for node, incarnation in self.live.items()
-                },
+                nodes=dict(self.nodes),
                 topics=dict(self.topics),
                 topic_versions=dict(self.topic_versions),
                 partitions=dict(self.partitions),
@@ -84,35 +116,61 @@ class Store:
             self._reading = Reading(view, view.live)
         return self._reading
 
-    def version(self, key: str) -> int:
-        """The version of a key that the controller may check; 0 if there is nothing."""
-        if key == CONTROLLER_EPOCH_KEY:
-            return self.controller_epoch_version
+    # What stands there
+
+    def seen(self, *keys: str) -> dict[str, Seen]:
+        """What stands under some keys now."""
+        found = {key: self.get(key) for key in keys}
+        return {key: each for key, each in found.items() if each is not None}
+
+    def seen_by(self, node: int) -> dict[str, Seen]:
+        """What a process reads to register."""
+        own = (incarnation_key(node), node_key(node), pulse_key(node), CONTROLLER_KEY)
+        return self.seen(*own, *map(partition_key, self.partitions))
+
+    def get(self, key: str) -> Seen | None:
+        record, version = self._stored(key)
+        if record is None:
+            return None
+        return Seen(key=key, record=record, version=version, value=record, session=self._owners.get(key))
+
+    def _stored(self, key: str) -> tuple[object | None, int]:
+        """The record under a key, and the version of the key."""
         if key == CONTROLLER_KEY:
-            return 0 if self.controller is None else 1
-        if key in self.quotas:
-            return self.quotas[key][1]
-        for partition, versioned in self.partitions.items():
-            if partition_key(partition) == key:
-                return versioned.version
-        return next((v for name, v in self.topic_versions.items() if topic_key(name) == key), 0)
+            return self.controller, 1
+        for prefix, table in (
+            (NODES_PREFIX, self.nodes),
+            (INCARNATIONS_PREFIX, self.processes),
+            (PULSES_PREFIX, self.pulses),
+        ):
+            if key.startswith(prefix):
+                return table.get(int(key.removeprefix(prefix))), self._versions.get(key, 0)
+        if key.startswith(PARTITIONS_PREFIX):
+            known = self.partitions.get(_partition(key))
+            return (known.record, known.version) if known is not None else (None, 0)
+        if key.startswith(TOPICS_PREFIX):
+            name = key.removeprefix(TOPICS_PREFIX)
+            return self.topics.get(name), self.topic_versions.get(name, 0)
+        return self.quotas.get(key, (None, 0))
+
+    def holds(self, compare: Compare) -> bool:
+        if compare.key == CONTROLLER_EPOCH_KEY:
+            version = compare.version if isinstance(compare, AtVersion) else 0
+            return self.controller_epoch_version == version
+        record, version = self._stored(compare.key)
+        match compare:
+            case Absent():
+                return record is None
+            case AtVersion():
+                return record is not None and version == compare.version
+            case SameValue():
+                return record is not None and record == compare.value
+
+    # What is written
 
     def put_topic(self, record: TopicRecord) -> None:
         self.topics[record.name] = record
         self.topic_versions[record.name] = self.topic_versions.get(record.name, 0) + 1
-
-    def drop_topic(self, name: str) -> None:
-        del self.topics[name], self.topic_versions[name]
-
-    def drop_partition(self, partition: PartitionId) -> None:
-        """A record of the same key that comes later begins with version 1 again, as in the weakest of stores."""
-        self.revision += 1
-        del self.partitions[partition]
-
-    def named(self, key: str) -> str | PartitionId | None:
-        """The topic or the partition that a key is of, if there is one."""
-        found = next((partition for partition in self.partitions if partition_key(partition) == key), None)
-        return found or next((name for name in self.topics if topic_key(name) == key), None)
 
     def put_partition(self, record: PartitionRecord) -> int:
         known = self.partitions.get(record.id)
@@ -121,37 +179,69 @@ class Store:
         self.partitions[record.id] = Versioned(record, version)
         return version
 
-    def register(self, node: int, incarnation: int) -> None:
-        self.revision += 1
-        self.incarnations[node] = incarnation
-        self.live[node] = incarnation
-        self.leaving.discard(node)
-        self.offline.pop(node, None)
-        self._vacate(node)
-
-    def renew(
-        self,
-        node: int,
-        incarnation: int,
-        offline: frozenset[PartitionId] = frozenset(),
-        *,
-        leaving: bool = False,
+    def put_of_node(
+        self, key: str, record: NodeRecord | IncarnationRecord | PulseRecord, session: int | None
     ) -> None:
-        """The same process holds a session again, or has something else to say of itself."""
-        self.revision += 1
-        self.live[node] = incarnation
-        self.offline[node] = offline
-        if leaving:
-            self.leaving.add(node)
+        """What a process says of itself, or counts."""
+        match record:
+            case NodeRecord():
+                self.nodes[record.node_id] = record
+                assert session is not None
+                self._owners[key] = session
+            case IncarnationRecord():
+                self.processes[record.node_id] = record
+            case PulseRecord():
+                self.pulses[record.node_id] = record
+        self._versions[key] = self._versions.get(key, 0) + 1
 
-    def expire(self, node: int) -> None:
-        """The node's session ends, and with it what it held."""
-        self.live.pop(node, None)
-        self.leaving.discard(node)
-        self.offline.pop(node, None)
-        self._vacate(node)
-        self.revision += 1
+    def put_quota(self, key: str, record: QuotaRecord) -> None:
+        self.quotas[key] = record, self.quotas.get(key, (None, 0))[1] + 1
 
-    def _vacate(self, node: int) -> None:
-        if self.controller is not None and self.controller.node_id == node:
+    def put_controller_epoch(self, record: EpochRecord) -> None:
+        self.controller_epoch = record.controller_epoch
+        self.controller_epoch_version += 1
+
+    def put_controller(self, record: ControllerRecord, session: int | None) -> None:
+        self.controller = record
+        assert session is not None
+        self._owners[CONTROLLER_KEY] = session
+
+    def drop(self, key: str) -> None:
+        """A record of the same key that comes later begins with version 1 again, as in the weakest of stores."""
+        self._owners.pop(key, None)
+        if key == CONTROLLER_KEY:
             self.controller = None
+        elif key.startswith(NODES_PREFIX):
+            del self.nodes[int(key.removeprefix(NODES_PREFIX))]
+            del self._versions[key]
+        elif key.startswith(PARTITIONS_PREFIX):
+            self.revision += 1
+            del self.partitions[_partition(key)]
+        elif key.startswith(TOPICS_PREFIX):
+            name = key.removeprefix(TOPICS_PREFIX)
+            del self.topics[name], self.topic_versions[name]
+        elif key.startswith(QUOTAS_PREFIX):
+            del self.quotas[key]
+
+    # Sessions
+
+    def open_session(self, node: int) -> int:
+        self._next_session += 1
+        self.sessions[self._next_session] = node
+        return self._next_session
+
+    def owner(self, key: str) -> int | None:
+        """The session of an ephemeral key."""
+        return self._owners.get(key)
+
+    def end_session(self, session: int) -> None:
+        """It ends, and with it what it owns."""
+        del self.sessions[session]
+        for key in [key for key, owner in self._owners.items() if owner == session]:
+            self.drop(key)
+        self.revision += 1
+
+
+def _partition(key: str) -> PartitionId:
+    topic, _, number = key.removeprefix(PARTITIONS_PREFIX).rpartition("/")
+    return PartitionId(topic, int(number))

@@ -23,6 +23,7 @@ _FILES = (
     "directories",
     "reassignments",
     "sessions",
+    "members",
 )
 
 

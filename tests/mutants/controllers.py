@@ -37,7 +37,10 @@ def _(patch: Patch) -> None:
 
 @mutant("Z30", "take a lossy restart for a lossless one (KAFKA-15586)")
 def _(patch: Patch) -> None:
-    patch.setattr(transitions, "forget", transitions.restarted)
+    def forget(record: PartitionRecord, node: int, *, has_nothing: bool = False) -> PartitionRecord | None:
+        return transitions.restarted(record, node)
+
+    patch.setattr(transitions, "forget", forget)
 
 
 @mutant("Z18", "let a new process lead in the epoch of its predecessor")

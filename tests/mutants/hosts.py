@@ -6,7 +6,6 @@ from typing import Any
 
 import attrs
 
-from insync.replication.core.control import transitions
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
@@ -15,7 +14,6 @@ from insync.replication.core.types import CONSUMER
 from insync.replication.simulation.cluster import Cluster
 from insync.replication.simulation.disk import Disk
 from insync.replication.simulation.node import Node
-from insync.replication.simulation.store import Store
 
 from .catalogue import Patch, mutant
 
@@ -33,13 +31,13 @@ def _(patch: Patch) -> None:
 
 @mutant("Z18b", "let a process lead on what its predecessor was told")
 def _(patch: Patch) -> None:
-    right = Cluster._enter
+    right = Cluster.enter
 
     def enter(self: Cluster, node: Node, incarnation: int) -> None:
         node.registered = 0
         right(self, node, incarnation)
 
-    patch.setattr(Cluster, "_enter", enter)
+    patch.setattr(Cluster, "enter", enter)
 
 
 @mutant("Z32", "take for flushed what is not (Pegasus #719)")
@@ -99,40 +97,6 @@ def _(patch: Patch) -> None:
 @mutant("Z54", "keep the session while the disk hangs (LavinMQ #2151)")
 def _(patch: Patch) -> None:
     patch.setattr(Cluster, "healthy", lambda self, node: True)
-
-
-@mutant("K15", "register against other records than the proof was made for")
-def _(patch: Patch) -> None:
-    right = Store.register
-
-    def write(self: Cluster, node: Node) -> None:
-        incarnation = self.store.incarnations.get(node.id, 0) + 1
-        change = transitions.forget if node.lost_data else transitions.restarted
-        seen = {p: self.store.partitions[p] for p in node.hosts if p in self.store.partitions}
-
-        def register() -> bool:
-            stale = any(
-                self.store.partitions.get(p) != v for p, v in seen.items() if change(v.record, node.id)
-            )
-            if stale or self.store.incarnations.get(node.id, 0) != incarnation - 1:
-                return False
-            right(self.store, node.id, incarnation)
-            node.registered, node.lost_data = self.store.revision, False
-            for versioned in seen.values():
-                record = change(versioned.record, node.id)
-                if record is not None:
-                    self.put_record(record, f"registration {node.id}")
-            return True
-
-        def done(result: object) -> None:
-            if result is True:
-                self._enter(node, incarnation)
-            else:
-                write(self, node)
-
-        self.transact(node, register, done)
-
-    patch.setattr(Cluster, "_register", write)
 
 
 @mutant("K28", "write only the last batch of each producer down for the next start (Kafka's snapshots)")

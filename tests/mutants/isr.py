@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from insync.replication.core.control.records import NodeRecord
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition import isr as rules
@@ -148,11 +149,16 @@ def _(patch: Patch) -> None:
     right = Cluster.store_isr
 
     def store_isr(self: Cluster, proposal: fx.ProposeIsr) -> ev.Event:
-        live, self.store.live = self.store.live, {**self.store.incarnations}
+        shown = self.store.nodes
+        everybody = {
+            node: NodeRecord(node_id=node, incarnation=incarnation, endpoints=())
+            for node, incarnation in self.store.incarnations.items()
+        }
+        self.store.nodes, self.store._reading = everybody, None
         try:
             return right(self, proposal)
         finally:
-            self.store.live = live
+            self.store.nodes, self.store._reading = shown, None
 
     patch.setattr(Cluster, "store_isr", store_isr)
     patch.setattr(LeaderRole, "eligible", lambda self, follower: follower.incarnation >= 0)

@@ -25,8 +25,8 @@ import attrs
 
 from ..control import records as rec
 from ..control import transitions
+from ..transaction import AtVersion, Compare, Put, SameValue, Seen, Transaction, unchanged
 from ..types import PartitionId
-from .transaction import AtVersion, Compare, Put, SameValue, Seen, Transaction, unchanged
 
 
 class MembershipError(Exception):
@@ -191,7 +191,15 @@ class Membership:
         self._pulse = max([*own, *pulses.values()], default=0)
         ours = [each.directory_id for each in self.holdings.directories]
         self._stored = {each: pulses.get(each, 0) for each in ours}
-        return self.next_proofs(ours, revision)
+        return self.next_proofs(self._to_prove(ours), revision)
+
+    def _to_prove(self, directories: Collection[str]) -> list[str]:
+        """Those that may be given the next pulse before the store knows what they lack.
+
+        One that is behind stays so until `enter` has taken place: else a start that fails would make it whole.
+        """
+        behind = self._ids_behind()
+        return [each for each in directories if each not in behind]
 
     def _check_store(self, revision: int, pulses: Mapping[str, int]) -> None:
         for each in self.holdings.directories:
@@ -271,10 +279,6 @@ class Membership:
             changes=tuple(changes),
             unreadable=tuple(unreadable),
         )
-
-    def entered(self) -> None:
-        """The transaction of `enter` has taken place."""
-        self.counted([each.directory_id for each in self.holdings.directories])
 
     def _return_to(
         self, partition: rec.PartitionRecord, whole: frozenset[str], same_directories: bool
@@ -357,9 +361,12 @@ class Membership:
             session=False,
         )
 
-    def counted(self, directories: Collection[str]) -> None:
-        """The store has counted what these have written down."""
-        self._stored.update(dict.fromkeys(directories, self._pulse))
+    def counted(self, transaction: Transaction) -> None:
+        """A transaction of `enter` or `beat` has taken place: the store has counted what it says."""
+        for put in transaction.puts:
+            if isinstance(put.record, rec.PulseRecord):
+                for directory, pulse in put.record.pulses.items():
+                    self._stored[directory] = max(pulse, self._stored.get(directory, 0))
 
     def enter_again(self, seen: Mapping[str, Seen], endpoints: Collection[str]) -> Transaction:
         """Register after a lost session; the process and its incarnation are still the same.

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from .. import transaction as tx
 from ..errors import ErrorCode
 from ..types import PartitionId
 from . import rebalance, transitions
@@ -107,6 +108,17 @@ class Commit:
     puts: tuple[Put, ...]
     checks: Mapping[str, int]
     reason: str
+
+    @property
+    def transaction(self) -> tx.Transaction:
+        """The same for whoever writes it; it requires that the session of the controller's node lives."""
+        return tx.Transaction(
+            compares=tuple(
+                tx.AtVersion(key, version) if version else tx.Absent(key)
+                for key, version in self.checks.items()
+            ),
+            puts=tuple(tx.Put(put.key, put.record, put.ephemeral) for put in self.puts),
+        )
 
 
 @attrs.frozen(kw_only=True)

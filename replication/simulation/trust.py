@@ -1,0 +1,149 @@
+"""Faults that lie about the past: folders put back to an older state, logs cut short, disks that never flushed."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..core.broker.membership import Evidence, Held, Holdings, Membership, NextProof
+from ..core.control.records import pulse_key
+from ..core.types import PartitionId
+from .disk import Disk
+from .errors import require
+from .facts import PartitionFacts
+from .node import Node
+from .schedule import Fault
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .faults import Injector
+
+
+@attrs.frozen
+class Copied:
+    """A copy of a node's folder, made while its process ran or after it had stopped."""
+
+    disks: dict[PartitionId, tuple[Disk, PartitionFacts]]
+    proof: NextProof | None
+    stopped_clean: int | None
+
+    @classmethod
+    def of(cls, node: Node) -> Copied:
+        disks = {each: (copy.deepcopy(host.disk), host.facts) for each, host in node.hosts.items()}
+        return cls(disks, node.proof, node.stopped_clean)
+
+    def is_older_than(self, cluster: Cluster, node: Node) -> bool:
+        """Whether the store has counted on since; within one count nobody can tell a copy from the folder."""
+        counted = cluster.store.get(pulse_key(node.id))
+        known = counted.record.pulses[node.folder] if counted is not None else 0  # type: ignore[attr-defined]
+        return self.proof is not None and self.proof.pulse < known
+
+    def put_back(self, cluster: Cluster, node: Node) -> None:
+        """The folder holds what it held then; replicas that came since are gone."""
+        for partition, host in list(node.hosts.items()):
+            disk, facts = self.disks.get(partition, (None, None))
+            if disk is None or facts is not host.facts:
+                cluster.oracle.retired_by_fault(host)
+                del node.hosts[partition]
+                continue
+            disk.agreed = min(disk.agreed, disk.start)
+            host.disk = disk
+        node.proof, node.stopped_clean = self.proof, self.stopped_clean
+
+
+def put_back(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
+    """Copy a folder now; later the node is killed, and started again from the copy."""
+    node, cluster = nodes[0], injector.cluster
+    if node.membership is None:
+        return False
+    copied = Copied.of(node)
+
+    def restore() -> None:
+        if cluster.calm or not copied.is_older_than(cluster, node) or not injector.may_lose(node):
+            return
+        injector.applied[fault.label] += 1
+        cluster.note(f"** the folder of node {node.id} is put back")
+        if node.up:
+            cluster.kill(node)
+        copied.put_back(cluster, node)
+        injector.has_lost(node)
+        cluster.start(node)
+        for partition in node.hosts:
+            cluster.oracle.quorum(partition)
+
+    cluster.later(fault.seconds, restore)
+    return False
+
+
+def start_twin(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
+    """Start a second process from a copy of the folder while the first one lives: it may not take its place."""
+    node, cluster = nodes[0], injector.cluster
+    if node.membership is None:
+        return False
+    copied = Copied.of(node)
+
+    def start() -> None:
+        holder = cluster.store.nodes.get(node.id)
+        alive = node.up and holder is not None and holder.incarnation == node.incarnation
+        if cluster.calm or not alive or not copied.is_older_than(cluster, node):
+            return
+        injector.applied[fault.label] += 1
+        evidence = Evidence(directory_id=node.folder, stopped_clean=copied.stopped_clean, proof=copied.proof)
+        twin = Membership(
+            node_id=node.id,
+            boot_id=f"boot {node.boot}",
+            holdings=Holdings(
+                directories=(evidence,),
+                some_offline=False,
+                held=lambda partition: Held(never=True),
+                offline=frozenset,
+            ),
+        )
+        seen = cluster.store.seen_by(node.id)
+        twin.begin(seen, cluster.store.revision)
+        require(not twin.replaces_holder(seen), "S23", f"a copy of node {node.id} takes its place")
+
+    cluster.later(fault.seconds, start)
+    return False
+
+
+def cut_short(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
+    """Kill a node; one of its logs then ends before what its checkpoint says is committed."""
+    node = nodes[0]
+    short = [host for host in node.hosts.values() if host.disk.high_watermark > host.disk.start]
+    if not node.up or not short or not injector.may_lose(node):
+        return False
+    injector.crash(node, fault.seconds)
+    disk = short[int(fault.amount * 0.999 * len(short))].disk
+    mark = disk.high_watermark
+    disk.flushed = disk.start
+    disk.truncate(disk.start + int(fault.amount * (mark - disk.start)))
+    if disk.end < disk.start:
+        disk.restart(disk.start)
+    disk.high_watermark = mark
+    injector.has_lost(node)
+    return True
+
+
+def lie(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
+    """A machine loses power, and its disk had not flushed what it said that it had; the count is lost, too."""
+    node = nodes[0]
+    if not node.up or not injector.may_lose(node):
+        return False
+    for host in node.hosts.values():
+        host.disk.flushed = round(fault.amount * host.disk.flushed)
+    if node.proof is not None and fault.amount < 0.5:
+        node.proof = None
+    injector.lose_power(node, fault, fault.amount)
+    injector.crash(node, fault.seconds)
+    return True
+
+
+KINDS = {
+    "put back the folder of": put_back,
+    "start a twin of": start_twin,
+    "cut short a log of": cut_short,
+    "lose power, with a disk that lies, at": lie,
+}

@@ -1,0 +1,74 @@
+"""Errors in how a process enters the cluster and proves what it has."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import attrs
+
+from insync.replication.core.broker import membership
+from insync.replication.core.broker.membership import Entry, Evidence, Held, Membership
+from insync.replication.core.transaction import SameValue, Seen, Transaction
+
+from .catalogue import Patch, mutant
+
+
+@mutant("K15", "register against other records than the proof was made for")
+def _(patch: Patch) -> None:
+    right = Membership.enter
+
+    def enter(self: Membership, seen: Mapping[str, Seen], endpoints: Collection[str]) -> Entry:
+        entry = right(self, seen, endpoints)
+        written = {put.key for put in entry.transaction.puts}
+        kept = tuple(
+            each
+            for each in entry.transaction.compares
+            if not isinstance(each, SameValue) or each.key in written
+        )
+        return attrs.evolve(entry, transaction=attrs.evolve(entry.transaction, compares=kept))
+
+    patch.setattr(Membership, "enter", enter)
+
+
+@mutant("K100", "take a folder for whole that was put back to an older state")
+def _(patch: Patch) -> None:
+    def is_behind(found: Evidence, pulses: Mapping[str, int]) -> bool:
+        return False
+
+    patch.setattr(membership, "_is_behind", is_behind)
+
+
+@mutant("K101", "count on in a folder that is behind before the store knows what it lacks")
+def _(patch: Patch) -> None:
+    patch.setattr(Membership, "_to_prove", lambda self, directories: list(directories))
+
+
+@mutant("K102", "take a log for whole that ends before what its checkpoint says is committed")
+def _(patch: Patch) -> None:
+    patch.setattr(Held, "is_whole", property(lambda self: self.home is not None))
+
+
+@mutant("K103", "register after a lost session without looking who has come since")
+def _(patch: Patch) -> None:
+    right = Membership.enter_again
+
+    def enter_again(self: Membership, seen: Mapping[str, Seen], endpoints: Collection[str]) -> Transaction:
+        return attrs.evolve(right(self, seen, endpoints), compares=())
+
+    patch.setattr(Membership, "enter_again", enter_again)
+
+
+@mutant("K104", "take the lock on a copy of a folder for the death of the process that has the folder")
+def _(patch: Patch) -> None:
+    right = Membership.replaces_holder
+
+    def replaces_holder(self: Membership, seen: Mapping[str, Seen]) -> bool:
+        behind: Any = self.behind
+        self.behind = ()
+        try:
+            return right(self, seen)
+        finally:
+            self.behind = behind
+
+    patch.setattr(Membership, "replaces_holder", replaces_holder)
