@@ -42,6 +42,7 @@ from .errors import (
     LinkBroken,
     LinkClosed,
     NotAuthorisedError,
+    NotRegisteredError,
     Overloaded,
     PeerGoingAway,
     ProtocolError,
@@ -59,7 +60,7 @@ from .locality import connect_nearest, is_as_near, nearest_first
 from .peers import Peer, PeerManager
 from .ranges import pieces
 from .registry import register, schemes
-from .requests import Authorise, Identity, PeerIdentity, Request, RequestHandle, Response
+from .requests import Authorise, Claims, Identity, PeerIdentity, Request, RequestHandle, Response
 from .security import Security, TlsFiles
 from .server import Serving, ServingGroup, serve
 from .stream import ByteListener, ByteStream, StreamTransport
@@ -68,6 +69,7 @@ from .urls import URL, Endpoint, check_options, join_host_port, split_host_port
 __all__ = [
     # Connections.
     "Authorise",
+    "Claims",
     "Connection",
     "Handler",
     "Identity",
@@ -129,6 +131,7 @@ __all__ = [
     "LinkBroken",
     "LinkClosed",
     "NotAuthorisedError",
+    "NotRegisteredError",
     "Overloaded",
     "PeerGoingAway",
     "ProtocolError",

@@ -7,8 +7,9 @@ accepted. Whoever knows the cluster's secret accepts with a proof of that, and t
 
 from __future__ import annotations
 
+import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import attrs
 import trio
@@ -19,13 +20,14 @@ from .errors import (
     EndOfLink,
     FrameTooLargeError,
     LinkBroken,
+    NotRegisteredError,
     ProtocolError,
     TransportError,
     VersionMismatchError,
     WrongPeerError,
 )
 from .frames import Frame, FrameType, Header, Hello, Limits, Status, decode_hello, encode_header, encode_hello
-from .requests import Identity, Method
+from .requests import Claims, Identity, Method, PeerIdentity
 from .security import is_proof, proof
 
 _ERRORS: dict[int, type[TransportError]] = {
@@ -33,6 +35,7 @@ _ERRORS: dict[int, type[TransportError]] = {
     Status.WRONG_CLUSTER: WrongPeerError,
     Status.WRONG_NODE: WrongPeerError,
     Status.STALE_INCARNATION: WrongPeerError,
+    Status.NOT_REGISTERED: NotRegisteredError,
     Status.AUTHENTICATION_FAILED: AuthError,
 }
 _CLIENT, _STORE = "client", "store"
@@ -40,6 +43,7 @@ _FAREWELL = 1.0
 _PROOF_BYTES = 4096
 """Of a frame before its sender is known: a proof, or a sentence."""
 _WRONG_SECRET = "the secrets differ: give all nodes and clients of a cluster the same secret_file"
+_WRONG_NODE_SECRET = "the nodes' secrets differ: give all nodes, and served stores, the same node_secret_file"
 
 
 @attrs.frozen
@@ -74,10 +78,18 @@ class Introduced:
     method: Method = "none"
     name: str = ""
     """Which client, by its certificate."""
+    is_proven: bool = False
+    """See `PeerIdentity`."""
 
 
 def make_hello(
-    identity: Identity, lane: str, limits: Limits, expect_node: int | None = None, *, proves: bool = False
+    identity: Identity,
+    lane: str,
+    limits: Limits,
+    expect_node: int | None = None,
+    *,
+    proves: bool = False,
+    proves_node: bool = False,
 ) -> Hello:
     return Hello(
         cluster_id=identity.cluster_id,
@@ -89,13 +101,23 @@ def make_hello(
         nonce=secrets.randbits(64),
         window=limits.window_bytes,
         proves=proves,
+        proves_node=proves_node,
     )
 
 
 async def introduce(
-    link: Link, mine: Hello, judge: Judge, *, dialer: bool, secret: bytes | None = None
+    link: Link,
+    mine: Hello,
+    judge: Judge,
+    *,
+    dialer: bool,
+    secret: bytes | None = None,
+    node_secret: bytes | None = None,
+    claims: Claims | None = None,
 ) -> Introduced:
     """Shake hands on a fresh link. On an error the caller ends the link.
+
+    Between a node and who answers it `node_secret` takes the place of `secret`. `claims`: asked by who accepts.
 
     With a secret the dialer proves first: an acceptor tells strangers nothing, and takes nothing from them.
 
@@ -111,19 +133,53 @@ async def introduce(
     raw_theirs = await link.recv_hello()
     theirs = decode_hello(raw_theirs)
     limits = mine.limits.settle(theirs.limits)
-    refusal = judge(mine, theirs) or _judge_proof(mine, theirs) or _judge_name(link, mine, theirs, dialer)
+    as_node = (mine if dialer else theirs).node_id >= 0 and (mine.proves_node or theirs.proves_node)
+    refusal = (
+        judge(mine, theirs)
+        or _judge_proof(mine, theirs, as_node=as_node)
+        or _judge_name(link, mine, theirs, dialer)
+    )
     link.set_limits(limits)
     if refusal is not None:
         await _refuse(link, refusal)
         raise _error(refusal.status, refusal.text, link)
+    if as_node:
+        secret = node_secret
+
+    is_proven = as_node or _vouches(link)
+    method: Method = _method(link) if secret is None else "token"
+
+    async def check_claim() -> None:
+        if claims is not None and theirs.node_id >= 0:
+            reason = await claims(
+                identity_of(theirs, theirs.lane, method, _client_name(link), is_proven=is_proven)
+            )
+            if reason is not None:
+                await _refuse(link, Refusal(Status.NOT_REGISTERED, reason))
+                raise _error(Status.NOT_REGISTERED, reason, link)
+
     if secret is None:
+        await check_claim()
         await link.send(encode_header(FrameType.REPLY, 0), ())
         verdict, *frames = await link.recv_many()
         _read_verdict(verdict, link)
-        return Introduced(theirs, limits, frames, _method(link), _client_name(link))
-    exchange = _Proofs(link, secret, (raw, raw_theirs) if dialer else (raw_theirs, raw))
-    frames = await (exchange.as_dialer() if dialer else exchange.as_acceptor(limits))
-    return Introduced(theirs, limits, frames, "token", _client_name(link))
+        return Introduced(theirs, limits, frames, method, _client_name(link), is_proven)
+    wrong = _WRONG_NODE_SECRET if as_node else _WRONG_SECRET
+    exchange = _Proofs(link, secret, (raw, raw_theirs) if dialer else (raw_theirs, raw), wrong)
+    frames = await (exchange.as_dialer() if dialer else exchange.as_acceptor(limits, check_claim))
+    return Introduced(theirs, limits, frames, method, _client_name(link), is_proven)
+
+
+def identity_of(hello: Hello, lane: str, method: Method, name: str, *, is_proven: bool) -> PeerIdentity:
+    """Who has introduced himself by this HELLO."""
+    return PeerIdentity(
+        hello.cluster_id, hello.node_id, hello.incarnation, lane, method, name, is_proven=is_proven
+    )
+
+
+def _vouches(link: Link) -> bool:
+    """Whether the link itself shows that the peer is who it says it is, or one that may as well be."""
+    return link.peer_name is not None or link.caps.one_process or link.peer_uid == os.geteuid()
 
 
 def _method(link: Link) -> Method:
@@ -140,17 +196,20 @@ class _Proofs:
     link: Link
     secret: bytes
     hellos: tuple[bytes, bytes]
+    wrong: str
+    """What to say to a peer that proves another secret."""
 
     async def as_dialer(self) -> list[Frame]:
         await self._send(b"dialer")
         return await self._take(b"acceptor")
 
-    async def as_acceptor(self, limits: Limits) -> list[Frame]:
+    async def as_acceptor(self, limits: Limits, check_claim: Callable[[], Awaitable[None]]) -> list[Frame]:
         self.link.set_limits(attrs.evolve(limits, max_body_bytes=_PROOF_BYTES, max_payload_bytes=0))
         frames = await self._take(b"dialer")
         if frames:
             raise ProtocolError(f"{self.link.remote} sent frames before the handshake was over")
         self.link.set_limits(limits)
+        await check_claim()
         await self._send(b"acceptor")
         return frames
 
@@ -164,13 +223,22 @@ class _Proofs:
         if not is_proof(verdict.body, proof(self.secret, role, *self.hellos)):
             for frame in frames:
                 frame.payload.release()
-            refusal = Refusal(Status.AUTHENTICATION_FAILED, _WRONG_SECRET)
+            refusal = Refusal(Status.AUTHENTICATION_FAILED, self.wrong)
             await _refuse(self.link, refusal)
             raise _error(refusal.status, refusal.text, self.link)
         return frames
 
 
-def _judge_proof(mine: Hello, theirs: Hello) -> Refusal | None:
+def _judge_proof(mine: Hello, theirs: Hello, *, as_node: bool) -> Refusal | None:
+    if as_node:
+        if mine.proves_node == theirs.proves_node:
+            return None
+        lacking, having = (theirs, mine) if mine.proves_node else (mine, theirs)
+        text = (
+            f"{_name(having)} knows the nodes' secret and {_name(lacking)} does not: give all nodes, and served "
+            "stores, the same node_secret_file"
+        )
+        return Refusal(Status.AUTHENTICATION_FAILED, text)
     if mine.proves == theirs.proves:
         return None
     lacking, having = (theirs, mine) if mine.proves else (mine, theirs)

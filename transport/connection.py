@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from . import _border, registry
-from ._handshake import Introduced, introduce, judge_acceptor, make_hello
+from ._handshake import Introduced, identity_of, introduce, judge_acceptor, make_hello
 from ._outgoing import Pending
 from ._payload import POOL
 from ._turn import turn
@@ -26,7 +26,7 @@ from .errors import (
 from .frames import Frame, Header, Limits, Status
 from .intake import ReceiveBudget, common_budget
 from .repeats import limited
-from .requests import Authorise, Identity, OnDone, PeerIdentity, Request, RequestHandle, Response
+from .requests import Authorise, Identity, OnDone, Request, RequestHandle, Response
 from .security import Security
 from .session import Session
 
@@ -69,8 +69,8 @@ class Connection:
         authorise: Authorise | None = None,
     ) -> None:
         hello = introduced.hello
-        self.peer = PeerIdentity(
-            hello.cluster_id, hello.node_id, hello.incarnation, lane, introduced.method, introduced.name
+        self.peer = identity_of(
+            hello, lane, introduced.method, introduced.name, is_proven=introduced.is_proven
         )
         self._authorise = authorise
         self._verdicts: dict[int, str | None] = {}
@@ -513,7 +513,8 @@ async def connect(
 
     Raises:
       ConnectError: Nobody answers there within `timeout` seconds.
-      WrongPeerError: Another cluster or node, or our incarnation has been replaced.
+      WrongPeerError: Another cluster or node, or our incarnation has been replaced; NotRegisteredError if it does
+        not know us as the node that we say we are.
       VersionMismatchError, ProtocolError: We do not fit together.
       AuthError: One side does not prove what the other asks for; InsecureAddressError if nobody would have to.
       UnknownSchemeError: No transport for this URL is installed.
@@ -521,14 +522,28 @@ async def connect(
     """
     security = security or Security()
     proves = security.secret is not None
-    mine = make_hello(identity, lane, limits or Limits(), expect_node, proves=proves)
+    mine = make_hello(
+        identity,
+        lane,
+        limits or Limits(),
+        expect_node,
+        proves=proves,
+        proves_node=security.node_secret is not None,
+    )
     transport, endpoint = registry.resolve(url)
     security.check_address(transport, endpoint)
     transport = transport.secured(security)
     with trio.move_on_after(timeout):
         link = await _border.dial(transport, endpoint)
         try:
-            introduced = await introduce(link, mine, judge_acceptor, dialer=True, secret=security.secret)
+            introduced = await introduce(
+                link,
+                mine,
+                judge_acceptor,
+                dialer=True,
+                secret=security.secret,
+                node_secret=security.node_secret,
+            )
         except (EndOfLink, LinkBroken) as error:
             link.abort()
             raise ConnectError(

@@ -59,6 +59,12 @@ class WrongPeerError(TransportError):
     """Connected, but to another cluster, another node, or a process that has been replaced since."""
 
 
+class NotRegisteredError(WrongPeerError):
+    """The peer does not know us, or not yet, as the node that we say we are."""
+
+    retryable = True
+
+
 class VersionMismatchError(TransportError):
     """No version of the protocol, or of a plugin's interface, is known to both sides."""
 

@@ -93,6 +93,8 @@ class Status(IntEnum):
     STALE_INCARNATION = FRAMEWORK_STATUS | 19
     AUTHENTICATION_FAILED = FRAMEWORK_STATUS | 20
     BAD_HELLO = FRAMEWORK_STATUS | 21
+    NOT_REGISTERED = FRAMEWORK_STATUS | 22
+    """It says that it is a node, which the cluster does not know of, or not yet."""
 
 
 @attrs.frozen
@@ -302,6 +304,8 @@ class Hello:
     """Bytes of request payloads that it takes before it returns credit; None: it knows no credit."""
     proves: bool = False
     """Whether it will prove that it knows the cluster's secret, and asks for the same."""
+    proves_node: bool = False
+    """The same of the nodes' own secret, between a node and who answers it."""
 
 
 class _Tag(IntEnum):
@@ -314,12 +318,12 @@ class _Tag(IntEnum):
     LANE = 5
     LIMITS = 6
     PROOF = 7
-    """Methods of proof, one byte each: 1 is a token, HMAC-SHA256 by the cluster's secret."""
+    """Methods of proof, one byte each: HMAC-SHA256 by the cluster's secret is 1, by the nodes' own secret 2."""
     WINDOW = 8
     """u64, see `Hello.window`. Only who sends it gets CREDIT frames: their correlation number is the credit."""
 
 
-_TOKEN = b"\x01"
+_TOKEN, _NODE_TOKEN = b"\x01", b"\x02"
 _TLV = struct.Struct("<HH")
 _LIMITS = struct.Struct("<IQI")
 
@@ -336,8 +340,8 @@ def encode_hello(hello: Hello) -> bytes:
     }
     if hello.window is not None:
         values[_Tag.WINDOW] = struct.pack("<Q", hello.window)
-    if hello.proves:
-        values[_Tag.PROOF] = _TOKEN
+    if hello.proves or hello.proves_node:
+        values[_Tag.PROOF] = (_TOKEN if hello.proves else b"") + (_NODE_TOKEN if hello.proves_node else b"")
     if hello.expected_node is not None:
         values[_Tag.EXPECTED_NODE] = struct.pack("<q", hello.expected_node)
     body = b"".join(_TLV.pack(tag, len(value)) + value for tag, value in values.items())
@@ -386,6 +390,7 @@ def decode_hello(raw: bytes) -> Hello:
             nonce=nonce,
             window=None if window is None else _integer(window, signed=False),
             proves=_TOKEN in tags.get(_Tag.PROOF, b""),
+            proves_node=_NODE_TOKEN in tags.get(_Tag.PROOF, b""),
         )
     except KeyError as error:
         raise ProtocolError(f"a HELLO lacks {error.args[0]!r}") from error

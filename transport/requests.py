@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
@@ -37,7 +37,9 @@ class PeerIdentity:
 
     "token": it knows the cluster's secret (and may call itself any node of it). "mtls": its certificate is for this
     node, or for clients. "uid": the system says that its process is of the same user as this one.
-    `verified`: one of these.
+    `verified`: one of these. `is_proven`: and if it says that it is a node, it has proved that it is one of them:
+    by its certificate, by the nodes' own secret, or because only this process, or this user of this machine, can be
+    there.
     """
 
     cluster_id: str
@@ -47,6 +49,7 @@ class PeerIdentity:
     method: Method = "none"
     name: str = ""
     """Which client, if its certificate says so (`isr://CLUSTER/client/NAME`)."""
+    is_proven: bool = False
 
     @property
     def principal(self) -> str:
@@ -89,6 +92,11 @@ class Response:
 
 Authorise = Callable[[PeerIdentity, int], str | None]
 """Whether a peer may send requests of a kind: None, or why not. Asked once for each connection and kind."""
+
+Claims = Callable[[PeerIdentity], Awaitable[str | None]]
+"""Whether a peer is the node, in the incarnation, that it says it is: None, or why not. It may wait for news of it
+for a moment. Asked once the peer has proved what it has to.
+"""
 
 OnDone = Callable[["Response | TransportError"], None]
 

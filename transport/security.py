@@ -29,7 +29,8 @@ SHORTEST_SECRET = 16
 def _long_enough(instance: Security, attribute: attrs.Attribute[bytes | None], value: bytes | None) -> None:
     if value is not None and len(value) < SHORTEST_SECRET:
         raise SecretError(
-            f"the secret has {len(value)} bytes, fewer than {SHORTEST_SECRET}: make one by `openssl rand -hex 32`"
+            f"the {attribute.name} has {len(value)} bytes, fewer than {SHORTEST_SECRET}: "
+            "make one by `openssl rand -hex 32`"
         )
 
 
@@ -38,6 +39,8 @@ class Security:
     """What a process proves, and asks its peers to prove.
 
     secret: the same in all nodes and clients of a cluster, at least 16 bytes; never shown, sent or logged.
+    node_secret: the same in all nodes, and served stores, and known to no client: who says that it is a node proves
+      that it knows this one. Without it whoever knows `secret` may call itself a node.
     tls: the files of `tls://`, see `TlsFiles`.
     allow_insecure: also without proof from other machines, for networks where nobody else is.
     """
@@ -45,6 +48,13 @@ class Security:
     secret: bytes | None = attrs.field(default=None, repr=False, validator=_long_enough)
     tls: TlsFiles | None = None
     allow_insecure: bool = False
+    node_secret: bytes | None = attrs.field(default=None, repr=False, validator=_long_enough)
+
+    def __attrs_post_init__(self) -> None:
+        if self.node_secret is not None and self.node_secret == self.secret:
+            raise SecretError(
+                "the nodes' secret is the clients' secret: make another one for the nodes alone"
+            )
 
     @classmethod
     def load(
@@ -54,6 +64,8 @@ class Security:
         secret_file: str | Path | None = None,
         tls: TlsFiles | None = None,
         allow_insecure: bool = False,
+        node_secret: str | None = None,
+        node_secret_file: str | Path | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> Security:
         """With this secret, a file's, or the environment's: INSYNC_SECRET_FILE names a file, INSYNC_SECRET is it.
@@ -65,16 +77,13 @@ class Security:
           SecretError: The file cannot be read, or the secret is too short.
         """
         tls = tls or TlsFiles.of(environment)
-        path = secret_file or environment.get(SECRET_FILE_VARIABLE)
-        if secret is not None:
-            found = secret.encode().strip()
-        elif path:
-            found = _read(Path(path))
-        elif given := environment.get(SECRET_VARIABLE):
-            found = given.encode().strip()
-        else:
-            return cls(tls=tls, allow_insecure=allow_insecure)
-        return cls(secret=found, tls=tls, allow_insecure=allow_insecure)
+        found = _found(secret, secret_file or environment.get(SECRET_FILE_VARIABLE))
+        return cls(
+            secret=_told(environment) if found is None else found,
+            node_secret=_found(node_secret, node_secret_file),
+            tls=tls,
+            allow_insecure=allow_insecure,
+        )
 
     def check_address(self, transport: LinkTransport, endpoint: Endpoint) -> None:
         """Refuse to talk to strangers.
@@ -135,6 +144,19 @@ def proof(secret: bytes, role: bytes, dialer_hello: bytes, acceptor_hello: bytes
 def is_proof(given: bytes, expected: bytes) -> bool:
     """Compare, taking the same time whatever differs."""
     return hmac.compare_digest(given, expected)
+
+
+def _found(given: str | None, file: str | Path | None) -> bytes | None:
+    """A secret that was given, or a file's."""
+    if given is not None:
+        return given.encode().strip()
+    return _read(Path(file)) if file else None
+
+
+def _told(environment: Mapping[str, str]) -> bytes | None:
+    """The environment's own."""
+    told = environment.get(SECRET_VARIABLE)
+    return told.encode().strip() if told else None
 
 
 def _read(path: Path) -> bytes:

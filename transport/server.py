@@ -16,7 +16,7 @@ from .errors import TransportError
 from .frames import Hello, Limits, Status
 from .intake import ReceiveBudget
 from .repeats import limited
-from .requests import Authorise, Identity
+from .requests import Authorise, Claims, Identity
 from .security import Security
 
 log = limited(logging.getLogger("insync.transport"))
@@ -55,6 +55,7 @@ async def serve(
     budget: ReceiveBudget | None = None,
     authorise: Authorise | None = None,
     group: ServingGroup | None = None,
+    claims: Claims | None = None,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Listen until cancelled; the connections end with it. Start it by `nursery.start`, which returns a `Serving`.
@@ -65,6 +66,8 @@ async def serve(
     `budget`: for the payloads of requests; without it all connections of this event loop share one.
     `authorise`: says which peer may send which kind of request; without it every peer may send all.
     `group`: addresses served with the same one are one server, as far as incarnations are concerned.
+    `claims`: judges who says that it is a node, by what the cluster knows. Without it each is believed, and the
+    newest incarnation of a node that has come by keeps older ones out: whoever may connect can shut a node out.
 
     Raises:
       InsecureAddressError: Other machines reach this address, and nobody would have to prove anything.
@@ -83,10 +86,11 @@ async def serve(
         on_connect,
         on_disconnect,
         limits or Limits(),
-        security.secret,
+        security,
         budget,
         authorise,
         group or ServingGroup(),
+        claims,
     )
     try:
         async with trio.open_nursery() as nursery:
@@ -104,10 +108,11 @@ class _Server:
     on_connect: OnConnection | None
     on_disconnect: OnConnection | None
     limits: Limits
-    secret: bytes | None = attrs.field(repr=False)
+    security: Security
     budget: ReceiveBudget | None
     authorise: Authorise | None
     group: ServingGroup
+    claims: Claims | None
     half_open: dict[Link, trio.CancelScope] = attrs.Factory(dict)
     gone: set[Link] = attrs.Factory(set)
     """Made room for others, and do not know it yet."""
@@ -147,11 +152,26 @@ class _Server:
             link.abort()
 
     async def _introduce(self, link: Link, scope: trio.CancelScope) -> Introduced | None:
-        mine = make_hello(self.identity, "", self.limits, proves=self.secret is not None)
+        security = self.security
+        mine = make_hello(
+            self.identity,
+            "",
+            self.limits,
+            proves=security.secret is not None,
+            proves_node=security.node_secret is not None,
+        )
         scope.deadline = trio.current_time() + self.limits.handshake_timeout
         with scope:
             try:
-                return await introduce(link, mine, self._judge, dialer=False, secret=self.secret)
+                return await introduce(
+                    link,
+                    mine,
+                    self._judge,
+                    dialer=False,
+                    secret=security.secret,
+                    node_secret=security.node_secret,
+                    claims=self.claims,
+                )
             except TransportError as error:
                 log.warning("no connection with %s: %s", link.remote, error)
                 return None
@@ -163,7 +183,7 @@ class _Server:
 
     def _judge(self, mine: Hello, theirs: Hello) -> Refusal | None:
         newest = self.group.newest.get(theirs.node_id, 0)
-        if theirs.node_id >= 0 and theirs.incarnation < newest:
+        if self.claims is None and theirs.node_id >= 0 and theirs.incarnation < newest:
             text = f"node {theirs.node_id} has incarnation {newest} by now, this is {theirs.incarnation}"
             return Refusal(Status.STALE_INCARNATION, text)
         return judge_dialer(mine, theirs)

@@ -37,6 +37,7 @@ def node(
     session_timeout_ms: int | None = None,
     storage_stall_timeout_ms: int | None = None,
     secret_file: Path | None = None,
+    node_secret_file: Path | None = None,
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
     tls_authorities: Path | None = None,
@@ -85,6 +86,8 @@ def node(
         A folder that takes longer over one write is not used any more.
     secret_file
         File with the cluster's secret, the same in nodes and clients; else INSYNC_SECRET_FILE or INSYNC_SECRET.
+    node_secret_file
+        File with a secret that all nodes have and no client: who says that it is a node must know it.
     tls_certificate
         File in PEM with the node's certificate, for tls://; else INSYNC_TLS_CERTIFICATE names it.
     tls_key
@@ -125,6 +128,7 @@ def node(
         "session_timeout_ms": session_timeout_ms,
         "storage_stall_timeout_ms": storage_stall_timeout_ms,
         "secret_file": None if secret_file is None else str(secret_file),
+        "node_secret_file": None if node_secret_file is None else str(node_secret_file),
         "tls_certificate": None if tls_certificate is None else str(tls_certificate),
         "tls_key": None if tls_key is None else str(tls_key),
         "tls_authorities": None if tls_authorities is None else str(tls_authorities),

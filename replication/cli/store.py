@@ -18,6 +18,7 @@ def store(
     path: Path,
     listen: str = "tcp://127.0.0.1:0",
     secret_file: Path | None = None,
+    node_secret_file: Path | None = None,
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
     tls_authorities: Path | None = None,
@@ -41,6 +42,8 @@ def store(
         Where to listen; port 0 takes a free one.
     secret_file
         File with the cluster's secret, the same in nodes and clients; else INSYNC_SECRET_FILE or INSYNC_SECRET.
+    node_secret_file
+        File with the nodes' own secret, as they have it: then only who knows that is let in as a node.
     tls_certificate
         File in PEM with a certificate for isr://CLUSTER/store, for tls://; else INSYNC_TLS_CERTIFICATE names it.
     tls_key
@@ -62,7 +65,9 @@ def store(
 
     authoriser = Authoriser(_for_stores(allow))
     tls = TlsFiles.given(tls_certificate, tls_key, tls_authorities)
-    security = Security.load(secret_file=secret_file, tls=tls, allow_insecure=allow_insecure)
+    security = Security.load(
+        secret_file=secret_file, node_secret_file=node_secret_file, tls=tls, allow_insecure=allow_insecure
+    )
 
     async def main() -> None:
         import trio
@@ -70,7 +75,14 @@ def store(
         async with SqliteStore(path) as inner, trio.open_nursery() as nursery:
             try:
                 serving = await nursery.start(
-                    partial(serve_store, inner, listen, security=security, authorise=authoriser)
+                    partial(
+                        serve_store,
+                        inner,
+                        listen,
+                        security=security,
+                        authorise=authoriser,
+                        demands_proof=bool(allow),
+                    )
                 )
             except (OSError, ValueError) as error:
                 raise CommandError(f"the store cannot be served at {listen}: {error}") from error

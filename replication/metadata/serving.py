@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import attrs
 import trio
@@ -61,12 +62,14 @@ async def serve_store(
     identity: Identity | None = None,
     security: Security | None = None,
     authorise: Authorise = nodes_only,
+    demands_proof: bool = False,
     task_status: trio.TaskStatus[Serving] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve an open `store` at `url` until cancelled. Start it by `nursery.start`, which tells the real endpoints.
 
     `security`: what to prove, and to ask of peers; without it only addresses of this machine are listened on.
     `authorise`: who may ask for what, see `insync.transport.serve`; the kinds are `STORE_KINDS`.
+    `demands_proof`: let nobody in as a node who has not proved to be one (`PeerIdentity.is_proven`).
 
     Sessions live while their owners renew them here, and end when this ends: who held one opens another. For data
     that outlives this process let `store` be a `SqliteStore`.
@@ -81,7 +84,7 @@ async def serve_store(
         server = _Server(store, nursery)
         try:
             serving: Serving = await nursery.start(
-                _listen, url, server, identity or Identity(), security, authorise
+                _listen, url, server, identity or Identity(), security, authorise, demands_proof
             )
         except (OSError, ValueError, TransportError) as error:
             refused = error  # raised below: out of the nursery it would come in a group
@@ -92,12 +95,30 @@ async def serve_store(
         raise refused
 
 
+async def _claims(demands_proof: bool, peer: PeerIdentity) -> str | None:
+    """Nodes come before they are registered, and in no incarnation: nobody outdoes another by a higher one."""
+    if peer.incarnation:
+        return f"node {peer.node_id} claims incarnation {peer.incarnation}, where nodes have none yet"
+    if demands_proof and not peer.is_proven:
+        return unproven(peer)
+    return None
+
+
+def unproven(peer: PeerIdentity) -> str:
+    """The words for a peer that says that it is a node, where that is not believed."""
+    return (
+        f"nothing proves that this is node {peer.node_id}, and clients have rules here (allow): give all nodes "
+        "the same node_secret_file, or certificates (tls://)"
+    )
+
+
 async def _listen(
     url: str,
     server: _Server,
     identity: Identity,
     security: Security | None,
     authorise: Authorise,
+    demands_proof: bool,
     *,
     task_status: trio.TaskStatus[Serving],
 ) -> None:
@@ -107,6 +128,7 @@ async def _listen(
         identity=identity,
         security=security,
         authorise=authorise,
+        claims=partial(_claims, demands_proof),
         on_disconnect=server.disconnected,
         task_status=task_status,
     )

@@ -24,6 +24,7 @@ from ...transport import (
 from ..metadata import MetadataError, MetadataStore, SessionExpiredError, open_store, serve_store
 from ..metadata.registry import REMOTE
 from ..wire import WireError
+from ._claims import Claims
 from ._cluster_state import ClusterState
 from ._directories import Home, Offline, remove_deleted_logs
 from ._handlers import Handlers
@@ -114,6 +115,8 @@ class Node:
             security = Security.load(
                 secret=settings.secret,
                 secret_file=settings.secret_file,
+                node_secret=settings.node_secret,
+                node_secret_file=settings.node_secret_file,
                 tls=TlsFiles.given(settings.tls_certificate, settings.tls_key, settings.tls_authorities),
                 allow_insecure=settings.allow_insecure,
             )
@@ -167,6 +170,7 @@ class Node:
             authorise=authoriser,
             budget=ReceiveBudget(settings.queued_max_request_bytes),
             group=ServingGroup(),
+            claims=Claims(lambda: replicas.view, demands_proof=bool(settings.allow)),
             on_disconnect=handlers.disconnected,
         )
         for url in settings.listeners:
@@ -183,6 +187,7 @@ class Node:
                 identity=identity,
                 security=security,
                 authorise=authoriser,
+                demands_proof=bool(settings.allow),
             )
             self.store_url = await _serve_store(serving, settings.serve_store, nursery)
         await self._enter(store, registration, state)

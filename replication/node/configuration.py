@@ -23,6 +23,8 @@ PREFIX = "INSYNC_NODE_"
 """What stands before a setting's name, in capitals, in the environment."""
 
 _LISTS = ("listeners", "log_dirs", "allow")
+_SECRETS = ("secret", "node_secret")
+"""What every user of a machine could read, if it stood among a process's arguments."""
 
 
 def load_settings(
@@ -90,6 +92,11 @@ def _of_assignments(assignments: Iterable[str]) -> dict[str, object]:
         name, separator, value = text.partition("=")
         if not separator:
             raise InvalidSettingError(f"{text!r} is no assignment: write name=value")
+        if name.strip() in _SECRETS:
+            raise InvalidSettingError(
+                f"{name.strip()} is not for the command line, which every user of this machine can read: "
+                f"put it into a file and give {name.strip()}_file"
+            )
         values[name.strip()] = value.strip()
     return values
 

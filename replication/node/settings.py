@@ -99,6 +99,9 @@ class NodeSettings:
     secret_file: a file with the cluster's secret, the same for all nodes and clients; without it INSYNC_SECRET_FILE
       or INSYNC_SECRET of the environment. Peers that do not know it are refused.
     secret: the secret itself, for programs that have it from elsewhere; it wins over `secret_file`.
+    node_secret_file: a file with a secret that all nodes have, and no client: who says that it is a node must know
+      it. Without it whoever knows `secret` may say so.
+    node_secret: this secret itself, for programs that have it from elsewhere; it wins over `node_secret_file`.
     log_maintenance_interval_ms: how often retention and compaction look for work (Kafka has two settings,
       300,000 and 15,000).
     log_cleaner_io_max_bytes_per_second: how much compaction may read and write; None: as much as it can.
@@ -126,6 +129,8 @@ class NodeSettings:
     rack: str = ""
     secret_file: str | Path | None = None
     secret: str | None = attrs.field(default=None, repr=False)
+    node_secret_file: str | Path | None = None
+    node_secret: str | None = attrs.field(default=None, repr=False)
     tls_certificate: str | Path | None = None
     tls_key: str | Path | None = None
     tls_authorities: str | Path | None = None

@@ -144,9 +144,10 @@ async def test_clients_are_told_what_they_may_not_do(tmp_path: Path) -> None:
                     await consumer.poll(timeout_ms=5000)
 
 
-@pytest.mark.parametrize("identity", [Identity(), Identity(node_id=3, incarnation=1)])
-async def test_only_a_node_fetches_as_that_node(tmp_path: Path, identity: Identity) -> None:
+@pytest.mark.parametrize("is_node", [False, True])
+async def test_only_a_node_fetches_as_that_node(tmp_path: Path, is_node: bool) -> None:
     async with Node(settings(tmp_path)) as node, trio.open_nursery() as nursery:
+        identity = Identity(node_id=node.node_id, incarnation=node.incarnation) if is_node else Identity()
         connection = await connect(node.endpoints[0], identity=identity, nursery=nursery)
         request = m.FetchRequest(
             replica_id=2, incarnation=1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 20, partitions=[]
