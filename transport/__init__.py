@@ -24,7 +24,8 @@ example.
 major number is refused, and so is a greater minor one.
 """
 
-from ._payload import RangePayload
+from ._outgoing import size_of
+from ._payload import RangePayload, bytes_payload
 from ._turn import Turn, turn
 from .abc import API_VERSION, Buffer, Capabilities, FileRange, Link, LinkTransport, Listener, Part, Payload
 from .connection import Connection, Handler, connect
@@ -111,11 +112,13 @@ __all__ = [
     "Listener",
     "StreamTransport",
     "URL",
+    "bytes_payload",
     "check_options",
     "join_host_port",
     "pieces",
     "register",
     "schemes",
+    "size_of",
     "split_host_port",
     # Errors.
     "AddressInUseError",

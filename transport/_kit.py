@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import sys
 import tempfile
 from abc import ABC, abstractmethod
@@ -15,6 +16,7 @@ from typing import Any
 import attrs
 import trio
 
+from ._kit_failures import broken, explain
 from ._outgoing import size_of
 from .abc import Link, LinkTransport, Listener, Part
 from .connection import Connection, Handler, connect
@@ -36,6 +38,8 @@ class Needs(Enum):
 
     STREAM = "a byte stream"
     HALF_CLOSE = "half close"
+    WIRE = "two ends that need not be in one process"
+    RAW = "a way for strangers to its door (`Env.open_raw`)"
     PROCESSES = "reach beyond one process, and a class that another process can import"
     DETERMINISM = "nothing but the trio clock and a seed to drive it"
 
@@ -61,11 +65,22 @@ class Env(ABC):
         """What somebody has to prove itself, if the transport asks for that: cluster "kit" or "other"."""
         return Security()
 
+    async def open_raw(self, url: str) -> socket.socket:
+        """A connected socket to what a listener listens on, on which nothing was said: strangers come like that.
+
+        Override it if listeners of this transport stand on sockets, over TCP by `socket.create_connection`.
+        """
+        raise NotImplementedError
+
     def has(self, need: Needs) -> bool:
         """Whether the transport can do what a case needs."""
         caps = self.transport.caps
         if need is Needs.STREAM:
             return isinstance(self.transport, StreamTransport)
+        if need is Needs.WIRE:
+            return not caps.one_process
+        if need is Needs.RAW:
+            return type(self).open_raw is not Env.open_raw
         if need is Needs.PROCESSES:
             return not caps.one_process and _is_importable(type(self.transport))
         return caps.half_close if need is Needs.HALF_CLOSE else caps.deterministic
@@ -114,7 +129,17 @@ def skipped_for(env: Env) -> list[Case]:
 
 
 def _all_cases() -> list[Case]:
-    for name in ("links", "ranges", "requests", "processes", "hostile", "flow", "identity", "determinism"):
+    for name in (
+        "links",
+        "queues",
+        "ranges",
+        "requests",
+        "processes",
+        "hostile",
+        "flow",
+        "identity",
+        "determinism",
+    ):
         importlib.import_module(f"._kit_{name}", __package__)
     return _CASES
 
@@ -128,17 +153,20 @@ async def run_case(one: Case, env: Env) -> None:
     """Run a case: it ends within its timeout and leaves no descriptor open.
 
     Raises:
-      AssertionError: The promise is broken.
+      AssertionError: The promise is broken; it says which, and what was seen.
     """
     for scheme in type(env.transport).schemes:
         register(scheme, type(env.transport), override=True)
     before = _descriptors()
     with trio.move_on_after(one.timeout) as scope:
-        await one.run(env)
-    assert not scope.cancelled_caught, f"{one.name} did not end within {one.timeout} s"
+        try:
+            await one.run(env)
+        except Exception as error:
+            raise AssertionError(explain(one.name, one.promise, error)) from error
+    assert not scope.cancelled_caught, f"{broken(one.name, one.promise)} Seen: no end within {one.timeout} s"
     # Connections that a case leaves behind are closed by the tasks that just ended.
     after = _descriptors() - before
-    assert not after, f"{one.name} left descriptors open: {after}"
+    assert not after, f"{broken(one.name, one.promise)} Seen: descriptors left open: {after}"
 
 
 def _descriptors() -> set[str]:

@@ -8,7 +8,7 @@ import trio
 import trio.testing
 
 from ._handshake import introduce, judge_acceptor, make_hello
-from ._kit import PATIENCE, Env, case, connected, dial, listening, message, receive, served, until
+from ._kit import PATIENCE, Env, case, connected, dial, listening, message, prepare, receive, served, until
 from ._kit_requests import Answers, Desk
 from .abc import Link, Payload
 from .connection import Connection
@@ -57,6 +57,7 @@ async def a_reader_that_stops_holds_the_sender_back(env: Env) -> None:
     async with listening(env) as listener, trio.open_nursery() as nursery:
         one = await env.transport.connect(listener.endpoints[0])
         other = await listener.accept()
+        await prepare(one, other)
 
         async def send() -> None:
             nonlocal sent

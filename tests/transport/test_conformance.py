@@ -30,6 +30,10 @@ def test_what_is_left_out():
         "E_children_that_keep_descriptors_hide_no_death",
         "F_a_frame_cut_anywhere_breaks_the_link",
         "F_garbage_is_hung_up_on",
+        "F_a_frame_above_the_limits_is_not_taken_in",
+        "F_a_hello_without_end_is_not_taken_in",
+        "F_strangers_at_the_door_keep_nobody_out",
+        "G_a_large_frame_gives_signs_of_life",
         "F_half_open_links_do_not_keep_others_out",
     }
 

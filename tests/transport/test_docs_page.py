@@ -1,8 +1,9 @@
-"""The example of docs/writing-a-transport.md is a conforming transport, and short."""
+"""The examples of docs/writing-a-transport.md are conforming transports, and short."""
 
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,14 @@ from insync.transport.testing import Case, cases_for, run_case
 
 PAGE = Path(__file__).parents[2] / "docs" / "writing-a-transport.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-TRANSPORT = next(block for block in BLOCKS if "class PipeTransport" in block)
+TRANSPORTS = [block for block in BLOCKS if "class PipeTransport" in block or "class PacketTransport" in block]
 
 
 def example() -> dict[str, Any]:
-    """What the page's example and its environment define."""
+    """What the page's examples and their environments define."""
     names: dict[str, Any] = {}
     for block in BLOCKS:
-        if "class Pipe" in block:
+        if "class Pipe" in block or "class Packet" in block:
             exec(compile(block, str(PAGE), "exec"), names)
     return names
 
@@ -32,6 +33,13 @@ async def test_example_conforms(case: Case, tmp_path: Path) -> None:
     await run_case(case, NAMES["PipeEnv"](tmp_path))
 
 
+@pytest.mark.parametrize("case", cases_for(NAMES["PacketEnv"]("")), ids=lambda case: case.name)
+async def test_message_example_conforms(case: Case) -> None:
+    # Not pytest's folder: a socket's path has 107 bytes at most.
+    with tempfile.TemporaryDirectory() as folder:
+        await run_case(case, NAMES["PacketEnv"](folder))
+
+
 async def test_a_dead_listeners_door_is_taken_over(tmp_path: Path) -> None:
     transport = NAMES["PipeTransport"]()
     endpoint = transport.parse(NAMES["URL"].parse(f"pipe://{tmp_path}/door"))
@@ -42,4 +50,6 @@ async def test_a_dead_listeners_door_is_taken_over(tmp_path: Path) -> None:
 
 
 def test_example_is_short() -> None:
-    assert len(TRANSPORT.splitlines()) < 150
+    assert len(TRANSPORTS) == 2
+    for block in TRANSPORTS:
+        assert len(block.splitlines()) < 150

@@ -1,9 +1,11 @@
 import os
+import socket
 import tempfile
 
 import pytest
 
 from insync.plugins.shm import ShmTransport, UnixTransport
+from insync.transport import URL
 from insync.transport.testing import Env, cases_for, run_case, skipped_for
 
 
@@ -34,6 +36,11 @@ class UnixEnv(Env):
                 "@" + "x" * 107,
             )
         ]
+
+    async def open_raw(self, url):
+        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        stranger.connect(URL.parse(url).path)
+        return stranger
 
 
 class AbstractEnv(UnixEnv):

@@ -1,6 +1,9 @@
+import socket
+
 import pytest
 
 from insync.plugins.tcp import TcpTransport
+from insync.transport import URL, split_host_port
 from insync.transport.testing import Env, cases_for, run_case, skipped_for
 
 
@@ -24,6 +27,10 @@ class TcpEnv(Env):
             "tcp://localhost:9000/path",
             "tcp://::1:9000",
         ]
+
+    async def open_raw(self, url):
+        host, port = split_host_port(URL.parse(url))
+        return socket.create_connection((host, port))
 
 
 NOT_DETERMINISTIC = {

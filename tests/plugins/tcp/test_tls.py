@@ -11,6 +11,7 @@ import trio
 
 from insync.plugins.tcp import TlsTransport
 from insync.transport import (
+    URL,
     AuthError,
     ConnectError,
     Identity,
@@ -20,6 +21,7 @@ from insync.transport import (
     connect,
     register,
     serve,
+    split_host_port,
 )
 from insync.transport.testing import Env, cases_for, run_case, skipped_for
 
@@ -39,6 +41,10 @@ class TlsEnv(Env):
         if key not in self._made:
             self._made[key] = self._authority.files_for(identity)
         return self._made[key]
+
+    async def open_raw(self, url):
+        host, port = split_host_port(URL.parse(url))
+        return socket.create_connection((host, port))
 
     def security_for(self, identity):
         return Security(tls=self.files_for(identity))
