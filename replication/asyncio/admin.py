@@ -11,7 +11,7 @@ from ..client._operations import EntityType, NodeHealth
 from ..client._settings import make_settings
 from ..client.admin import TopicInfo
 from ..client.blocking import client_portal
-from ..core.messages import QuotaInfo
+from ..core.messages import NodeInfo, QuotaInfo
 from ..core.types import PartitionId, Value
 from ._bridge import Bridge
 
@@ -46,9 +46,17 @@ class Admin(Bridge[TrioAdmin]):
         partitions: int = 1,
         replication_factor: int = 3,
         config: Mapping[str, Value] | None = None,
+        *,
+        exist_ok: bool = False,
     ) -> str:
         """See `insync.replication.Admin.create_topic`."""
-        return await self._call(lambda: self._held.create_topic(name, partitions, replication_factor, config))
+        return await self._call(
+            lambda: self._held.create_topic(name, partitions, replication_factor, config, exist_ok=exist_ok)
+        )
+
+    async def wait_for_nodes(self, count: int) -> list[NodeInfo]:
+        """See `insync.replication.Admin.wait_for_nodes`."""
+        return await self._call(lambda: self._held.wait_for_nodes(count))
 
     async def delete_topic(self, name: str) -> None:
         """See `insync.replication.Admin.delete_topic`."""
@@ -83,6 +91,10 @@ class Admin(Bridge[TrioAdmin]):
     ) -> dict[PartitionId, int]:
         """See `insync.replication.Admin.commit_offsets`."""
         return await self._call(lambda: self._held.commit_offsets(group, offsets, if_absent=if_absent))
+
+    async def forget_offsets(self, group: str) -> None:
+        """See `insync.replication.Admin.forget_offsets`."""
+        await self._call(lambda: self._held.forget_offsets(group))
 
     async def forget_producers(self, prefix: str) -> None:
         """See `insync.replication.Admin.forget_producers`."""

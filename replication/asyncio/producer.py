@@ -7,15 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 from ...storage.batch import Headers
-from ..client import BufferFullError, ClosedError, ProducerSettings, RecordMetadata
+from ..client import ClosedError, ProducerSettings, RecordMetadata
 from ..client import Deliveries as TrioDeliveries
 from ..client import Delivery as TrioDelivery
 from ..client import Producer as TrioProducer
 from ..client import _arguments as given
 from ..client._handover import HandedOver, Handover
-from ..client._serializing import Serializers
 from ..client._settings import make_settings
 from ..client.blocking import client_portal
+from ..client.producer import unprepared
 from ._bridge import Bridge, done, released, soon
 
 _YIELD_EVERY = 64
@@ -104,7 +104,6 @@ class Producer(Bridge[TrioProducer]):
     ) -> None:
         self._settings = make_settings(ProducerSettings, options, settings)
         self.close_seconds = self._settings.delivery_timeout_ms / 1000 + 5
-        self._serializers = Serializers(self._settings)
         self._handover: Handover
         self._unyielded = 0
 
@@ -131,16 +130,14 @@ class Producer(Bridge[TrioProducer]):
         Args:
           on_delivery: Called with the delivery when its outcome is known, in the event loop of the caller.
 
-        Raises:
-          SerializationError: A serializer raised.
-          BufferFullError: No space within `max_block_ms`.
-          ProducerFencedError: A newer epoch of this producer's id has written; nothing more is sent by this one.
-          ClosedError: The producer is closed.
-
-        In all these cases, and if cancelled, the record is not sent. What else the trio producer's `send` raises is
-        the delivery's outcome.
+        Raises what the trio producer's `send` raises. If cancelled, the record is not sent.
         """
-        arguments = self._arguments(topic, value, key, headers, partition, timestamp_ms)
+        record = topic, value, key, headers, partition, timestamp_ms
+        arguments = self._checked(record)
+        if arguments is None:
+            await self.prepare(topic)
+            arguments = self._checked(record)
+            assert arguments is not None
         delivery = self._delivery(on_delivery)
         if not self._handover.offer(delivery, *arguments):
             await self._offer_later(delivery, arguments)
@@ -162,12 +159,30 @@ class Producer(Bridge[TrioProducer]):
         timestamp_ms: int | None = None,
         on_delivery: Callable[[Delivery], None] | None = None,
     ) -> Delivery:
-        """As `send`, but never waits: `BufferFullError` at once if there is no space."""
-        arguments = self._arguments(topic, value, key, headers, partition, timestamp_ms)
+        """As `send`, but never waits. Raises what the trio producer's `send_nowait` raises."""
+        arguments = self._checked((topic, value, key, headers, partition, timestamp_ms))
+        if arguments is None:
+            raise unprepared(given.text("topic", topic))
         delivery = self._delivery(on_delivery)
         if not self._handover.offer(delivery, *arguments):
-            raise self._full("now")
+            raise self._handover.no_space(self._settings, waited=False)
         return delivery
+
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record and wait for its outcome: `send`, then `Delivery.wait`; raises what these raise."""
+        delivery = await self.send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+        return await delivery.wait()
 
     async def send_many(
         self,
@@ -209,14 +224,10 @@ class Producer(Bridge[TrioProducer]):
         if self._portal.closed:
             raise ClosedError("the producer is closed")
 
-    def _arguments(self, topic: str, value: Any, key: Any, *others: Any) -> tuple[Any, ...]:
-        """As `Handover.offer` takes them, if a record can be taken at all."""
+    def _checked(self, record: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        """As `Handover.offer` takes a record, if it can be taken; None if its topic is not known yet."""
         self._check_open()
-        if self._held._sender.fenced is not None:
-            raise self._held._sender.fenced
-        if self._serializers:
-            key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
-        return topic, value, key, *others
+        return self._held._checked(*record)
 
     def _delivery(self, on_delivery: Callable[[Delivery], None] | None) -> Delivery:
         delivery = Delivery(self)
@@ -232,9 +243,4 @@ class Producer(Bridge[TrioProducer]):
                 while not self._handover.offer(delivery, *arguments):
                     await released(self._handover.tell_of_space)
         except TimeoutError:
-            raise self._full(f"for max_block_ms={self._settings.max_block_ms}") from None
-
-    def _full(self, within: str) -> BufferFullError:
-        return BufferFullError(
-            f"the producer takes no record {within}; see why the leaders do not answer, or raise buffer_memory"
-        )
+            raise self._handover.no_space(self._settings, waited=True) from None

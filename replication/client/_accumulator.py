@@ -7,6 +7,7 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import trio
 
@@ -65,10 +66,7 @@ class Accumulator:
         on_delivery: OnDelivery | None = None,
     ) -> Delivery | None:
         """Take one record, or None if there is no room or the topic is not known yet."""
-        try:
-            queues = self._topics.get(topic)
-        except TypeError:
-            raise given.refused("topic", topic, "a topic is named by a text") from None
+        queues = self._known(topic)
         if queues is None:
             return None
         if value.__class__ is not bytes and value is not None:
@@ -103,6 +101,40 @@ class Accumulator:
         if batch.size >= queue.enough and not self._grows(queues, queue, batch, 0):
             self._close(queue)
         return Delivery(batch, index)
+
+    def _known(self, topic: str) -> TopicQueues | None:
+        try:
+            return self._topics.get(topic)
+        except TypeError:
+            raise given.refused("topic", topic, "a topic is named by a text") from None
+
+    def check(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> tuple[Any, ...] | None:
+        """The arguments of `try_append` for a record that it will take, or None if the topic is not known yet.
+
+        Raises what `try_append` raises. For threads that hand records over to the one that owns this: it changes
+        nothing. A partitioner is asked here, so that its error is raised where its program can see it.
+        """
+        queues = self._known(topic)
+        if queues is None:
+            return None
+        value = value if value is None else as_bytes("value", value)
+        key = key if key is None else as_bytes("key", key)
+        size = _RECORD_OVERHEAD + (len(value) if value else 0) + (len(key) if key else 0)
+        if headers:
+            size += _headers_size(headers)
+            headers = tuple(headers)
+        timestamp_ms = timestamp_ms if timestamp_ms is None else _timestamp(timestamp_ms)
+        if size > self._largest:
+            raise self._too_large(topic, size)
+        return topic, value, key, headers, queues.named(key, partition), timestamp_ms
 
     def append_run(
         self,

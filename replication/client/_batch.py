@@ -24,6 +24,11 @@ from .errors import ClientError
 _log = logging.getLogger("insync.client")
 
 
+def log_unseen(what: str, error: Exception) -> None:
+    """A failure that nobody has looked at is not to vanish; asyncio says the same of a task's exception."""
+    _log.error("%s failed, and nobody has looked at the deliveries: %s", what, error)
+
+
 class ProducerIdentity(NamedTuple):
     """Who writes, for nodes to tell a repeated batch from a new one (KIP-98)."""
 
@@ -47,6 +52,7 @@ class Batch:
         "headers",
         "keys",
         "last_error",
+        "looked_at",
         "maybe_written",
         "number",
         "partition",
@@ -75,6 +81,8 @@ class Batch:
         self.maybe_written = False
         self.last_error: BaseException | None = None
         self.done = False
+        self.looked_at = False
+        """Whether somebody has asked for the outcome, or was told it."""
         self.base_offset = -1
         self.error: ClientError | None = None
         self.event: trio.Event | None = None
@@ -155,6 +163,7 @@ class Batch:
             self.callbacks = self.callbacks or []
             self.callbacks.append((index, callback))
             return
+        self.looked_at = True
         try:
             callback(Delivery(self, index))
         except Exception:  # noqa: BLE001 - the caller's own code; it is logged
@@ -166,7 +175,12 @@ class Batch:
                 self.event = trio.Event()
             await self.event.wait()
 
+    def __del__(self) -> None:
+        if self.error is not None and not self.looked_at:
+            log_unseen(f"{self.count} records for {self.topic}-{self.partition}", self.error)
+
     def metadata(self, index: int) -> RecordMetadata:
+        self.looked_at = True
         if self.error is not None:
             raise self.error
         if not self.done:

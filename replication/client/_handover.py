@@ -14,6 +14,8 @@ import trio
 
 from .._portal import Portal
 from ._accumulator import as_bytes
+from ._batch import log_unseen
+from ._settings import ProducerSettings
 from .delivery import Delivery, RecordMetadata
 from .errors import BufferFullError, ClosedError, DeliveryTimeoutError
 from .producer import Producer
@@ -25,18 +27,25 @@ _RECORD_COST = 200
 class HandedOver:
     """One record and its outcome, now or later."""
 
-    __slots__ = ("_callbacks", "_delivery", "_error")
+    __slots__ = ("_callbacks", "_delivery", "_error", "_looked_at")
 
     def __init__(self) -> None:
         self._delivery: Delivery | None = None
         self._error: Exception | None = None
+        """Why it never came into a batch."""
+        self._looked_at = False
         self._callbacks: list[Callable[[HandedOver], None]] | None = None
 
     def done(self) -> bool:
         """Whether the outcome is known."""
         return self._error is not None or (self._delivery is not None and self._delivery.done)
 
+    def __del__(self) -> None:
+        if self._error is not None and not self._looked_at:
+            log_unseen("a record", self._error)
+
     def _outcome(self) -> RecordMetadata:
+        self._looked_at = True
         if self._error is not None:
             raise self._error
         if self._delivery is None:
@@ -45,6 +54,7 @@ class HandedOver:
 
     def _failure(self) -> Exception | None:
         """Why it failed, or None if it did not; it is `done`."""
+        self._looked_at = True
         return self._error or (self._delivery.error if self._delivery is not None else None)
 
     def __repr__(self) -> str:
@@ -58,6 +68,7 @@ class HandedOver:
     def _tell(self, callback: Callable[[HandedOver], None]) -> None:
         """Call when the outcome is known, which may be now."""
         if self._error is not None:
+            self._looked_at = True
             callback(self)
         elif self._delivery is not None:
             self._delivery._tell(lambda _: callback(self))
@@ -118,6 +129,16 @@ class Handover:
         if first:
             self._portal.post(self._begin_moving)
         return True
+
+    def no_space(self, settings: ProducerSettings, *, waited: bool) -> BufferFullError:
+        """What to raise for a record that found no room."""
+        within = (
+            f"no buffer space within max_block_ms={settings.max_block_ms}" if waited else "no buffer space"
+        )
+        return BufferFullError(
+            f"{within}: {self._queued} bytes wait to be handed over, besides buffer_memory="
+            f"{settings.buffer_memory}; send more slowly, raise buffer_memory, or see why the leaders do not answer"
+        )
 
     def wait_for_space(self, seconds: float) -> bool:
         """Block until there is room, or nobody takes anything any more; False after so many seconds."""

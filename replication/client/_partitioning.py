@@ -83,7 +83,7 @@ class TopicQueues:
         if partitioner == "round_robin":
             return self._next_in_turn()
         if callable(partitioner):
-            return self._chosen(partitioner, key)
+            return self.queues[self._asked(partitioner, key)]
         if key is not None and partitioner != "sticky":
             return self._by_key.get(key) or self._keyed(key)
         sticky = self._sticky
@@ -94,11 +94,25 @@ class TopicQueues:
             self._sticky_until = self._batch_size + (begun if begun + size > self._batch_size else 0)
         return sticky
 
+    def named(self, key: bytes | None, partition: int | None) -> int | None:
+        """The partition that a record must go to because it, or a function of the user's, says so; changes nothing.
+
+        Raises as `choose` does.
+        """
+        if partition is None and callable(self._settings.partitioner):
+            return self._asked(self._settings.partitioner, key)
+        return partition if partition is None else self._checked(given.whole("partition", partition))
+
     def _numbered(self, partition: int) -> PartitionQueue:
-        if not 0 <= partition < len(self.queues):
-            thing = f"partition {partition} of topic {self._topic.name!r}, which has {len(self.queues)}"
+        return self.queues[self._checked(partition)]
+
+    def _checked(self, partition: int) -> int:
+        # There is a queue for each by the time that one is needed.
+        count = max(len(self.queues), len(self._topic.leaders))
+        if not 0 <= partition < count:
+            thing = f"partition {partition} of topic {self._topic.name!r}, which has {count}"
             raise error_for(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, thing)
-        return self.queues[partition]
+        return partition
 
     def _keyed(self, key: bytes) -> PartitionQueue:
         if len(self._by_key) >= _KEYS_CACHED:
@@ -106,7 +120,7 @@ class TopicQueues:
         queue = self._by_key[key] = self.queues[partition_for_key(key, len(self.queues))]
         return queue
 
-    def _chosen(self, partitioner: Partitioner, key: bytes | None) -> PartitionQueue:
+    def _asked(self, partitioner: Partitioner, key: bytes | None) -> int:
         topic = self._topic.name
         try:
             partition = operator.index(partitioner(topic, key, len(self.queues)))
@@ -114,7 +128,7 @@ class TopicQueues:
             raise PartitionerError(
                 f"topic {topic!r}: the partitioner chose no partition: {error!r}"
             ) from error
-        return self._numbered(partition)
+        return self._checked(partition)
 
     def _next_in_turn(self) -> PartitionQueue:
         """The next partition that has a leader; just the next if none has."""

@@ -33,9 +33,12 @@ from ._settings import ClientSettings, make_settings
 from .batch_producer import ask_until_told
 from .errors import (
     AuthorizationError,
+    BootstrapError,
     ClientError,
     InvalidRequestError,
     RequestTimeoutError,
+    TopicExistsError,
+    UnknownTopicError,
     error_for,
 )
 
@@ -126,6 +129,8 @@ class Admin(OperationsAdmin):
         partitions: int = 1,
         replication_factor: int = 3,
         config: Mapping[str, Value] | None = None,
+        *,
+        exist_ok: bool = False,
     ) -> str:
         """Create a topic; gives its topic id, once every node that can be reached knows of it.
 
@@ -134,13 +139,15 @@ class Admin(OperationsAdmin):
           partitions: Their number, at least 1.
           replication_factor: Copies of each partition; not more than there are living nodes.
           config: Settings of the topic (fields of `insync.replication.core.control.records.TopicConfig`).
+          exist_ok: Take a topic of that name as it is, whatever its partitions and settings.
 
         Raises:
-          TopicExistsError: There is one of that name.
-          InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError: So they are.
-          RequestTimeoutError: No controller answered in time; the topic may exist all the same.
+          TopicExistsError: There is one of that name, and `exist_ok` is not set.
+          InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError: As named.
+          RequestTimeoutError: No controller answered in time; the topic may exist nevertheless.
         """
         self._check_open()
+        exist_ok = given.flag("exist_ok", exist_ok)
         request = m.CreateTopicRequest(
             name=given.text("name", name),
             partitions=given.whole("partitions", partitions),
@@ -150,7 +157,12 @@ class Admin(OperationsAdmin):
         )
         creation = _Creation(self, request)
         with trio.move_on_after(self._timeout):
-            topic_id = await creation.run()
+            try:
+                topic_id = await creation.run()
+            except TopicExistsError:
+                if not exist_ok:
+                    raise
+                topic_id = await self._existing(name)
             await self._spread(name)
             return topic_id
         if creation.topic_id is not None:
@@ -159,6 +171,27 @@ class Admin(OperationsAdmin):
             f"topic {name!r}: not created within request_timeout_ms={self._settings.request_timeout_ms}; "
             f"last: {creation.error}; look with `insync topic list` before trying again"
         ) from creation.error
+
+    async def _existing(self, name: str) -> str:
+        """The id of a topic that a controller knows; a node that is asked may not have heard of it yet."""
+        for attempt in itertools.count(1):
+            with suppress(UnknownTopicError):
+                (topic,) = await self.describe_topics([name])
+                return topic.topic_id
+            await trio.sleep(self._cluster.quick_backoff(attempt))
+        raise AssertionError
+
+    async def wait_for_nodes(self, count: int) -> list[NodeInfo]:
+        """Come back when at least `count` nodes are registered; gives those that are. Cancel it to stop waiting."""
+        given.whole("count", count, least=0)
+        attempt = 0
+        while True:
+            attempt += 1
+            with suppress(RequestTimeoutError, BootstrapError):
+                nodes = (await self.describe_cluster()).nodes
+                if len(nodes) >= count:
+                    return nodes
+            await trio.sleep(self._cluster.quick_backoff(attempt))
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records, for good. A topic of the same name may be created at once.
@@ -243,10 +276,10 @@ class Admin(OperationsAdmin):
     async def commit_offsets(
         self, group: str, offsets: Mapping[tuple[str, int], int], *, if_absent: bool = False
     ) -> dict[PartitionId, int]:
-        """Keep offsets under a name, in place of what was kept; none: forget what was. Gives what is kept now.
+        """Keep offsets under a name; those of other partitions stay. Gives all that is kept now.
 
         With `if_absent` only if nothing is kept yet: otherwise what was stays, and is given. Each is a write of the
-        metadata store: for what changes seldom.
+        metadata store: for what changes seldom. `forget_offsets` takes them away.
         """
         kept = [
             m.CommittedOffset(topic=at.topic, partition=at.partition, offset=offset)
@@ -255,7 +288,14 @@ class Admin(OperationsAdmin):
         request = m.OffsetCommitRequest(
             group=given.text("group", group), offsets=kept, if_absent=given.flag("if_absent", if_absent)
         )
+        if not kept:
+            return await self.committed_offsets(group)
         return await self._offsets(m.Kind.OFFSET_COMMIT, request)
+
+    async def forget_offsets(self, group: str) -> None:
+        """Forget all offsets that are kept under a name; there may be none."""
+        request = m.OffsetCommitRequest(group=given.text("group", group), offsets=[])
+        await self._offsets(m.Kind.OFFSET_COMMIT, request)
 
     async def _offsets(self, kind: m.Kind, request: object) -> dict[PartitionId, int]:
         self._check_open()

@@ -14,20 +14,19 @@ from typing import Any, TypeVar, overload
 
 from ...storage.batch import Headers
 from .._portal import Held, Portal
-from ..core.messages import QuotaInfo
+from ..core.messages import NodeInfo, QuotaInfo
 from ..core.types import PartitionId, Value
 from . import _arguments as given
 from ._client import Client
 from ._corrupt import SkippedRecords
 from ._handover import HandedOver, Handover
 from ._operations import EntityType, NodeHealth
-from ._serializing import Serializers
 from ._settings import ClientSettings, ConsumerSettings, ProducerSettings, make_settings
 from .admin import Admin, ClusterInfo, NodeReport, Reassignment, TopicInfo
 from .consumer import Consumer, ConsumerRecord, FetchedBatches
 from .delivery import Deliveries, Delivery, RecordMetadata
-from .errors import BufferFullError, ClosedError, ServerError
-from .producer import Producer
+from .errors import ClosedError, ServerError
+from .producer import Producer, unprepared
 
 C = TypeVar("C", bound=Client)
 
@@ -144,7 +143,6 @@ class BlockingProducer(_BlockingClient[Producer]):
     ) -> None:
         self._settings = make_settings(ProducerSettings, options, settings)
         self.close_seconds = self._settings.delivery_timeout_ms / 1000 + _CLOSE_MARGIN
-        self._serializers = Serializers(self._settings)
         portal = client_portal(lambda: Producer(bootstrap_servers, settings=self._settings))
         self._handover = Handover(portal, lambda: self._held, self._settings.delivery_timeout_ms)
         super().__init__(portal)
@@ -166,13 +164,7 @@ class BlockingProducer(_BlockingClient[Producer]):
           on_delivery: Called with the delivery when its outcome is known, in the client's thread; must be quick,
             and may neither wait nor call this producer.
 
-        Raises:
-          SerializationError: A serializer, which runs in the calling thread, raised.
-          BufferFullError: No space within `max_block_ms`.
-          ProducerFencedError: A newer epoch of this producer's id has written; nothing more is sent by this one.
-          ClosedError: The producer is closed.
-
-        What else `Producer.send` raises is the delivery's outcome.
+        Raises what `Producer.send` raises. Serializers and the partitioner run in the calling thread.
         """
         return self._send(topic, value, key, headers, partition, timestamp_ms, on_delivery, wait=True)
 
@@ -187,7 +179,7 @@ class BlockingProducer(_BlockingClient[Producer]):
         timestamp_ms: int | None = None,
         on_delivery: Callable[[BlockingDelivery], None] | None = None,
     ) -> BlockingDelivery:
-        """As `send`, but never waits: `BufferFullError` at once if there is no space."""
+        """As `send`, but never waits. Raises what `Producer.send_nowait` raises."""
         return self._send(topic, value, key, headers, partition, timestamp_ms, on_delivery, wait=False)
 
     def _send(
@@ -202,24 +194,41 @@ class BlockingProducer(_BlockingClient[Producer]):
         *,
         wait: bool,
     ) -> BlockingDelivery:
-        if self._held._sender.fenced is not None:
-            raise self._held._sender.fenced
-        if self._serializers:
-            key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
+        deadline = time.monotonic() + (self._settings.max_block_ms / 1000 if wait else 0)
+        record = topic, value, key, headers, partition, timestamp_ms
+        arguments = self._held._checked(*record)
+        if arguments is None:
+            if not wait:
+                raise unprepared(given.text("topic", topic))
+            self._portal.call(lambda: self._held.prepare(topic))
+            arguments = self._held._checked(*record)
+            assert arguments is not None
         delivery = BlockingDelivery(self)
         if on_delivery is not None:
             given.function("on_delivery", on_delivery)
             delivery._callbacks = [on_delivery]  # type: ignore[list-item]
-        arguments = (topic, value, key, headers, partition, timestamp_ms)
-        deadline = time.monotonic() + (self._settings.max_block_ms / 1000 if wait else 0)
         while not self._handover.offer(delivery, *arguments):
             if not self._handover.wait_for_space(max(0, deadline - time.monotonic())):
-                within = f"for max_block_ms={self._settings.max_block_ms}" if wait else "now"
-                raise BufferFullError(
-                    f"the producer takes no record {within}; see why the leaders do not answer, or raise "
-                    "buffer_memory"
-                )
+                raise self._handover.no_space(self._settings, waited=wait)
         return delivery
+
+    def send_and_wait(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+        timeout: float | None = None,
+    ) -> RecordMetadata:
+        """See `Producer.send_and_wait`; `TimeoutError` after `timeout` seconds: then it may still be written."""
+        seconds = given.timeout(timeout)
+        delivery = self.send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+        return delivery.result(seconds)
 
     def send_many(
         self,
@@ -406,11 +415,17 @@ class BlockingAdmin(_BlockingClient[Admin]):
         partitions: int = 1,
         replication_factor: int = 3,
         config: Mapping[str, Value] | None = None,
+        *,
+        exist_ok: bool = False,
     ) -> str:
         """See `Admin.create_topic`."""
         return self._portal.call(
-            lambda: self._held.create_topic(name, partitions, replication_factor, config)
+            lambda: self._held.create_topic(name, partitions, replication_factor, config, exist_ok=exist_ok)
         )
+
+    def wait_for_nodes(self, count: int, timeout: float | None = None) -> list[NodeInfo]:
+        """See `Admin.wait_for_nodes`; `TimeoutError` after `timeout` seconds."""
+        return self._portal.call(lambda: self._held.wait_for_nodes(count), given.timeout(timeout))
 
     def delete_topic(self, name: str) -> None:
         """See `Admin.delete_topic`."""
@@ -445,6 +460,10 @@ class BlockingAdmin(_BlockingClient[Admin]):
     ) -> dict[PartitionId, int]:
         """See `Admin.commit_offsets`."""
         return self._portal.call(lambda: self._held.commit_offsets(group, offsets, if_absent=if_absent))
+
+    def forget_offsets(self, group: str) -> None:
+        """See `Admin.forget_offsets`."""
+        self._portal.call(lambda: self._held.forget_offsets(group))
 
     def forget_producers(self, prefix: str) -> None:
         """See `Admin.forget_producers`."""

@@ -32,6 +32,7 @@ from .errors import (
     ClientError,
     DecompressionBombError,
     DeserializationError,
+    NotAssignedError,
     OffsetOutOfRangeError,
     UndecodableError,
 )
@@ -252,7 +253,7 @@ class Consumer(Client):
         at = given.partition(partition)
         reading = self._fetcher.readings.get(at)
         if reading is None:
-            raise ClientError(f"{at} is not assigned; call assign first")
+            raise NotAssignedError(f"{at} is not assigned; call assign first")
         return reading
 
     # Reading
@@ -268,6 +269,7 @@ class Consumer(Client):
           DeserializationError: A deserializer raised; the position is that record.
           AuthorizationError: This client may not read the topic.
           ClosedError: The consumer is not open.
+          NotAssignedError: Nothing is assigned.
           UnknownTopicError: The topic or partition does not exist.
 
         An error is raised when everything read before it has been handed out, and again until `seek` or
@@ -311,6 +313,8 @@ class Consumer(Client):
         return take()
 
     def _raise_error(self) -> None:
+        if not self._turns:
+            raise NotAssignedError("nothing is assigned to this consumer; call assign or assign_topic first")
         for reading in self._turns:
             if reading.paused:
                 continue

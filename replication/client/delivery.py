@@ -24,7 +24,11 @@ class RecordMetadata(NamedTuple):
 
 
 class Delivery:
-    """The outcome of one record, now or later."""
+    """The outcome of one record, now or later.
+
+    That it failed is logged when it is collected, unless somebody has looked: `error`, `result`, `wait`, or a
+    callback.
+    """
 
     __slots__ = ("_batch", "_index")
 
@@ -48,6 +52,7 @@ class Delivery:
     @property
     def error(self) -> ClientError | None:
         """Why it failed; None if it did not, or not yet."""
+        self._batch.looked_at = True
         return self._batch.error
 
     def result(self) -> RecordMetadata:
@@ -68,7 +73,8 @@ class Delivery:
         return self._batch.metadata(self._index)
 
     def __repr__(self) -> str:
-        state = "pending" if not self.done else repr(self.error) if self.error else str(self.result())
+        error = self._batch.error
+        state = "pending" if not self.done else repr(error) if error else str(self.result())
         return f"<Delivery to {self.topic}-{self.partition}: {state}>"
 
 

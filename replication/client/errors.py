@@ -63,6 +63,10 @@ class MetadataTimeoutError(ClientError):
     retriable = True
 
 
+class NotAssignedError(ClientError):
+    """A consumer was asked to read, and nothing is assigned to it; or a partition was named that is not."""
+
+
 class BufferFullError(ClientError):
     """The records that wait to be sent fill `buffer_memory`; nothing of this one was kept."""
 

@@ -14,7 +14,7 @@ from ._client import Client
 from ._sender import Sender
 from ._serializing import Serializers
 from ._settings import ProducerSettings, make_settings
-from .delivery import Deliveries, Delivery, OnDelivery
+from .delivery import Deliveries, Delivery, OnDelivery, RecordMetadata
 from .errors import BufferFullError, InvalidArgumentError, MetadataTimeoutError
 
 _YIELD_EVERY = 64
@@ -66,6 +66,24 @@ class Producer(Client):
         if self._sender.fenced is not None:
             raise self._sender.fenced
 
+    def _checked(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> tuple[Any, ...] | None:
+        """What `Handover.offer` takes of a record, for any thread; None if the topic is not known yet.
+
+        Raises what `send` raises, but for space.
+        """
+        self._check_usable()
+        if self._serializers:
+            key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
+        return self._accumulator.check(topic, value, key, headers, partition, timestamp_ms)
+
     async def send(
         self,
         topic: str,
@@ -116,6 +134,25 @@ class Producer(Client):
             await self._yield()
         return delivery
 
+    async def send_and_wait(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: Any = None,
+        headers: Headers = (),
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordMetadata:
+        """Send one record and wait for its outcome: `send`, then `Delivery.wait`; raises what these raise.
+
+        One record at a time is the slow way: a batch of its own for each, and a wait of `linger_ms`.
+        """
+        delivery = await self.send(
+            topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
+        )
+        return await delivery.wait()
+
     async def _send_later(self, topic: str, *arguments: Any) -> Delivery:
         """Wait for space, or for the topic to be known; the arguments are those of `try_append`."""
         while True:
@@ -148,9 +185,7 @@ class Producer(Client):
             topic, value, key, headers, partition, timestamp_ms, on_delivery
         )
         if delivery is None and not self._accumulator.knows(given.text("topic", topic)):
-            raise MetadataTimeoutError(
-                f"topic {topic!r} is not known yet; await producer.prepare({topic!r}) first"
-            )
+            raise unprepared(topic)
         if delivery is None:
             raise BufferFullError(self._full())
         return delivery
@@ -305,6 +340,11 @@ class Producer(Client):
             f"{self._accumulator.used} bytes wait to be acknowledged, buffer_memory={self._settings.buffer_memory} "
             f"is full{how_long}; send more slowly, raise buffer_memory, or see why the leaders do not answer"
         )
+
+
+def unprepared(topic: str) -> MetadataTimeoutError:
+    """The error of `send_nowait` for a topic that the producer has not asked about."""
+    return MetadataTimeoutError(f"topic {topic!r} is not known yet; call prepare({topic!r}) first")
 
 
 def _runs(keys: Sequence[bytes | None] | None, count: int) -> list[tuple[bytes | None, int]]:

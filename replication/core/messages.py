@@ -341,7 +341,9 @@ class CommittedOffset:
 
 @attrs.frozen(kw_only=True)
 class OffsetCommitRequest:
-    """Keep offsets under the name of a group of readers, or of one; no offsets: forget them.
+    """Keep offsets under the name of a group of readers, or of one, beside those of other partitions.
+
+    No offsets: forget all that are kept.
 
     `if_absent`: only if none are kept; the answer has those that are kept then, whoever was first.
     """

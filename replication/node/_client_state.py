@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import quote
 
 import attrs
@@ -74,7 +74,7 @@ class KeptForClients:
         return _told((await self._store.get(rec.offsets_key(_safe(group)))).entry)
 
     async def commit_offsets(self, message: m.OffsetCommitRequest) -> m.OffsetsResponse:
-        """Keep them; the answer tells what is kept then."""
+        """Keep them beside those of other partitions; none: forget all. The answer tells what is kept then."""
         key = rec.offsets_key(_safe(message.group))
         if not message.group or len(key) > MAX_NAME_BYTES:
             return m.OffsetsResponse(
@@ -83,13 +83,13 @@ class KeptForClients:
         by_topic: dict[str, dict[str, int]] = {}
         for each in message.offsets:
             by_topic.setdefault(each.topic, {})[str(each.partition)] = each.offset
-        value = wire.encode_record(rec.OffsetsRecord(offsets=by_topic))
         while True:
             entry = (await self._store.get(key)).entry
             if entry is not None and message.if_absent:
                 return _told(entry)
-            if await self._swap(key, entry, value if by_topic else None):
-                return m.OffsetsResponse(error=ErrorCode.NONE, offsets=message.offsets)
+            record = _merged(entry, by_topic)
+            if await self._swap(key, entry, wire.encode_record(record) if by_topic else None):
+                return _listed(record if by_topic else rec.OffsetsRecord(offsets={}))
 
     async def _swap(self, key: str, entry: store_api.Entry | None, value: bytes | None) -> bool:
         """Whether nobody else was quicker. An unclear outcome is read again by the caller's next turn."""
@@ -113,10 +113,24 @@ def _safe(name: str) -> str:
     return quote(name, safe="/")
 
 
+def _merged(entry: store_api.Entry | None, by_topic: Mapping[str, Mapping[str, int]]) -> rec.OffsetsRecord:
+    """What is kept, with these offsets in place of former ones of the same partitions."""
+    found: dict[str, dict[str, int]] = {}
+    if entry is not None:
+        kept = wire.decode_record(rec.OffsetsRecord, entry.value)
+        found = {topic: dict(each) for topic, each in kept.offsets.items()}
+    for topic, each in by_topic.items():
+        found.setdefault(topic, {}).update(each)
+    return rec.OffsetsRecord(offsets=found)
+
+
 def _told(entry: store_api.Entry | None) -> m.OffsetsResponse:
     if entry is None:
         return m.OffsetsResponse(error=ErrorCode.NONE)
-    kept = wire.decode_record(rec.OffsetsRecord, entry.value)
+    return _listed(wire.decode_record(rec.OffsetsRecord, entry.value))
+
+
+def _listed(kept: rec.OffsetsRecord) -> m.OffsetsResponse:
     offsets = [
         m.CommittedOffset(topic=topic, partition=int(partition), offset=offset)
         for topic, each in kept.offsets.items()

@@ -150,3 +150,30 @@ async def test_bootstrap_tries_all_and_names_each():
     with pytest.raises(BootstrapError, match=r"client-test-none/a.*client-test-none/b"):
         async with Admin("mem://client-test-none/a,mem://client-test-none/b"):
             pass
+
+
+async def test_a_topic_that_exists_may_be_taken_as_it_is():
+    async with fake_cluster(t=2) as cluster, Admin(cluster.urls) as admin:
+        with pytest.raises(TopicExistsError):
+            await admin.create_topic("t", 1, 1)
+        assert await admin.create_topic("t", 1, 1, exist_ok=True) == cluster.topic_id("t")
+        assert len(cluster.topics["t"]) == 2
+        assert await admin.create_topic("u", 1, 1, exist_ok=True) == cluster.topic_id("u")
+
+
+async def test_nodes_are_waited_for(autojump_clock):
+    async with fake_cluster(nodes=3, t=1) as cluster, Admin(cluster.urls) as admin:
+        assert len(await admin.wait_for_nodes(3)) == 3
+        await cluster.nodes[2].stop()
+        with trio.move_on_after(5) as waiting:
+            await admin.wait_for_nodes(3)
+        assert waiting.cancelled_caught
+        async with trio.open_nursery() as nursery:
+
+            async def start() -> None:
+                await trio.sleep(1)
+                await cluster.nodes[2].start()
+
+            nursery.start_soon(start)
+            with trio.fail_after(5):
+                assert [node.node_id for node in await admin.wait_for_nodes(3)] == [0, 1, 2]

@@ -11,6 +11,7 @@ from insync.replication.client import (
     Consumer,
     ConsumerRecord,
     CorruptMessageError,
+    NotAssignedError,
     OffsetOutOfRangeError,
     Producer,
     UndecodableError,
@@ -392,3 +393,21 @@ async def test_what_cannot_be_decoded_stops_the_reader_there_and_hides_nothing_b
             assert consumer.position(("t", 0)) == 10
             consumer.seek(("t", 0), 20)
             assert [each.offset for each in await read(consumer, 10)] == list(range(20, 30))
+
+
+async def test_a_consumer_to_which_nothing_is_assigned_says_so():
+    async with fake_cluster(t=1) as cluster, Consumer(cluster.urls) as consumer:
+        for _ in range(2):
+            with (
+                trio.fail_after(2),
+                pytest.raises(NotAssignedError, match="call assign or assign_topic first"),
+            ):
+                await consumer.poll(60_000)
+            with trio.fail_after(2), pytest.raises(NotAssignedError):
+                await consumer.poll_batches(60_000)
+            with trio.fail_after(2), pytest.raises(NotAssignedError):
+                async for _ in consumer:
+                    pass
+            consumer.assign([("t", 0)])
+            assert await consumer.poll(1) == []
+            consumer.assign([])

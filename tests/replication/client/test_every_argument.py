@@ -42,9 +42,9 @@ MILLISECONDS = [None, "1", math.nan, -1, [1], True, SOMETHING]
 FUNCTION = [None, 3, "f"]
 WRONG: dict[str, list[Any]] = {
     **dict.fromkeys(["topic", "name", "group", "prefix", "entity_type"], TEXT),
-    **dict.fromkeys(["replication_factor", "producer_id"], NUMBER),
+    **dict.fromkeys(["replication_factor", "producer_id", "count", "node"], NUMBER),
     **dict.fromkeys(["names", "topics", "reset", "remove"], NAMES),
-    **dict.fromkeys(["unclean", "if_absent"], FLAG),
+    **dict.fromkeys(["unclean", "if_absent", "exist_ok"], FLAG),
     "offset": [*NUMBER, -1],
     "offsets": BY_PAIR + OFFSETS,
     "timestamps": BY_PAIR + OFFSETS,
@@ -66,6 +66,8 @@ WRONG: dict[str, list[Any]] = {
 RIGHT: dict[str, Any] = {
     **dict.fromkeys(["topic", "name", "group", "prefix"], "t"),
     "entity_type": "user",
+    "count": 1,
+    "node": 0,
     "value": b"v",
     "values": [b"v"],
     "batch": b"b",
@@ -150,6 +152,8 @@ async def test_on_trio(cls: Any, method: str) -> None:
 @pytest.mark.parametrize(("cls", "method"), methods(BlockingAdmin, BlockingConsumer, BlockingProducer))
 def test_from_threads(cls: Any, method: str) -> None:
     with threaded_cluster() as cluster, cls(cluster.urls) as client:
+        if cls is BlockingProducer:
+            client.prepare("t")
         tried = 0
         for _, arguments in calls(cls, method):
             with pytest.raises(InvalidArgumentError):
@@ -168,6 +172,8 @@ def test_on_asyncio(cls: Any, method: str) -> None:
     async def main(urls: list[str]) -> int:
         tried = 0
         async with cls(urls) as client:
+            if cls is bridge.Producer:
+                await client.prepare("t")
             for _, arguments in calls(cls, method):
                 with pytest.raises(InvalidArgumentError):
                     made = getattr(client, method)(**arguments)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import pickle
 from typing import Any
 
 import pytest
 import trio
 
+import insync.replication.asyncio as bridge
 from insync.replication.client import (
     Admin,
     BatchProducer,
@@ -19,9 +21,13 @@ from insync.replication.client import (
     InvalidRequestError,
     InvalidSettingError,
     InvalidTopicError,
+    PartitionerError,
     Producer,
     ProducerSettings,
+    RecordTooLargeError,
     RequestTimeoutError,
+    SerializationError,
+    UnknownTopicError,
 )
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
@@ -69,12 +75,54 @@ async def test_a_record_that_cannot_be_is_refused_and_the_producer_goes_on(
         assert cluster.topics["t"][0].values() == [b"x"]
 
 
-@pytest.mark.parametrize(("wrong", "error", "said"), RECORDS)
-def test_the_same_of_threads(wrong: dict[str, Any], error: type[Exception], said: str) -> None:
-    with threaded_cluster() as cluster, BlockingProducer(cluster.urls, linger_ms=0) as producer:
+def odd(topic: str, key: bytes | None, count: int) -> int:
+    if key == b"raise":
+        raise RuntimeError("no such key")
+    return 7 if key == b"far" else 0
+
+
+FACES: list[tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = [
+    *(({}, wrong, error, said) for wrong, error, said in RECORDS),
+    ({}, {"topic": "nope"}, UnknownTopicError, "'nope'"),
+    ({}, {"partition": 5}, UnknownTopicError, "partition 5 of topic 't', which has 1"),
+    ({"max_request_size": 1000}, {"value": bytes(2000)}, RecordTooLargeError, "max_request_size=1000"),
+    ({"buffer_memory": 1000}, {"value": bytes(2000)}, RecordTooLargeError, "buffer_memory=1000"),
+    ({"partitioner": odd}, {"key": b"raise"}, PartitionerError, "no such key"),
+    ({"partitioner": odd}, {"key": b"far"}, UnknownTopicError, "partition 7"),
+    ({"value_serializer": str.encode}, {"value": 5}, SerializationError, "value_serializer refuses 5"),
+]
+
+
+@pytest.mark.parametrize(("options", "wrong", "error", "said"), FACES)
+async def test_send_raises_this(options: Any, wrong: Any, error: type[Exception], said: str) -> None:
+    async with fake_cluster(t=1) as cluster, Producer(cluster.urls, **options) as producer:
         with pytest.raises(error, match=said):
-            producer.send(**({"topic": "t", "value": b"v"} | wrong)).result(10)
-        assert producer.send("t", b"x").result(10).offset == 0
+            await producer.send(**({"topic": "t", "value": b"v"} | wrong))
+
+
+@pytest.mark.parametrize(("options", "wrong", "error", "said"), FACES)
+def test_the_same_call_raises_the_same_in_threads(
+    options: Any, wrong: Any, error: type[Exception], said: str
+) -> None:
+    with threaded_cluster() as cluster, BlockingProducer(cluster.urls, linger_ms=0, **options) as producer:
+        with pytest.raises(error, match=said):
+            producer.send(**({"topic": "t", "value": b"v"} | wrong))
+        assert producer.send("t", "x" if "value_serializer" in options else b"x").result(10).offset == 0
+
+
+@pytest.mark.parametrize(("options", "wrong", "error", "said"), FACES)
+def test_the_same_call_raises_the_same_on_asyncio(
+    options: Any, wrong: Any, error: type[Exception], said: str
+) -> None:
+    async def main(urls: list[str]) -> None:
+        async with bridge.Producer(urls, linger_ms=0, **options) as producer:
+            with pytest.raises(error, match=said):
+                await producer.send(**({"topic": "t", "value": b"v"} | wrong))
+            good = "x" if "value_serializer" in options else b"x"
+            assert (await producer.send_and_wait("t", good)).offset == 0
+
+    with threaded_cluster() as cluster:
+        asyncio.run(main(cluster.urls))
 
 
 @pytest.mark.parametrize("wrong", ["t", ["t"], [(5, 0)], [("t", "0")], [("t", 0, 1)], [None]])

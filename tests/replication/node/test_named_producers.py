@@ -123,10 +123,13 @@ async def test_offsets_are_kept_under_a_name(tmp_path: Path) -> None:
             assert await admin.commit_offsets("g/ä", kept, if_absent=True) == kept
             assert await admin.commit_offsets("g/ä", {("t", 0): 9}, if_absent=True) == kept
             assert await admin.committed_offsets("g/ä") == kept
-            assert await admin.commit_offsets("g/ä", {("t", 0): 9}) == {("t", 0): 9}
-            assert await admin.committed_offsets("g/ä") == {("t", 0): 9}
-            assert await admin.commit_offsets("g/ä", {}) == {}
+            merged = {("t", 0): 9, ("t", 1): 2, ("u", 3): 7}
+            assert await admin.commit_offsets("g/ä", {("t", 0): 9, ("t", 1): 2}) == merged
+            assert await admin.committed_offsets("g/ä") == merged
+            assert await admin.commit_offsets("g/ä", {}) == merged
+            await admin.forget_offsets("g/ä")
             assert await admin.committed_offsets("g/ä") == {}
+            assert await admin.commit_offsets("g/ä", {("t", 0): 1}) == {("t", 0): 1}
 
 
 async def test_who_was_replaced_gets_no_epoch_and_the_name_goes_on(tmp_path: Path) -> None:
