@@ -114,7 +114,9 @@ class ConsumerMembers:
         check_beat(beat, context.settings)
         place = (beat.group, beat.member_id)
         late = 0 <= beat.sequence <= self._sequences.get(place, -1)
-        refuse_if(late, ErrorCode.INVALID_REQUEST, "a later heartbeat of the member has come before this one")
+        refuse_if(
+            late, ErrorCode.REQUEST_TIMED_OUT, "a later heartbeat of the member has come before this one"
+        )
         draft = Draft(state)
         if state.classic is not None:
             refuse_if(bool(state.classic.members), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "a classic group")

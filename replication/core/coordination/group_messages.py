@@ -68,11 +68,15 @@ class ConsumerGroupHeartbeatResponse:
 
 @attrs.frozen(kw_only=True)
 class GroupOffset:
-    """One offset to commit: of the next record to be read."""
+    """One offset to commit: of the next record to be read.
+
+    `topic_id`: which topic of that name is meant; empty from a client that does not care.
+    """
 
     topic: str
     partition: int
     offset: int
+    topic_id: str = ""
     leader_epoch: int = -1
     metadata: str = ""
 
@@ -124,8 +128,11 @@ class CommitGroupOffsetsResponse:
 
 @attrs.frozen(kw_only=True)
 class TopicPartitionName:
+    """`topic_id`: which topic of that name is meant; empty from a client that does not care."""
+
     topic: str
     partition: int
+    topic_id: str = ""
 
 
 @attrs.frozen(kw_only=True)

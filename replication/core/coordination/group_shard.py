@@ -171,7 +171,7 @@ class GroupCoordinator:
                 producer = ProducerId(message.producer_id, message.producer_epoch)
                 return self._commit(request_id, message, context, producer)
             case gm.GroupOffsetsRequest(group=group):
-                offsets = read_offsets(self.groups.get(group), self.classics.get(group), message)
+                offsets = read_offsets(self.groups.get(group), self.classics.get(group), message, self.view)
                 return _read(request_id, gm.GroupOffsetsResponse(offsets=offsets), group)
             case gm.ListGroupsRequest():
                 found = [

@@ -11,6 +11,7 @@ from .classic_state import ClassicPhase, ClassicState
 from .consumer_group import Context, check_member
 from .group_state import Committed, GroupState
 from .refusals import GroupRefusal, refuse_if
+from .topics_view import TopicsView
 
 Commit = gm.CommitGroupOffsetsRequest | gm.TxnOffsetCommitRequest
 Entries = list[tuple[Any, Any | None]]
@@ -89,6 +90,8 @@ def _check_partition(
     info = context.view.topics.get(offset.topic)
     if info is None or not 0 <= offset.partition < info.partitions:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if offset.topic_id not in ("", info.topic_id):
+        return ErrorCode.INCONSISTENT_TOPIC_ID
     if offset.offset < 0:
         return ErrorCode.OFFSET_OUT_OF_RANGE
     if len(offset.metadata.encode("utf-8", "surrogatepass")) > context.settings.offset_metadata_max_bytes:
@@ -103,7 +106,7 @@ def _check_partition(
 
 
 def read_offsets(
-    state: GroupState | None, classic: ClassicState | None, request: gm.GroupOffsetsRequest
+    state: GroupState | None, classic: ClassicState | None, request: gm.GroupOffsetsRequest, view: TopicsView
 ) -> list[gm.CommittedOffset]:
     """What is committed.
 
@@ -114,10 +117,18 @@ def read_offsets(
         _check_reader(state, classic, request)
     offsets = state.offsets if state is not None else {}
     unstable = _undecided(state) if request.require_stable and state is not None else set()
-    wanted = sorted(offsets.keys() | unstable)
-    if request.partitions is not None:
-        wanted = [(each.topic, each.partition) for each in request.partitions]
-    return [_told(topic, partition, offsets, unstable) for topic, partition in wanted]
+    if request.partitions is None:
+        return [_told(*place, offsets, unstable) for place in sorted(offsets.keys() | unstable)]
+    told = []
+    for each in request.partitions:
+        info = view.topics.get(each.topic)
+        if each.topic_id and (info is None or info.topic_id != each.topic_id):
+            # What is committed may be of another topic of that name.
+            error = ErrorCode.INCONSISTENT_TOPIC_ID
+            told.append(gm.CommittedOffset(topic=each.topic, partition=each.partition, error=error))
+        else:
+            told.append(_told(each.topic, each.partition, offsets, unstable))
+    return told
 
 
 def _check_reader(

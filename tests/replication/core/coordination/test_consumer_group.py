@@ -315,8 +315,8 @@ def test_a_late_copy_of_an_earlier_heartbeat_is_refused() -> None:
     """It would say that partitions are not owned which were given after it was sent."""
     _, one, two = pair()
     assert one.beat(sequence=5) == ErrorCode.NONE
-    assert one.beat(sequence=5) == ErrorCode.INVALID_REQUEST
-    assert one.beat(sequence=4, member_epoch=gm.LEAVE) == ErrorCode.INVALID_REQUEST
+    assert one.beat(sequence=5) == ErrorCode.REQUEST_TIMED_OUT
+    assert one.beat(sequence=4, member_epoch=gm.LEAVE) == ErrorCode.REQUEST_TIMED_OUT
     assert one.beat(sequence=6) == ErrorCode.NONE
     assert two.beat(sequence=0) == ErrorCode.NONE
 

@@ -1,0 +1,38 @@
+"""`python -m insync.replication.simulation.groups --seeds 0:100`: groups under faults, seed by seed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+import attrs
+
+from .run import run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m insync.replication.simulation.groups", description=__doc__
+    )
+    parser.add_argument("--seeds", default="0:20", metavar="FIRST:END", help="seeds to run (default 0:20)")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    chosen = parser.parse_args()
+    first, end = map(int, chosen.seeds.split(":"))
+    totals: dict[str, int] = {}
+    broken: list[dict[str, object]] = []
+    for seed in range(first, end):
+        found = attrs.asdict(run(seed))
+        violation = found.pop("violation")
+        for name, value in found.items():
+            if name != "seed":
+                totals[name] = totals.get(name, 0) + value
+        if violation is not None:
+            broken.append({"seed": seed, "violation": str(violation)})
+            print(f"seed {seed}: {violation}", file=sys.stderr, flush=True)
+    print(json.dumps({"seeds": end - first, **totals, "broken": broken if chosen.json else len(broken)}))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

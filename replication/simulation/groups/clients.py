@@ -1,0 +1,233 @@
+"""Processes with a consumer in a group: poll, work, poll again; and nodes in between that lose what they say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...core.coordination import group_messages as gm
+from ...core.coordination import membership_events as me
+from ...core.coordination.membership import Membership, MembershipSettings
+from ...core.coordination.records import TopicPartition
+from .world import Process, World
+
+if TYPE_CHECKING:
+    from .brokers import Broker, Cluster
+
+MAX_POLL = 8.0
+RECORDS_PER_POLL = 20
+
+
+class Client(Process):
+    """One process. `serving`: what its machine allows it to hand out."""
+
+    def __init__(
+        self, cluster: Cluster, number: int, group: str, topics: tuple[str, ...], instance: str | None
+    ) -> None:
+        world: World = cluster.world
+        super().__init__(world, f"c{number}", rate=world.random.uniform(0.97, 1.03))
+        self.cluster = cluster
+        self.group = group
+        self.serving: dict[TopicPartition, int] = {}
+        self.auto = world.chance(0.6)
+        settings = MembershipSettings(
+            group=group,
+            member_id=f"m{number}",
+            instance_id=instance,
+            enable_auto_commit=self.auto,
+            auto_commit_interval=1.0,
+            max_poll_interval=MAX_POLL,
+            request_timeout=2.0,
+        )
+        self.membership = Membership(settings, self.clock)
+        self.topics = topics
+        self.stopping = False
+        self.failed: me.Failed | None = None
+        self._coordinator: Broker | None = None
+        self._asked: dict[int, int] = {}
+        self._polling = False
+        self._callbacks = 0
+        self._working: dict[TopicPartition, tuple[int, int]] = {}
+        self._ticking: float | None = None
+        self._commit_ids = 0
+        self._offset_marks: dict[TopicPartition, int] = {}
+        self.tell(me.Subscribed(topics=topics))
+        self._learn_topics()
+        self.after(world.random.uniform(0, 0.5), self._poll)
+
+    def lease_is_over(self) -> bool:
+        """Whether this process would hand out nothing, were it to look at its clock now."""
+        end = self.membership._lease_end
+        return end is None or self.clock >= end
+
+    def _learn_topics(self) -> None:
+        view = self.cluster.view
+        self.tell(me.TopicsKnown(names=view.names))
+        if not self.stopping:
+            self.after(0.5, self._learn_topics)
+
+    def resubscribe(self, topics: tuple[str, ...]) -> None:
+        self.topics = topics
+        self.tell(me.Subscribed(topics=topics))
+
+    # Polls
+
+    def _poll(self) -> None:
+        """One poll: the caller is done with what the last one returned."""
+        for partition, (first, end) in self._working.items():
+            self.cluster.oracle.done_with(self, partition, first, end)
+        consumed, self._working = self._working, {}
+        self._polling = True
+        self.tell(me.PollBegan())
+        if consumed and not self.auto and not self.stopping:
+            self._commit({each: end for each, (_, end) in consumed.items() if each in self.serving})
+        self.after(self.world.random.uniform(0.05, 0.5), self._end_poll)
+
+    def _end_poll(self) -> None:
+        if self._callbacks:
+            # The poll lasts as long as its callbacks.
+            self.after(0.05, self._end_poll)
+            return
+        # The machine is asked before anything is handed out: the lease may be over.
+        self.tell(me.Tick())
+        handed: dict[TopicPartition, int] = {}
+        for partition, position in sorted(self.serving.items()):
+            end = min(position + RECORDS_PER_POLL, self.cluster.oracle_end(partition))
+            if position < end:
+                self.cluster.oracle.handing_out(self, partition, position)
+                self._working[partition] = position, end
+                self.serving[partition] = handed[partition] = end
+        self._polling = False
+        self.tell(me.PollEnded(handed=handed))
+        if self.stopping:
+            return
+        pause = self.world.random.uniform(0.0, 0.6)
+        if not self.world.calm and self.world.chance(0.01):
+            pause = self.world.random.uniform(2.0, 2 * MAX_POLL)
+        self.after(pause, self._poll)
+
+    def _commit(self, offsets: dict[TopicPartition, int]) -> None:
+        if offsets:
+            self._commit_ids += 1
+            asked = me.CommitAsked(commit_id=self._commit_ids, offsets=offsets, deadline=self.clock + 3.0)
+            self.tell(asked)
+
+    def stop(self) -> None:
+        """Close in good order."""
+        if not self.stopping:
+            self.stopping = True
+            for partition, (first, end) in self._working.items():
+                self.cluster.oracle.done_with(self, partition, first, end)
+            self._working = {}
+            self.tell(me.Closed(deadline=self.clock + 5.0))
+
+    # The machine
+
+    def tell(self, event: me.Event) -> None:
+        if not self.up:
+            return
+        for effect in self.membership.step(event, self.clock):
+            match effect:
+                case me.FindCoordinator(token=token):
+                    self._find(token)
+                case me.Send():
+                    self._send(effect)
+                case me.Withhold(partitions=partitions):
+                    for each in partitions:
+                        self.serving.pop(each, None)
+                case me.CallBack(kind=kind, partitions=partitions):
+                    self._call_back(kind, partitions)
+                case me.Serve(partition=partition, offset=offset):
+                    since = self._offset_marks.get(partition, 0)
+                    self.cluster.oracle.begins(self, partition, offset, since)
+                    self.serving[partition] = offset if offset is not None else 0
+                case me.Failed():
+                    self.failed = effect
+                case me.Ended():
+                    self.up = False
+                    self.serving.clear()
+                case me.CommitDone():
+                    pass
+        self._tick_later()
+
+    def _call_back(self, kind: me.CallbackKind, partitions: frozenset[TopicPartition]) -> None:
+        self._callbacks += 1
+
+        def done() -> None:
+            self._callbacks -= 1
+            self.tell(me.CallbackDone())
+
+        if kind is me.CallbackKind.LOST:
+            for each in partitions:
+                self._working.pop(each, None)
+        self.after(self.world.random.uniform(0.0, 0.3), done)
+
+    def _tick_later(self) -> None:
+        due = self.membership.deadline
+        if due is None or (self._ticking is not None and self._ticking <= due):
+            return
+        self._ticking = due
+        self.after(due - self.clock, lambda: self._tick(due))
+
+    def _tick(self, due: float) -> None:
+        if self._ticking == due:
+            self._ticking = None
+            self.tell(me.Tick())
+
+    # The network
+
+    def _find(self, token: int) -> None:
+        """Any node says who leads, as far as it knows."""
+        any_node = self.world.random.choice(self.cluster.brokers)
+
+        def asked() -> None:
+            leader, epoch = any_node.leader, any_node.epoch
+            self.world.send(any_node, self, lambda: found(leader, epoch))
+
+        def found(leader: int, epoch: int) -> None:
+            if token not in self._asked:
+                return
+            del self._asked[token]
+            if leader < 0:
+                self.tell(me.Lost(token=token))
+            else:
+                self._coordinator = self.cluster.brokers[leader]
+                self.tell(me.CoordinatorFound(token=token, leader_epoch=epoch))
+
+        self._asked[token] = 1
+        self.world.send(self, any_node, asked)
+        self.after(1.0, lambda: self._lost(token))
+
+    def _send(self, send: me.Send) -> None:
+        target = self._coordinator
+        assert target is not None
+        message = send.message
+        match message:
+            case gm.CommitGroupOffsetsRequest():
+                for each in message.offsets:
+                    for partition in self._named(each.topic, each.partition):
+                        self.cluster.oracle.commits_to(self, partition, each.offset)
+            case gm.GroupOffsetsRequest(partitions=wanted):
+                for name in wanted or ():
+                    for partition in self._named(name.topic, name.partition):
+                        self._offset_marks[partition] = len(self.cluster.oracle.log)
+        self._asked[send.token] = 1
+
+        def answered(reply: Any) -> None:
+            self.world.send(target, self, lambda: heard(reply))
+
+        def heard(reply: Any) -> None:
+            if self._asked.pop(send.token, None) is not None:
+                self.tell(me.Answered(token=send.token, reply=reply))
+
+        self.world.send(self, target, lambda: target.ask(message, send.timeout, send.leader_epoch, answered))
+        self.after(send.timeout, lambda: self._lost(send.token))
+
+    def _named(self, topic: str, number: int) -> list[TopicPartition]:
+        """The partition of that name that this client holds."""
+        ids = [each for each, name in self.membership.held.names.items() if name == topic]
+        held = self.membership.held.all
+        return [TopicPartition(each, number) for each in ids if TopicPartition(each, number) in held]
+
+    def _lost(self, token: int) -> None:
+        if self._asked.pop(token, None) is not None:
+            self.tell(me.Lost(token=token))

@@ -1,0 +1,326 @@
+"""What must hold of groups, whatever happens: G1 to G15, from what was committed, told and handed out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from ...core.coordination import group_messages as gm
+from ...core.coordination import records as r
+from ...core.coordination import shard_effects as fx
+from ...core.coordination.shard_events import Entry, Marker
+from ...core.coordination.topics_view import TopicsView
+from ..errors import require
+from .naive import Naive, flat
+from .world import World
+
+if TYPE_CHECKING:
+    from .brokers import Broker
+    from .clients import Client
+
+Place = tuple[str, str, int]
+"""Group, topic id and partition."""
+
+
+@attrs.frozen
+class _Batch:
+    """An accepted write, by leader epoch and base offset: the request that caused it, if any."""
+
+    entries: tuple[tuple[Any, Any], ...]
+    message: Any | None
+    producer: Any | None
+    at: float
+
+
+class Oracle:
+    """Knows every node, every client, and the committed log."""
+
+    def __init__(self, world: World, view: TopicsView) -> None:
+        self.world = world
+        self.log: list[Entry | Marker] = []
+        """What is committed, uncompacted."""
+        self.views = [view]
+        self.naive = Naive()
+        self._written: dict[tuple[int, int], _Batch] = {}
+        self._ends: dict[int, int] = {}
+        self._offsets: dict[Any, list[tuple[int, int]]] = {}
+        """By key: (length of the committed log, committed offset) at each change; -1 for none."""
+        self._epochs: dict[str, tuple[int, int]] = {}
+        self._targets: dict[tuple[str, int], Any] = {}
+        self._heard: dict[tuple[str, str], float] = {}
+        """When a heartbeat of a member arrived that was answered well."""
+        self._leaving: set[tuple[str, str]] = set()
+        self._markers: dict[int, tuple[int, bool]] = {}
+        self.clients: list[Client] = []
+        self.processed: dict[Place, set[int]] = {}
+        self.batches = self.handed = self.commits = self.rebalances = 0
+
+    # The log
+
+    def saw(self, view: TopicsView) -> None:
+        self.views.append(view)
+
+    def written(self, broker: Broker, base: int, write: fx.Write, message: Any | None) -> None:
+        self._written[broker.epoch, base] = _Batch(write.entries, message, write.producer, self.world.now)
+
+    def marked(self, broker: Broker, marker: Marker) -> None:
+        self._written[broker.epoch, marker.offset] = _Batch((), None, None, self.world.now)
+
+    def committed(self, broker: Broker) -> None:
+        """A high watermark has moved: what lies below it is decided for ever."""
+        while len(self.log) < broker.high_watermark:
+            base = len(self.log)
+            batch = self._written.get((broker.epochs[base], base))
+            require(batch is not None, "G1", f"offset {base} begins no batch")
+            assert batch is not None
+            count = max(1, len(batch.entries))
+            if base + count > broker.high_watermark:
+                # Followers copy whole batches; the rest comes with the next fetch.
+                return
+            before = self.naive
+            self._check_request(before, batch)
+            for at in range(count):
+                item = broker.items[base + at]
+                require(item is not None, "G7", "compacted above the high watermark")
+                assert item is not None
+                self.log.append(item)
+                self.naive.take(item)
+            self._note_offsets()
+            self._check_state(batch)
+            self.batches += 1
+
+    def _note_offsets(self) -> None:
+        """What a reader may be told from now on."""
+        keys = {key for key in self.naive.now if isinstance(key, r.OffsetKey)} | self._offsets.keys()
+        for key in keys:
+            value = self.naive.now.get(key)
+            offset = -1 if value is None else value[0].offset
+            history = self._offsets.setdefault(key, [(0, -1)])
+            if history[-1][1] != offset:
+                history.append((len(self.log), offset))
+
+    # Decisions
+
+    def _check_request(self, state: Naive, batch: _Batch) -> None:
+        match batch.message:
+            case gm.CommitGroupOffsetsRequest() | gm.TxnOffsetCommitRequest():
+                self._check_commit(state, batch.message, batch)
+            case gm.ConsumerGroupHeartbeatRequest(member_epoch=epoch) if epoch < 0:
+                self._leaving.add((batch.message.group, batch.message.member_id))
+            case gm.DeleteGroupRequest(group=group):
+                require(not state.of(r.MemberKey, group), "G11", f"{group} was deleted with members")
+            case None:
+                self._check_own(state, batch)
+
+    def _check_commit(
+        self, state: Naive, request: gm.CommitGroupOffsetsRequest | gm.TxnOffsetCommitRequest, batch: _Batch
+    ) -> None:
+        """G3: by the committed state at the record's offset, in words of its own."""
+        group = request.group
+        self.commits += 1
+        members = state.of(r.MemberKey, group)
+        if r.ConsumerGroupKey(group) not in state.now or (request.epoch < 0 and not members):
+            return
+        current = state.of(r.CurrentKey, group).get(r.CurrentKey(group, request.member_id))
+        known = r.MemberKey(group, request.member_id) in members
+        require(known and current is not None, "G3", f"{request} by no member")
+        assert current is not None
+        require(request.epoch <= current.epoch, "G3", f"{request} at {current.epoch}")
+        held = r.as_owned((*current.pending, *current.assigned), current.epoch)
+        for key, _ in batch.entries:
+            ids = {view.topics[key.topic].topic_id for view in self.views if key.topic in view.topics}
+            given = [held[each] for each in held if each.topic_id in ids and each.partition == key.partition]
+            least = min(given, default=current.epoch)
+            require(request.epoch >= least, "G3", f"{key} at {request.epoch}, given at {given}, {current}")
+
+    def _check_own(self, state: Naive, batch: _Batch) -> None:
+        """What a coordinator does by itself: members it removes (G8), offsets it lets expire (G11)."""
+        for key, value in batch.entries:
+            if value is not None:
+                continue
+            if isinstance(key, r.MemberKey):
+                heard = self._heard.get((key.group, key.member_id), 0.0)
+                silent = batch.at - heard
+                require(silent > 9.99, "G8", f"{key} was removed after {silent:.2f} s of silence")
+            elif isinstance(key, r.OffsetKey):
+                ids = {view.topics[key.topic].topic_id for view in self.views if key.topic in view.topics}
+                recreated = len(ids) > 1 or any(key.topic not in view.topics for view in self.views)
+                read = any(
+                    key.topic in (member[0].topics or ())
+                    for each, member in state.now.items()
+                    if isinstance(each, r.MemberKey) and each.group == key.group
+                )
+                pending = any(each == key for _, each in state.undecided)
+                aged = True
+                if key in state.now:
+                    stamp = state.now[key][0].commit_timestamp
+                    aged = 1_700_000_000_000 + batch.at * 1000 - stamp >= 39_990
+                legal = aged and not read and not pending
+                require(legal or recreated, "G11", f"{key}: aged {aged}, read {read}, pending {pending}")
+
+    # The state at each batch boundary
+
+    def _check_state(self, batch: _Batch) -> None:
+        groups = {key.group for key, _ in batch.entries}
+        for group in sorted(groups):
+            self._check_group(group)
+
+    def _check_group(self, group: str) -> None:
+        state = self.naive
+        meta = state.now.get(r.ConsumerGroupKey(group))
+        require(meta is None or r.ClassicGroupKey(group) not in state.now, "G14", f"{group} is of two types")
+        members = state.of(r.MemberKey, group)
+        if meta is None:
+            self._epochs.pop(group, None)
+            require(not members, "G14", f"{group} has members and is no group")
+            return
+        target = state.now.get(r.TargetEpochKey(group))
+        epoch, target_epoch = meta[0].epoch, target[0].epoch if target is not None else 0
+        before = self._epochs.get(group, (0, 0))
+        require(epoch >= before[0] and target_epoch >= before[1], "G5", f"{group} went back from {before}")
+        require(target_epoch <= epoch, "G5", f"{group}: target {target_epoch} above {epoch}")
+        self.rebalances += epoch > before[0]
+        self._epochs[group] = epoch, target_epoch
+        currents = state.of(r.CurrentKey, group)
+        holders: dict[r.TopicPartition, str] = {}
+        for key, current in currents.items():
+            require(current.epoch <= target_epoch, "G5", f"{key} at {current.epoch}, target {target_epoch}")
+            for each in r.as_set(current.assigned) | r.as_set(current.pending):
+                other = holders.setdefault(each, key.member_id)
+                require(other == key.member_id, "G4", f"{each} of {group} at {other} and {key.member_id}")
+        instances = [value.instance_id for value in members.values() if value.instance_id is not None]
+        require(len(instances) == len(set(instances)), "G9", f"{group}: {sorted(instances)}")
+        require(
+            bool(members) or target_epoch == epoch, "G5", f"empty {group} at {epoch}, target {target_epoch}"
+        )
+        if target_epoch == epoch:
+            self._check_target(group, epoch, members, meta[0].metadata_hash)
+
+    def _check_target(self, group: str, epoch: int, members: Any, digest: int) -> None:
+        """G6: each partition of a subscribed topic once, to a subscriber; G5: one target per epoch."""
+        targets = {
+            key.member_id: r.as_set(value.topics) for key, value in self.naive.of(r.TargetKey, group).items()
+        }
+        dealt = [each for mine in targets.values() for each in mine]
+        require(len(dealt) == len(set(dealt)), "G6", f"{group} at {epoch} has a partition twice")
+        topics = {topic for value in members.values() for topic in value.topics}
+        views = [view for view in self.views if view.digest(topics) == digest]
+        require(bool(views), "G6", f"{group} at {epoch}: no view of that hash")
+        view = views[-1]
+        wanted = {
+            r.TopicPartition(view.topics[topic].topic_id, number)
+            for topic in topics
+            if topic in view.topics
+            for number in range(view.topics[topic].partitions)
+        }
+        require(set(dealt) == wanted, "G6", f"{group} at {epoch}: {sorted(wanted ^ set(dealt))}")
+        for key, value in members.items():
+            for each in targets.get(key.member_id, ()):
+                require(view.names[each.topic_id] in value.topics, "G6", f"{key} does not read {each}")
+        # A static member's target passes to its successor under another id, so only the shares are compared.
+        shares = sorted(sorted(mine) for mine in targets.values() if mine)
+        known = self._targets.setdefault((group, epoch), shares)
+        require(known == shares, "G5", f"{group} at {epoch} has two targets")
+
+    # Answers
+
+    def answered(self, broker: Broker, request: Any, reply: Any) -> None:
+        if getattr(reply, "error", 0) == 0 and request.write is not None:
+            base, entries = request.write
+            for at, (key, value) in enumerate(entries):
+                item = self.log[base + at] if base + at < len(self.log) else None
+                there = isinstance(item, Entry) and item.key == key and item.value == value
+                require(there, "G1", f"{request.message} was told and is not committed")
+        message = request.message
+        if reply.error != 0:
+            return
+        if isinstance(message, gm.ConsumerGroupHeartbeatRequest) and message.member_epoch >= 0:
+            place = message.group, message.member_id
+            self._heard[place] = max(request.arrived, self._heard.get(place, 0.0))
+            self._leaving.discard(place)
+        if isinstance(message, gm.GroupOffsetsRequest):
+            for told in reply.offsets:
+                if not told.error:
+                    key = r.OffsetKey(message.group, told.topic, told.partition)
+                    self._check_read(key, told.offset, request.committed)
+                    if message.require_stable:
+                        self._check_stable(key)
+
+    def _check_read(self, key: r.OffsetKey, offset: int, since: int) -> None:
+        """G2: what was told was so at some time between the question and the answer."""
+        history = self._offsets.get(key, [(0, -1)])
+        latest = [value for at, value in history if at <= since][-1:]
+        legal = latest + [value for at, value in history if at > since]
+        require(offset in legal, "G2", f"{key}: told {offset}, may be {legal}")
+
+    def _check_stable(self, key: r.OffsetKey) -> None:
+        """G10: a decided commit may not be overlooked: nothing is pending for longer than since just now."""
+        undecided = [each for each in self.naive.undecided if each[1] == key]
+        old = [each for each in undecided if self.naive.undecided[each][1] < len(self.log) - 200]
+        require(not old, "G10", f"{key} was told as stable, {old} is pending")
+
+    # Replay
+
+    def check_replay(self, broker: Broker) -> None:
+        """G7: the live state of an active shard is what its log says, compacted or not."""
+        machine = broker.shard.machine
+        if not broker.shard.active or machine is None or not broker.up:
+            return
+        naive = Naive().read(broker.items)
+        now, undecided = flat(machine.groups.values())  # type: ignore[attr-defined]
+        wanted = {key: value for key, (value, _) in naive.now.items()}
+        different = [key for key in wanted.keys() | now.keys() if wanted.get(key) != now.get(key)]
+        require(not different, "G7", [(key, wanted.get(key), now.get(key)) for key in different[:2]])
+        wanted_pending = {key: value for key, (value, _) in naive.undecided.items()}
+        require(undecided == wanted_pending, "G7", (undecided, wanted_pending))
+        full = Naive().read(self.log)
+        committed = Naive().read(broker.items[: len(self.log)])
+        same = {k: v for k, (v, _) in full.now.items()} == {k: v for k, (v, _) in committed.now.items()}
+        if broker.high_watermark >= len(self.log):
+            require(same, "G7", "a compaction has changed the meaning of the log")
+
+    # Clients
+
+    def handing_out(self, client: Client, partition: r.TopicPartition, offset: int) -> None:
+        """G4, G13: nobody else may hand it out now, and this one may."""
+        self.handed += 1
+        require(
+            partition in client.serving, "G13", f"{client.name} hands out {partition} after it was withheld"
+        )
+        for other in self.clients:
+            if other is client or other.group != client.group or not other.up:
+                continue
+            if partition in other.serving and not other.lease_is_over():
+                require(False, "G4", f"{partition} at {client.name} and {other.name}, offset {offset}")
+
+    def done_with(self, client: Client, partition: r.TopicPartition, first: int, end: int) -> None:
+        place = client.group, partition.topic_id, partition.partition
+        self.processed.setdefault(place, set()).update(range(first, end))
+
+    def begins(self, client: Client, partition: r.TopicPartition, offset: int | None, since: int) -> None:
+        """G12: at a commit that was the last one at some time since its position was asked for."""
+        names = {view.names[partition.topic_id] for view in self.views if partition.topic_id in view.names}
+        for name in names:
+            key = r.OffsetKey(client.group, name, partition.partition)
+            try:
+                self._check_read(key, -1 if offset is None else offset, since)
+            except AssertionError as error:
+                require(False, "G12", f"{client.name} begins at {offset}: {error}")
+
+    def is_ambiguous(self, partition: r.TopicPartition) -> bool:
+        """Whether there has been another topic of its name: records of offsets say only names."""
+        names = {view.names[partition.topic_id] for view in self.views if partition.topic_id in view.names}
+        ids = {view.topics[name].topic_id for view in self.views for name in names if name in view.topics}
+        return len(ids) > 1
+
+    def commits_to(self, client: Client, partition: r.TopicPartition, offset: int) -> None:
+        """G12: what nobody is done with is not passed."""
+        if self.is_ambiguous(partition):
+            return
+        place = client.group, partition.topic_id, partition.partition
+        known = self.processed.get(place, set())
+        missing = [each for each in range(offset) if each not in known][:3]
+        require(
+            not missing, "G12", f"{client.name} commits {offset} of {place}, nobody is done with {missing}"
+        )
