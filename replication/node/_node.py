@@ -139,7 +139,7 @@ class Node:
             stack.callback(nursery.cancel_scope.cancel)
             stack.callback(replicas.directories.fall_silent)
             replicas.adopt(found)
-            replicas.fetchers.security = security
+            replicas.dialler.security = security
             await self._go_live(stack, store, registration, replicas, nursery)
         except (StorageError, TransportError, MetadataError, WireError, OSError) as error:
             raise NodeStartError(f"node {self.node_id} cannot start: {error}") from error
@@ -155,11 +155,11 @@ class Node:
         settings = self.settings
         replicas.directories.start()
         identity = Identity(cluster_id=self.cluster_id, node_id=self.node_id, incarnation=self.incarnation)
-        replicas.fetchers.identity = identity
+        replicas.dialler.identity = identity
         session = await store.open_session(self._session_timeout_ms(store))
         state = ClusterState(store, replicas, session, nursery)
         replicas.store = state
-        security = replicas.fetchers.security
+        security = replicas.dialler.security
         authoriser = Authoriser(settings.allow)
         handlers = Handlers(replicas, state, identity, nursery)
         listening = partial(

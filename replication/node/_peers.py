@@ -32,14 +32,14 @@ async def ask_node(
     Raises:
       TransportError, OSError: It cannot be reached or does not answer.
     """
-    fetchers = replicas.fetchers
+    dialler = replicas.dialler
     connection = await connect_nearest(
         node.endpoints,
-        identity=fetchers.identity,
-        security=fetchers.security,
+        identity=dialler.identity,
+        security=dialler.security,
         expect_node=node.node_id,
         lane="control",
-        nursery=fetchers.nursery,
+        nursery=dialler.nursery,
         timeout=timeout,
     )
     try:

@@ -18,8 +18,8 @@ from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.types import PartitionId
 from ._batch_checks import CompressedChecks, Findings, RejectedBatchError, check_batch, is_compressed
-from ._payloads import SharedPayload
-from ._replica_host import Batches, ReplicaHost, to_meta
+from ._payloads import Batches, SharedPayload
+from ._replica_host import ReplicaHost, to_meta
 from .operations.counters import Counters
 from .operations.inbound import Inbound
 

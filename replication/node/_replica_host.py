@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import attrs
 
 from ...storage import Chunk, Log, StorageError
 from ...storage.batch import BatchInfo
@@ -18,6 +16,7 @@ from ..core.partition import events as ev
 from ..core.types import BatchMeta, EpochEntry, PartitionId, ProducerEntry, SequencedBatch
 from ._log_writer import AppendWork, CallWork, Lane, Work
 from ._maintenance_thread import log_settings
+from ._payloads import Batches
 from .logs import event
 
 if TYPE_CHECKING:
@@ -25,19 +24,6 @@ if TYPE_CHECKING:
     from ._replicas import Replicas
 
 log = logging.getLogger("insync.node")
-
-
-@attrs.define(eq=False, slots=True)
-class Batches:
-    """The bytes behind a `handle` of the core; `release` is called once they are no longer needed.
-
-    `taken`: the core has asked for their append, so the writer will release them.
-    """
-
-    data: memoryview
-    infos: Sequence[BatchInfo]
-    release: Callable[[], None]
-    taken: bool = False
 
 
 def to_meta(info: BatchInfo) -> BatchMeta:
@@ -78,8 +64,6 @@ class ReplicaHost:
             fx.AdvanceLogStart: self._advance_log_start,
             fx.ReplyDeleteRecords: lambda effect: node.replies.deletion(partition, effect),
             fx.ReplyProduce: lambda effect: node.replies.produce(partition, effect),
-            fx.FetchNext: lambda effect: node.fetchers.want(partition, effect),
-            fx.StopFetch: lambda effect: node.fetchers.stop(partition),
             fx.ProposeIsr: lambda effect: node.propose_isr(self, effect),
             fx.ReadRecord: lambda effect: node.read_again(),
             fx.Retire: lambda effect: node.retire(self),

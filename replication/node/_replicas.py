@@ -16,7 +16,7 @@ from ..core import messages as m
 from ..core.broker.broker import Broker
 from ..core.broker.context import BrokerSettings, Context
 from ..core.broker.effects import Answer, CloseConnection, Effect, Fail, Job, Refuse, Warm
-from ..core.broker.events import Event
+from ..core.broker.events import Event, ViewRead
 from ..core.control.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
 from ..core.control.records import NodeRecord, TopicConfig, topic_key
 from ..core.control.view import ClusterView
@@ -27,8 +27,8 @@ from ..core.partition.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ._cold_reads import ColdReads
 from ._deletions import RecordDeletions
+from ._dialler import Dialler
 from ._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
-from ._fetchers import Fetchers
 from ._fetches import Fetches, close_connection, fail, refuse
 from ._log_reader import LogReader
 from ._log_writer import CallWork, Lane
@@ -75,19 +75,8 @@ class Replicas:
         self.incarnation = incarnation
         self.now = trio.lowlevel.current_clock().current_time
         """As `trio.current_time`, which looks the clock up each time."""
-        replica = ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000)
         self.broker = Broker(
-            Context(
-                settings.node_id,
-                incarnation,
-                BrokerSettings(
-                    replica=replica,
-                    fetch_max_bytes=settings.fetch_max_bytes,
-                    max_fetch_sessions=settings.max_incremental_fetch_session_cache_slots,
-                    leader_replication_throttled_rate=settings.leader_replication_throttled_rate,
-                ),
-                LogReader(self),
-            ),
+            Context(settings.node_id, incarnation, _broker_settings(settings), LogReader(self)),
             seed=secrets.token_bytes(32),
         )
         self.hosts: dict[PartitionId, ReplicaHost] = {}
@@ -105,7 +94,7 @@ class Replicas:
         self.produces = Produces(self, nursery)
         self.fetches = Fetches(self)
         self.cold_reads = ColdReads(self, nursery)
-        self.fetchers = Fetchers(self, settings, nursery)
+        self.dialler = Dialler(self, nursery)
         self.deletions = RecordDeletions(self)
         self.replies = Replies(self.produces, self.deletions)
         self._obey: dict[type, Callable[[Any], None]] = {
@@ -115,6 +104,7 @@ class Replicas:
             Refuse: refuse,
             Warm: self.cold_reads.warm,
             CloseConnection: close_connection,
+            **self.dialler.obey,
         }
         self.store: StoreWriter
         self._configs: dict[str, TopicConfig] = {}
@@ -172,9 +162,8 @@ class Replicas:
 
     def apply(self, view: ClusterView) -> None:
         """The store was read: tell every core what concerns it."""
-        self.view = view
+        self.step(ViewRead(view))
         self._follow_topics()
-        self.fetchers.nodes_changed(dict(view.nodes))
         alive = {(each.node_id, each.incarnation, each.offline, each.leaving) for each in view.nodes.values()}
         liveness_changed, self._alive = alive != self._alive, alive
         for partition, versioned in view.partitions.items():
@@ -200,7 +189,7 @@ class Replicas:
         self.broker.serving.throttle.rate = (
             throttle_of(limits, node_id, LEADER_THROTTLE) or settings.leader_replication_throttled_rate
         )
-        self.fetchers.throttle.rate = (
+        self.broker.following.throttle.rate = (
             throttle_of(limits, node_id, FOLLOWER_THROTTLE) or settings.follower_replication_throttled_rate
         )
 
@@ -232,7 +221,6 @@ class Replicas:
         partition, home = host.partition, host.home
         host.lane.broken = host.lane.closed = True
         del self.hosts[partition], self.broker.context.replicas[partition]
-        self.fetchers.stop(partition)
         if home is None or home.failure:
             self.directories.forget(partition)
             return
@@ -252,12 +240,9 @@ class Replicas:
 
     def settle(self) -> None:
         """Look at the parked fetches of every partition that has news, and ask leaders what is to be asked."""
-        if not self.broker.is_unsettled and not self.fetchers.has_changed:
-            return
-        with self._turn:
-            if self.broker.is_unsettled:
+        if self.broker.is_unsettled:
+            with self._turn:
                 self.obey(self.broker.settle(self.now()))
-            self.fetchers.settle()
 
     def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
         log.debug("%s: propose ISR %s: %s", host.partition, list(proposal.record.isr), proposal.reason)
@@ -412,6 +397,22 @@ def _describe(partition: PartitionId, host: ReplicaHost) -> m.ReplicaInfo:
         isr=list(record.isr) if record is not None else [],
         followers=followers,
         error=replica.failure,
+    )
+
+
+def _broker_settings(settings: NodeSettings) -> BrokerSettings:
+    """What the broker wants to know of them: durations in seconds."""
+    return BrokerSettings(
+        replica=ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000),
+        fetch_max_bytes=settings.fetch_max_bytes,
+        max_fetch_sessions=settings.max_incremental_fetch_session_cache_slots,
+        leader_replication_throttled_rate=settings.leader_replication_throttled_rate,
+        replica_fetch_backoff=settings.replica_fetch_backoff_ms / 1000,
+        replica_fetch_wait_max=settings.replica_fetch_wait_max_ms / 1000,
+        replica_fetch_max_bytes=settings.replica_fetch_max_bytes,
+        replica_fetch_response_max_bytes=settings.replica_fetch_response_max_bytes,
+        replica_socket_timeout=settings.replica_socket_timeout_ms / 1000,
+        follower_replication_throttled_rate=settings.follower_replication_throttled_rate,
     )
 
 

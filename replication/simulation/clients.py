@@ -191,7 +191,10 @@ class Cleaner:
             return
         hosts = cluster.hosts_of(self._partition)
         host = hosts[int(cluster.random.random() * len(hosts))] if hosts else None
-        if host is not None and host.node.up and not host.node.paused and host.busy_since is None:
+        topic = None if self._facts.gone else cluster.store.topics.get(self._partition.topic)
+        ready = host is not None and host.node.up and not host.node.paused and host.busy_since is None
+        # Of a topic that somebody else has made under this name nobody expects gaps.
+        if host is not None and ready and topic is not None and topic.config.compacts:
             cluster.compact(host)
         cluster.later((0.2 + cluster.random.random()) / cluster.settings.compactions, self.turn)
 

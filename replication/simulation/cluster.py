@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ..core.broker.context import BrokerSettings
+from ..core.broker.events import ViewRead
 from ..core.broker.membership import MembershipError
 from ..core.broker.timers import NEVER
 from ..core.control import controller as ctl
@@ -17,11 +18,13 @@ from ..core.partition.replica import ReplicaSettings
 from ..core.transaction import Committed, Conflict, Outcome, Put, SessionOver, Transaction
 from ..core.types import PartitionId
 from .errors import require
-from .fetches import Fetches
+from .fetches import BATCH_SIZE, FETCH_WAIT, LARGEST, Fetches
 from .hosting import Hosting
 from .members import Members
+from .network import Network
 from .node import Host, Node
 from .oracle import Oracle
+from .pauses import FETCH_BACKOFF, Pauses
 from .questions import LogQuestions
 from .requests import Requests
 from .settings import LAG_MAX, STALL_MAX, Settings
@@ -33,6 +36,8 @@ from .weather import Mishap
 
 ADMIN_TIMEOUT = 4.0
 """A host's patience with its controller; shorter than a real one's, so that it runs out now and then."""
+FETCH_TIMEOUT = 1.5
+"""The simulated `replica_socket_timeout`."""
 UNSEEN = 10.0
 """After so long a controller has either seen what the store holds or is none any more."""
 
@@ -56,6 +61,8 @@ class Cluster(Hosting):
         self.elections = self.isr_changes = self.truncations = 0
         self.requests = Requests(self)
         self.fetches = Fetches(self)
+        self.network = Network(self)
+        self.pauses = Pauses(self)
         self.topics = Topics(self)
         self.members = Members(self)
         self.admin_requests: dict[int, int] = {}
@@ -175,7 +182,6 @@ class Cluster(Hosting):
         """The node deletes a log that it is not to have any more, and may be given the partition anew."""
         node = host.node
         self.note(f"{host.name} is deleted")
-        self.fetches.stop(host)
         host.forget(self.new_id())
         assert node.broker is not None
         del node.hosts[host.partition], node.broker.context.replicas[host.partition]
@@ -216,6 +222,7 @@ class Cluster(Hosting):
         current = view.revision >= node.seen
         if current:
             node.seen = view.revision
+            self.tell(node, ViewRead(view))
             self._follow_topics(node, reading)
         for partition, host in list(node.hosts.items()):
             replica, versioned = host.replica, view.partitions.get(partition)
@@ -352,6 +359,11 @@ class Cluster(Hosting):
             # Sessions are few, and any of them gives way: followers lose theirs now and then.
             max_fetch_sessions=len(self.nodes) - 1,
             fetch_session_idle=0.0,
+            replica_fetch_backoff=FETCH_BACKOFF,
+            replica_fetch_wait_max=FETCH_WAIT,
+            replica_fetch_max_bytes=LARGEST * BATCH_SIZE,
+            replica_fetch_response_max_bytes=100 * BATCH_SIZE,
+            replica_socket_timeout=FETCH_TIMEOUT,
         )
         node.settling, node.armed = False, NEVER
         node.broker = WatchedBroker(
@@ -359,6 +371,7 @@ class Cluster(Hosting):
         )
         node.broker.context.timers.on_sooner = partial(self.arm, node)
         self.fetches.process_began(node)
+        self.network.process_began(node)
         for host in node.hosts.values():
             self._open(host)
         self._every_second(node)
@@ -414,7 +427,7 @@ class Cluster(Hosting):
         """The process is gone; what it wrote stays."""
         node.up = node.departing = False
         node.controller = node.broker = None
-        self.fetches.process_ended(node)
+        self.network.process_ended(node)
         for host in node.hosts.values():
             host.forget(self.new_id())
 

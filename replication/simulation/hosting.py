@@ -19,6 +19,7 @@ from ..core.types import CONSUMER
 from .disk import WHOLE, Stored
 from .errors import require
 from .fetches import FETCH_WAIT, Fetches, Peer
+from .network import ModelBatches, Network
 from .node import Host, LogJob, Node
 from .traps import ADD, JOIN, Traps
 from .world import World
@@ -53,6 +54,7 @@ class Hosting(World, ABC):
     oracle: Oracle
     requests: Requests
     fetches: Fetches
+    network: Network
     events: int
     truncations: int
     traps: Traps
@@ -89,7 +91,11 @@ class Hosting(World, ABC):
     def obey(self, node: Node, effects: list[Effect]) -> None:
         """Carry out what a broker asks for; what is left for the end of the turn comes after what happens now."""
         for effect in effects:
-            _EFFECTS[type(effect)](self, node, effect)
+            action = _EFFECTS.get(type(effect))
+            if action is not None:
+                action(self, node, effect)
+            else:
+                self.network.obey(node, effect)
         if node.broker is not None and node.broker.is_unsettled and not node.settling:
             node.settling = True
             self.on(node, 0.0, partial(self._settle, node))
@@ -163,8 +169,8 @@ class Hosting(World, ABC):
         disk = host.disk
         match job:
             case fx.Append(leader_epoch=None):
-                assert isinstance(job.handle, tuple)
-                self.oracle.appending(host, job.handle)
+                assert isinstance(job.handle, ModelBatches)
+                self.oracle.appending(host, job.handle.stored)
                 return ev.Appended(log_end_offset=disk.end)
             case fx.Append():
                 stored = tuple(Stored(batch, str(job.handle)) for batch in job.batches)
@@ -236,12 +242,6 @@ class Hosting(World, ABC):
         self.on(host.node, seconds, open_again)
 
     # Fetch
-
-    def _fetch_next(self, host: Host, effect: fx.FetchNext) -> None:
-        self.fetches.want(host, effect)
-
-    def _stop_fetch(self, host: Host, effect: fx.StopFetch) -> None:
-        self.fetches.stop(host)
 
     def serve(self, host: Host, question: FetchPartition, told: Told | None = None) -> None:
         """A consumer's fetch arrives; it is answered, or parked until there is news or it has waited enough."""
@@ -325,8 +325,6 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     fx.AdvanceLogStart: Hosting._enqueue,
     fx.ReplyDeleteRecords: Hosting._reply_delete_records,
     fx.ReplyProduce: Hosting._reply_produce,
-    fx.FetchNext: Hosting._fetch_next,
-    fx.StopFetch: Hosting._stop_fetch,
     fx.ProposeIsr: Hosting._propose_isr,
     fx.ReadRecord: Hosting._read_record,
     fx.Retire: Hosting._retire,

@@ -39,7 +39,6 @@ class Host:
     jobs: deque[LogJob] = attrs.Factory(deque)
     worker: int = 0
     busy_since: float | None = None
-    question: int = 0
     told_version: int = -1
 
     def forget(self, worker: int) -> None:

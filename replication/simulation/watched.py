@@ -45,6 +45,7 @@ class WatchedContext(Context):
         self._note(host, event, len(effects))
         self._cluster.oracle.after(host, event, before)
         for effect in effects:
+            self._cluster.pauses.wants(self._node, partition, effect)
             self.routes[type(effect)](partition, effect)
 
     def ask_replica(self, partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:

@@ -24,6 +24,7 @@ _FILES = (
     "reassignments",
     "sessions",
     "members",
+    "following",
 )
 
 

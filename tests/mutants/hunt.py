@@ -23,6 +23,8 @@ CHECKED = (
     *(f"S{number}" for number in range(1, 24)),
     "S3b",
     *(f"L{number}" for number in range(1, 11)),
+    "L12",
+    "L13",
 )
 """All that the oracle is there to notice."""
 

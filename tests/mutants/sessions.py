@@ -17,9 +17,7 @@ from insync.replication.core.broker.fetch_session import (
 from insync.replication.core.broker.serving import Inquiry, Serving
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
-from insync.replication.simulation import fetches
 from insync.replication.simulation.fetches import Peer
-from insync.replication.simulation.node import Node
 
 from .catalogue import Patch, mutant
 
@@ -45,17 +43,6 @@ def _(patch: Patch) -> None:
         return told
 
     patch.setattr(FollowerSession, "request", request)
-
-
-@mutant("K94", "take a late answer for that to the request which is under way")
-def _(patch: Patch) -> None:
-    right = fetches.Fetches._take
-
-    def take(self: fetches.Fetches, request: fetches.Request, *rest: Any) -> None:
-        request.link.number = request.number
-        right(self, request, *rest)
-
-    patch.setattr(fetches.Fetches, "_take", take)
 
 
 @mutant("K95", "go on with a session at whatever answer it is")
@@ -85,18 +72,6 @@ def _(patch: Patch) -> None:
 @mutant("K92", "leave open what was withdrawn")
 def _(patch: Patch) -> None:
     patch.setattr(FollowerSession, "withdraw", lambda self, key: None)
-
-
-@mutant("K93", "go on with the sessions of the process that one replaces, in one's own name")
-def _(patch: Patch) -> None:
-    right = fetches.Fetches.process_ended
-
-    def process_ended(self: fetches.Fetches, node: Node) -> None:
-        links = self._links.get(node.id, {})
-        right(self, node)
-        self._links[node.id] = links
-
-    patch.setattr(fetches.Fetches, "process_ended", process_ended)
 
 
 @mutant("K99", "let any connection that names a session go on with it")

@@ -9,9 +9,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from ..partition import effects as fx
+from .channels import Channels
 from .context import Context
 from .effects import Effect
-from .events import Cancelled, Disconnected, Event, FetchArrived, Report, Warmed
+from .events import (
+    Answered,
+    AskFailed,
+    Cancelled,
+    Connected,
+    DialFailed,
+    Disconnected,
+    Event,
+    FetchArrived,
+    PeerDisconnected,
+    Report,
+    ViewRead,
+    Warmed,
+)
+from .following import Following
 from .serving import Serving
 
 
@@ -22,12 +38,22 @@ class Broker:
         """seed: random bytes of this process that nobody else knows, for whatever must not be guessed."""
         self.context = context
         self.serving = Serving(context, seed)
+        self.channels = Channels(context)
+        self.following = Following(context, self.channels)
+        context.routes[fx.FetchNext] = self.following.want
+        context.routes[fx.StopFetch] = lambda partition, effect: self.following.stop(partition)
         self._handlers: dict[type, Callable[[Any], None]] = {
             Report: self._report,
             FetchArrived: self.serving.arrived,
             Cancelled: lambda event: self.serving.cancelled(event.request),
             Disconnected: lambda event: self.serving.disconnected(event.connection),
             Warmed: self.serving.warmed,
+            ViewRead: self._view_read,
+            Connected: self.channels.on_connected,
+            DialFailed: self.channels.on_dial_failed,
+            PeerDisconnected: self.channels.on_disconnected,
+            Answered: self.channels.on_answered,
+            AskFailed: self.channels.on_ask_failed,
         }
 
     @property
@@ -38,7 +64,7 @@ class Broker:
     @property
     def is_unsettled(self) -> bool:
         """Whether `settle` has anything to do."""
-        return self.serving.has_woken
+        return self.serving.has_woken or self.following.has_changed
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """Handle one event at clock reading `now` (seconds, never going back)."""
@@ -59,7 +85,12 @@ class Broker:
         context = self.context
         context.now = now
         self.serving.settle()
+        self.following.settle()
         return context.take_effects()
+
+    def _view_read(self, event: ViewRead) -> None:
+        self.context.view = event.view
+        self.channels.nodes_changed()
 
     def _report(self, report: Report) -> None:
         # Reports of a log travel through threads: the replica may have been retired before one arrives.

@@ -214,6 +214,10 @@ class Channels:
         if channel is not None:
             channel.dial_failed(event.reason, refused=event.refused)
 
+    def awaits(self, dial: int) -> bool:
+        """Whether the outcome of a dial matters; not if the peer's address has changed since."""
+        return dial in self._dials
+
     def on_disconnected(self, event: ev.PeerDisconnected) -> None:
         channel = self._connections.get(event.connection)
         if channel is not None:

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import attrs
 
+from ..control.view import ClusterView
 from ..messages import FetchRequest
 from ..partition import events as ev
 from ..types import PartitionId
@@ -21,6 +22,12 @@ class Report(NamedTuple):
 
     partition: PartitionId
     event: ev.Event
+
+
+class ViewRead(NamedTuple):
+    """What the metadata store holds now."""
+
+    view: ClusterView
 
 
 # Connections to other nodes
@@ -113,6 +120,7 @@ class Warmed(NamedTuple):
 
 Event = (
     Report
+    | ViewRead
     | Connected
     | DialFailed
     | PeerDisconnected

@@ -123,6 +123,11 @@ class Following:
             for partition in leader.session.open
         }
 
+    def questions(self, leader: int) -> dict[PartitionId, partition_fx.FetchNext]:
+        """What is open at one leader, as the replicas have asked it."""
+        found = self._leaders.get(leader)
+        return dict(found.session.open) if found is not None else {}
+
     def _assign(self, partition: PartitionId, node: int) -> _Leader:
         leader = self._leaders.get(node)
         if leader is None:
@@ -166,6 +171,8 @@ class _Leader:
 
     def want_later(self, partition: PartitionId, effect: partition_fx.FetchNext, at: float) -> None:
         self._rest(partition)
+        # Whatever made the replica ask again, its last question is void: it must not go out during the pause.
+        self.session.withdraw(partition)
         self._resting[partition] = self._ctx.timers.call_at(at, lambda: self.want(partition, effect))
 
     def drop(self, partition: PartitionId) -> None:

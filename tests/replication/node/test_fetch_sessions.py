@@ -12,13 +12,14 @@ import trio
 
 from insync.replication import Admin, Node, Producer, wire
 from insync.replication.core import messages as m
+from insync.replication.core.broker import effects as fx
 from insync.replication.core.broker import serving
 from insync.replication.core.broker.events import FetchArrived
 from insync.replication.core.broker.fetch_session import SessionCache
 from insync.replication.core.broker.timers import Timers
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
-from insync.replication.node import _fetchers
+from insync.replication.node._dialler import Dialler
 from insync.transport import Identity, Security, connect
 
 from .test_cluster import full_isr, replicas_agree, settings, until
@@ -30,13 +31,14 @@ PARTITIONS = 20
 def told(monkeypatch: pytest.MonkeyPatch) -> list[m.FetchRequest]:
     """Every request that a follower's node sends from now on."""
     sent: list[m.FetchRequest] = []
-    right = _fetchers.LeaderFetcher._request
+    right = Dialler.ask
 
-    def request(self: _fetchers.LeaderFetcher) -> m.FetchRequest:
-        sent.append(right(self))
-        return sent[-1]
+    def ask(self: Dialler, effect: fx.Ask) -> None:
+        if isinstance(effect.message, m.FetchRequest):
+            sent.append(effect.message)
+        right(self, effect)
 
-    monkeypatch.setattr(_fetchers.LeaderFetcher, "_request", request)
+    monkeypatch.setattr(Dialler, "ask", ask)
     return sent
 
 

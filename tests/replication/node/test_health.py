@@ -11,7 +11,7 @@ import trio
 
 from insync.replication import Admin, Node
 from insync.replication.core.messages import HealthCheck
-from insync.replication.node._fetchers import LeaderFetcher
+from insync.replication.node._dialler import Dialler
 
 from .scraping import get
 from .test_cluster import full_isr, produce, settings, until
@@ -83,7 +83,7 @@ async def test_a_replica_that_is_not_in_the_isr_makes_its_own_node_unready(
         await produce(one.endpoints, "t", [b"x"])
         assert await failing(one) == {}, "one of two is enough for this topic"
         with monkeypatch.context() as patch:
-            patch.setattr(LeaderFetcher, "_connect", _refuse)
+            patch.setattr(Dialler, "connect", _refuse)
             async with Node(settings(tmp_path, 2, metrics_port=0)) as two:
                 assert await failing(two) == {"in_sync": "1 partitions without this node in the ISR: t-0"}
         async with Node(settings(tmp_path, 2, metrics_port=0)) as two:

@@ -11,10 +11,11 @@ import trio
 
 from insync.replication import Admin, Consumer, Node, NodeSettings, Producer
 from insync.replication.client._links import Links
+from insync.replication.core.broker import effects as fx
 from insync.replication.core.messages import FetchRequest
 from insync.replication.node import NodeStartError
-from insync.replication.node._fetchers import LeaderFetcher
-from insync.transport import Identity, RangePayload, RangeTruncated
+from insync.replication.node._dialler import Dialler
+from insync.transport import Connection, Identity, RangePayload, RangeTruncated
 
 from ...plugins.tcp.certificates import Authority
 
@@ -35,8 +36,7 @@ def addresses(links: Links) -> set[str]:
 
 def fetches_from(node: Node) -> set[str]:
     assert node._replicas is not None
-    fetchers = node._replicas.fetchers._by_leader.values()
-    return {fetcher._connection.url for fetcher in fetchers if fetcher._connection is not None}
+    return {connection.url for connection in node._replicas.dialler.connections}
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -68,16 +68,16 @@ async def test_more_is_asked_for_where_files_are_handed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: set[tuple[str, int]] = set()
-    request = LeaderFetcher._request
+    ask = Dialler.ask
 
-    def recorded(self: LeaderFetcher) -> FetchRequest:
-        made = request(self)
-        assert self._connection is not None
-        scheme = self._connection.url.partition(":")[0]
-        asked.update((scheme, each.max_bytes) for each in made.partitions)
-        return made
+    def recorded(self: Dialler, effect: fx.Ask) -> None:
+        if isinstance(effect.message, FetchRequest):
+            assert isinstance(effect.connection, Connection)
+            scheme = effect.connection.url.partition(":")[0]
+            asked.update((scheme, each.max_bytes) for each in effect.message.partitions)
+        ask(self, effect)
 
-    monkeypatch.setattr(LeaderFetcher, "_request", recorded)
+    monkeypatch.setattr(Dialler, "ask", recorded)
     for number, scheme in enumerate(("shm://@", "unix://@", "tcp://127.0.0.1:0")):
         listeners = (scheme,)
         folder = tmp_path / str(number)

@@ -17,7 +17,7 @@ from insync.replication import Admin, Node, Producer
 from insync.replication.client import RecordTooLargeError
 from insync.replication.core.messages import Kind
 from insync.replication.node import InvalidSettingError, NodeStartError, _node
-from insync.replication.node._fetchers import LeaderFetcher
+from insync.replication.node._dialler import Dialler
 from insync.replication.node.operations import http
 from insync.replication.node.operations.counters import BUCKETS, Counters
 from insync.transport import Buffer, Request
@@ -162,7 +162,7 @@ async def test_an_isr_that_a_leader_makes_smaller_is_counted_once(
     async def refuse(*_: object) -> None:
         raise OSError("cut off by the test")
 
-    monkeypatch.setattr(LeaderFetcher, "_connect", refuse)
+    monkeypatch.setattr(Dialler, "connect", refuse)
     lax = {
         "replica_lag_time_max_ms": 700,
         "replica_fetch_wait_max_ms": 100,

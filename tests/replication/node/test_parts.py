@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import trio.testing
 
 from insync.replication import wire
 from insync.replication.core import messages as m
+from insync.replication.core.broker import effects as bx
 from insync.replication.core.control import records as rec
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
@@ -22,15 +22,14 @@ from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import MemoryHub, Put
-from insync.replication.node import NodeSettings, _fetchers
+from insync.replication.node import NodeSettings
 from insync.replication.node._cluster_state import ADMIN_TIMEOUT, RETRY_PAUSE, ClusterState
-from insync.replication.node._fetchers import LeaderFetcher
 from insync.replication.node._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node._replicas import Replicas
 from insync.replication.node._startup_scan import Found
 from insync.replication.node._timers import Timers
 from insync.storage import LogDirectory, StorageFullError
-from insync.transport import ConnectError, ConnectRefusedError, Response
+from insync.transport import ConnectError
 
 PARTITION = PartitionId("t", 0)
 
@@ -82,155 +81,22 @@ async def test_an_error_nobody_thought_of_ends_the_writer_and_is_told() -> None:
         assert [str(error) for error in died] == [f"'{broken}'"]
 
 
-class Payload:
-    """Notes when it is released."""
-
-    nbytes = 0
-    released = False
-
-    def view(self) -> memoryview:
-        return memoryview(b"")
-
-    def release(self) -> None:
-        self.released = True
-
-
-async def test_a_payload_is_kept_until_its_last_user_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    payload = Payload()
-    users: list[Any] = []
-
-    def take(self: LeaderFetcher, answer: bytes, shared: Any) -> None:
-        shared.slice(0, 0)
-        users.append(shared)
-
-    class Settles:
-        def settle(self) -> None:
-            settled.append(payload.released)
-
-    class Owner:
-        node = Settles()
-        settings = NodeSettings(node_id=1, data_dir="unused", store="memory://")
-
-        def changed(self, _: LeaderFetcher) -> None:
-            pass
-
-    settled: list[bool] = []
-    monkeypatch.setattr(LeaderFetcher, "_take", take)
-    fetcher = LeaderFetcher(Owner(), 2)  # type: ignore[arg-type]
-    body = wire.encode(m.FetchResponse(partitions=[]))
-    fetcher._answered(Response(body, payload))  # type: ignore[arg-type]
-    assert settled == [False]
-    assert not payload.released
-    users[0].release()
-    assert payload.released
-
-
 async def test_an_error_that_nobody_expects_in_an_answer_ends_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def take(*_: object) -> None:
+    """The connection would survive what its callbacks raise, and the node go on with a broker amid a step."""
+
+    def step(*_: object) -> None:
         raise KeyError("a mistake of ours")
 
-    monkeypatch.setattr(LeaderFetcher, "_take", take)
     with pytest.RaisesGroup(pytest.RaisesExc(KeyError, match="a mistake of ours")):
         async with trio.open_nursery() as nursery:
-            fetcher = LeaderFetcher(replicas(tmp_path, nursery).fetchers, 2)
-            nursery.start_soon(fetcher.run)
-            await trio.testing.wait_all_tasks_blocked()
-            with suppress(KeyError):  # as the connection does with what its callbacks raise
-                fetcher._answered(Response(b"", Payload()))  # type: ignore[arg-type]
+            dialler = replicas(tmp_path, nursery).dialler
+            monkeypatch.setattr(Replicas, "step", step)
+            ask = bx.Ask(question=1, connection="c", kind=m.Kind.FETCH, message=None, timeout=1.0)
+            dialler.done(ask, ConnectError("lost"))
             with trio.fail_after(5):
                 await trio.sleep_forever()
-
-
-async def test_only_the_process_that_refused_is_suspected(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    suspected: list[rec.NodeRecord] = []
-    asked = trio.Event()
-
-    class Store:
-        def suspect(self, node: rec.NodeRecord) -> None:
-            suspected.append(node)
-            told.set()
-
-    told = trio.Event()
-    async with trio.open_nursery() as nursery:
-        node = replicas(tmp_path, nursery)
-        node.store = Store()  # type: ignore[assignment]
-        fetcher = LeaderFetcher(node.fetchers, 2)
-        former, successor = node_record(1), node_record(2)
-        node.view = rec_view(former)
-
-        async def connect(*arguments: object, **named: object) -> None:
-            asked.set()
-            await restarted.wait()
-            raise ConnectRefusedError("nobody listens")
-
-        restarted = trio.Event()
-        monkeypatch.setattr(_fetchers, "connect_nearest", connect)
-        fetcher._session.ask(PARTITION, None)  # type: ignore[arg-type]
-        monkeypatch.setattr(fetcher, "_failed", lambda reason: fetcher._session.open.clear())
-        nursery.start_soon(fetcher.run)
-        await asked.wait()
-        node.view = rec_view(successor)
-        fetcher.address_changed(successor)
-        restarted.set()
-        with trio.fail_after(5):
-            await told.wait()
-        nursery.cancel_scope.cancel()
-    assert suspected == [former]
-
-
-async def test_a_leader_that_answers_slowly_is_waited_for_longer_each_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a machine that is so busy that a handshake takes five seconds."""
-    waited: list[float] = []
-    connection = object()
-
-    async def connect(*arguments: object, timeout: float, **named: object) -> object:
-        waited.append(timeout)
-        await trio.lowlevel.checkpoint()
-        if timeout < 5:
-            raise ConnectError("no answer")
-        return connection
-
-    async with trio.open_nursery() as nursery:
-        fetcher = LeaderFetcher(replicas(tmp_path, nursery).fetchers, 2)
-        monkeypatch.setattr(_fetchers, "connect_nearest", connect)
-        for attempt in range(6):
-            if attempt % 3 < 2:
-                with pytest.raises(ConnectError):
-                    await fetcher._connect(node_record(1))
-            else:
-                assert await fetcher._connect(node_record(1)) is connection
-        nursery.cancel_scope.cancel()
-    assert waited == [2.0, 4.0, 8.0] * 2, "and not so long any more once one has answered"
-
-
-async def test_a_leader_that_answers_nobody_for_hours_ends_no_follower(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As behind a wrong firewall, or with a certificate that has run out."""
-    waited: list[float] = []
-
-    async def connect(*arguments: object, timeout: float, **named: object) -> object:
-        waited.append(timeout)
-        raise ConnectError("no answer")
-
-    async with trio.open_nursery() as nursery:
-        fetcher = LeaderFetcher(replicas(tmp_path, nursery).fetchers, 2)
-        monkeypatch.setattr(_fetchers, "connect_nearest", connect)
-        for _ in range(3000):
-            with pytest.raises(ConnectError):
-                await fetcher._connect(node_record(1))
-        nursery.cancel_scope.cancel()
-    assert waited == [2.0, 4.0] + [8.0] * 2998
-
-
-def rec_view(node: rec.NodeRecord) -> ClusterView:
-    return ClusterView(nodes={node.node_id: node})
 
 
 async def test_nothing_is_told_of_the_time_before_the_registration(tmp_path: Path) -> None:

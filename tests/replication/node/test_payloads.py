@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from insync.replication.core.broker.payloads import MalformedBatchError
 from insync.replication.node._payloads import SharedPayload
 from insync.transport._payload import PayloadPool
+from tests.storage.building import batch
 
 
 def test_its_memory_is_used_again_though_slices_are_still_held() -> None:
@@ -21,6 +23,33 @@ def test_its_memory_is_used_again_though_slices_are_still_held() -> None:
     assert pool.take(1 << 20).view().obj is where
     with pytest.raises(ValueError, match="released"):
         bytes(held[0])
+
+
+def test_batches_that_no_log_was_asked_to_append_are_let_go_after_the_step() -> None:
+    pool = PayloadPool()
+    first = pool.take(1 << 20)
+    where = first.view().obj
+    data = batch()
+    first.view()[: 2 * len(data)] = 2 * data
+    shared = SharedPayload(first)
+    appended, dropped = shared.batches(0, len(data)), shared.batches(len(data), len(data))
+    assert [len(each.infos) for each in (appended, dropped)] == [1, 1]
+    appended.taken = True
+    shared.let_go()
+    assert bytes(appended.data) == data, "the writer has not written it yet"
+    assert pool.take(1 << 20).view().obj is not where
+    appended.release()
+    assert pool.take(1 << 20).view().obj is where
+
+
+def test_a_damaged_batch_is_told_by_the_name_that_the_broker_knows() -> None:
+    payload = PayloadPool().take(1 << 20)
+    data = bytearray(batch())
+    data[-1] ^= 1
+    payload.view()[: len(data)] = data
+    shared = SharedPayload(payload)
+    with pytest.raises(MalformedBatchError, match="CRC"):
+        shared.batches(0, len(data))
 
 
 def test_what_somebody_made_of_a_slice_is_never_overwritten() -> None:

@@ -7,12 +7,11 @@ from pathlib import Path
 import attrs
 import pytest
 import trio
-import trio.testing
 
 from insync.replication import Admin, Node, Producer
+from insync.replication.core.broker.throttle import Throttle
 from insync.replication.core.control.records import PartitionRecord, Versioned
 from insync.replication.core.control.view import ClusterView
-from insync.replication.node._throttle import Throttle
 from tests.processors import waited_for_a_processor
 
 from .test_cluster import full_isr, produce, until
@@ -24,17 +23,16 @@ RECORD = PartitionRecord(
 )
 
 
-async def test_bytes_are_paid_for_with_time(autojump_clock: trio.testing.MockClock) -> None:
-    throttle = Throttle(100)
-    assert throttle.pause == 0
-    start = trio.current_time()
+def test_bytes_are_paid_for_with_time() -> None:
+    throttle, now = Throttle(100), 7.0
+    assert throttle.pause(now) == 0
     for size in (50, 0, 250):
-        throttle.took(size)
-        await trio.sleep(throttle.pause)
-    assert trio.current_time() - start == pytest.approx(3.0)
-    await trio.sleep(60)
-    throttle.took(100)
-    assert throttle.pause == pytest.approx(1.0), "what was not used is not saved up"
+        throttle.took(size, now)
+        now += throttle.pause(now)
+    assert now == pytest.approx(10.0)
+    now += 60
+    throttle.took(100, now)
+    assert throttle.pause(now) == pytest.approx(1.0), "what was not used is not saved up"
 
 
 @pytest.mark.parametrize(
@@ -51,12 +49,13 @@ async def test_only_replicas_that_are_being_added_are_held_up(
 ) -> None:
     async with trio.open_nursery() as nursery:
         node = replicas(tmp_path, nursery)
-        node.fetchers.throttle = Throttle(1000)
+        following = node.broker.following
+        following.throttle.rate = 1000
         node.view = ClusterView(partitions={PARTITION: Versioned(attrs.evolve(RECORD, **change), 1)})
-        assert node.fetchers.is_throttled(PARTITION) is throttled
+        assert following.is_throttled(PARTITION) is throttled
         size = node.settings.replica_fetch_max_bytes
-        assert node.fetchers.fetch_size(PARTITION) == (1000 if throttled else size)
-        assert node.fetchers.fetch_size(PARTITION, handed_over=True) == (1000 if throttled else 4 * size)
+        assert following.fetch_size(PARTITION) == (1000 if throttled else size)
+        assert following.fetch_size(PARTITION, handed_over=True) == (1000 if throttled else 4 * size)
         nursery.cancel_scope.cancel()
 
 
@@ -83,7 +82,7 @@ async def test_a_move_takes_as_long_as_its_throttle_says_and_in_sync_replicas_do
         async def known() -> bool:
             found = [node._replicas for node in (one, two)]
             throttles = [
-                each.broker.serving.throttle if where == "leader" else each.fetchers.throttle
+                each.broker.serving.throttle if where == "leader" else each.broker.following.throttle
                 for each in found
                 if each
             ]

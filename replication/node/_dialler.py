@@ -1,0 +1,186 @@
+"""The node's end of its connections to other nodes: dials, sends and hangs up as the broker says, and reports."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import trio
+
+from ...transport import (
+    Connection,
+    ConnectRefusedError,
+    Identity,
+    RequestHandle,
+    Response,
+    Security,
+    TransportError,
+    connect_nearest,
+)
+from .. import wire
+from ..core.broker import effects as fx
+from ..core.broker import events as ev
+from ..core.messages import Kind
+from ._payloads import NO_PAYLOAD, SharedPayload
+
+if TYPE_CHECKING:
+    from ._replicas import Replicas
+
+log = logging.getLogger("insync.node")
+
+
+class Dialler:
+    """`identity` and `security` are those of the node, known once its store has been opened."""
+
+    def __init__(self, node: Replicas, nursery: trio.Nursery) -> None:
+        self.identity = Identity()
+        self.security = Security()
+        self.nursery = nursery
+        self._node = node
+        self._handles: dict[int, RequestHandle] = {}
+        """Of the questions under way."""
+        self.connections: set[Connection] = set()
+        """Those that were dialled and have not ended."""
+        self.obey: dict[type, Callable[[Any], None]] = {
+            fx.Dial: self._dial,
+            fx.Ask: lambda effect: self.ask(effect),
+            fx.GiveUp: self._give_up,
+            fx.HangUp: self._hang_up,
+            fx.Suspect: lambda effect: node.store.suspect(effect.node),
+            fx.PeerFailing: self._tell_failing,
+            fx.PartitionDamaged: self._tell_damaged,
+        }
+
+    @staticmethod
+    def _tell_failing(effect: fx.PeerFailing) -> None:
+        if effect.malformed:
+            log.warning(
+                "node %d: malformed fetch response; closing the connection: %s", effect.peer, effect.reason
+            )
+        else:
+            log.warning("node %d cannot be fetched from: %s", effect.peer, effect.reason)
+
+    @staticmethod
+    def _tell_damaged(effect: fx.PartitionDamaged) -> None:
+        log.warning(
+            "%s: damaged batch in the fetch response of node %d; this partition alone asks again: %s",
+            effect.partition,
+            effect.peer,
+            effect.reason,
+        )
+
+    def _dial(self, effect: fx.Dial) -> None:
+        name = f"connection to node {effect.peer} ({effect.lane})"
+        self.nursery.start_soon(self._connected, effect, name=name)
+
+    async def connect(self, effect: fx.Dial) -> Connection:
+        """The nearest of the endpoints that there is a way to.
+
+        Raises:
+          TransportError, OSError, UnicodeError: There is none, or nobody is who was to be met.
+        """
+        return await connect_nearest(
+            effect.endpoints,
+            identity=self.identity,
+            security=self.security,
+            expect_node=effect.peer,
+            lane=effect.lane,
+            nursery=self.nursery,
+            timeout=effect.timeout,
+        )
+
+    async def _connected(self, effect: fx.Dial) -> None:
+        """One connection, from the dial to its end."""
+        try:
+            connection = await self.connect(effect)
+        except (TransportError, OSError, UnicodeError) as error:
+            # A host name that no encoding can express is an address as wrong as any.
+            refused = isinstance(error, ConnectRefusedError)
+            self._tell(ev.DialFailed(dial=effect.dial, reason=str(error), refused=refused))
+            return
+        hands_over = connection.hands_over_files
+        self.connections.add(connection)
+        self._tell(ev.Connected(dial=effect.dial, connection=connection, hands_over_files=hands_over))
+        await connection.closed.wait()
+        self.connections.discard(connection)
+        reason = str(connection.close_reason)
+        self._tell(ev.PeerDisconnected(connection=connection, reason=reason))
+
+    def ask(self, effect: fx.Ask) -> None:
+        """Send a request; `done` follows."""
+        done = _Done(self, effect)
+        handle = _of(effect.connection).request_nowait(
+            effect.kind, wire.encode(effect.message), timeout=effect.timeout, on_done=done
+        )
+        if not done.called:
+            self._handles[effect.question] = handle
+
+    def _give_up(self, effect: fx.GiveUp) -> None:
+        handle = self._handles.pop(effect.question, None)
+        if handle is not None:
+            handle.cancel()
+
+    @staticmethod
+    def _hang_up(effect: fx.HangUp) -> None:
+        _of(effect.connection).abort(effect.reason)
+
+    def done(self, effect: fx.Ask, outcome: Response | TransportError) -> None:
+        """Called by the connection. A mistake of ours must end the node, and not the connection alone."""
+        self._handles.pop(effect.question, None)
+        try:
+            if isinstance(outcome, TransportError):
+                self._tell(ev.AskFailed(question=effect.question, reason=str(outcome)))
+            else:
+                self._answered(effect, outcome)
+        except Exception as error:  # noqa: BLE001 - raised by a task of the node
+            self.nursery.start_soon(_raise, error)
+
+    def _answered(self, effect: fx.Ask, response: Response) -> None:
+        if effect.raw:
+            body = bytes(response.body)
+            response.release()
+            self._tell(ev.Answered(question=effect.question, message=body, payload=NO_PAYLOAD))
+            return
+        try:
+            message = wire.decode_response(Kind(effect.kind), response.body)
+        except wire.WireError as error:
+            response.release()
+            self._tell(ev.AskFailed(question=effect.question, reason=str(error), malformed=True))
+            return
+        payload = SharedPayload(response.payload)
+        if effect.kind == Kind.FETCH:
+            self._node.counters.replication_bytes_in += payload.size
+        try:
+            self._node.step(ev.Answered(question=effect.question, message=message, payload=payload))
+        finally:
+            payload.let_go()
+        self._node.settle()
+
+    def _tell(self, event: ev.Event) -> None:
+        self._node.step(event)
+        self._node.settle()
+
+
+class _Done:
+    """What a connection calls: at once, if the request cannot even be sent."""
+
+    __slots__ = ("_dialler", "_effect", "called")
+
+    def __init__(self, dialler: Dialler, effect: fx.Ask) -> None:
+        self._dialler = dialler
+        self._effect = effect
+        self.called = False
+
+    def __call__(self, outcome: Response | TransportError) -> None:
+        self.called = True
+        self._dialler.done(self._effect, outcome)
+
+
+def _of(connection: Hashable) -> Connection:
+    assert isinstance(connection, Connection)
+    return connection
+
+
+async def _raise(error: Exception) -> NoReturn:
+    raise error
