@@ -27,11 +27,13 @@ class Bench(ABC):
     timeout_ms: a session timeout that the store grants; cases wait for it to pass, so keep it short.
     late_seconds: how late a change or an expiry may become visible to another handle.
     keeps_history: whether `changes` gives deltas; a store without a history always answers `TooOld`.
+    renews_sessions: whether sessions live by renewals from the event loop, as in all stores but one in memory.
     """
 
     timeout_ms: int = 400
     late_seconds: float = 0.1
     keeps_history: bool = True
+    renews_sessions: bool = True
 
     @abstractmethod
     def handle(self) -> MetadataStore:
@@ -40,6 +42,10 @@ class Bench(ABC):
     @abstractmethod
     def lose(self, session: Session) -> None:
         """Stop renewing `session`, as if its process had been stopped, without ending it in any other way."""
+
+    async def disconnect(self, store: MetadataStore) -> bool:
+        """Cut the connection of a handle, as a network does; it connects again by itself. False: it has none."""
+        return False
 
 
 Run = Callable[[Bench], Awaitable[None]]

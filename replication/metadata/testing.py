@@ -9,7 +9,7 @@ A store's author subclasses `Bench` and runs every case, with pytest for example
 The kit needs trio alone, no test framework.
 """
 
-from . import _kit_changes, _kit_identity, _kit_sessions, _kit_transactions, _kit_watches
+from . import _kit_changes, _kit_failures, _kit_identity, _kit_sessions, _kit_transactions, _kit_watches
 from ._kit import Bench, Case, PromiseBrokenError
 
 CASES: tuple[Case, ...] = (
@@ -18,6 +18,7 @@ CASES: tuple[Case, ...] = (
     *_kit_watches.CASES,
     *_kit_changes.CASES,
     *_kit_identity.CASES,
+    *_kit_failures.CASES,
 )
 """Every case, one promise each."""
 

@@ -1,5 +1,7 @@
 """The ZooKeeper store keeps every promise of the interface, on a real server."""
 
+import socket
+from contextlib import suppress
 from itertools import count
 
 import pytest
@@ -23,6 +25,14 @@ class ZookeeperBench(Bench):
 
     def handle(self) -> MetadataStore:
         return ZookeeperStore(self.address)
+
+    async def disconnect(self, store: MetadataStore) -> bool:
+        assert isinstance(store, ZookeeperStore) and store._engine is not None
+        link = store._engine.connection.client._connection._socket
+        if link is not None:
+            with suppress(OSError):  # it is being connected again just now
+                link.shutdown(socket.SHUT_RDWR)
+        return True
 
     def lose(self, session: Session) -> None:
         assert isinstance(session, ZookeeperSession)

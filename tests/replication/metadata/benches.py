@@ -23,8 +23,15 @@ from insync.transport import Identity
 
 
 class MemoryBench(Bench):
+    renews_sessions = False
+
     def __init__(self) -> None:
         self.hub = MemoryHub()
+
+    async def disconnect(self, store: MetadataStore) -> bool:
+        self.hub.start_outage()
+        self.hub.end_outage()
+        return True
 
     def handle(self) -> MetadataStore:
         return self.hub.store()
@@ -39,6 +46,11 @@ class GuardedBench(Bench):
     def __init__(self, inner: Bench) -> None:
         self.inner = inner
         self.late_seconds = inner.late_seconds
+        self.renews_sessions = inner.renews_sessions
+
+    async def disconnect(self, store: MetadataStore) -> bool:
+        assert isinstance(store, GuardedStore)
+        return await self.inner.disconnect(store.inner)
 
     def handle(self) -> MetadataStore:
         return GuardedStore(self.inner.handle, "the store of a bench")
@@ -80,6 +92,12 @@ class RemoteBench(Bench):
 
     def handle(self) -> RemoteStore:
         return RemoteStore(self.endpoint, identity=Identity(node_id=1))
+
+    async def disconnect(self, store: MetadataStore) -> bool:
+        assert isinstance(store, RemoteStore)
+        if store._connection is not None:
+            store._connection.abort("a test cuts the connection")
+        return True
 
     def lose(self, session: Session) -> None:
         assert isinstance(session, RemoteSession)

@@ -247,6 +247,127 @@ class LimitsThatPromiseTooMuch(MemoryHub):
         return Store(self)
 
 
+class DeafAfterAReconnect(MemoryHub):
+    """A lost connection loses the next event, and nobody says that there was a gap."""
+
+    deaf = False
+
+    def start_outage(self) -> None:
+        self.deaf = True
+
+    def end_outage(self) -> None:
+        pass
+
+    def _announce(self, keys: Sequence[str]) -> None:
+        if not self.deaf:
+            super()._announce(keys)
+        self.deaf = False
+
+
+class DeltasThatForgetAReconnect(MemoryHub):
+    """The history begins again with each connection, and nobody says so."""
+
+    def end_outage(self) -> None:
+        super().end_outage()
+        self._history.restart(0)
+
+    def commit(self, compares: Any, operations: Any, session_id: int | None) -> Outcome:
+        history, self._history = self._history, History()
+        outcome = super().commit(compares, operations, session_id)
+        self._history = history
+        return outcome
+
+
+class LostAnswersAreUnavailable(MemoryHub):
+    """An answer that is lost is told as "nothing was written"."""
+
+    cuts = 0
+
+    def start_outage(self) -> None:
+        self.cuts += 1
+
+    def end_outage(self) -> None:
+        pass
+
+    def store(self) -> MemoryStore:
+        class Store(MemoryStore):
+            async def commit(self, compares: Any, operations: Any, *, session: Any = None) -> Outcome:
+                before = self.hub.cuts  # type: ignore[attr-defined]
+                outcome = await super().commit(compares, operations, session=session)
+                for _ in range(3):
+                    await trio.lowlevel.checkpoint()
+                if self.hub.cuts > before:  # type: ignore[attr-defined]
+                    raise StoreUnavailableError("the connection was lost")
+                return outcome
+
+        return Store(self)
+
+
+class ForeignErrorsOfLostConnections(LostAnswersAreUnavailable):
+    def store(self) -> MemoryStore:
+        class Store(MemoryStore):
+            async def get(self, key: str) -> Read:
+                before = self.hub.cuts  # type: ignore[attr-defined]
+                read = await super().get(key)
+                await trio.lowlevel.checkpoint()
+                if self.hub.cuts > before:  # type: ignore[attr-defined]
+                    raise BrokenPipeError("the socket is gone")
+                return read
+
+        return Store(self)
+
+
+class ForeignErrorsOfOddArguments(MemoryHub):
+    def store(self) -> MemoryStore:
+        class Store(MemoryStore):
+            async def list(self, prefix: str) -> Listing:
+                if "\0" in prefix:
+                    raise ValueError("embedded null byte")
+                return await super().list(prefix)
+
+        return Store(self)
+
+
+def _in_parts(most: int) -> type[MemoryHub]:
+    """A store that sends larger transactions in parts of `most`, one after the other."""
+
+    class Parts(MemoryHub):
+        def store(self) -> MemoryStore:
+            class Store(MemoryStore):
+                async def commit(self, compares: Any, operations: Any, *, session: Any = None) -> Outcome:
+                    outcome: Outcome = Committed(self.hub.revision, {})
+                    versions: dict[str, int] = {}
+                    for at in range(0, max(len(operations), 1), most):
+                        part = operations[at : at + most]
+                        outcome = await super().commit(compares if not at else [], part, session=session)
+                        if not isinstance(outcome, Committed):
+                            return outcome
+                        versions.update(outcome.versions)
+                    return Committed(outcome.revision, versions)
+
+            return Store(self)
+
+    Parts.__name__ = f"PartsOf{most}"
+    return Parts
+
+
+class HalfOfADeadSession(MemoryHub):
+    """The ephemeral half of a transaction is refused, and the persistent one written."""
+
+    def commit(self, compares: Any, operations: Any, session_id: int | None) -> Outcome:
+        if session_id is not None and session_id not in self._sessions:
+            persistent = [op for op in operations if isinstance(op, Put) and not op.ephemeral]
+            if len(persistent) < len(operations):
+                super().commit(compares, persistent, None)
+        return super().commit(compares, operations, session_id)
+
+
+class ThreadedRenewals(MemoryHub):
+    """A session that some thread renews, whatever the event loop does: as long as the process has one."""
+
+    renews = True
+
+
 BROKEN: list[tuple[type[MemoryHub], set[str]]] = [
     (ForgetfulCompares, {"commit_is_all_or_nothing", "conflict_names_the_first_failing_compare"}),
     (HalfTransactions, {"commit_is_all_or_nothing", "many_keys_in_one_transaction"}),
@@ -266,6 +387,16 @@ BROKEN: list[tuple[type[MemoryHub], set[str]]] = [
     (DeltasOfOldValues, {"a_delta_shows_what_was_committed_before", "deltas_go_on_with_another_handle"}),
     (DeltasOfTheFuture, {"a_revision_that_never_was_is_too_old"}),
     (DeltasOfHalves, {"deltas_are_whole_while_others_write"}),
+    (DeafAfterAReconnect, {"no_change_is_lost_over_a_lost_connection"}),
+    (DeltasThatForgetAReconnect, {"deltas_go_on_over_a_lost_connection"}),
+    (LostAnswersAreUnavailable, {"a_lost_answer_is_unknown"}),
+    (ForeignErrorsOfLostConnections, {"only_errors_of_the_interface_are_raised"}),
+    (ForeignErrorsOfOddArguments, {"only_errors_of_the_interface_are_raised"}),
+    (_in_parts(10), {"readers_never_see_half_of_a_large_transaction"}),
+    (_in_parts(100), {"readers_never_see_half_of_a_large_transaction"}),
+    (_in_parts(500), {"readers_never_see_half_of_a_large_transaction"}),
+    (HalfOfADeadSession, {"a_dying_session_never_writes_half"}),
+    (ThreadedRenewals, {"a_session_needs_its_event_loop"}),
     (NamelessReads, {"every_reading_names_the_store"}),
     (NameOfTheDay, {"every_reading_names_the_store"}),
     (RaiseThatKeepsTheHistory, {"revision_is_raised_above_what_readers_know"}),
@@ -284,6 +415,7 @@ async def test_kit_notices_a_broken_store(hub: type[MemoryHub], noticed_by: set[
         if case.name in noticed_by:
             bench = MemoryBench()
             bench.hub = hub()
+            bench.renews_sessions = getattr(hub, "renews", False)
             with pytest.raises(PromiseBrokenError) as caught:
                 await case.run(bench)
             promise, seen = str(caught.value).splitlines()[0], str(caught.value).partition("Seen: ")[2]
