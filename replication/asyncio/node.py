@@ -14,7 +14,8 @@ class Node(NodeFacts, Bridge[TrioNode]):
     """`insync.replication.Node` for asyncio: `async with Node(settings) as node: ...`.
 
     It runs in a thread of its own: a loop that is busy does not hold it up, but what keeps the interpreter's lock
-    does. If it fails, `wait` raises; the block goes on, so have a task wait.
+    does, unless `own_process=True` puts it into a child process. If it fails, `wait` raises; the block goes on, so
+    have a task wait.
 
     Leaving the block stops the node cleanly; if it is left by cancellation, at once.
 
@@ -23,11 +24,11 @@ class Node(NodeFacts, Bridge[TrioNode]):
         be stopped cleanly.
     """
 
-    def __init__(self, settings: NodeSettings) -> None:
+    def __init__(self, settings: NodeSettings, *, own_process: bool = False) -> None:
         self.settings = settings
         self.node_id = settings.node_id
         self.close_seconds = close_seconds(settings)
-        super().__init__(lambda: node_portal(settings))
+        super().__init__(lambda: node_portal(settings, own_process=own_process))
 
     @property
     def _running(self) -> TrioNode:

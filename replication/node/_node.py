@@ -58,6 +58,10 @@ class Node:
     `endpoints` are the URLs at which it is reached, `store_url` what other nodes may be given as their store,
     `metrics_address` (host:port) where it serves metrics and its health, if it was asked to.
 
+    own_process: Run the node in a child process. Code of this process that keeps the interpreter's lock for longer
+    than `session_timeout_ms` then costs the node nothing; the object, its errors and its log lines are the same.
+    The child stops when this process ends, however it ends. Clients here reach it by `shm://` or `unix://`.
+
     The body starts when the node is registered and serves. Leaving the block stops it cleanly. If it fails
     meanwhile the body is cancelled and the error raised.
 
@@ -66,8 +70,9 @@ class Node:
         `NodeStartError`, whose cause is the storage, transport or metadata error that tells what is wrong.
     """
 
-    def __init__(self, settings: NodeSettings) -> None:
+    def __init__(self, settings: NodeSettings, *, own_process: bool = False) -> None:
         self.settings = settings
+        self.own_process = own_process
         self.node_id = settings.node_id
         self.cluster_id = ""
         self.incarnation = 0
@@ -82,7 +87,8 @@ class Node:
     async def __aenter__(self) -> Self:
         self.endpoints, self._replicas, self._failed, self._registered = [], None, None, False
         self._running = AsyncExitStack()
-        await self._running.enter_async_context(self._run())
+        run = self._run_child if self.own_process else self._run
+        await self._running.enter_async_context(run())
         return self
 
     async def __aexit__(
@@ -107,6 +113,22 @@ class Node:
             raise error from error.__cause__
         if self._failed is not None:
             raise self._failed
+
+    @asynccontextmanager
+    async def _run_child(self) -> AsyncIterator[None]:
+        from ._own_process import child
+
+        try:
+            async with child(self.settings) as facts:
+                self.endpoints, self.store_url = facts.endpoints, facts.store_url
+                self.cluster_id, self.incarnation = facts.cluster_id, facts.incarnation
+                self.metrics_address = facts.metrics_address
+                yield
+        except BaseExceptionGroup as group:
+            error = _single(group)
+            if error is group:
+                raise
+            raise error from error.__cause__
 
     async def _start(self, stack: AsyncExitStack) -> None:
         """Bring the parts up in order; the stack takes them down in the reverse one."""

@@ -17,10 +17,10 @@ _CLOSE_MARGIN = 10.0
 """For what comes after the leaderships are handed over: flushing and closing logs."""
 
 
-def node_portal(settings: NodeSettings) -> Portal[Node]:
-    """A thread for a node."""
+def node_portal(settings: NodeSettings, *, own_process: bool) -> Portal[Node]:
+    """A thread for a node, or for what looks after the process of one."""
     return Portal(
-        lambda: Node(settings),
+        lambda: Node(settings, own_process=own_process),
         name=f"insync-node-{settings.node_id}",
         closed_error=lambda what: NodeStoppedError(f"node {settings.node_id} was {what}"),
     )
@@ -63,8 +63,8 @@ class BlockingNode(NodeFacts, Held[Node]):
 
     The node runs in a daemon thread of this process and shares the interpreter's lock with all others: a thread
     that keeps it for long (a call into C that does not release it) holds up the node, too; beyond
-    `session_timeout_ms` others take over what it leads. Whoever computes a lot has it in a process
-    of its own: `insync node`.
+    `session_timeout_ms` others take over what it leads. A program that computes a lot puts the node into a process
+    of its own: `own_process=True`.
 
     Leaving the block stops the node cleanly, as `Node` does. If it is still running when the interpreter exits it
     is given 5 seconds.
@@ -74,11 +74,11 @@ class BlockingNode(NodeFacts, Held[Node]):
         cleanly.
     """
 
-    def __init__(self, settings: NodeSettings) -> None:
+    def __init__(self, settings: NodeSettings, *, own_process: bool = False) -> None:
         self.settings = settings
         self.node_id = settings.node_id
         self.close_seconds = close_seconds(settings)
-        super().__init__(node_portal(settings))
+        super().__init__(node_portal(settings, own_process=own_process))
 
     @property
     def _running(self) -> Node:
