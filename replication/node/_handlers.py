@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from ...storage import StorageError
 from ...transport import Connection, Identity, Request, TransportError
 from .. import wire
 from ..core import messages as m
@@ -21,7 +20,6 @@ from ..core.types import PartitionId
 from ..metadata import MetadataError
 from ._cluster_state import ADMIN_TIMEOUT, ClusterState
 from ._peers import ask_node, tell_logs
-from ._replica_host import ReplicaHost
 from ._replicas import Replicas
 from .operations.health import Health
 from .operations.inbound import Inbound
@@ -106,36 +104,9 @@ class Handlers:
         self._tell_offsets(request, message)
 
     def _tell_offsets(self, request: Inbound, message: m.ListOffsetsRequest) -> None:
-        results = [self._list_offset(wanted) for wanted in message.partitions]
+        list_offset = self._replicas.broker.queries.list_offset
+        results = [list_offset(wanted) for wanted in message.partitions]
         request.reply(wire.encode(m.ListOffsetsResponse(partitions=results)))
-
-    def _list_offset(self, wanted: m.ListOffsetsPartition) -> m.ListOffsetsResult:
-        host = self._replicas.hosts.get(PartitionId(wanted.topic, wanted.partition))
-        leader = host.replica.leader if host is not None else None
-        hinted, epoch, offset = -1, -1, -1
-        if host is None:
-            error = self._replicas.missing_error(wanted.topic, wanted.partition)
-        elif leader is None:
-            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            hinted, epoch = host.replica.hint()
-        else:
-            hinted, epoch = host.replica.hint()
-            if wanted.timestamp == m.EARLIEST_TIMESTAMP:
-                error, offset = ErrorCode.NONE, host.replica.log.log_start_offset
-            elif wanted.timestamp == m.LATEST_TIMESTAMP:
-                error, offset = leader.latest_offset()
-            elif wanted.timestamp >= 0:
-                error, offset = _offset_at(host, wanted.timestamp)
-            else:
-                error = ErrorCode.INVALID_REQUEST
-        return m.ListOffsetsResult(
-            topic=wanted.topic,
-            partition=wanted.partition,
-            error=error,
-            offset=offset,
-            leader_epoch=epoch,
-            leader=hinted,
-        )
 
     def _metadata(self, request: Inbound) -> None:
         message: m.MetadataRequest = wire.decode_request(m.Kind.METADATA, request.body)
@@ -228,21 +199,9 @@ class Handlers:
 
     def _describe_producers(self, request: Inbound) -> None:
         message: m.DescribeProducersRequest = wire.decode_request(m.Kind.DESCRIBE_PRODUCERS, request.body)
-        results = [self._describe_producer(wanted, message.producer_id) for wanted in message.partitions]
+        describe = self._replicas.broker.queries.describe_producer
+        results = [describe(wanted, message.producer_id) for wanted in message.partitions]
         request.reply(wire.encode(m.DescribeProducersResponse(partitions=results)))
-
-    def _describe_producer(self, wanted: m.PartitionName, producer_id: int) -> m.DescribeProducersResult:
-        host = self._replicas.hosts.get(PartitionId(wanted.topic, wanted.partition))
-        leader = host.replica.leader if host is not None else None
-        if leader is not None:
-            return leader.describe_producer(producer_id)
-        result = m.DescribeProducersResult(
-            topic=wanted.topic, partition=wanted.partition, error=ErrorCode.NOT_LEADER_OR_FOLLOWER
-        )
-        if host is None:
-            return attrs.evolve(result, error=self._replicas.missing_error(wanted.topic, wanted.partition))
-        hinted, epoch = host.replica.hint()
-        return attrs.evolve(result, leader=hinted, leader_epoch=epoch)
 
 
 def _store_error(error: Exception) -> ErrorCode:
@@ -250,19 +209,6 @@ def _store_error(error: Exception) -> ErrorCode:
     return (
         ErrorCode.LEADER_NOT_AVAILABLE if isinstance(error, MetadataError) else ErrorCode.UNKNOWN_SERVER_ERROR
     )
-
-
-def _offset_at(host: ReplicaHost, timestamp_ms: int) -> tuple[ErrorCode, int]:
-    """The first committed record with at least that timestamp; offset -1 if there is none."""
-    if host.log is None:
-        return ErrorCode.KAFKA_STORAGE_ERROR, -1
-    try:
-        found = host.log.offset_for_timestamp(timestamp_ms)
-    except StorageError as error:
-        log.warning("%s: looking for a timestamp failed: %s", host.partition, error)
-        return ErrorCode.KAFKA_STORAGE_ERROR, -1
-    committed = found is not None and found.offset < host.replica.log.high_watermark
-    return ErrorCode.NONE, found.offset if found is not None and committed else -1
 
 
 def describe_view(view: ClusterView, topics: list[str] | None, *, quotas: bool = False) -> m.MetadataResponse:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from ...storage import OffsetOutOfRangeError, StorageError
@@ -11,6 +12,8 @@ from ..core.types import PartitionId
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
+
+log = logging.getLogger("insync.node")
 
 
 class LogReader:
@@ -22,13 +25,25 @@ class LogReader:
     def range_at(
         self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int
     ) -> LogRange | Cold:
-        log = self._node.hosts[partition].log
-        assert log is not None, f"the log of {partition} is not open"
-        if not self._node.cold_reads.is_at_hand(partition, log, offset):
+        opened = self._node.hosts[partition].log
+        assert opened is not None, f"the log of {partition} is not open"
+        if not self._node.cold_reads.is_at_hand(partition, opened, offset):
             return COLD
         try:
-            return log.read(offset, max_bytes=max_bytes, limit_offset=limit_offset)
+            return opened.read(offset, max_bytes=max_bytes, limit_offset=limit_offset)
         except OffsetOutOfRangeError as error:
             raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error)) from error
         except StorageError as error:
             raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def offset_for_timestamp(self, partition: PartitionId, timestamp_ms: int) -> int | None:
+        """It may wait for the device, unless `ColdReads.look_up` has been there before."""
+        opened = self._node.hosts[partition].log
+        if opened is None:
+            raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {partition} is not open")
+        try:
+            found = opened.offset_for_timestamp(timestamp_ms)
+        except StorageError as error:
+            log.warning("%s: looking for a timestamp failed: %s", partition, error)
+            raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        return found.offset if found is not None else None

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..core.errors import ErrorCode
-from ..core.messages import FetchPartition
+from ..core.messages import FetchPartition, ListOffsetsPartition
 from ..core.partition import effects as fx
 from ..core.partition.leader import LeaderRole
 from ..core.types import BatchMeta, PartitionId
 from .errors import require
 from .fetches import BATCH_SIZE
+from .node import Host
 from .requests import Sent
 
 if TYPE_CHECKING:
@@ -161,9 +162,24 @@ class Consumer:
                 error, offset = host.replica.leader.latest_offset()
                 if error == ErrorCode.NONE:
                     cluster.oracle.latest(host, offset)
+                self._ask_by_time(host, int(cluster.random.random() * (end + 1)))
                 self._ask_why(host.replica.leader)
         if not cluster.calm:
             cluster.later(0.5, self.turn)
+
+    def _ask_by_time(self, host: Host, timestamp: int) -> None:
+        """S10: no record is told of by its time that is not committed."""
+        assert host.node.broker is not None
+        topic, number = self._partition
+        wanted = ListOffsetsPartition(topic=topic, partition=number, timestamp=timestamp)
+        told = host.node.broker.queries.list_offset(wanted)
+        if told.error == ErrorCode.NONE and not host.facts.unclean:
+            committed = len(host.facts.committed)
+            require(
+                told.offset < committed,
+                "S10",
+                f"{host.name} tells of {told.offset} by its time, committed is {committed}",
+            )
 
     @staticmethod
     def _ask_why(leader: LeaderRole) -> None:

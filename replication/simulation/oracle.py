@@ -7,7 +7,7 @@ and of nothing else; `recheck` makes all of them anew from scratch.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.control.elections import LogInfo
 from ..core.control.records import PartitionRecord
@@ -16,9 +16,10 @@ from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.types import NO_LEADER, PartitionId
 from . import chain
-from .disk import Disk, Stored, key_of
+from .disk import GONE, Disk, Stored, key_of
 from .errors import require
 from .facts import PartitionFacts
+from .laggards import Laggards
 from .node import Host
 from .settings import LAG_MAX
 
@@ -27,7 +28,14 @@ if TYPE_CHECKING:
     from .requests import Sent
 
 _CHANGES_LOG = (ev.Appended, ev.EpochAssigned, ev.Truncated, ev.Opened, ev.LogStartAdvanced)
-Before = tuple[bool, tuple[object, ...] | None]
+
+
+class Before(NamedTuple):
+    """A replica before a step. `state`: what an event of another leader epoch must not change, if it is of one."""
+
+    led: bool
+    next_offset: int
+    state: tuple[object, ...] | None
 
 
 class Oracle:
@@ -52,6 +60,7 @@ class Oracle:
         self._told: dict[tuple[str, PartitionId], dict[int, LogInfo]] = {}
         """What each controller has heard, by its name as a writer."""
         self._at_end: dict[tuple[str, int, int, int], float] = {}
+        self._laggards = Laggards()
 
     # Around every step of a replica
 
@@ -66,7 +75,7 @@ class Oracle:
             elif isinstance(event, ev.Fetched):
                 asked_in = event.leader_epoch
         stale = asked_in is not None and asked_in != replica.leader_epoch
-        return led, (self._state(host) if stale else None)
+        return Before(led, replica.log.next_offset, self._state(host) if stale else None)
 
     def after(
         self, host: Host, event: ev.Event | ev.Fetch, before: Before, answer: fx.FetchAnswer | None = None
@@ -74,7 +83,7 @@ class Oracle:
         """`answer`: to a fetch."""
         replica = host.replica
         assert replica is not None
-        led, state = before
+        led, state = before.led, before.state
         log, disk = replica.log, host.disk
         shape = 0 <= log.log_start_offset <= log.high_watermark <= log.log_end_offset <= log.next_offset
         # A closed log may have done what its replica will never hear of.
@@ -96,6 +105,9 @@ class Oracle:
             self._led(host, facts)
             if isinstance(event, ev.Fetch) and event.replica_id >= 0 and answer is not None:
                 self._note_lag(host, event, answer)
+            elif isinstance(event, ev.Produce):
+                self._gate(host, event, before)
+            self._laggards.after(host, event)
         if facts.unclean or disk.agreed >= log.high_watermark <= len(facts.committed):
             return
         if not led and not leads:
@@ -185,10 +197,24 @@ class Oracle:
         """When a member had all that its leader has, told without the leader's own bookkeeping."""
         replica = host.replica
         assert replica is not None
-        if event.fetch_offset < replica.log.log_end_offset:
+        if answer.error != ErrorCode.NONE or answer.diverging is not None:
             return
-        if answer.error == ErrorCode.NONE and answer.diverging is None:
+        self._laggards.fetched(host, event.replica_id, event.fetch_offset)
+        if event.fetch_offset >= replica.log.log_end_offset:
             self._at_end[host.name, host.node.process, replica.leader_epoch, event.replica_id] = replica.now
+
+    def _gate(self, host: Host, event: ev.Produce, before: Before) -> None:
+        """S24: acks=all is taken only with as many members in the store's own ISR as the minimum says."""
+        replica = host.replica
+        assert replica is not None
+        if (
+            event.acks == -1
+            and replica.log.next_offset != before.next_offset
+            and replica.versioned is not None
+        ):
+            record = replica.versioned.record
+            enough = len(record.isr) >= record.min_isr
+            require(enough, "S24", f"{host.name} takes acks=all with an ISR of {list(record.isr)}")
 
     # The disks
 
@@ -449,6 +475,16 @@ class Oracle:
         there = {host.node.id for host in self._cluster.hosts_of(sent.partition)}
         copies += sum(node in self.risky and node not in there for node in replicas)
         require(copies >= facts.min_isr, "S2", f"{facts.name}: {sent.payload} is on {copies} disks")
+
+    def written(self, host: Host, sent: Sent, base: int) -> None:
+        """S2: an answer to acks=1 without an error: the leader's log has the batch."""
+        facts = host.facts
+        if facts.unclean:
+            return
+        here = host.disk.flat[base : base + sent.batch.offset_count]
+        held = len(here) == sent.batch.offset_count
+        held = held and all(payload in (sent.payload, GONE[1]) for _, payload in here)
+        require(held, "S2", f"{host.name}: {sent.payload} is told to be at {base}: {here}")
 
     def refused(self, sent: Sent) -> None:
         """S18: an answer that says that the batch is certainly in no log."""

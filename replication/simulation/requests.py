@@ -145,6 +145,8 @@ class Requests:
             if sent.acks == -1:
                 self.acknowledged += 1
                 cluster.oracle.promised(sent, reply.base_offset)
+            elif sent.acks == 1:
+                cluster.oracle.written(host, sent, reply.base_offset)
         elif reply.error.definite and not sent.again:
             cluster.oracle.refused(sent)
         if sent.judge is not None:

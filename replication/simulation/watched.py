@@ -11,7 +11,7 @@ from ..core.errors import ErrorCode
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.types import PartitionId
-from .disk import LEFT_OUT, Stored
+from .disk import LEFT_OUT, WHOLE, Stored
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -115,3 +115,10 @@ class ModelLogs:
                     break
                 size, end = size + batch.meta.size_bytes, number
         return ModelRange(taken[:end], size)
+
+    def offset_for_timestamp(self, partition: PartitionId, timestamp_ms: int) -> int | None:
+        """Here a record is as old as its offset says."""
+        for batch in self._node.hosts[partition].disk.batches:
+            if batch.state == WHOLE and batch.meta.next_offset > timestamp_ms:
+                return max(batch.meta.base_offset, timestamp_ms)
+        return None

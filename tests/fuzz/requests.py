@@ -17,7 +17,7 @@ import msgspec
 
 from insync.replication import wire
 from insync.replication.core import messages as m
-from insync.replication.core.broker import serving
+from insync.replication.core.broker import queries, serving
 from insync.replication.core.partition import deletions, leader, log_state, replica
 from insync.replication.node import _deletions, _fetches, _handlers, _peers, _produces, _replica_host
 from insync.replication.wire import _codec
@@ -217,7 +217,7 @@ def _whole_requests() -> Iterator[bytes]:
 
 
 _NODE = (
-    *(_codec, _handlers, _produces, _fetches, serving, _deletions, _peers, _replica_host),
+    *(_codec, _handlers, _produces, _fetches, serving, queries, _deletions, _peers, _replica_host),
     *(leader, replica, log_state, deletions),
 )
 

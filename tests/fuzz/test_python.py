@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from insync.replication.core.broker import queries
 from insync.replication.node import _handlers, configuration
 from insync.replication.wire import _codec
 from insync.transport import frames as frames_
@@ -99,13 +100,13 @@ def test_a_decoder_that_lets_its_own_errors_out_is_found(
 
 
 def test_a_request_that_breaks_its_handler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = _handlers.Handlers._list_offset
+    real = queries.Queries.list_offset
 
-    def fragile(self: _handlers.Handlers, wanted: object) -> object:
+    def fragile(self: queries.Queries, wanted: object) -> object:
         known = {("t", 0): real, ("t", 1): real}
         return known[wanted.topic, wanted.partition](self, wanted)  # type: ignore[attr-defined, arg-type]
 
-    monkeypatch.setattr(_handlers.Handlers, "_list_offset", fragile)
+    monkeypatch.setattr(queries.Queries, "list_offset", fragile)
     expect_a_finding(tmp_path, "requests_node")
 
 

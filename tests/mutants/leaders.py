@@ -196,3 +196,62 @@ def _(patch: Patch) -> None:
 @mutant("K12", "let no parked produce run out")
 def _(patch: Patch) -> None:
     patch.setattr(ProducePurgatory, "expired", lambda self, now: [])
+
+
+@mutant("K115", "tell of the record at the high watermark by its time")
+def _(patch: Patch) -> None:
+    def is_committed(self: LeaderRole, offset: int) -> bool:
+        return offset <= self._replica.log.high_watermark
+
+    patch.setattr(LeaderRole, "is_committed", is_committed)
+
+
+@mutant("K116", "count a proposed member for the minimum ISR of a write")
+def _(patch: Patch) -> None:
+    right = LeaderRole._refusal
+
+    def refusal(self: LeaderRole, event: ev.Produce) -> ErrorCode:
+        error = right(self, event)
+        if error == ErrorCode.NOT_ENOUGH_REPLICAS and len(self.maximal_isr()) >= self.record.min_isr:
+            return ErrorCode.NONE
+        return error
+
+    patch.setattr(LeaderRole, "_refusal", refusal)
+
+
+@mutant("K117", "take every follower for caught up when the next batch comes")
+def _(patch: Patch) -> None:
+    right = LeaderRole._append
+
+    def append(self: LeaderRole, event: ev.Produce) -> None:
+        right(self, event)
+        for follower in self.followers.values():
+            follower.last_caught_up = max(follower.last_caught_up, self._replica.now)
+
+    patch.setattr(LeaderRole, "_append", append)
+
+
+@mutant("K118", "take whoever asks for caught up, whatever it asks for")
+def _(patch: Patch) -> None:
+    right = rules.Follower.fetched
+
+    def fetched(
+        self: rules.Follower, offset: int, leader_end: int, now: float, log_start: int = rules.UNKNOWN_OFFSET
+    ) -> None:
+        right(self, offset, leader_end, now, log_start)
+        self.last_caught_up = now
+
+    patch.setattr(rules.Follower, "fetched", fetched)
+
+
+@mutant("K119", "tell of an append that has failed that it is done (acks=1)")
+def _(patch: Patch) -> None:
+    right = LeaderRole.leave
+
+    def leave(self: LeaderRole, error: ErrorCode) -> None:
+        if error == ErrorCode.KAFKA_STORAGE_ERROR:
+            for parked in self._parked.written(self._replica.log.next_offset):
+                self._reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
+        right(self, error)
+
+    patch.setattr(LeaderRole, "leave", leave)

@@ -28,6 +28,7 @@ from .events import (
     Warmed,
 )
 from .following import Following
+from .queries import Queries
 from .serving import Serving
 
 
@@ -42,6 +43,7 @@ class Broker:
         self.following = Following(context, self.channels)
         context.routes[fx.FetchNext] = self.following.want
         context.routes[fx.StopFetch] = lambda partition, effect: self.following.stop(partition)
+        self.queries = Queries(context)
         self._handlers: dict[type, Callable[[Any], None]] = {
             Report: self._report,
             FetchArrived: self.serving.arrived,

@@ -403,6 +403,10 @@ class LeaderRole:
             return ErrorCode.OFFSET_NOT_AVAILABLE, -1
         return ErrorCode.NONE, log.high_watermark
 
+    def is_committed(self, offset: int) -> bool:
+        """Whether the record at `offset` may be shown to consumers: the high watermark itself may not."""
+        return offset < self._replica.log.high_watermark
+
     def describe_producer(self, producer_id: int) -> DescribeProducersResult:
         """What a producer has last written (KIP-664), and how far that is committed."""
         error, high_watermark = self.latest_offset()

@@ -7,13 +7,14 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 import trio
 
 from insync.replication.node import _log_writer
 from insync.replication.node._log_writer import AppendWork, CallWork, Lane, LogWriter
-from insync.storage import Chunk, Handover
+from insync.storage import Chunk, Handover, StorageError
 from insync.transport import turn
 
 
@@ -176,3 +177,32 @@ async def test_what_is_done_in_the_moment_in_which_the_loop_gives_up_is_told(
         bench.append(0)
     await bench.has_told(0)
     await bench.writer.stop()
+
+
+async def test_an_append_that_fails_is_never_told_as_done_nor_is_what_stands_behind_it() -> None:
+    class FailingLog(HeldLog):
+        def append(self, chunks: Sequence[Chunk]) -> None:
+            if chunks[0].base_offset >= 1:
+                raise StorageError("no space left on the device")
+            super().append(chunks)
+
+    bench = Bench()
+    bench.lane.log = bench.log = FailingLog()  # type: ignore[assignment]
+    dropped: list[int] = []
+    bench.writer.start()
+    bench.append(0)
+    await bench.has_told(0)
+    over = trio.Event()
+    for number in (1, 2, 3):
+        chunk = Chunk(memoryview(b"x"), [], number, None)
+        done, drop = partial(bench.told.append, number), partial(dropped.append, number)
+        bench.writer.submit(AppendWork(bench.lane, chunk, done, drop))
+        bench.writer.submit(CallWork(bench.lane, lambda: None, lambda _: bench.told.append(-1)))
+    other = Lane(failed=bench.failed.append)
+    bench.writer.submit(CallWork(other, lambda: None, lambda _: over.set()))
+    with trio.fail_after(10):
+        await over.wait()
+    await bench.writer.stop()
+    assert (bench.told, dropped) == ([0], [1, 2, 3])
+    assert [str(error) for error in bench.failed] == ["no space left on the device"]
+    assert bench.writer.has_failed

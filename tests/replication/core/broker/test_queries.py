@@ -1,0 +1,96 @@
+"""What a node tells of its logs at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from insync.replication.core.broker.ports import LogReadError
+from insync.replication.core.control.records import Versioned
+from insync.replication.core.control.view import ClusterView
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    ListOffsetsPartition,
+    ListOffsetsResult,
+    PartitionName,
+)
+from insync.replication.core.partition import events as ev
+from insync.replication.core.types import PartitionId
+from tests.replication.core.test_isr_change import A, B, record
+
+from .test_serving import Logs, Serve
+
+
+class Dated(Logs):
+    """Each record is as old as its offset says."""
+
+    def offset_for_timestamp(self, partition: PartitionId, timestamp_ms: int) -> int | None:
+        if partition in self.broken:
+            raise LogReadError(self.broken[partition], "it cannot be read")
+        return timestamp_ms if timestamp_ms < 3 else None
+
+
+@pytest.fixture
+def serve() -> Serve:
+    """Three records, of which B has two."""
+    serve = Serve()
+    serve.logs = serve.context.logs = Dated()
+    (partition,) = serve.partitions
+    serve.append(partition, partition, partition)
+    serve.fetch(serve.question(partition, 2))
+    assert serve.context.replicas[partition].log.high_watermark == 2
+    return serve
+
+
+def offset(serve: Serve, timestamp: int, topic: str = "x") -> ListOffsetsResult:
+    wanted = ListOffsetsPartition(topic=topic, partition=0, timestamp=timestamp)
+    return serve.broker.queries.list_offset(wanted)
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "found"),
+    [(0, 0), (1, 1), (2, -1), (3, -1), (EARLIEST_TIMESTAMP, 0), (LATEST_TIMESTAMP, 2)],
+)
+def test_only_committed_records_are_told_of(serve: Serve, timestamp: int, found: int) -> None:
+    told = offset(serve, timestamp)
+    assert (told.error, told.offset, told.leader, told.leader_epoch) == (ErrorCode.NONE, found, A, 1)
+
+
+def test_nobody_is_told_that_no_record_is_that_young_before_the_high_watermark_may_be_trusted() -> None:
+    serve = Serve()
+    serve.logs = serve.context.logs = Dated()
+    (partition,) = serve.partitions
+    serve.append(partition, partition, partition)
+    serve.report(partition, ev.RecordChanged(versioned=Versioned(record(leader=B, epoch=2), 2)))
+    serve.report(partition, ev.RecordChanged(versioned=Versioned(record(leader=A, epoch=3), 3)))
+    serve.report(partition, ev.EpochAssigned())
+    told = offset(serve, 1)
+    assert (told.error, told.offset) == (ErrorCode.OFFSET_NOT_AVAILABLE, -1)
+    assert offset(serve, LATEST_TIMESTAMP).error == ErrorCode.OFFSET_NOT_AVAILABLE
+
+
+def test_who_does_not_lead_says_who_does(serve: Serve) -> None:
+    (partition,) = serve.partitions
+    serve.report(partition, ev.RecordChanged(versioned=Versioned(record(leader=B, epoch=2), 2)))
+    for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, 1):
+        told = offset(serve, timestamp)
+        assert (told.error, told.offset) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)
+        assert (told.leader, told.leader_epoch) == (B, 2)
+    named = PartitionName(topic="x", partition=0)
+    described = serve.broker.queries.describe_producer(named, 7)
+    assert (described.error, described.leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, B)
+
+
+def test_a_partition_that_is_not_here_is_unknown_or_elsewhere(serve: Serve) -> None:
+    named = PartitionName(topic="y", partition=0)
+    assert offset(serve, 0, "y").error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert serve.broker.queries.describe_producer(named, 7).error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    serve.context.view = ClusterView(partitions={PartitionId("y", 0): Versioned(record(), 1)})
+    assert offset(serve, 0, "y").error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_timestamp_that_is_none_and_a_log_that_fails_are_told(serve: Serve) -> None:
+    assert offset(serve, -7).error == ErrorCode.INVALID_REQUEST
+    serve.logs.broken[serve.partitions[0]] = ErrorCode.KAFKA_STORAGE_ERROR
+    assert offset(serve, 1).error == ErrorCode.KAFKA_STORAGE_ERROR
