@@ -227,7 +227,6 @@ class Node:
         )
         nursery.start_soon(replicas.timers.run)
         nursery.start_soon(replicas.tick_broker)
-        nursery.start_soon(replicas.tick)
         nursery.start_soon(replicas.directories.watch)
         for home in replicas.directories:
             nursery.start_soon(replicas.directories.checkpoint, home)

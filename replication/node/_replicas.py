@@ -315,15 +315,6 @@ class Replicas:
         record = self.view.topics.get(topic)
         return record.config if record is not None else _DEFAULTS
 
-    async def tick(self) -> None:
-        """Let time pass for the cores."""
-        period = min(1.0, self.settings.replica_lag_time_max_ms / 1000 / TICKS_PER_LAG_TIME)
-        while True:
-            await trio.sleep(period)
-            for host in list(self.hosts.values()):
-                host.step(ev.Tick())
-            self.settle()
-
     def high_watermarks(self, partitions: Collection[PartitionId]) -> dict[tuple[str, int], int]:
         return {
             (key.topic, key.partition): self.hosts[key].replica.log.high_watermark

@@ -356,6 +356,7 @@ class Cluster(Hosting):
         node.controller = ctl.Controller(node.id, incarnation)
         settings = BrokerSettings(
             replica=ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5),
+            ticks_per_lag_time=round(LAG_MAX),
             # Sessions are few, and any of them gives way: followers lose theirs now and then.
             max_fetch_sessions=len(self.nodes) - 1,
             fetch_session_idle=0.0,
@@ -370,6 +371,7 @@ class Cluster(Hosting):
             WatchedContext(self, node, settings), b"%d %d" % (node.id, node.incarnation)
         )
         node.broker.context.timers.on_sooner = partial(self.arm, node)
+        self.arm(node)
         self.fetches.process_began(node)
         self.network.process_began(node)
         for host in node.hosts.values():
@@ -384,10 +386,8 @@ class Cluster(Hosting):
 
     def _every_second(self, node: Node) -> None:
         for host in list(node.hosts.values()):
-            if host.replica is not None:
-                self.step(host, ev.Tick())
-                if self.chance(0.2) and host.busy_since is None:
-                    host.disk.flush()
+            if host.replica is not None and self.chance(0.2) and host.busy_since is None:
+                host.disk.flush()
         if node.stalled_until <= self.now:
             node.checkpoint_since = None
         elif node.checkpoint_since is None:

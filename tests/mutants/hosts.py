@@ -6,6 +6,7 @@ from typing import Any
 
 import attrs
 
+from insync.replication.core.broker.broker import Broker
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
@@ -109,3 +110,8 @@ def _(patch: Patch) -> None:
         return attrs.evolve(found, producers=last)
 
     patch.setattr(Disk, "opened", opened)
+
+
+@mutant("K120", "let no time pass for replicas")
+def _(patch: Patch) -> None:
+    patch.setattr(Broker, "_tick_replicas", lambda self: None)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..partition import effects as fx
+from ..partition import events as ev
 from .channels import Channels
 from .context import Context
 from .effects import Effect
@@ -30,6 +31,8 @@ from .events import (
 from .following import Following
 from .queries import Queries
 from .serving import Serving
+
+TICK = ev.Tick()
 
 
 class Broker:
@@ -57,6 +60,8 @@ class Broker:
             Answered: self.channels.on_answered,
             AskFailed: self.channels.on_ask_failed,
         }
+        # Due at once: the driver's first tick gives the clock from which the others are counted.
+        context.timers.call_at(0.0, self._tick_replicas)
 
     @property
     def deadline(self) -> float:
@@ -93,6 +98,14 @@ class Broker:
     def _view_read(self, event: ViewRead) -> None:
         self.context.view = event.view
         self.channels.nodes_changed()
+
+    def _tick_replicas(self) -> None:
+        """Let time pass for every replica: who waits too long is answered, who lags is put out."""
+        context = self.context
+        for partition in list(context.replicas):
+            if partition in context.replicas:
+                context.step_replica(partition, TICK)
+        context.timers.call_at(context.now + context.settings.tick_period, self._tick_replicas)
 
     def _report(self, report: Report) -> None:
         # Reports of a log travel through threads: the replica may have been retired before one arrives.

@@ -23,6 +23,8 @@ class BrokerSettings:
     """Seconds and bytes throughout; the names are those of the node's settings without `_ms`."""
 
     replica: ReplicaSettings = attrs.Factory(ReplicaSettings)
+    ticks_per_lag_time: int = 20
+    """How often within `replica_lag_time_max` a leader looks who lags; at least once a second."""
     replica_fetch_backoff: float = 0.05
     replica_fetch_wait_max: float = 0.5
     replica_fetch_max_bytes: int = 1 << 20
@@ -37,6 +39,10 @@ class BrokerSettings:
     have ended do not count: they go with them."""
     leader_replication_throttled_rate: int = 2**63 - 1
     """Bytes a second to replicas that a reassignment adds (KIP-73)."""
+
+    @property
+    def tick_period(self) -> float:
+        return min(1.0, self.replica.replica_lag_time_max / self.ticks_per_lag_time)
 
 
 class Context:

@@ -9,12 +9,11 @@ from insync.replication.core.broker.context import BrokerSettings, Context
 from insync.replication.core.broker.effects import Job
 from insync.replication.core.broker.events import Report
 from insync.replication.core.broker.ports import COLD, Cold, LogRange
-from insync.replication.core.broker.timers import NEVER
 from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
-from insync.replication.core.types import PartitionId
+from insync.replication.core.types import BatchMeta, PartitionId
 from tests.replication.core.test_isr_change import LIVE, A, B, record
 
 PARTITION = PartitionId("x", 0)
@@ -87,8 +86,27 @@ def test_a_fetch_is_answered_by_value_and_its_effects_are_routed(broker: Broker)
 
 
 def test_a_tick_runs_what_is_due(broker: Broker) -> None:
-    assert broker.deadline == NEVER
-    broker.context.timers.call_at(4.0, lambda: broker.context.emit(Job(PARTITION, fx.Wake())))
-    assert broker.deadline == 4.0
-    assert broker.tick(3.0) == []
-    assert broker.tick(4.0) == [Job(PARTITION, fx.Wake())]
+    assert broker.deadline == 0.0
+    assert broker.tick(2.0) == []
+    assert broker.deadline == 3.0, "replicas are told that time has passed once a second"
+    broker.context.timers.call_at(2.5, lambda: broker.context.emit(Job(PARTITION, fx.ReadRecord())))
+    assert broker.deadline == 2.5
+    assert broker.tick(2.4) == []
+    assert broker.tick(2.5) == [Job(PARTITION, fx.ReadRecord())]
+
+
+def test_time_passes_for_every_replica(broker: Broker) -> None:
+    lead(broker)
+    broker.tick(2.0)
+    now = 2.0
+    produced = ev.Produce(
+        request_id=1, acks=-1, batch=BatchMeta(0, 1, -1, 100), deadline=10.0, handle=None, leader_epoch=1
+    )
+    broker.step(Report(PARTITION, produced), now)
+    replied: list[fx.ReplyProduce] = []
+    broker.context.routes[fx.ReplyProduce] = lambda _, effect: replied.append(effect)
+    while not replied and now < 20.0:
+        now = broker.deadline
+        broker.tick(now)
+    assert [reply.error for reply in replied] == [ErrorCode.REQUEST_TIMED_OUT]
+    assert now == 10.0
