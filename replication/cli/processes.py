@@ -18,7 +18,7 @@ from pathlib import Path
 import attrs
 import trio
 
-from .errors import CommandError, one_line
+from .errors import CommandError, UsageError, one_line
 from .transports import Certificates, TransportName, listeners
 
 READY_TIMEOUT = 30.0
@@ -180,13 +180,18 @@ def local_nodes(
     certificates: Certificates | None = None,
     log_folder: Path | None = None,
     metrics_port: int | None = None,
+    store: str | None = None,
 ) -> list[NodeProcess]:
-    """Nodes 1 to `count` on this machine, sharing a SQLite store in `folder`; not started yet.
+    """Nodes 1 to `count` on this machine, sharing `store`, else a SQLite store in `folder`; not started yet.
 
     With `first_port` they listen on that port and those after it, else on free ones. Their metrics are at
     `metrics_port` and the ports after it; 0 takes free ones, None serves none.
+    Raises `UsageError` for a URL of no store that several processes can share.
     """
-    store = f"sqlite://{folder.absolute() / 'metadata.db'}"
+    if store is None:
+        store = f"sqlite://{folder.absolute() / 'metadata.db'}"
+    else:
+        _check_store(store)
     return [
         NodeProcess(
             node_id,
@@ -201,6 +206,20 @@ def local_nodes(
         )
         for node_id in range(1, count + 1)
     ]
+
+
+def _check_store(url: str) -> None:
+    """What is wrong with the URL is told before any node starts. Nothing is opened."""
+    from ..metadata import MemoryStore, MetadataError, open_store
+
+    try:
+        store = open_store(url)
+    except MetadataError as error:
+        raise UsageError(f"--store {url}: {error}") from error
+    if isinstance(store.inner, MemoryStore):
+        raise UsageError(
+            f"--store {url}: a store in memory has one process; each node is a process of its own"
+        )
 
 
 def _metrics_options(first: int | None, node_id: int) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ def up(
     data_dir: Path | None = None,
     port: Port = 0,
     transport: TransportName = "tcp",
+    store: str | None = None,
     metrics_port: Annotated[Port | None, Parameter(show_default=False)] = None,
     json: Json = False,
 ) -> int:
@@ -53,6 +54,8 @@ def up(
     transport
         How nodes are reached. tls: with certificates made for this cluster, by the command openssl. unix, shm: only
         by processes of this user on this machine. mix: by tcp, and two of three nodes by unix or shm as well.
+    store
+        URL of the metadata store, of any installed scheme; without it a SQLite file among the data.
     metrics_port
         Serve metrics for Prometheus, /health and /ready of the first node at this port of 127.0.0.1, of the others
         at the next ones; 0 takes free ports.
@@ -61,7 +64,7 @@ def up(
 
     if port and transport in ("unix", "shm"):
         raise UsageError(f"--port {port}: nodes that are reached by {transport} have no port; leave it out")
-    return run(lambda: _run(nodes, data_dir, port, transport, metrics_port, json))
+    return run(lambda: _run(nodes, data_dir, port, transport, store, metrics_port, json))
 
 
 async def _run(
@@ -69,6 +72,7 @@ async def _run(
     data_dir: Path | None,
     port: int,
     transport: TransportName,
+    store: str | None,
     metrics_port: int | None,
     as_json: bool,
 ) -> int:
@@ -93,6 +97,7 @@ async def _run(
             certificates=certificates,
             log_folder=log_folder,
             metrics_port=metrics_port,
+            store=store,
         )
         if log_folder is not None:
             stack.callback(_remove_logs, log_folder, nodes)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
+from difflib import get_close_matches
 
 from ..errors import ReplicationError
 
@@ -66,7 +68,7 @@ class InvalidStoreUrlError(MetadataError, ValueError):
 
 
 class StoreLoadError(MetadataError):
-    """The plugin of the URL's scheme is installed, and cannot be loaded or fails on the URL."""
+    """The plugin of the URL's scheme cannot be loaded or fails on the URL, or there are several."""
 
 
 class UnknownStoreSchemeError(MetadataError, ValueError):
@@ -75,8 +77,10 @@ class UnknownStoreSchemeError(MetadataError, ValueError):
     def __init__(self, scheme: str, installed: Iterable[str]) -> None:
         self.scheme = scheme
         self.installed = tuple(sorted(installed))
+        near = get_close_matches(scheme, self.installed, 1)
+        meant = f"; did you mean {near[0]}://?" if near else ""
         super().__init__(
-            f"no metadata store is installed for the scheme {scheme!r}; installed: "
-            f"{', '.join(self.installed)}. Install the plugin that registers {scheme!r} "
-            "in the entry point group 'insync.metadata_stores'"
+            f"no metadata store is installed for the scheme {scheme!r}; installed: {', '.join(self.installed)}"
+            f"{meant} A plugin names {scheme!r} as an entry point of the group 'insync.metadata_stores', in a "
+            f"distribution installed for {sys.executable}"
         )

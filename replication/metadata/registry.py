@@ -30,7 +30,7 @@ REMOTE = "remote+"
 
 def open_store(
     url: str, *, security: Security | None = None, identity: Identity | None = None
-) -> MetadataStore:
+) -> GuardedStore:
     """Make the handle for a URL; enter it with `async with`. Nothing is opened yet.
 
     `memory://name` (one store for each name in this process; without a name, a store of its own),
@@ -57,10 +57,19 @@ def _maker(
         return partial(_open_remote, url.removeprefix(REMOTE), security, identity)
     if scheme in _BUILT_IN:
         return partial(_BUILT_IN[scheme], url)
-    plugins = {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
-    if scheme not in plugins:
-        raise UnknownStoreSchemeError(scheme, {*_BUILT_IN, *plugins})
-    return partial(_make, plugins[scheme], url)
+    points = entry_points(group=ENTRY_POINT_GROUP)
+    offers = [point for point in points if point.name == scheme]
+    if not offers:
+        raise UnknownStoreSchemeError(scheme, {*_BUILT_IN, *(point.name for point in points)})
+    if len({offer.value for offer in offers}) > 1:
+        raise StoreLoadError(
+            f"several distributions offer {scheme}://: {', '.join(map(_origin, offers))}; uninstall all but one"
+        )
+    return partial(_make, offers[0], url)
+
+
+def _origin(point: EntryPoint) -> str:
+    return f"{point.dist.name if point.dist is not None else 'a distribution'} ({point.value})"
 
 
 def _make(point: EntryPoint, url: str) -> MetadataStore:
@@ -68,25 +77,23 @@ def _make(point: EntryPoint, url: str) -> MetadataStore:
     try:
         factory: StoreFactory = point.load()
     except Exception as error:
-        raise StoreLoadError(
-            f"the metadata store {point.name!r} cannot be loaded from {point.value!r}: "
-            f"{type(error).__name__}: {error}{place_of(error)}"
-        ) from error
+        raise StoreLoadError(f"{_origin(point)} cannot be loaded: {_told(error)}") from error
     try:
         store = factory(url)
     except MetadataError:
         raise
     except Exception as error:
-        raise StoreLoadError(
-            f"the metadata store {point.name!r} ({point.value}) failed on {_hidden(url)!r}: "
-            f"{type(error).__name__}: {error}{place_of(error)}"
-        ) from error
+        raise StoreLoadError(f"{_origin(point)} failed on {_hidden(url)!r}: {_told(error)}") from error
     if not isinstance(store, MetadataStore):
         raise StoreLoadError(
-            f"the metadata store {point.name!r} ({point.value}) gave {type(store).__name__}, "
-            "which is not a subclass of insync.replication.metadata.MetadataStore"
+            f"{_origin(point)} gave {type(store).__name__} for {_hidden(url)!r}, which is not a subclass of "
+            "insync.replication.metadata.MetadataStore"
         )
     return store
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}{place_of(error)}"
 
 
 def _hidden(url: str) -> str:

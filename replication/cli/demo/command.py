@@ -31,6 +31,7 @@ def demo(
     seed: int | None = None,
     keep: Path | None = None,
     transport: TransportName = "tcp",
+    store: str | None = None,
     no_spark: Annotated[bool, Parameter(show_default=False)] = False,
     plant: Annotated[Literal["drop", "double", "swap", "flip"] | None, Parameter(show=False)] = None,
     json: Json = False,
@@ -60,6 +61,8 @@ def demo(
     transport
         How nodes and clients reach each other. tls: with certificates made for the run, by the command openssl.
         unix, shm: within this machine. mix: every node has other addresses, each pair takes the nearest.
+    store
+        URL of a metadata store of any installed scheme, empty; without it a SQLite file.
     no_spark
         Leave out the last step, in which a Spark job that has read along counts the lines of each module. Without
         PySpark or Java it is left out anyway.
@@ -71,7 +74,8 @@ def demo(
     from .story import Options
 
     chosen = random.SystemRandom().randrange(10**6) if seed is None else seed
-    options = Options(nodes, chosen, keep, records, Plant(plant) if plant else None, transport, not no_spark)
+    planted = Plant(plant) if plant else None
+    options = Options(nodes, chosen, keep, records, planted, transport, not no_spark, store)
     return run(lambda: _play(options, input, as_json=json))
 
 

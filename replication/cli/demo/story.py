@@ -43,6 +43,8 @@ class Options:
     transport: TransportName = "tcp"
     spark: bool = True
     """Whether the Spark step takes part, if it can."""
+    store: str | None = None
+    """URL of the metadata store; None: a SQLite file of its own."""
 
 
 @attrs.define(eq=False)
@@ -92,7 +94,13 @@ class Story:
                 "tls_key": files.key,
                 "tls_authorities": files.authorities,
             }
-        return local_nodes(options.nodes, self.folder, transport=options.transport, certificates=certificates)
+        return local_nodes(
+            options.nodes,
+            self.folder,
+            transport=options.transport,
+            certificates=certificates,
+            store=options.store,
+        )
 
     async def _with_cluster(self) -> tuple[ReadBack, dict[int, int]]:
         servers = servers_of(self._nodes)

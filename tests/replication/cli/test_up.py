@@ -260,3 +260,54 @@ def test_a_node_is_drained(tmp_path: Path) -> None:
         assert b"a replica on every other living node, moving-" in done.stderr
         run.signal(signal.SIGINT)
         run.finish()
+
+
+def test_nodes_share_a_store_of_any_scheme(tmp_path: Path) -> None:
+    """Here that of a server, as a plugin's is: nothing of it lies among the data."""
+    server = subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "insync.replication.cli",
+            "store",
+            "--path",
+            str(tmp_path / "meta.db"),
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert server.stdout is not None
+        url = json.loads(server.stdout.readline())["store"]
+        data = tmp_path / "data"
+        arguments = ["up", "--nodes", "2", "--data-dir", str(data), "--store", url, "--json"]
+        with command(arguments, tmp_path) as run:
+            ready = json.loads(run.wait_for_line('"ready"'))
+            assert ready["store"] == url
+            made = insync(",".join(ready["servers"]), "topic", "create", "t", "--replication-factor", "2")
+            assert made.returncode == 0, made.stderr
+            assert not (data / "metadata.db").exists()
+            run.signal(signal.SIGINT)
+            run.finish()
+    finally:
+        server.kill()
+        server.communicate()
+
+
+@pytest.mark.parametrize(
+    ("name", "url", "words"),
+    [
+        ("up", "etcd://h", "no metadata store is installed for the scheme 'etcd'"),
+        ("up", "memory://x", "each node is a process of its own"),
+        ("demo", "sqlite://relative.db", "sqlite:///absolute/path"),
+    ],
+)
+def test_store_that_cannot_be_is_refused_before_any_node_starts(name: str, url: str, words: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "insync.replication.cli", name, "--store", url],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 2, ended
+    assert words in ended.stderr.splitlines()[-1]

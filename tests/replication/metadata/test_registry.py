@@ -1,6 +1,7 @@
 """Stores are found by the scheme of their URL."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from insync.replication.metadata import (
     MemoryStore,
     Put,
     SqliteStore,
+    StoreLoadError,
     UnknownStoreSchemeError,
     open_store,
 )
@@ -74,17 +76,60 @@ def test_unknown_scheme_names_what_is_installed() -> None:
     )
 
 
+def install(folder: Path, patch: pytest.MonkeyPatch, name: str, points: str, module: str) -> None:
+    """A distribution as pip would install it."""
+    info = folder / f"{name}-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[insync.metadata_stores]\n{points}\n")
+    (folder / f"{name}_store.py").write_text(module)
+    patch.syspath_prepend(folder)
+
+
 def test_plugins_are_found_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "third_party-1.0.dist-info"
-    folder.mkdir()
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text("[insync.metadata_stores]\nthird = third_party_store:make\n")
-    (tmp_path / "third_party_store.py").write_text(
+    install(
+        tmp_path,
+        monkeypatch,
+        "third",
+        "third = third_store:make",
         "from insync.replication.metadata import MemoryStore\n\n\n"
-        "def make(url):\n    store = MemoryStore()\n    store.url = url\n    return store\n"
+        "def make(url):\n    store = MemoryStore()\n    store.url = url\n    return store\n",
     )
-    monkeypatch.syspath_prepend(tmp_path)
     assert "third" in installed_schemes()
     store = open_store("third://somewhere")
     assert isinstance(store, GuardedStore) and isinstance(store.inner, MemoryStore)
     assert vars(store.inner)["url"] == "third://somewhere"
+    with pytest.raises(UnknownStoreSchemeError, match="did you mean third://"):
+        open_store("thrid://somewhere")
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ("import nowhere_to_be_found", ["cannot be loaded", "ModuleNotFoundError", "nowhere_to_be_found"]),
+        ("x = 1", ["cannot be loaded", "AttributeError", "make"]),
+        (
+            "def make(url):\n    return 1 // 0\n",
+            ["'bad://...@h'", "ZeroDivisionError", "bad_store.py:2 in make"],
+        ),
+        ("def make(url):\n    return url\n", ["gave str", "MetadataStore"]),
+    ],
+)
+def test_plugin_that_fails_is_named(
+    module: str, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "bad_store", raising=False)
+    install(tmp_path, monkeypatch, "bad", "bad = bad_store:make", module)
+    with pytest.raises(StoreLoadError) as caught:
+        open_store("bad://me:secret@h")
+    for word in ("bad (bad_store:make)", *words):
+        assert word in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_two_plugins_of_one_scheme_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        install(tmp_path / name, monkeypatch, name, f"twice = {name}_store:make", "")
+    with pytest.raises(StoreLoadError, match=r"several.*two_store.*uninstall all but one"):
+        open_store("twice://h")
