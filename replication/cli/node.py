@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from ...transport.repeats import REPEATS
 from .clusters import Flag
 
 if TYPE_CHECKING:
@@ -190,6 +189,7 @@ def _announce(node: Node, as_json: bool) -> None:
 
 
 def _log_to_stderr(settings: NodeSettings, level: str) -> None:
+    from ...transport.repeats import REPEATS
     from ..node.logs import JsonFormatter, TextFormatter
 
     handler = logging.StreamHandler(sys.stderr)

@@ -93,7 +93,7 @@ def describe(name: str = "", /, *, unhealthy: Flag = False, servers: Servers = "
     are not in sync and yet have all that was committed. For each replica:
     log end offset (LEO) and high watermark (HW), asked of its own node.
 
-    Examples: `insync topic describe orders`, `insync topic describe --unhealthy`
+    Example: `insync topic describe orders`, or `insync topic describe --unhealthy` for what is wrong anywhere
 
     Parameters
     ----------

@@ -151,16 +151,19 @@ trio.run(main, sys.argv[1])
         stderr=subprocess.PIPE,
         text=True,
     )
+    found: list[psutil.Process] = []
     try:
         assert parent.stdout is not None
         assert json.loads(parent.stdout.readline())
-        (child,) = psutil.Process(parent.pid).children()
+        found += psutil.Process(parent.pid).children()
+        assert len(found) == 1
         os.kill(parent.pid, how)
         parent.wait(30)
-        assert psutil.wait_procs([child], timeout=30)[1] == []
+        assert psutil.wait_procs(found, timeout=30)[1] == []
     finally:
-        if parent.poll() is None:
-            parent.kill()
+        for each in (psutil.Process(parent.pid) if parent.poll() is None else None, *found):
+            if each is not None and each.is_running():
+                each.kill()
         parent.communicate()
 
 
