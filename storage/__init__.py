@@ -1,5 +1,6 @@
 """One partition's log, on disk or in memory, and the data folder that holds a node's logs. Knows no network."""
 
+from ._partition_folder import read_topic_id
 from ._proof import FolderProof
 from .batch import BatchInfo, Buffer
 from .directory import LogDirectory, check_topic, read_identity
@@ -50,6 +51,7 @@ from .verification import Defect, Verification, verify
 
 __all__ = [
     "FolderProof",
+    "read_topic_id",
     "Handover",
     "LogDirectory",
     "LogSettings",

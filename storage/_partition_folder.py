@@ -53,6 +53,15 @@ def check_folder(folder: Path, key: PartitionKey, topic_id: str | None) -> None:
         write_metadata(folder, key, found_id)
 
 
+def read_topic_id(folder: Path) -> str:
+    """The id of the topic that a partition's folder is of; empty if it does not say."""
+    try:
+        text = (folder / PARTITION_METADATA).read_text(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return _fields(text).get("topic_id", "")
+
+
 def write_metadata(folder: Path, key: PartitionKey, topic_id: str, *, sync: bool = True) -> None:
     """Kafka reads the first two lines and passes over the others."""
     text = f"version: 0\ntopic_id: {topic_id}\ntopic: {key[0]}\npartition: {key[1]}\n"

@@ -18,7 +18,7 @@ _COMMANDS = {
     "demo": "demo.command:demo",
     "up": "up:up",
     "node": "node:node",
-    "store": "store:store",
+    "store": "store:app",
     "topic": "topic:app",
     "config": "config:app",
     "elect": "elect:elect",

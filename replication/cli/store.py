@@ -1,4 +1,4 @@
-"""`insync store`: serve one machine's metadata store to a cluster, until asked to stop."""
+"""`insync store`: serve one machine's metadata store to a cluster; repair one that was put back or lost."""
 
 from __future__ import annotations
 
@@ -8,11 +8,24 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from .clusters import Flag
-from .errors import CommandError, UsageError
+from cyclopts import App
+
+from .clusters import Flag, Json, print_json
+from .errors import EXIT_FAILURE, CommandError, UsageError
+
+if TYPE_CHECKING:
+    from ..core.broker.repair import FoundFolder
+
+app = App(
+    name="store",
+    help="Serve a metadata store to the nodes of a cluster; repair one that was put back or lost.",
+    help_format="markdown",
+)
 
 
+@app.default
 def store(
     *,
     path: Path,
@@ -93,6 +106,89 @@ def store(
 
     status = run(main)
     return 0 if status == 128 + signal.SIGTERM else status
+
+
+@app.command
+def evidence(*folders: Path) -> int:
+    """Print what log directories of stopped nodes know, for `insync store repair` on another machine.
+
+    Example: `insync store evidence /srv/insync/data > node-1.json`
+
+    Parameters
+    ----------
+    folders
+        Log directories of nodes on this machine.
+    """
+    from .. import wire
+    from ..node._repair import look_into
+
+    if not folders:
+        raise UsageError("name the log directories of the nodes on this machine")
+    for folder in folders:
+        print(wire.encode_record(look_into(folder)).decode())
+    return 0
+
+
+@app.command
+def repair(*evidence: Path, store: str, json: Json = False) -> int:
+    """Make a store that was restored from a backup, or lost, usable again, from what the nodes' folders hold.
+
+    Stop every node first. Of each partition the most complete log will lead, in a new leader epoch; topics that the
+    store has forgotten come back with default settings. Logs are read and recovered; nothing of them is deleted.
+    The status is 1 if a node that has replicas was left out: what only it had is lost when another leads.
+
+    Example: `insync store repair --store sqlite:///srv/meta.db /srv/data-1 /srv/data-2 node-3.json`
+
+    Parameters
+    ----------
+    evidence
+        Log directories of this machine's nodes, and files that `insync store evidence` has written on others.
+    store
+        URL of the store, e.g. sqlite:///srv/meta.db; an empty one in place of one that was lost.
+    """
+    from ..metadata import open_store
+    from ..node._repair import repair as repair_store
+    from .running import run
+
+    found = [each for path in evidence for each in _found_in(path)]
+
+    async def main() -> int:
+        async with open_store(store) as opened:
+            done = await repair_store(opened, found)
+        told = {
+            "partitions": len(done.leaders),
+            "topics_found": list(done.topics_found),
+            "without_log": [str(each) for each in done.without_log],
+            "nodes_left_out": list(done.missing),
+        }
+        if json:
+            print_json(told)
+        else:
+            print(f"{len(done.leaders)} partitions will be led by their most complete logs")
+            for name in done.topics_found:
+                print(f"topic {name} was unknown to the store; it has default settings now")
+            for each in done.without_log:
+                print(f"{each}: no folder has a log of it")
+            for node in done.missing:
+                print(f"node {node} has replicas and was left out", file=sys.stderr)
+        return EXIT_FAILURE if done.missing else 0
+
+    return run(main)
+
+
+def _found_in(path: Path) -> list[FoundFolder]:
+    from .. import wire
+    from ..core.broker.repair import FoundFolder
+    from ..node._repair import look_into
+
+    if path.is_dir():
+        return [look_into(path)]
+    try:
+        return [wire.decode_record(FoundFolder, line) for line in path.read_bytes().splitlines() if line]
+    except (OSError, wire.WireError) as error:
+        raise CommandError(
+            f"{path} is neither a log directory nor what `insync store evidence` prints: {error}"
+        ) from error
 
 
 def _for_stores(rules: Sequence[str]) -> Sequence[str]:

@@ -16,6 +16,7 @@ from .errors import (
     NodeStoppedError,
     StoreLostError,
     StorePutBackError,
+    StoreRepairError,
 )
 from .settings import NodeSettings
 
@@ -35,4 +36,5 @@ __all__ = [
     "NodeStoppedError",
     "StoreLostError",
     "StorePutBackError",
+    "StoreRepairError",
 ]

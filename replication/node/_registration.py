@@ -30,7 +30,9 @@ from .settings import NodeSettings
 log = logging.getLogger("insync.node")
 
 POLL_PAUSE = 0.05
-REPAIR = "stop every node of the cluster and restore the newest state of the store that there is"
+REPAIR = (
+    "stop every node of the cluster, then run `insync store repair` with the log directories of all of them"
+)
 
 WriteProofs = Callable[[Mapping[str, mb.NextProof]], None]
 """Makes what log directories have to remember durable, by directory id; in any thread."""
@@ -63,8 +65,8 @@ async def found_or_join(store: MetadataStore, wanted: str | None, held: Mapping[
         for folder, cluster_id in held.items():
             raise StoreLostError(
                 f"the metadata store is empty, but {folder} belongs to cluster {cluster_id}: the node founds "
-                "no new cluster over it; give the store of that cluster, or restore it from a backup; to begin "
-                "again without what the folder holds, move the folder away"
+                "no new cluster over it; give the store of that cluster, or make one from the folders with "
+                "`insync store repair`; to begin again without what the folder holds, move the folder away"
             )
         record = rec.ClusterRecord(cluster_id=wanted or uuid.uuid4().hex)
         await store.commit(

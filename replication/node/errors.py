@@ -29,6 +29,10 @@ class StorePutBackError(NodeError):
     """The metadata store is older than what this node has seen of it, so nothing that it says is acted upon."""
 
 
+class StoreRepairError(NodeError):
+    """The metadata store cannot be repaired from these folders; what was written so far is harmless."""
+
+
 class NodeStartError(NodeError):
     """The node could not start; the text of the cause says why and what to do."""
 

@@ -58,7 +58,8 @@ LOCAL = {
     "log verify": "x",
     "node": "",
     "simulate": "",
-    "store": "--path x",
+    "store evidence": "x",
+    "store repair": "x --store sqlite://x",
     "up": "",
 }
 

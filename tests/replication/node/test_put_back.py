@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sqlite3
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -131,3 +135,65 @@ async def test_a_node_refuses_a_store_that_was_put_back_and_deletes_nothing(tmp_
             async with Node(settings(tmp_path, 1)):
                 pytest.fail("it must not start")
         assert names(tmp_path / "node-1") == before
+
+
+async def test_a_store_that_was_put_back_is_repaired_from_the_folders(tmp_path: Path) -> None:
+    """Since the backup one node fell out of sync, and a topic was made: nothing of it is lost."""
+    async with Node(settings(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
+        async with Node(settings(tmp_path, 2)):
+            await admin.create_topic("t", 1, 2, config={"min_insync_replicas": 1})
+            await produce(one.endpoints, "t", [b"before"])
+            await until(lambda: replicas_agree(admin, "t", 2))
+            backup(tmp_path)
+        await until(lambda: full_isr(admin, "t", 1))
+        await produce(one.endpoints, "t", [b"since"] * 10)
+        await admin.create_topic("new", 2, 1)
+        await produce(one.endpoints, "new", [b"x"] * 10)
+    move_store(tmp_path, "backup.db", "meta.db")
+    folders = [str(tmp_path / f"node-{number}") for number in (1, 2)]
+    for number in (1, 2):
+        with pytest.raises(StorePutBackError, match="insync store repair"):
+            async with Node(settings(tmp_path, number)):
+                pytest.fail("it must not start")
+    done = await run_command("store", "repair", "--store", f"sqlite://{tmp_path}/meta.db", *folders)
+    assert done.returncode == 0, done.stderr
+    assert "topic new was unknown" in done.stdout
+    async with Node(settings(tmp_path, 2)) as two, Admin(two.endpoints) as admin:
+        await until(lambda: led_by(admin, "t", -1))
+        async with Node(settings(tmp_path, 1)):
+            await until(lambda: full_isr(admin, "t", 2))
+            assert await consume(two.endpoints, "t", 1, 11) == [b"before"] + [b"since"] * 10
+            assert await consume(two.endpoints, "new", 2, 10) == [b"x"] * 10
+
+
+async def test_a_store_that_was_lost_is_made_again_from_the_folders(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as one, Node(settings(tmp_path, 2)), Admin(one.endpoints) as admin:
+        await admin.create_topic("t", 2, 2, config={"min_insync_replicas": 2})
+        await produce(one.endpoints, "t", [b"%d" % number for number in range(20)])
+        await until(lambda: replicas_agree(admin, "t", 2))
+    move_store(tmp_path, "meta.db", "gone.db")
+    looked = await run_command("store", "evidence", str(tmp_path / "node-2"))
+    evidence = tmp_path / "node-2.json"
+    evidence.write_text(looked.stdout)
+    arguments = ("store", "repair", "--store", f"sqlite://{tmp_path}/meta.db", str(tmp_path / "node-1"))
+    done = await run_command(*arguments, str(evidence))
+    assert done.returncode == 0, done.stderr
+    async with Node(settings(tmp_path, 1)) as one, Node(settings(tmp_path, 2)), Admin(one.endpoints) as admin:
+        await until(lambda: full_isr(admin, "t", 2))
+        found = await consume(one.endpoints, "t", 2, 20)
+        assert sorted(found) == sorted(b"%d" % number for number in range(20))
+
+
+async def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "insync.replication.cli", *arguments]
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    return subprocess.CompletedProcess(command, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def backup(folder: Path) -> None:
+    """As `docs/backup.md` says."""
+    with (
+        contextlib.closing(sqlite3.connect(folder / "meta.db")) as store,
+        contextlib.closing(sqlite3.connect(folder / "backup.db")) as copy,
+    ):
+        store.backup(copy)

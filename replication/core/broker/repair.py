@@ -1,0 +1,262 @@
+"""What a metadata store has to say after it was put back to an older state, or lost: what the nodes' folders say.
+
+The nodes are stopped. Their folders hold what the store has forgotten: which processes there have been, which
+leader epochs, which topics, and who has the most of each partition. Every epoch that is written here is greater
+than any that was in use, so nothing that the older store once said can come true again.
+
+Of each partition the most complete log leads: by last leader epoch, then by end. Among all replicas it has all that
+was committed. Who was in sync the folders do not know, so nobody else is taken for it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import attrs
+
+from ..control import records as rec
+from ..transaction import Absent, AtVersion, Compare, Put, Seen
+from ..types import NO_LEADER, PartitionId
+
+_Write = Callable[[str, object], None]
+
+
+@attrs.frozen(kw_only=True)
+class FoundLog:
+    """One partition's log in one folder.
+
+    last_epoch: leader epoch of its last record; latest_epoch: the greatest that it knows of.
+    next_producer_id: the first id above those of all producers that it knows.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str
+    last_epoch: int
+    latest_epoch: int
+    log_end_offset: int
+    next_producer_id: int = 0
+
+    @property
+    def completeness(self) -> tuple[int, int]:
+        return self.last_epoch, self.log_end_offset
+
+
+@attrs.frozen(kw_only=True)
+class FoundFolder:
+    """One log directory of a node that is stopped. `incarnation`, `pulse` and `revision` are those of its proof."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str
+    boot_id: str
+    stopped_clean: int | None
+    incarnation: int
+    pulse: int
+    revision: int
+    logs: tuple[FoundLog, ...]
+
+
+@attrs.frozen(kw_only=True)
+class Repair:
+    """What is to be written, in this order, and what to tell the operator.
+
+    floor: the revision above which the store's must be raised when all is written.
+    topics_found: topics that the store had forgotten; they have default settings.
+    missing: nodes that have replicas by the store, and of which no folder was given.
+    """
+
+    writes: tuple[tuple[Compare, Put], ...]
+    floor: int
+    leaders: Mapping[PartitionId, int]
+    topics_found: tuple[str, ...]
+    without_log: tuple[PartitionId, ...]
+    missing: tuple[int, ...]
+
+
+class RepairError(Exception):
+    """The folders and the store do not belong together."""
+
+
+def plan(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> Repair:
+    """What the store has to say, so that the nodes of these folders may use it.
+
+    Raises:
+      RepairError: No folder was given, one is given twice, or they are of several clusters.
+    """
+    cluster_id = _cluster_of(folders, seen)
+    writes: list[tuple[Compare, Put]] = []
+
+    def write(key: str, record: object) -> None:
+        known = seen.get(key)
+        compare: Compare = Absent(key) if known is None else AtVersion(key, known.version)
+        writes.append((compare, Put(key, record)))
+
+    if rec.CLUSTER_KEY not in seen:
+        write(rec.CLUSTER_KEY, rec.ClusterRecord(cluster_id=cluster_id))
+    logs: dict[tuple[PartitionId, str], dict[int, FoundLog]] = defaultdict(dict)
+    for folder in folders:
+        for each in folder.logs:
+            logs[PartitionId(each.topic, each.partition), each.topic_id][folder.node_id] = each
+    topics, found = _topics(logs, seen)
+    for topic in topics.values():
+        key = rec.topic_key(topic.name)
+        known = seen.get(key)
+        if known is None or known.record != topic:
+            write(key, topic)
+    leaders: dict[PartitionId, int] = {}
+    without = []
+    needed: set[int] = set()
+    for topic in topics.values():
+        for index in range(topic.partitions):
+            partition = PartitionId(topic.name, index)
+            known = seen.get(rec.partition_key(partition))
+            record = known.record if known is not None else None
+            if not isinstance(record, rec.PartitionRecord) or record.topic_id != topic.topic_id:
+                record = None
+            held = logs.get((partition, topic.topic_id), {})
+            after = _partition(topic, partition, record, held)
+            needed.update(after.replicas)
+            if not held:
+                without.append(partition)
+            else:
+                (leaders[partition],) = after.isr
+            write(rec.partition_key(partition), after)
+    for key, known in seen.items():
+        stale = known.record
+        if (
+            isinstance(stale, rec.PartitionRecord)
+            and stale.topic in topics
+            and stale.partition >= topics[stale.topic].partitions
+        ):
+            writes.append((AtVersion(key, known.version), Put(key, None)))
+    _producer_ids(logs.values(), seen, write)
+    # Last: until then every node that is started by mistake finds a store that is older than it knows.
+    _processes(folders, seen, write)
+    return Repair(
+        writes=tuple(writes),
+        floor=max(folder.revision for folder in folders),
+        leaders=leaders,
+        topics_found=tuple(found),
+        without_log=tuple(without),
+        missing=tuple(sorted(needed - {folder.node_id for folder in folders})),
+    )
+
+
+def _cluster_of(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> str:
+    clusters = {folder.cluster_id for folder in folders}
+    stored = seen.get(rec.CLUSTER_KEY)
+    if stored is not None and isinstance(stored.record, rec.ClusterRecord):
+        clusters.add(stored.record.cluster_id)
+    if not folders:
+        raise RepairError("no log directory was given: name those of all nodes")
+    if len(clusters) > 1:
+        raise RepairError(f"the folders and the store are of several clusters: {', '.join(sorted(clusters))}")
+    ids = [folder.directory_id for folder in folders]
+    for each in ids:
+        if ids.count(each) > 1:
+            raise RepairError(f"log directory {each} was given twice, or is there as a copy: name each once")
+    return clusters.pop()
+
+
+def _processes(folders: Sequence[FoundFolder], seen: Mapping[str, Seen], write: _Write) -> None:
+    """The next process of each node takes its folders for whole: what they hold has been looked at."""
+    by_node: dict[int, list[FoundFolder]] = defaultdict(list)
+    for folder in folders:
+        by_node[folder.node_id].append(folder)
+    for node, own in by_node.items():
+        key = rec.incarnation_key(node)
+        stored = seen.get(key)
+        known = stored.record if stored is not None else None
+        incarnation = max(
+            *(folder.incarnation for folder in own),
+            known.incarnation if isinstance(known, rec.IncarnationRecord) else 0,
+        )
+        proofs = tuple(
+            rec.DirectoryProof(
+                directory_id=folder.directory_id,
+                incarnation=incarnation if folder.stopped_clean is None else folder.stopped_clean,
+                boot_id=folder.boot_id,
+            )
+            for folder in own
+        )
+        write(key, rec.IncarnationRecord(node_id=node, incarnation=incarnation, directories=proofs))
+        pulses = {folder.directory_id: folder.pulse for folder in own}
+        write(rec.pulse_key(node), rec.PulseRecord(node_id=node, pulses=pulses))
+
+
+def _topics(
+    logs: Mapping[tuple[PartitionId, str], Mapping[int, FoundLog]], seen: Mapping[str, Seen]
+) -> tuple[dict[str, rec.TopicRecord], list[str]]:
+    """All topics as they have to be, and the names of those that the store had forgotten.
+
+    How those were set no folder says, so they have default settings. A topic that has grown since has its new size.
+
+    Raises:
+      RepairError: Folders hold logs of two topics of one name.
+    """
+    sizes: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+    for (partition, topic_id), held in logs.items():
+        count, factor = sizes[partition.topic].get(topic_id, (0, 0))
+        sizes[partition.topic][topic_id] = max(count, partition.partition + 1), max(factor, len(held))
+    topics = {
+        known.record.name: known.record
+        for known in seen.values()
+        if isinstance(known.record, rec.TopicRecord)
+    }
+    found = []
+    for name, by_id in sorted(sizes.items()):
+        if len(by_id) > 1:
+            raise RepairError(
+                f"the folders hold logs of two topics named {name} (ids {', '.join(sorted(by_id))}): move the "
+                "folders of the one that was deleted aside"
+            )
+        ((topic_id, (count, factor)),) = by_id.items()
+        known = topics.get(name)
+        if known is not None and known.topic_id == topic_id:
+            topics[name] = attrs.evolve(known, partitions=max(known.partitions, count))
+            continue
+        found.append(name)
+        config = rec.TopicConfig(min_insync_replicas=min(factor, rec.TopicConfig().min_insync_replicas))
+        topics[name] = rec.TopicRecord(
+            name=name, topic_id=topic_id, partitions=count, replication_factor=factor, config=config
+        )
+    return topics, found
+
+
+def _partition(
+    topic: rec.TopicRecord,
+    partition: PartitionId,
+    before: rec.PartitionRecord | None,
+    held: Mapping[int, FoundLog],
+) -> rec.PartitionRecord:
+    """Nobody leads yet, in an epoch that has never been; the most complete log alone may be elected."""
+    best = max(held, key=lambda node: (*held[node].completeness, -node), default=NO_LEADER)
+    replicas = before.replicas if before is not None else ()
+    if best not in replicas:
+        # It was moved, or made, after the backup.
+        ordered = sorted(held, key=lambda node: held[node].completeness, reverse=True)
+        replicas = tuple(ordered) or replicas
+    epochs = [each.latest_epoch for each in held.values()]
+    return rec.PartitionRecord(
+        topic=partition.topic,
+        partition=partition.partition,
+        topic_id=topic.topic_id,
+        replicas=replicas,
+        isr=(best,) if held else (before.isr if before is not None else ()),
+        leader=NO_LEADER,
+        leader_epoch=1 + max([*epochs, before.leader_epoch if before is not None else 0]),
+        partition_epoch=1 + (before.partition_epoch if before is not None else 0),
+        controller_epoch=before.controller_epoch if before is not None else 0,
+        min_insync_replicas=topic.config.min_insync_replicas,
+    )
+
+
+def _producer_ids(logs: Iterable[Mapping[int, FoundLog]], seen: Mapping[str, Seen], write: _Write) -> None:
+    """No id is given to a second producer."""
+    known = seen.get(rec.PRODUCER_IDS_KEY)
+    first = known.record.next_producer_id if known and isinstance(known.record, rec.ProducerIdsRecord) else 0
+    found = max((each.next_producer_id for held in logs for each in held.values()), default=0)
+    if found > first:
+        write(rec.PRODUCER_IDS_KEY, rec.ProducerIdsRecord(next_producer_id=found))

@@ -1,0 +1,98 @@
+"""A metadata store that was put back or lost is repaired from the folders of nodes that are stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ...storage import Log, LogDirectory, read_identity, read_topic_id
+from .. import wire
+from ..core import transaction as tx
+from ..core.broker.repair import FoundFolder, FoundLog, Repair, RepairError, plan
+from ..core.control import records as rec
+from ..metadata import MetadataStore
+from . import _store
+from ._registration import boot_id
+from .errors import StoreRepairError
+
+PORTION = 100
+"""Writes in one transaction."""
+
+
+def look_into(folder: Path) -> FoundFolder:
+    """What a folder knows that the store may have forgotten. Its logs are recovered as at a start of the node.
+
+    Raises:
+      StorageError: It is no data folder, its node is running, or a log is damaged.
+    """
+    cluster_id, node_id, directory_id = read_identity(folder)
+    directory = LogDirectory(folder, cluster_id=cluster_id, node_id=node_id)
+    try:
+        logs = []
+        for topic, partition in directory.partitions():
+            topic_id = read_topic_id(folder / f"{topic}-{partition}")
+            logs.append(
+                _found(directory.open_log(topic, partition, create=False), topic, partition, topic_id)
+            )
+        proof = directory.proof
+        return FoundFolder(
+            cluster_id=cluster_id,
+            node_id=node_id,
+            directory_id=directory_id,
+            boot_id=boot_id(),
+            stopped_clean=directory.previous_broker_epoch if directory.was_clean else None,
+            incarnation=proof.incarnation if proof is not None else 0,
+            pulse=proof.pulse if proof is not None else 0,
+            revision=proof.revision if proof is not None else 0,
+            logs=tuple(logs),
+        )
+    finally:
+        directory.close(directory.was_clean, broker_epoch=directory.previous_broker_epoch)
+
+
+def _found(log: Log, topic: str, partition: int, topic_id: str) -> FoundLog:
+    end = log.log_end_offset
+    epochs = log.epochs
+    return FoundLog(
+        topic=topic,
+        partition=partition,
+        topic_id=topic_id,
+        last_epoch=max((entry.epoch for entry in epochs if entry.start_offset < end), default=-1),
+        latest_epoch=max((entry.epoch for entry in epochs), default=0),
+        log_end_offset=end,
+        next_producer_id=1 + max((each.producer_id for each in log.producer_states()), default=-1),
+    )
+
+
+async def repair(store: MetadataStore, folders: Sequence[FoundFolder]) -> Repair:
+    """Write into the store what the folders know; then nodes take it for the one that they know.
+
+    Raises:
+      StoreRepairError: Folders and store do not belong together, or somebody else writes to the store.
+      MetadataError: The store cannot be reached, or cannot be repaired.
+    """
+    entries = (await store.list("/")).entries
+    extra = {rec.pulse_key(folder.node_id) for folder in folders}
+    seen = {**_store.seen(entries), **await _store.get(store, *sorted(extra))}
+    ids = (await store.get(rec.PRODUCER_IDS_KEY)).entry
+    if ids is not None:
+        record = wire.decode_record(rec.ProducerIdsRecord, ids.value)
+        seen[ids.key] = tx.Seen(key=ids.key, record=record, version=ids.version, value=ids.value)
+    try:
+        planned = plan(folders, seen)
+    except RepairError as error:
+        raise StoreRepairError(str(error)) from error
+    for first in range(0, len(planned.writes), PORTION):
+        portion = planned.writes[first : first + PORTION]
+        transaction = tx.Transaction(
+            compares=tuple(compare for compare, _ in portion),
+            puts=tuple(put for _, put in portion),
+            session=False,
+        )
+        outcome = await _store.commit(store, transaction, None)
+        if not isinstance(outcome, tx.Committed):
+            raise StoreRepairError(
+                f"the repair was interrupted ({outcome}): stop every node of the cluster and run it again"
+            )
+    await store.raise_revision(planned.floor)
+    return planned
