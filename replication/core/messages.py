@@ -112,7 +112,8 @@ class FetchPartition:
 
     `last_fetched_epoch`: the epoch of the last batch before `fetch_offset` (KIP-595); -1 for none.
     `high_watermark`: the one that the follower knows (KIP-1166); -1 from a consumer. `topic_id` (KIP-516): which
-    topic of that name is meant; empty from one that does not care.
+    topic of that name is meant; empty from one that does not care. `damaged`: the last answer from this offset on
+    held a damaged batch.
     """
 
     topic: str
@@ -124,6 +125,7 @@ class FetchPartition:
     high_watermark: int = -1
     log_start_offset: int = 0
     topic_id: str = ""
+    damaged: bool = False
 
 
 @attrs.frozen(kw_only=True)

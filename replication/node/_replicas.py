@@ -15,7 +15,7 @@ from ...transport import turn
 from ..core import messages as m
 from ..core.broker.broker import Broker
 from ..core.broker.context import BrokerSettings, Context
-from ..core.broker.effects import Answer, CloseConnection, Effect, Fail, Job, Refuse, Warm
+from ..core.broker.effects import Answer, CheckLog, CloseConnection, Effect, Fail, Job, Refuse, Warm
 from ..core.broker.events import Event, ViewRead
 from ..core.control.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
 from ..core.control.records import NodeRecord, TopicConfig, topic_key
@@ -26,6 +26,7 @@ from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ._cold_reads import ColdReads
+from ._damage import DamagedLogs
 from ._deletions import RecordDeletions
 from ._dialler import Dialler
 from ._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
@@ -94,6 +95,7 @@ class Replicas:
         self.produces = Produces(self, nursery)
         self.fetches = Fetches(self)
         self.cold_reads = ColdReads(self, nursery)
+        self.damaged_logs = DamagedLogs(self, nursery)
         self.dialler = Dialler(self, nursery)
         self.deletions = RecordDeletions(self)
         self.replies = Replies(self.produces, self.deletions)
@@ -103,6 +105,7 @@ class Replicas:
             Fail: fail,
             Refuse: refuse,
             Warm: self.cold_reads.warm,
+            CheckLog: self.damaged_logs.check,
             CloseConnection: close_connection,
             **self.dialler.obey,
         }
@@ -177,6 +180,7 @@ class Replicas:
         if liveness_changed:
             for partition, host in list(self.hosts.items()):
                 host.step(ev.NodesChanged(live=view.live_for(partition)))
+        self.damaged_logs.view_changed()
         self._configure_logs(view)
         self._limit(view)
         self.settle()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core.broker.effects import Answer, CloseConnection, Effect, Fail, Job, Refuse, Warm
+from ..core.broker.effects import Answer, CheckLog, CloseConnection, Effect, Fail, Job, Refuse, Warm
 from ..core.broker.events import Event, FetchArrived, Report, Warmed
 from ..core.broker.timers import NEVER
 from ..core.messages import FetchPartition, FetchRequest, FetchResult
@@ -279,6 +279,9 @@ class Hosting(World, ABC):
 
         self.on(node, self.delay(), done)
 
+    def _check_log(self, node: Node, effect: CheckLog) -> None:
+        """The batch was damaged on its way, so the leader's own copy is found to be sound, and nothing follows."""
+
     def _close(self, node: Node, effect: CloseConnection) -> None:
         self.fetches.close(node, effect)
 
@@ -337,5 +340,6 @@ _EFFECTS: dict[type, Callable[..., None]] = {
     Fail: Hosting._failed,
     Refuse: Hosting._failed,
     Warm: Hosting._warm,
+    CheckLog: Hosting._check_log,
     CloseConnection: Hosting._close,
 }

@@ -141,6 +141,16 @@ class Warm(NamedTuple):
     limit_offset: int
 
 
+class CheckLog(NamedTuple):
+    """A follower says that what it is sent of this partition is damaged: read the log from that offset on, where
+    that may wait for the device, and check it. If it is damaged, its copy here is not used any more.
+    """
+
+    partition: PartitionId
+    offset: int
+    max_bytes: int
+
+
 class CloseConnection(NamedTuple):
     """End a connection at once, with whatever it still has to send; `events.Disconnected` when it has ended."""
 
@@ -161,5 +171,6 @@ Effect = (
     | Fail
     | Refuse
     | Warm
+    | CheckLog
     | CloseConnection
 )

@@ -244,6 +244,7 @@ class _Leader:
                     high_watermark=want.high_watermark,
                     log_start_offset=want.log_start_offset,
                     topic_id=want.topic_id,
+                    damaged=partition in owner.damaged,
                 )
                 for partition, want in told.questions.items()
             ],

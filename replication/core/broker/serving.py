@@ -18,7 +18,7 @@ from ..partition import effects as fx
 from ..partition import events as ev
 from ..types import PartitionId
 from .context import Context
-from .effects import Answer, CloseConnection, Fail, Refuse, Warm
+from .effects import Answer, CheckLog, CloseConnection, Fail, Refuse, Warm
 from .events import FetchArrived, Warmed
 from .fetch_session import NEW_SESSION, NO_SESSION, LeaderSession, SessionCache, SessionRequest
 from .ports import Cold, LogReadError
@@ -121,6 +121,8 @@ class Serving:
                 )
             )
             return
+        if message.replica_id >= 0:
+            self._check_doubted(message)
         inquiry = self._inquiry(event)
         if isinstance(inquiry, ErrorCode):
             self._context.emit(Answer(event.request, FetchResponse(partitions=[], error=inquiry), []))
@@ -131,6 +133,14 @@ class Serving:
             return
         self._parked[event.request] = inquiry
         self._set_timer(inquiry, self._context.now + message.max_wait_ms / 1000)
+
+    def _check_doubted(self, message: FetchRequest) -> None:
+        """What a follower finds damaged is looked at where it comes from; only what it might be sent is."""
+        for wanted in message.partitions:
+            partition = PartitionId(wanted.topic, wanted.partition)
+            replica = self._context.replicas.get(partition) if wanted.damaged else None
+            if replica is not None and replica.leader is not None:
+                self._context.emit(CheckLog(partition, wanted.fetch_offset, wanted.max_bytes))
 
     def cancelled(self, request: Hashable) -> None:
         """Whoever asked does not wait any more. A session goes on with its next request."""

@@ -1,0 +1,105 @@
+"""One rotten batch in a leader's log: its partition alone waits, is led elsewhere and copied again from there."""
+
+from __future__ import annotations
+
+import os
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from insync.replication import Admin, Node, Producer
+from insync.storage.batch import scan
+
+from .test_cluster import consume, full_isr, produce, replicas_agree, settings, until
+
+PARTITIONS = 6
+
+
+async def write(servers: list[str], values: list[bytes]) -> None:
+    """As many records in each partition."""
+    async with Producer(servers) as producer:
+        sent = [
+            await producer.send("t", value, partition=partition)
+            for partition in range(PARTITIONS)
+            for value in values
+        ]
+        for each in sent:
+            assert (await each.wait()).offset >= 0
+
+
+def rot(folder: Path) -> None:
+    """One bit of the last batch is another."""
+    path = max(folder.glob("*.log"))
+    last = scan(path.read_bytes())[-1]
+    with path.open("r+b") as file:
+        at = last.position + last.size_bytes - 1
+        byte = os.pread(file.fileno(), 1, at)[0]
+        os.pwrite(file.fileno(), bytes([byte ^ 1]), at)
+
+
+def fast(folder: Path, node_id: int) -> Any:
+    return settings(folder, node_id, replica_fetch_backoff_ms=100)
+
+
+async def test_a_rotten_batch_costs_its_partition_alone_and_is_repaired(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(fast(tmp_path, number))) for number in (1, 2)]
+        servers = [url for node in nodes for url in node.endpoints]
+        admin = await stack.enter_async_context(Admin(servers))
+        async with Node(fast(tmp_path, 3)):
+            await admin.create_topic("t", PARTITIONS, 3, config={"min_insync_replicas": 1})
+            await until(lambda: full_isr(admin, "t", 3))
+            await write(servers, [b"before"])
+        await write(servers, [b"after"])
+        (info,) = await admin.describe_topics(["t"])
+        rotten = info.partitions[0]
+        rot(tmp_path / f"node-{rotten.leader}" / f"t-{rotten.partition}")
+        async with Node(fast(tmp_path, 3)):
+            await until(lambda: full_isr(admin, "t", 3), 60)
+            await until(lambda: replicas_agree(admin, "t", 3), 30)
+            values = await consume(servers, "t", PARTITIONS, 2 * PARTITIONS)
+            assert sorted(values) == [b"after"] * PARTITIONS + [b"before"] * PARTITIONS
+            await produce(servers, "t", [b"on"] * PARTITIONS)
+            damaged = [each for each in caplog.messages if "event=log_damaged" in each]
+            assert len(damaged) == 1 and f"partition=t-{rotten.partition}" in damaged[0]
+            sent = [each for each in caplog.messages if "sends damaged records" in each]
+            assert len(sent) == 1 and f"t-{rotten.partition}:" in sent[0]
+    copies = {
+        next(iter((tmp_path / f"node-{number}" / f"t-{rotten.partition}").glob("*.log"))).read_bytes()
+        for number in (1, 2, 3)
+    }
+    assert len(copies) == 1
+
+
+async def test_the_only_member_of_the_isr_serves_on_and_says_what_is_wrong(tmp_path: Path) -> None:
+    """The follower copies all other partitions; what is sound in the damaged one can still be read."""
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(Node(fast(tmp_path, 1)))
+        admin = await stack.enter_async_context(Admin(one.endpoints))
+        async with Node(fast(tmp_path, 2)):
+            await admin.create_topic("t", PARTITIONS, 2, config={"min_insync_replicas": 1})
+            await until(lambda: full_isr(admin, "t", 2))
+            await write(one.endpoints, [b"before"])
+        await write(one.endpoints, [b"after"])
+        rot(tmp_path / "node-1" / "t-0")
+        async with Node(fast(tmp_path, 2)):
+
+            async def all_others() -> bool:
+                (info,) = await admin.describe_topics(["t"])
+                return {part.partition for part in info.partitions if len(part.isr) == 2} == {
+                    *range(1, PARTITIONS)
+                }
+
+            await until(all_others, 30)
+
+            async def told() -> bool:
+                told = {each.node_id: each for each in await admin.describe_nodes()}
+                checks = {each.name: each for each in told[1].checks}
+                return not checks["maintenance"].ok and "t-0" in checks["maintenance"].detail
+
+            await until(told, 30)
+            assert await consume(one.endpoints, "t", 1, 1) == [b"before"]
