@@ -68,6 +68,7 @@ class MaintainedLog(Log):
         now_ms: int,
         *,
         high_watermark: int,
+        decides: bool = True,
         bytes_per_second: float | None = None,
         key_map_bytes: int = KEY_MAP_BYTES,
         stop: Callable[[], bool] = lambda: False,
@@ -76,7 +77,7 @@ class MaintainedLog(Log):
         self.remove_deleted_files(now_ms)
         limits = (
             {"retention_ms": settings.retention_ms, "retention_bytes": settings.retention_bytes}
-            if settings.deletes
+            if settings.deletes and decides
             else {}
         )
         self._close_idle(now_ms, high_watermark)

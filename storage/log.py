@@ -246,6 +246,7 @@ class Log(abc.ABC):
         now_ms: int,
         *,
         high_watermark: int,
+        decides: bool = True,
         bytes_per_second: float | None = None,
         key_map_bytes: int = KEY_MAP_BYTES,
         stop: Callable[[], bool] = lambda: False,
@@ -257,6 +258,8 @@ class Log(abc.ABC):
         wait for it.
 
         now_ms: since 1970, like the timestamps of the batches.
+        decides: whether time and size delete; else only what lies below the log start goes (on a follower, to whom
+          its leader tells that).
         bytes_per_second: how fast compaction reads and writes, in all; None: as fast as it can.
         key_map_bytes: memory for the keys of a compaction, 24 bytes each and a third more; if they do not fit, it
         takes

@@ -347,29 +347,31 @@ class MemoryLog(Log):
         now_ms: int,
         *,
         high_watermark: int,
+        decides: bool = True,
         bytes_per_second: float | None = None,
         key_map_bytes: int = KEY_MAP_BYTES,
         stop: Callable[[], bool] = lambda: False,
     ) -> MaintenanceResult:
         self._check_open()
         with self._writing:
-            deleted = self._delete_old_segments(now_ms, high_watermark)
+            deleted = self._delete_old_segments(now_ms, high_watermark, decides)
         done = None
         if self.settings.compacts:
             with suppress(StoppedError):
                 done = self._compact(now_ms, high_watermark, Pace(bytes_per_second, stop), key_map_bytes)
         return MaintenanceResult(self._start, deleted, done)
 
-    def _delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
+    def _delete_old_segments(self, now_ms: int, high_watermark: int, decides: bool) -> int:
         settings, last = self.settings, self._segments[-1]
         whole = last.held and self._staged is None and self._end <= high_watermark
         if whole and is_outdated(last, settings, now_ms):
             self._begin_segment(self._end)
+        limited = settings.deletes and decides
         count = expired(
             self._segments,
             now_ms,
-            retention_ms=settings.retention_ms if settings.deletes else UNLIMITED,
-            retention_bytes=settings.retention_bytes if settings.deletes else UNLIMITED,
+            retention_ms=settings.retention_ms if limited else UNLIMITED,
+            retention_bytes=settings.retention_bytes if limited else UNLIMITED,
             log_start_offset=self._start,
             high_watermark=high_watermark,
         )

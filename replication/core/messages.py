@@ -134,6 +134,7 @@ class FetchRequest:
 
     `session_epoch` (KIP-227): -1 without a session; 0 asks for one; else how many answers have arrived in
     `session_id`, and `partitions` are only those whose question is new, `forgotten` those that are withdrawn.
+    `time_ms`: a follower's wall clock, in milliseconds since 1970; 0 from others.
     """
 
     replica_id: int
@@ -146,6 +147,7 @@ class FetchRequest:
     session_epoch: int = -1
     forgotten: list[PartitionName] = attrs.Factory(list)
     client_id: str = ""
+    time_ms: int = 0
 
 
 @attrs.frozen(kw_only=True)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import attrs
 import trio
 
 from ...transport import (
@@ -21,13 +22,17 @@ from ...transport import (
 from .. import wire
 from ..core.broker import effects as fx
 from ..core.broker import events as ev
-from ..core.messages import Kind
+from ..core.messages import FetchRequest, Kind
+from ._maintenance_thread import wall_clock_ms
 from ._payloads import NO_PAYLOAD, SharedPayload
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
 
 log = logging.getLogger("insync.node")
+
+TIME_INTERVAL = 0.25
+"""Seconds between two fetches that tell a leader the time."""
 
 
 class Dialler:
@@ -38,6 +43,8 @@ class Dialler:
         self.security = Security()
         self.nursery = nursery
         self._node = node
+        self._time_due: dict[Hashable, float] = {}
+        """When each leader is told this node's wall clock again."""
         self._handles: dict[int, RequestHandle] = {}
         """Of the questions under way."""
         self.connections: set[Connection] = set()
@@ -104,17 +111,29 @@ class Dialler:
         self._tell(ev.Connected(dial=effect.dial, connection=connection, hands_over_files=hands_over))
         await connection.closed.wait()
         self.connections.discard(connection)
+        self._time_due.pop(connection, None)
         reason = str(connection.close_reason)
         self._tell(ev.PeerDisconnected(connection=connection, reason=reason))
 
     def ask(self, effect: fx.Ask) -> None:
         """Send a request; `done` follows."""
         done = _Done(self, effect)
+        message = effect.message
+        if isinstance(message, FetchRequest) and self._is_time_due(effect.connection):
+            message = attrs.evolve(message, time_ms=wall_clock_ms())
         handle = _of(effect.connection).request_nowait(
-            effect.kind, wire.encode(effect.message), timeout=effect.timeout, on_done=done
+            effect.kind, wire.encode(message), timeout=effect.timeout, on_done=done
         )
         if not done.called:
             self._handles[effect.question] = handle
+
+    def _is_time_due(self, connection: Hashable) -> bool:
+        """Whether the leader is to be told the time here: now and then, because it costs a copy of the request."""
+        now = self._node.now()
+        if now < self._time_due.get(connection, 0.0):
+            return False
+        self._time_due[connection] = now + TIME_INTERVAL
+        return True
 
     def _give_up(self, effect: fx.GiveUp) -> None:
         handle = self._handles.pop(effect.question, None)

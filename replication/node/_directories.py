@@ -56,6 +56,14 @@ class Owner(Protocol):
     def high_watermark(self, partition: PartitionId) -> int | None:
         """Called from other threads, too."""
 
+    def leads(self, partition: PartitionId) -> bool:
+        """Called from other threads, too."""
+
+    def clock_difference(self) -> float:
+        """Called from other threads, too."""
+
+    def clock_doubted(self, difference: float) -> None: ...
+
     def log_start_raised(self, partition: PartitionId) -> None: ...
 
     def maintenance_failed(self, partition: PartitionId, error: StorageError) -> None: ...
@@ -87,8 +95,14 @@ class Home:
             directory,
             settings.log_maintenance_interval_ms,
             settings.log_cleaner_io_max_bytes_per_second,
-            owner.high_watermark,
-            Progress(owner.log_start_raised, owner.maintenance_failed, owner.maintained, self._thread_died),
+            owner,
+            Progress(
+                owner.log_start_raised,
+                owner.maintenance_failed,
+                owner.maintained,
+                owner.clock_doubted,
+                self._thread_died,
+            ),
         )
         self._seen = [0, 0]
         self._stalled_for = [0.0, 0.0]

@@ -14,6 +14,7 @@ from ..core.broker.effects import Answer, CloseConnection, Fail, Refuse
 from ..core.broker.events import Cancelled, FetchArrived
 from ..core.control.quotas import CONSUMER
 from ..core.errors import ErrorCode
+from ._maintenance_thread import clock_distance
 from .operations.inbound import Inbound
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Fetches:
         """Take a request from the transport; its client's quota may have it wait."""
         message: m.FetchRequest = wire.decode_request(m.Kind.FETCH, request.body)
         request.message = message
+        if message.replica_id >= 0 and message.time_ms > 0 and request.peer.node_id == message.replica_id:
+            self._node.clocks.heard(message.replica_id, clock_distance(message.time_ms))
         serve = partial(self._serve, request, message)
         if message.replica_id >= 0 or not self._node.quotas.hold(CONSUMER, request, message.client_id, serve):
             serve()

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import attrs
 import trio
@@ -29,6 +30,16 @@ def log_settings(base: LogSettings, config: TopicConfig) -> LogSettings:
         return base
 
 
+def wall_clock_ms() -> int:
+    """Since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def clock_distance(time_ms: int) -> float:
+    """Seconds from the clock that cannot be set, and goes on while a machine sleeps, to what a wall clock says."""
+    return time_ms / 1000 - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
 @attrs.frozen
 class Progress:
     """What the thread tells; called on the event loop."""
@@ -38,7 +49,22 @@ class Progress:
     failed: Callable[[PartitionId, StorageError], None]
     succeeded: Callable[[PartitionId, CompactionResult | None], None]
     """After a compaction, and after a failure."""
+    clock_doubted: Callable[[float], None]
+    """By how many seconds it differs from those of the other nodes; 0: it can be believed again."""
     died: Callable[[Exception], None]
+
+
+class Deciding(Protocol):
+    """What the thread asks before it deletes anything."""
+
+    def high_watermark(self, partition: PartitionId) -> int | None:
+        """Nothing at or above it is touched; None: the log is left alone."""
+
+    def leads(self, partition: PartitionId) -> bool:
+        """The leader decides what is too old or too much; followers delete what lies below its log start."""
+
+    def clock_difference(self) -> float:
+        """Seconds by which this node's clock is ahead of the others', if that is too much; else 0."""
 
 
 class LogKeeper:
@@ -47,7 +73,7 @@ class LogKeeper:
     It does not lower its priority: it shares the interpreter's lock with the event loop, which would wait for a
     thread that the machine does not let run. `bytes_per_second` bounds what compaction takes instead.
 
-    `high_watermark` is asked from the thread; None: the log is left alone. Nothing at or above it is touched.
+    `deciding` is asked from the thread.
     """
 
     def __init__(
@@ -55,13 +81,14 @@ class LogKeeper:
         directory: LogDirectory,
         interval_ms: int,
         bytes_per_second: float | None,
-        high_watermark: Callable[[PartitionId], int | None],
+        deciding: Deciding,
         progress: Progress,
     ) -> None:
         self._directory = directory
         self._period = interval_ms / 1000
         self._bytes_per_second = bytes_per_second
-        self._high_watermark = high_watermark
+        self._deciding = deciding
+        self._doubted = 0.0
         self._progress = progress
         self._failing: set[PartitionId] = set()
         self._stop = threading.Event()
@@ -87,7 +114,7 @@ class LogKeeper:
         try:
             while not self._stop.wait(self._period):
                 for key, opened in self._directory.logs():
-                    if self._stop.is_set():
+                    if self._stop.is_set() or self._doubts_clock():
                         break
                     self._maintain(PartitionId(*key), opened)
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
@@ -95,16 +122,26 @@ class LogKeeper:
         finally:
             self._token.run_sync_soon(self._stopped.set)
 
+    def _doubts_clock(self) -> bool:
+        """What is deleted because a clock is wrong is gone for good: with each log the clock is looked at again."""
+        assert self._token is not None
+        difference = self._deciding.clock_difference()
+        if bool(difference) != bool(self._doubted):
+            self._token.run_sync_soon(self._progress.clock_doubted, difference)
+        self._doubted = difference
+        return bool(difference)
+
     def _maintain(self, partition: PartitionId, opened: Log) -> None:
         assert self._token is not None
-        high_watermark = self._high_watermark(partition)
+        high_watermark = self._deciding.high_watermark(partition)
         if high_watermark is None:
             return
         before = opened.log_start_offset
         try:
             done = opened.maintain(
-                time.time_ns() // 1_000_000,
+                wall_clock_ms(),
                 high_watermark=high_watermark,
+                decides=self._deciding.leads(partition),
                 bytes_per_second=self._bytes_per_second,
                 stop=self._stop.is_set,
             )

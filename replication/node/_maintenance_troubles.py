@@ -19,9 +19,21 @@ class MaintenanceTroubles:
         self.unreadable: dict[PartitionId, int] = {}
         """Record batches that compaction left as they are because nobody can read their records."""
 
-    @property
-    def partitions(self) -> set[PartitionId]:
-        return {*self.failing, *self.unreadable}
+        self.clock_difference = 0.0
+        """Seconds by which the node's clock is ahead of the others', if that is too much: nothing is deleted."""
+
+    def clock_doubted(self, difference: float) -> None:
+        """0: it can be believed again."""
+        if difference and not self.clock_difference:
+            log.error(
+                "this node's clock is %.0f s %s those of the other nodes (over max_clock_difference_ms): nothing "
+                "is deleted or compacted here; set the clock right",
+                abs(difference),
+                "ahead of" if difference > 0 else "behind",
+            )
+        elif self.clock_difference and not difference:
+            log.info("this node's clock agrees with the others again")
+        self.clock_difference = difference
 
     def failed(self, partition: PartitionId, error: StorageError) -> None:
         if partition not in self.failing:

@@ -14,6 +14,7 @@ from ...storage import CompactionResult, LogClosedError, StorageError
 from ...transport import turn
 from ..core import messages as m
 from ..core.broker.broker import Broker
+from ..core.broker.clocks import WallClocks
 from ..core.broker.context import BrokerSettings, Context
 from ..core.broker.effects import Answer, CheckLog, CloseConnection, Effect, Fail, Job, Refuse, Warm
 from ..core.broker.events import Event, ViewRead
@@ -33,6 +34,7 @@ from ._directories import Home, LogDirectories, Offline, opened_log, remove_dele
 from ._fetches import Fetches, close_connection, fail, refuse
 from ._log_reader import LogReader
 from ._log_writer import CallWork, Lane
+from ._maintenance_thread import clock_distance, wall_clock_ms
 from ._produces import Produces
 from ._replica_host import ReplicaHost
 from ._startup_scan import Found, open_log
@@ -91,6 +93,8 @@ class Replicas:
             producer_default=settings.quota_producer_default,
             consumer_default=settings.quota_consumer_default,
         )
+        max_difference = settings.max_clock_difference_ms / 1000
+        self.clocks = WallClocks(clock_distance(wall_clock_ms()), max_difference)
         self.directories = LogDirectories(settings, found, self.offline, self)
         self.produces = Produces(self, nursery)
         self.fetches = Fetches(self)
@@ -181,6 +185,7 @@ class Replicas:
             for partition, host in list(self.hosts.items()):
                 host.step(ev.NodesChanged(live=view.live_for(partition)))
         self.damaged_logs.view_changed()
+        self.clocks.keep(view.nodes)
         self._configure_logs(view)
         self._limit(view)
         self.settle()
@@ -275,6 +280,18 @@ class Replicas:
         """Of a replica that is in use; other threads may ask."""
         host = self.hosts.get(partition)
         return host.replica.log.high_watermark if host is not None and not host.lane.closed else None
+
+    def leads(self, partition: PartitionId) -> bool:
+        """Other threads may ask."""
+        host = self.hosts.get(partition)
+        return host is not None and host.replica.leader is not None
+
+    def clock_difference(self) -> float:
+        """Other threads may ask."""
+        return self.clocks.difference(clock_distance(wall_clock_ms()))
+
+    def clock_doubted(self, difference: float) -> None:
+        self.directories.troubles.clock_doubted(difference)
 
     def log_start_raised(self, partition: PartitionId) -> None:
         """Retention has deleted the oldest segments."""

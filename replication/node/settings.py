@@ -102,6 +102,8 @@ class NodeSettings:
     node_secret_file: a file with a secret that all nodes have, and no client: who says that it is a node must know
       it. Without it whoever knows `secret` may say so.
     node_secret: this secret itself, for programs that have it from elsewhere; it wins over `node_secret_file`.
+    max_clock_difference_ms: by how much the wall clock may differ from those of the nodes that fetch from this one
+      (with none: from what it was at the start) for anything to be deleted or compacted.
     log_maintenance_interval_ms: how often retention and compaction look for work (Kafka has two settings,
       300,000 and 15,000).
     log_cleaner_io_max_bytes_per_second: how much compaction may read and write; None: as much as it can.
@@ -166,6 +168,7 @@ class NodeSettings:
     flush_interval_messages: int = attrs.field(default=NEVER, validator=_positive)
     flush_interval_ms: int = attrs.field(default=NEVER, validator=_positive)
     log_maintenance_interval_ms: int = attrs.field(default=15000, validator=_positive)
+    max_clock_difference_ms: int = attrs.field(default=60_000, validator=_positive)
     log_cleaner_io_max_bytes_per_second: float | None = None
     storage_stall_timeout_ms: int = attrs.field(default=15000, validator=_positive)
     proof_interval_ms: int = attrs.field(default=2000, validator=_positive)

@@ -114,6 +114,9 @@ class Health:
         problems = [
             _named(troubles.failing, "whose old records can be neither deleted nor compacted"),
             _named(troubles.unreadable, "with record batches that nobody can read"),
+            f"the clock differs from the other nodes' by {troubles.clock_difference:.0f} s: nothing is deleted"
+            if troubles.clock_difference
+            else "",
         ]
         return _check("maintenance", "; ".join(filter(None, problems)), "nothing is in its way")
 

@@ -66,7 +66,7 @@ async def test_a_rotten_batch_costs_its_partition_alone_and_is_repaired(
             await produce(servers, "t", [b"on"] * PARTITIONS)
             damaged = [each for each in caplog.messages if "event=log_damaged" in each]
             assert len(damaged) == 1 and f"partition=t-{rotten.partition}" in damaged[0]
-            sent = [each for each in caplog.messages if "sends damaged records" in each]
+            sent = [each for each in caplog.messages if "damaged batch in the fetch response" in each]
             assert len(sent) == 1 and f"t-{rotten.partition}:" in sent[0]
     copies = {
         next(iter((tmp_path / f"node-{number}" / f"t-{rotten.partition}").glob("*.log"))).read_bytes()

@@ -13,6 +13,7 @@ import trio
 from insync.replication import Admin, Node
 from insync.replication.core.control.records import TopicConfig
 from insync.replication.core.types import PartitionId
+from insync.replication.node import _maintenance_thread, _replicas
 from insync.replication.node._maintenance_thread import LogKeeper, Progress, log_settings
 from insync.storage import Log, LogDirectory, LogSettings, StorageFullError
 
@@ -67,9 +68,12 @@ async def test_old_segments_go_on_every_replica_and_readers_go_on(tmp_path: Path
 class Told:
     """What a keeper tells, and the high watermark that it is told."""
 
-    def __init__(self, mark: int | None) -> None:
+    def __init__(self, mark: int | None, *, leads: bool = True) -> None:
         self.mark = mark
-        self.asked = 0
+        self.is_leader = leads
+        self.difference = 0.0
+        self.doubts: list[float] = []
+        self.asked = self.looked = 0
         self.raised: list[PartitionId] = []
         self.failed: list[str] = []
         self.succeeded: list[PartitionId] = []
@@ -77,12 +81,20 @@ class Told:
             self.raised.append,
             lambda _, error: self.failed.append(str(error)),
             lambda partition, _: self.succeeded.append(partition),
+            self.doubts.append,
             lambda error: None,
         )
 
     def high_watermark(self, partition: PartitionId) -> int | None:
         self.asked += 1
         return self.mark
+
+    def leads(self, partition: PartitionId) -> bool:
+        return self.is_leader
+
+    def clock_difference(self) -> float:
+        self.looked += 1
+        return self.difference
 
 
 @pytest.mark.parametrize(("mark", "most"), [(None, 0), (0, 0), (7, 7), (20, 20)])
@@ -96,7 +108,7 @@ async def test_nothing_at_or_above_the_high_watermark_goes(
     for _ in range(20):
         append(log, batch(1, size=400))
     told = Told(mark)
-    keeper = LogKeeper(directory, 10, None, told.high_watermark, told.progress)
+    keeper = LogKeeper(directory, 10, None, told, told.progress)
     keeper.start()
     with trio.fail_after(5):
         while told.asked < 5:
@@ -115,7 +127,7 @@ async def test_what_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: p
         raise StorageFullError("no room for a compaction")
 
     told = Told(0)
-    keeper = LogKeeper(directory, 10, None, told.high_watermark, told.progress)
+    keeper = LogKeeper(directory, 10, None, told, told.progress)
     with monkeypatch.context() as patch, trio.fail_after(5):
         patch.setattr(type(log), "maintain", fail)
         keeper.start()
@@ -132,6 +144,74 @@ async def test_what_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: p
     assert {*told.failed} == {"no room for a compaction"}
     assert told.succeeded == [PartitionId("t", 0)], "once"
     directory.close()
+
+
+@pytest.mark.parametrize(("leads", "doubted"), [(False, False), (True, True), (True, False)])
+async def test_only_a_leader_whose_clock_is_right_deletes_what_is_old(
+    tmp_path: Path, leads: bool, doubted: bool
+) -> None:
+    directory = LogDirectory(
+        tmp_path, cluster_id="c", node_id=1, settings=attrs.evolve(SMALL, retention_ms=1000)
+    )
+    log = directory.open_log("t", 0, create=True)
+    for _ in range(20):
+        append(log, batch(1, size=400))
+    told = Told(20, leads=leads)
+    told.difference = 7.0 if doubted else 0.0
+    keeper = LogKeeper(directory, 10, None, told, told.progress)
+    keeper.start()
+    with trio.fail_after(5):
+        while told.looked < 5:
+            await trio.lowlevel.checkpoint()
+        if leads and not doubted:
+            assert log.log_start_offset == 20
+        else:
+            assert log.log_start_offset == 0
+            log.advance_log_start_offset(11)
+            while not doubted and log.segment_base_offsets[0] < 10:
+                await trio.lowlevel.checkpoint()
+        if doubted:
+            assert told.asked == 0 and len(log.segment_base_offsets) > 5
+            told.difference = 0.0
+            while log.segment_base_offsets[0] < 20:
+                await trio.lowlevel.checkpoint()
+        await keeper.stop()
+    assert told.doubts == ([7.0, 0.0] if doubted else [])
+    directory.close()
+
+
+async def test_a_clock_that_jumps_deletes_no_young_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever leads: the followers' clocks say that it is wrong, and followers delete nothing by themselves."""
+    ahead = {"ms": 0}
+    whole = _maintenance_thread.wall_clock_ms
+    monkeypatch.setattr(_maintenance_thread, "wall_clock_ms", lambda: whole() + ahead["ms"])
+    for module in (_replicas,):
+        monkeypatch.setattr(module, "wall_clock_ms", lambda: whole() + ahead["ms"])
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(settings(tmp_path, n, **SOON))) for n in (1, 2)]
+        servers = [url for node in nodes for url in node.endpoints]
+        admin = await stack.enter_async_context(Admin(servers))
+        await admin.create_topic("t", 1, 2, config={"segment_bytes": 1024, "retention_ms": 86_400_000})
+        await produce(servers, "t", [b"%03d" % number * 60 for number in range(40)])
+        ahead["ms"] = 3 * 86_400_000
+
+        async def told() -> bool:
+            nodes = await admin.describe_nodes()
+            details = [check.detail for each in nodes for check in each.checks if check.name == "maintenance"]
+            return any("the clock differs from the other nodes' by" in each for each in details)
+
+        await until(told)
+        assert {start for _, start in await starts(admin, "t")} == {0}
+        ahead["ms"] = 0
+
+        async def well() -> bool:
+            return all(check.ok for each in await admin.describe_nodes() for check in each.checks)
+
+        await until(well)
+        assert {start for _, start in await starts(admin, "t")} == {0}
+        assert len(await consume(servers, "t", 1, 40)) == 40
 
 
 def test_a_topic_has_its_own_settings_and_the_node_those_it_does_not_name() -> None:
