@@ -57,8 +57,30 @@ class ClassicState:
     leader: str | None = None
     members: dict[str, ClassicMember] = attrs.Factory(dict)
     pending: set[str] = attrs.Factory(set)
-    joins_since: float = 0.0
-    """When the first rebalance of an empty group began."""
+    began: float = 0.0
+    """When the rebalance under way began."""
+    joined_at: float = 0.0
+    """When the last new member came."""
+    was_empty: bool = False
+    """Whether the rebalance under way is the first one of an empty group."""
+
+    @property
+    def rebalance_timeout(self) -> float:
+        """Seconds: the greatest of all members."""
+        return max((each.rebalance_timeout_ms for each in self.members.values()), default=0) / 1000
+
+    def vote(self) -> str:
+        """The protocol that all members support and most prefer; of equal ones, the first by name."""
+        common = self.common()
+        votes = dict.fromkeys(common, 0)
+        for each in self.members.values():
+            votes[next(name.name for name in each.protocols if name.name in common)] += 1
+        return max(sorted(votes), key=votes.__getitem__)
+
+    def common(self, but: str = "") -> set[str]:
+        """The protocols that all members support, leaving one member out."""
+        sets = [{p.name for p in each.protocols} for each in self.members.values() if each.member_id != but]
+        return set.intersection(*sets) if sets else set()
 
     @classmethod
     def of(cls, group: str, value: ClassicGroupValue) -> ClassicState:

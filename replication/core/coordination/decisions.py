@@ -87,7 +87,7 @@ class StateMachine(Protocol):
     def slip(self, seconds: float) -> None:
         """Nobody could be heard for so long: every timer goes by so much later."""
 
-    def withdrawn(self, request_id: int) -> None:
+    def withdrawn(self, request_id: int, clock: Clock) -> None:
         """A request was answered otherwise (its deadline passed); it is parked no more."""
 
     def failure(self, message: Any, error: ErrorCode, leader: int = -1, leader_epoch: int = -1) -> Any:

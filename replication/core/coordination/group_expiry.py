@@ -77,7 +77,7 @@ def delete_group(state: GroupState | None, classic: ClassicState | None, group: 
     Raises:
       GroupRefusal: There is no such group, or it has members.
     """
-    if state is None or state.empty:
+    if state is None:
         raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {group!r}")
     count = members_of(state, classic)
     refuse_if(count > 0, ErrorCode.NON_EMPTY_GROUP, f"group {group!r} has {count} members")

@@ -269,8 +269,134 @@ class DeleteGroupOffsetsRequest:
     partitions: list[TopicPartitionName]
 
 
+@attrs.frozen(kw_only=True)
+class GroupProtocol:
+    """An assignor that a classic member supports, with what it says to it."""
+
+    name: str
+    metadata: bytes
+
+
+@attrs.frozen(kw_only=True)
+class JoinGroupRequest:
+    """Classic protocol. `member_id` empty: a new member. `protocols` in order of preference.
+
+    `known_member_id`: whether a new dynamic member must come back with the id that it is given first (v4, KIP-394).
+    `fresh_id`: the id for it, made by the node; a client's own word counts for nothing, as for `client_host`.
+    """
+
+    group: str
+    member_id: str = ""
+    instance_id: str | None = None
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocol_type: str
+    protocols: list[GroupProtocol]
+    known_member_id: bool = True
+    client_id: str = ""
+    client_host: str = ""
+    fresh_id: str = ""
+
+
+@attrs.frozen(kw_only=True)
+class JoinedMember:
+    member_id: str
+    instance_id: str | None = None
+    metadata: bytes = b""
+
+
+@attrs.frozen(kw_only=True)
+class JoinGroupResponse:
+    """`members`: all of them, for the leader alone. `skip_assignment`: it has nothing to assign (v9, KIP-814)."""
+
+    error: int = 0
+    message: str = ""
+    generation: int = -1
+    protocol_type: str = ""
+    protocol: str = ""
+    leader_id: str = ""
+    member_id: str = ""
+    members: list[JoinedMember] = attrs.Factory(list)
+    skip_assignment: bool = False
+    leader: int = -1
+    leader_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class MemberAssignment:
+    member_id: str
+    assignment: bytes
+
+
+@attrs.frozen(kw_only=True)
+class SyncGroupRequest:
+    """`assignments`: from the leader; empty from all others."""
+
+    group: str
+    member_id: str
+    instance_id: str | None = None
+    generation: int
+    assignments: list[MemberAssignment] = attrs.Factory(list)
+
+
+@attrs.frozen(kw_only=True)
+class SyncGroupResponse:
+    error: int = 0
+    message: str = ""
+    protocol_type: str = ""
+    protocol: str = ""
+    assignment: bytes = b""
+    leader: int = -1
+    leader_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class HeartbeatRequest:
+    group: str
+    member_id: str
+    instance_id: str | None = None
+    generation: int
+
+
+@attrs.frozen(kw_only=True)
+class HeartbeatResponse:
+    error: int = 0
+    message: str = ""
+    leader: int = -1
+    leader_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class LeavingMember:
+    """By its id, or by its instance with an empty id (an operator's wish)."""
+
+    member_id: str = ""
+    instance_id: str | None = None
+
+
+@attrs.frozen(kw_only=True)
+class LeaveGroupRequest:
+    group: str
+    members: list[LeavingMember]
+
+
+@attrs.frozen(kw_only=True)
+class LeaveGroupResponse:
+    """`errors`: of each member that was named, in order."""
+
+    error: int = 0
+    message: str = ""
+    errors: list[int] = attrs.Factory(list)
+    leader: int = -1
+    leader_epoch: int = -1
+
+
 Request = (
     ConsumerGroupHeartbeatRequest
+    | JoinGroupRequest
+    | SyncGroupRequest
+    | HeartbeatRequest
+    | LeaveGroupRequest
     | CommitGroupOffsetsRequest
     | TxnOffsetCommitRequest
     | GroupOffsetsRequest
@@ -281,6 +407,10 @@ Request = (
 )
 RESPONSES: dict[type, type] = {
     ConsumerGroupHeartbeatRequest: ConsumerGroupHeartbeatResponse,
+    JoinGroupRequest: JoinGroupResponse,
+    SyncGroupRequest: SyncGroupResponse,
+    HeartbeatRequest: HeartbeatResponse,
+    LeaveGroupRequest: LeaveGroupResponse,
     CommitGroupOffsetsRequest: CommitGroupOffsetsResponse,
     TxnOffsetCommitRequest: CommitGroupOffsetsResponse,
     GroupOffsetsRequest: GroupOffsetsResponse,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import attrs
@@ -9,16 +10,18 @@ import attrs
 from ..errors import ErrorCode
 from . import group_messages as gm
 from . import records as r
+from .classic_members import KINDS as CLASSIC_KINDS
+from .classic_members import ClassicMembers
 from .classic_state import ClassicState
 from .consumer_group import Context
 from .consumer_members import ConsumerMembers
 from .decisions import Clock, Decision, Proof, Reply
 from .group_describe import describe, listing
-from .group_expiry import delete_group, delete_offsets, expire, forget_topics
+from .group_expiry import delete_group, delete_offsets, end_group, expire, forget_topics
 from .group_settings import GroupSettings
-from .group_state import Committed, GroupState
+from .group_state import Committed, Draft, GroupState
 from .offset_commits import Entries, plan_commit, read_offsets
-from .refusals import GroupRefusal
+from .refusals import GroupRefusal, refuse_if
 from .shard_events import Entry, Marker, ProducerId
 from .timers import Timers
 from .topics_view import TopicsView
@@ -45,6 +48,7 @@ class GroupCoordinator:
         self._gone: frozenset[str] = frozenset()
         self._forgetting: list[str] = []
         self.consumers = ConsumerMembers(self._timers, self._fired)
+        self.classic_members = ClassicMembers(self.classics, self._timers, self._fired, self.settings)
 
     # The log
 
@@ -108,7 +112,8 @@ class GroupCoordinator:
         bonus = self.settings.isolation_timeout_ms
         for group, state in self.groups.items():
             if state.classic is not None:
-                self.classics[group] = ClassicState.of(group, state.classic)
+                classic = self.classics[group] = ClassicState.of(group, state.classic)
+                self.classic_members.activate(classic, clock)
             self.consumers.activate(state, clock, self.settings.consumer_session_timeout_ms + bonus)
         self._timers.set(_EXPIRE, clock.now + self.settings.offsets_retention_check_interval_ms / 1000)
 
@@ -137,8 +142,9 @@ class GroupCoordinator:
         while (key := self._timers.pop(clock.now)) is not None:
             self._fired[key] = None
 
-    def withdrawn(self, request_id: int) -> None:
+    def withdrawn(self, request_id: int, clock: Clock) -> None:
         self.consumers.withdrawn(request_id)
+        self.classic_members.withdrawn(request_id, clock)
 
     def failure(self, message: Any, error: ErrorCode, leader: int = -1, leader_epoch: int = -1) -> Any:
         return gm.RESPONSES[type(message)](error=error, leader=leader, leader_epoch=leader_epoch)
@@ -163,8 +169,13 @@ class GroupCoordinator:
         context = self.context(clock)
         match message:
             case gm.ConsumerGroupHeartbeatRequest(group=group):
+                self._leave_classic(group)
                 state = self.groups.get(group) or GroupState(group)
                 return self.consumers.beat(request_id, message, state, context)
+            case (
+                gm.JoinGroupRequest() | gm.SyncGroupRequest() | gm.HeartbeatRequest() | gm.LeaveGroupRequest()
+            ):
+                return self._classic(request_id, message, clock)
             case gm.CommitGroupOffsetsRequest(group=group):
                 return self._commit(request_id, message, context, None)
             case gm.TxnOffsetCommitRequest(group=group):
@@ -175,7 +186,8 @@ class GroupCoordinator:
                 return _read(request_id, gm.GroupOffsetsResponse(offsets=offsets), group)
             case gm.ListGroupsRequest():
                 found = [
-                    listing(state, self.classics.get(name)) for name, state in sorted(self.groups.items())
+                    listing(self.groups.get(name) or GroupState(name), self.classics.get(name))
+                    for name in sorted(self.groups.keys() | self.classics.keys())
                 ]
                 wanted = [
                     each
@@ -185,14 +197,46 @@ class GroupCoordinator:
                 ]
                 return _read(request_id, gm.ListGroupsResponse(groups=wanted))
             case gm.DescribeGroupsRequest(groups=names):
-                told = [describe(name, self.groups.get(name), self.classics.get(name)) for name in names]
+                told = [describe(name, self._known(name), self.classics.get(name)) for name in names]
                 return _read(request_id, gm.DescribeGroupsResponse(groups=told), *names)
             case gm.DeleteGroupRequest(group=group):
-                entries = delete_group(self.groups.get(group), self.classics.get(group), group)
+                entries = delete_group(self._known(group), self.classics.get(group), group)
                 return _write(request_id, gm.DeleteGroupResponse(), group, entries)
             case gm.DeleteGroupOffsetsRequest(group=group):
                 entries, each_told = delete_offsets(self.groups.get(group), self.classics.get(group), message)
                 return _write(request_id, gm.CommitGroupOffsetsResponse(partitions=each_told), group, entries)
+
+    def _known(self, group: str) -> GroupState | None:
+        """A group of which there are records, or members."""
+        return self.groups.get(group) or (GroupState(group) if group in self.classics else None)
+
+    def _leave_classic(self, group: str) -> None:
+        """Refuse the consumer protocol to a classic group that is in use; forget one that is not."""
+        classic = self.classics.get(group)
+        if classic is None:
+            return
+        used = bool(classic.members or classic.pending)
+        refuse_if(used, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {group!r} uses the classic protocol")
+        if group not in self.groups or self.groups[group].classic is None:
+            del self.classics[group]
+
+    def _classic(
+        self,
+        request_id: int,
+        message: gm.JoinGroupRequest | gm.SyncGroupRequest | gm.HeartbeatRequest | gm.LeaveGroupRequest,
+        clock: Clock,
+    ) -> Decision:
+        state = self.groups.get(message.group)
+        if state is None or not state.is_consumer:
+            return self.classic_members.decide(request_id, message, clock)
+        used = bool(state.members)
+        told = f"group {message.group!r} uses the consumer protocol"
+        refuse_if(used, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, told)
+        # An empty group changes its type at once; whoever asked comes back to a group that is nothing yet.
+        draft = Draft(state)
+        end_group(draft)
+        body = self.failure(message, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        return _write(request_id, body, message.group, draft.entries)
 
     def _commit(
         self,
@@ -215,7 +259,7 @@ class GroupCoordinator:
             if decision is not None:
                 return decision
             self._fired.pop(key, None)
-        decision = self.consumers.follow_up(self.groups, context)
+        decision = self.classic_members.owed(clock) or self.consumers.follow_up(self.groups, context)
         if decision is not None:
             return decision
         return self._forget(context) or self._expire(context)
@@ -227,6 +271,9 @@ class GroupCoordinator:
             self._timers.set(_EXPIRE, context.clock.now + interval)
             return None
         kind, group, member_id = key
+        if kind in CLASSIC_KINDS:
+            over = partial(self._fired.pop, key, None)
+            return self.classic_members.fire(kind, group, member_id, context.clock, over)
         state = self.groups.get(group)
         if state is None:
             return None

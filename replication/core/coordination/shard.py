@@ -288,7 +288,7 @@ class Shard:
             self._retry_at = clock.now + self._settings.retry
             return
         error = _REFUSALS.get(event.error, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        self._fail(decision.request_id, error)
+        self._fail(decision.request_id, error, clock)
 
     def _settle(self, decision: Decision, clock: Clock) -> None:
         if decision.then is not None:
@@ -338,9 +338,9 @@ class Shard:
             case Proof.NONE:
                 return True
 
-    def _fail(self, request_id: int, error: ErrorCode) -> None:
+    def _fail(self, request_id: int, error: ErrorCode, clock: Clock) -> None:
         opened = self._opened.pop(request_id)
-        self._machine.withdrawn(request_id)
+        self._machine.withdrawn(request_id, clock)
         reply = self._machine.failure(opened.message, error)
         self._effects.append(fx.Answer(request_id=request_id, reply=reply))
 
@@ -385,7 +385,7 @@ class Shard:
         while self._deadlines and self._deadlines[0][0] <= clock.now:
             _, request_id = heapq.heappop(self._deadlines)
             if request_id in self._opened:
-                self._fail(request_id, ErrorCode.REQUEST_TIMED_OUT)
+                self._fail(request_id, ErrorCode.REQUEST_TIMED_OUT, clock)
 
 
 _REFUSALS = {

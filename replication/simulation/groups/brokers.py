@@ -79,6 +79,8 @@ class Broker(Process):
         self._ticking: float | None = None
         self._fetching = 0
         self.view: Any = None
+        self.resigned = -1
+        """The leader epoch that this node has given up."""
 
     def _new_shard(self) -> Shard:
         return Shard(lambda: GroupCoordinator(SETTINGS), ShardSettings(isolation=ISOLATION))
@@ -232,7 +234,9 @@ class Broker(Process):
                 case fx.ReadLog(leader_epoch=epoch, start=start, end=end):
                     delay = self.world.random.uniform(0.001, 0.3)
                     self.after(delay, lambda e=epoch, s=start, n=end: self._read(e, s, n))  # type: ignore[misc]
-                case fx.MarkerApplied() | fx.Resign():
+                case fx.Resign(leader_epoch=epoch):
+                    self.resigned = epoch
+                case fx.MarkerApplied():
                     pass
         self._tick_later()
 
@@ -357,7 +361,8 @@ class Cluster:
     def _watch(self) -> None:
         """A leader whose session in the store has ended is replaced by one of its in-sync replicas."""
         leader = self.brokers[self.store.leader]
-        if not leader.up or leader.paused or self.is_isolated(leader):
+        gone = not leader.up or leader.paused or self.is_isolated(leader)
+        if gone or leader.resigned == self.store.epoch:
             if self.world.chance(0.5):
                 self.elect()
         else:

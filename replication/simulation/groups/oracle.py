@@ -172,7 +172,9 @@ class Oracle:
         require(meta is None or r.ClassicGroupKey(group) not in state.now, "G14", f"{group} is of two types")
         members = state.of(r.MemberKey, group)
         if meta is None:
+            # A group of that name that comes later is another.
             self._epochs.pop(group, None)
+            self._targets = {place: known for place, known in self._targets.items() if place[0] != group}
             require(not members, "G14", f"{group} has members and is no group")
             return
         target = state.now.get(r.TargetEpochKey(group))

@@ -245,7 +245,7 @@ def classic(host: GroupHost, *members: str, protocol_type: str = "consumer", top
                 r.ClassicMemberValue(
                     member_id=each,
                     instance_id=f"i-{each}",
-                    session_timeout_ms=45000,
+                    session_timeout_ms=2_000_000_000,
                     subscription=subscription,
                 )
                 for each in members

@@ -74,7 +74,7 @@ class Numbers:
     def slip(self, seconds: float) -> None:
         self.slipped += seconds
 
-    def withdrawn(self, request_id: int) -> None:
+    def withdrawn(self, request_id: int, clock: Clock) -> None:
         self.gone.append(request_id)
 
     def failure(self, message: Any, error: ErrorCode, leader: int = -1, leader_epoch: int = -1) -> Any:
