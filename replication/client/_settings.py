@@ -34,7 +34,7 @@ class ClientSettings:
     """What all clients share. Durations are in milliseconds, sizes in bytes.
 
     client_id: a name for this client; quotas may go by it.
-    metadata_max_age_ms: after so long who leads what is asked anew, also if nothing has gone wrong.
+    metadata_max_age_ms: after so long the client asks again who leads, even if nothing has gone wrong.
     retry_backoff_ms, retry_backoff_max_ms: the pause before the first retry; it doubles up to the second. While a
       leader is being replaced clients look every 20 to 50 ms instead.
     request_timeout_ms: how long a node may take over one request; and all nodes together over one question, such
@@ -108,7 +108,7 @@ class ProducerSettings(ClientSettings):
     key_serializer, value_serializer: functions that make the bytes; without them keys and values are bytes.
     producer_name: a name that outlives the process. Whoever opens another producer under it shuts this one out of
       each partition that it writes to: `ProducerFencedError` (the fencing of KIP-98, without transactions). Each
-      opening is a write in the metadata store and takes one of 32,768 epochs; `Admin.forget_producers` begins anew.
+      opening is a write in the metadata store and takes one of 32,768 epochs; `Admin.forget_producers` starts over.
     """
 
     acks: Literal["all", -1, 0, 1] = "all"
@@ -181,10 +181,10 @@ class ConsumerSettings(ClientSettings):
     isolation_level: "read_uncommitted": every record below the high watermark; "read_committed": none of a
       transaction before that is committed, and none of one that was aborted (KIP-98).
     fetch_min_bytes, fetch_max_wait_ms: a node answers when it has so much, or after so long.
-    fetch_max_bytes: how much one answer may hold, and max_partition_fetch_bytes: how much of one partition; a
-      larger batch still comes whole. Of each partition up to twice the latter is read ahead. Compressed batches
-      count again when they are decompressed: one `poll` gives at most `fetch_max_bytes` of their records, and a
-      batch that grows larger (and above 16 MiB) is refused: `DecompressionBombError`.
+    fetch_max_bytes, max_partition_fetch_bytes: how much one answer may hold in all, and of one partition; a larger
+      batch still comes whole. Of each partition up to twice the latter is read ahead. Compressed batches count
+      again when they are decompressed: one `poll` gives at most `fetch_max_bytes` of their records, and a batch
+      that grows larger (and above 16 MiB) is refused: `DecompressionBombError`.
     max_poll_records: how many records one `poll` gives, at most.
     check_crcs: check the CRC-32C of every batch that arrives.
     on_corrupt: what becomes of a batch that cannot be read: its checksum is wrong each time that it is fetched, its
