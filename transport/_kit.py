@@ -20,7 +20,7 @@ from ._kit_failures import broken, explain
 from ._outgoing import size_of
 from .abc import Link, LinkTransport, Listener, Part
 from .connection import Connection, Handler, connect
-from .frames import Flag, Frame, FrameType, Limits, decode_frame, encode_header
+from .frames import Frame, FrameType, Limits, decode_frame, encode_header
 from .registry import register
 from .requests import Identity, Request
 from .security import Security
@@ -275,9 +275,7 @@ def echo(request: Request) -> None:
 
 def message(body: bytes = b"", parts: Sequence[Part] = (), *, corr: int = 0) -> bytes:
     """Header and body of a frame with this payload."""
-    return encode_header(
-        FrameType.NOTIFY, corr, flags=Flag.NO_REPLY, body=body, payload_length=size_of(parts)
-    )
+    return encode_header(FrameType.REQUEST, corr, body=body, payload_length=size_of(parts))
 
 
 async def receive(link: Link) -> tuple[Frame, bytes]:

@@ -268,23 +268,6 @@ async def both_sides_may_ask(env: Env) -> None:
 
 
 @case("D")
-async def notifications_arrive(env: Env) -> None:
-    """In order with requests, without an answer."""
-    seen: list[tuple[int, bytes]] = []
-
-    def handler(request: Request) -> None:
-        seen.append((request.kind, request.body))
-        request.reply(b"to nobody or somebody")
-
-    async with connected(env, handler) as connection:
-        assert connection.notify(7, b"one") and connection.notify(7, b"two")
-        (await connection.request(8, b"three", timeout=5 * PATIENCE)).release()
-        assert seen == [(7, b"one"), (7, b"two"), (8, b"three")]
-        await connection.aclose()
-        assert not connection.notify(7, b"four")
-
-
-@case("D")
 async def closing_lets_requests_finish(env: Env) -> None:
     """aclose waits for those under way; new ones are refused on both sides, as never delivered."""
     desk, answers = Desk(), Answers()

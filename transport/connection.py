@@ -202,12 +202,6 @@ class Connection:
         self._session.cancel(pending)
         self.queued()
 
-    def notify(self, kind: int, body: Buffer = b"") -> bool:
-        """Tell the peer something, without an answer or a promise. False when it was not even queued."""
-        accepted = self._session.notify(kind, body)
-        self.queued()
-        return accepted
-
     # Ending.
 
     async def aclose(self, grace: float = 1.0) -> None:

@@ -52,20 +52,14 @@ class FrameType(IntEnum):
     REPLY = 2
     ERROR = 3
     CANCEL = 4
-    NOTIFY = 5
     PING = 6
     PONG = 7
     GOAWAY = 8
     CREDIT = 9
-    RANGE_OPEN = 10
-    RANGE_CLOSE = 11
 
 
 class Flag(IntFlag):
     PAYLOAD_CRC = 1
-    HANDOVER = 2
-    NO_REPLY = 4
-    MORE = 8
 
 
 PAYLOAD_CRC = int(Flag.PAYLOAD_CRC)

@@ -118,8 +118,7 @@ class RequestHandle:
 class Request:
     """A request as its handler gets it; answered once, now or later, on the thread that runs the connection.
 
-    `payload` is the handler's to release. `deadline` is a time of the trio clock, inf if there is none. A
-    notification is a request that nobody waits for: what is answered goes nowhere.
+    `payload` is the handler's to release. `deadline` is a time of the trio clock, inf if there is none.
     """
 
     __slots__ = (

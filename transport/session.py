@@ -26,7 +26,7 @@ from .errors import (
     RemoteError,
     TransportError,
 )
-from .frames import LARGE_BODY, Flag, Frame, FrameType, Header, Limits, Status, encode_header
+from .frames import LARGE_BODY, Frame, FrameType, Header, Limits, Status, encode_header
 from .intake import Intake, ReceiveBudget, has_credit
 from .repeats import limited
 from .requests import OnDone, Request, Response
@@ -34,7 +34,7 @@ from .requests import OnDone, Request, Response
 log = limited(logging.getLogger("insync.transport"))
 
 _IGNORED_FROM = 128
-_REPLY, _REQUEST, _NOTIFY = map(int, (FrameType.REPLY, FrameType.REQUEST, FrameType.NOTIFY))
+_REPLY, _REQUEST = int(FrameType.REPLY), int(FrameType.REQUEST)
 """As plain numbers: looking an enumeration's members up costs each frame a good part of a microsecond."""
 
 
@@ -120,15 +120,6 @@ class Session:
             pending.on_done = None
             self._bury(pending)
 
-    def notify(self, kind: int, body: Buffer) -> bool:
-        """Queue a notification; False when the connection takes none, or has too much to send."""
-        if self._ended or self.goes or self.peer_goes or self.outbox_bytes > self.limits.send_budget_bytes:
-            return False
-        body = bytes(body)
-        self._check_size(len(body), 0)
-        self._queue(encode_header(FrameType.NOTIFY, 0, kind=kind, flags=Flag.NO_REPLY, body=body))
-        return True
-
     @property
     def is_idle(self) -> bool:
         """Nothing is asked, either way."""
@@ -207,15 +198,13 @@ class Session:
             self._receive_reply(frame, now)
         elif kind == _REQUEST:
             self._receive_request(frame, now)
-        elif kind == _NOTIFY:
-            self._on_request(self._make_request(frame))
         else:
             self._receive_control(frame, now)
 
     def admits(self, header: Header) -> bool:
         """See `Gate.admits`."""
         kind = header.type
-        if kind in (FrameType.REQUEST, FrameType.NOTIFY):
+        if kind == FrameType.REQUEST:
             body = header.body_length if header.body_length > LARGE_BODY else 0
             return self.intake.admits(header.payload_length, body)
         if kind == FrameType.REPLY:
@@ -292,9 +281,8 @@ class Session:
 
     def _make_request(self, frame: Frame) -> Request:
         header = frame.header
-        corr = header.corr if header.type == _REQUEST else 0
         payload = self.intake.arrived(frame.payload) if header.payload_length else frame.payload
-        return Request(self, header.kind, header.kind_version, corr, frame.body, payload)
+        return Request(self, header.kind, header.kind_version, header.corr, frame.body, payload)
 
     def _receive_control(self, frame: Frame, now: float) -> None:
         frame.payload.release()
@@ -416,7 +404,7 @@ class Session:
 
     def _answered(self, request: Request) -> bool:
         """Whether the answer is wanted; it cannot be given twice."""
-        if request.corr == 0 or request.cancelled:
+        if request.cancelled:
             return False
         if self.unanswered.pop(request.corr, None) is None:
             raise RuntimeError(f"request {request.kind} of {self._peer} was answered before")

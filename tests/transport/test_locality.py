@@ -19,7 +19,6 @@ from insync.transport import (
     serve,
 )
 from insync.transport._memory import MemoryTransport
-from insync.transport.peers import PeerManager
 
 
 class Near(MemoryTransport):
@@ -141,12 +140,3 @@ async def test_a_newer_incarnation_replaces_the_older_one_at_all_addresses(nurse
     for url in ("mem://n/a", "near://n/a"):
         with pytest.raises(WrongPeerError, match="incarnation"):
             await join(url, 1)
-
-
-async def test_peers_are_reached_by_their_nearest_address(nursery):
-    for url in ("mem://n/a", "near://n/a"):
-        await start(nursery, url)
-    manager = PeerManager(Identity("c", 9, 1), nursery)
-    peer = manager.add(1, ["mem://n/a", "near://n/a"])
-    with await peer.request("data", 1, timeout=5) as response:
-        assert response.body == b"near://n/a"

@@ -157,7 +157,7 @@ async def test_announced_payloads_get_no_memory_beyond_the_budget():
             links.append(link)
         await until(lambda: budget.used == 64 * MIB, "the budget is used up")
         connection = await connect(url, identity=Identity(), nursery=nursery, security=SECRET)
-        connection.notify(7, b"served all the same")
+        connection.request_nowait(7, b"served all the same", timeout=60, on_done=lambda _: None)
         await until(lambda: any(request.kind == 7 for request in kept), "others are served")
         assert budget.used == 64 * MIB
         assert resident() - before < 200 * MIB, "1280 MiB were announced"
