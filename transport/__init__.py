@@ -15,7 +15,7 @@ used:
   `received`, `aclose`, `abort`) and a `Listener`.
 
 All else has a default. Each method's docstring says what it promises and raises; `schemes` and `caps` are class
-attributes. Handshake, identity, deadlines, cancelling, keepalive, credit and reconnecting are the same over every
+attributes. Handshake, identity, deadlines, cancelling, keepalive, and credit are the same over every
 transport, and nothing of them is a plugin's to write. `URL`, `check_options`, `split_host_port` and `pieces`
 help; `insync.transport.testing` proves the promises case by case, and `docs/writing-a-transport.md` has a whole
 example.
@@ -43,99 +43,209 @@ What there is, for `help(insync.transport.NAME)`:
 from ._outgoing import size_of as size_of
 from ._payload import (
     RangePayload as RangePayload,
+)
+from ._payload import (
     bytes_payload as bytes_payload,
 )
 from ._turn import (
     Turn as Turn,
+)
+from ._turn import (
     turn as turn,
 )
 from .abc import (
     API_VERSION as API_VERSION,
+)
+from .abc import (
     Buffer as Buffer,
+)
+from .abc import (
     Capabilities as Capabilities,
+)
+from .abc import (
     FileRange as FileRange,
+)
+from .abc import (
     Link as Link,
+)
+from .abc import (
     LinkTransport as LinkTransport,
+)
+from .abc import (
     Listener as Listener,
+)
+from .abc import (
     Part as Part,
+)
+from .abc import (
     Payload as Payload,
 )
 from .connection import (
     Connection as Connection,
+)
+from .connection import (
     Handler as Handler,
+)
+from .connection import (
     connect as connect,
 )
 from .errors import (
     AddressInUseError as AddressInUseError,
+)
+from .errors import (
     AmbiguousTransportError as AmbiguousTransportError,
+)
+from .errors import (
     AuthError as AuthError,
+)
+from .errors import (
     ConnectError as ConnectError,
+)
+from .errors import (
     ConnectionLost as ConnectionLost,
+)
+from .errors import (
     ConnectRefusedError as ConnectRefusedError,
+)
+from .errors import (
     DeadlineExceeded as DeadlineExceeded,
+)
+from .errors import (
     EndOfLink as EndOfLink,
+)
+from .errors import (
     FrameTooLargeError as FrameTooLargeError,
+)
+from .errors import (
     InsecureAddressError as InsecureAddressError,
+)
+from .errors import (
     LinkBroken as LinkBroken,
+)
+from .errors import (
     LinkClosed as LinkClosed,
+)
+from .errors import (
     NotAuthorisedError as NotAuthorisedError,
+)
+from .errors import (
     NotRegisteredError as NotRegisteredError,
+)
+from .errors import (
     Overloaded as Overloaded,
+)
+from .errors import (
     PeerGoingAway as PeerGoingAway,
+)
+from .errors import (
     ProtocolError as ProtocolError,
+)
+from .errors import (
     RangeTruncated as RangeTruncated,
+)
+from .errors import (
     RemoteError as RemoteError,
+)
+from .errors import (
     SecretError as SecretError,
+)
+from .errors import (
     TransportError as TransportError,
+)
+from .errors import (
     UnknownSchemeError as UnknownSchemeError,
+)
+from .errors import (
     VersionMismatchError as VersionMismatchError,
+)
+from .errors import (
     WrongPeerError as WrongPeerError,
 )
 from .frames import (
     Limits as Limits,
+)
+from .frames import (
     Status as Status,
 )
 from .intake import (
     DEFAULT_BUDGET as DEFAULT_BUDGET,
+)
+from .intake import (
     ReceiveBudget as ReceiveBudget,
 )
 from .locality import (
     connect_nearest as connect_nearest,
+)
+from .locality import (
     is_as_near as is_as_near,
+)
+from .locality import (
     nearest_first as nearest_first,
 )
 from .ranges import pieces as pieces
 from .registry import (
     register as register,
+)
+from .registry import (
     schemes as schemes,
 )
 from .requests import (
     Authorise as Authorise,
+)
+from .requests import (
     Claims as Claims,
+)
+from .requests import (
     Identity as Identity,
+)
+from .requests import (
     PeerIdentity as PeerIdentity,
+)
+from .requests import (
     Request as Request,
+)
+from .requests import (
     RequestHandle as RequestHandle,
+)
+from .requests import (
     Response as Response,
 )
 from .security import (
     Security as Security,
+)
+from .security import (
     TlsFiles as TlsFiles,
 )
 from .server import (
     Serving as Serving,
+)
+from .server import (
     ServingGroup as ServingGroup,
+)
+from .server import (
     serve as serve,
 )
 from .stream import (
     ByteListener as ByteListener,
+)
+from .stream import (
     ByteStream as ByteStream,
+)
+from .stream import (
     StreamTransport as StreamTransport,
 )
 from .urls import (
     URL as URL,
+)
+from .urls import (
     Endpoint as Endpoint,
+)
+from .urls import (
     check_options as check_options,
+)
+from .urls import (
     join_host_port as join_host_port,
+)
+from .urls import (
     split_host_port as split_host_port,
 )

@@ -9,7 +9,7 @@ import socket
 import struct
 import termios
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import trio
@@ -37,12 +37,17 @@ _INT = struct.Struct("@i")
 
 
 class SocketStream(ByteStream):
-    """A connected, non-blocking stream socket. It owns the socket."""
+    """A connected, non-blocking stream socket. It owns the socket.
+
+    Subclasses override what a `ByteStream` has, and use these: `socket` and `is_closed`; `check_open`, which raises
+    LinkClosed; `try_send`, which sends what goes at once; `receive_by`, for other calls than `recv_into`;
+    `wait_writable`; `broken` and `link_closed`, which make errors; `close`, to let go of what they hold themselves.
+    """
 
     def __init__(self, sock: socket.socket, caps: Capabilities, local: Endpoint, remote: Endpoint) -> None:
         self.caps, self.local, self.remote = caps, local, remote
-        self._socket = sock
-        self._closed = False
+        self.socket = sock
+        self.is_closed = False
         self._drained = True
         self._unpaused = 0
         """Bytes received since other tasks could last run."""
@@ -50,50 +55,51 @@ class SocketStream(ByteStream):
 
     @property
     def unread(self) -> int:
-        if self._closed:
+        if self.is_closed:
             return 0
-        (count,) = _INT.unpack(fcntl.ioctl(self._socket, termios.FIONREAD, bytes(_INT.size)))
+        (count,) = _INT.unpack(fcntl.ioctl(self.socket, termios.FIONREAD, bytes(_INT.size)))
         return int(count)
 
     def send_now(self, parts: Sequence[Part]) -> int:
-        self._check_open()
+        self.check_open()
         if len(parts) == 1 and isinstance(parts[0], bytes):
-            return self._try_send(parts[0])
+            return self.try_send(parts[0])
         pieces = [_short_range(part) for part in parts]
         ranges = [piece for piece in pieces if is_range(piece)]
         if not ranges:
             return self._try_gather(pieces)  # type: ignore[arg-type]
         if not all(map(is_warm, ranges)):
             return 0
-        sender = _Sender(self._socket, pieces)
+        sender = _Sender(self.socket, pieces)
         code = sender.step()
         if code < 0:
-            raise self._broken(OSError(-code, os.strerror(-code)))
+            raise self.broken(OSError(-code, os.strerror(-code)))
         if code == lib.ISR_TX_TRUNCATED:
             raise sender.truncated()
         return sender.sent
 
-    def _try_send(self, data: bytes) -> int:
+    def try_send(self, data: bytes) -> int:
+        """Send what goes without waiting; returns how many bytes went. Raises LinkBroken."""
         try:
-            return self._socket.send(data, _SEND_FLAGS)
+            return self.socket.send(data, _SEND_FLAGS)
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise self._broken(error) from error
+            raise self.broken(error) from error
 
     def _try_gather(self, buffers: list[Buffer]) -> int:
         """Small buffers are joined: that costs less than telling the system of each."""
         if len(buffers) > _MAX_BUFFERS or sum(map(len, buffers)) <= _JOIN_BELOW:
-            return self._try_send(b"".join(buffers))
+            return self.try_send(b"".join(buffers))
         try:
-            return self._socket.sendmsg(buffers, (), _SEND_FLAGS)
+            return self.socket.sendmsg(buffers, (), _SEND_FLAGS)
         except BlockingIOError:
             return 0
         except OSError as error:
-            raise self._broken(error) from error
+            raise self.broken(error) from error
 
     async def send(self, parts: Sequence[Part]) -> None:
-        self._check_open()
+        self.check_open()
         pieces: list[Part] = [_short_range(part) for part in parts]
         if any(is_range(piece) for piece in pieces):
             await self._send_mixed(pieces)
@@ -101,79 +107,91 @@ class SocketStream(ByteStream):
             await self._send_buffers(pieces)  # type: ignore[arg-type]
 
     async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
-        self._check_open()
+        return await self.receive_by(self.socket.recv_into, buffer, at_least)
+
+    async def receive_by(
+        self, receive: Callable[[memoryview], int], buffer: memoryview, at_least: int = 1
+    ) -> int:
+        """Wait for bytes and take them by `receive`, a call of the socket's that returns how many.
+
+        See `receive_into`.
+
+        OSError of `receive` breaks the link. Other tasks run once in a while, however much there is.
+        """
+        self.check_open()
         if self._unpaused >= QUANTUM:
-            await self._pause()
+            await self.pause()
         while True:
             if self._drained:
                 if at_least != self._low_water:
-                    self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_least)
+                    self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_least)
                     self._low_water = at_least
-                await self._wait_readable()
+                await self.wait_readable()
             try:
-                count = self._socket.recv_into(buffer)
+                count = receive(buffer)
             except BlockingIOError:
                 self._drained = True
                 continue
             except OSError as error:
-                raise self._broken(error) from error
+                raise self.broken(error) from error
             self._drained = count < len(buffer)
             self._unpaused += count
             return count
 
     async def send_eof(self) -> None:
-        self._check_open()
+        self.check_open()
         try:
-            self._socket.shutdown(socket.SHUT_WR)
+            self.socket.shutdown(socket.SHUT_WR)
         except OSError as error:
-            raise self._broken(error) from error
+            raise self.broken(error) from error
         await trio.lowlevel.checkpoint()
 
     async def aclose(self) -> None:
-        self._close()
+        self.close()
         await trio.lowlevel.checkpoint()
 
     def abort(self) -> None:
-        if not self._closed:
+        if not self.is_closed:
             # Reset at once: what is queued refers to memory and files that may change now.
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._close()
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close()
 
-    def _close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            trio.lowlevel.notify_closing(self._socket)
-            self._socket.close()
+    def close(self) -> None:
+        """Close the socket, and wake who waits for it. Idempotent; subclasses extend it."""
+        if not self.is_closed:
+            self.is_closed = True
+            trio.lowlevel.notify_closing(self.socket)
+            self.socket.close()
 
     async def _send_buffers(self, buffers: list[Buffer]) -> None:
         if len(buffers) > 1 and sum(map(len, buffers)) <= _JOIN_BELOW:
             buffers = [b"".join(buffers)]
         rest = [memoryview(buffer) for buffer in buffers if len(buffer)]
         while rest:
-            self._check_open()
+            self.check_open()
             try:
-                count = self._socket.sendmsg(rest[:_MAX_BUFFERS], (), _SEND_FLAGS)
+                count = self.socket.sendmsg(rest[:_MAX_BUFFERS], (), _SEND_FLAGS)
             except BlockingIOError:
-                await self._wait_writable()
+                await self.wait_writable()
                 continue
             except OSError as error:
-                raise self._broken(error) from error
+                raise self.broken(error) from error
             self.sent += count
             _advance(rest, count)
 
     async def _send_mixed(self, parts: list[Part]) -> None:
         """Buffers and file ranges, by the C sender; a range whose file cannot be sent by sendfile is copied."""
         await warm(parts)
-        sender = _Sender(self._socket, parts)
+        sender = _Sender(self.socket, parts)
         while True:
-            self._check_open()
+            self.check_open()
             before = sender.sent
             code = sender.step()
             self.sent += sender.sent - before
             if code == lib.ISR_TX_DONE:
                 return
             if code == lib.ISR_TX_BLOCKED:
-                await self._wait_writable()
+                await self.wait_writable()
             elif code == lib.ISR_TX_QUANTUM:
                 await trio.lowlevel.checkpoint()
             elif code == lib.ISR_TX_NO_SENDFILE:
@@ -181,40 +199,45 @@ class SocketStream(ByteStream):
             elif code == lib.ISR_TX_TRUNCATED:
                 raise sender.truncated()
             else:
-                raise self._broken(OSError(-code, os.strerror(-code)))
+                raise self.broken(OSError(-code, os.strerror(-code)))
 
     async def _copy(self, part: Part, done: int) -> None:
         assert is_range(part)
         for piece in range_pieces(part, done):
             await self._send_buffers([piece])
 
-    async def _pause(self) -> None:
+    async def pause(self) -> None:
         """Let other tasks run."""
         self._unpaused = 0
         await trio.lowlevel.checkpoint()
 
-    async def _wait_readable(self) -> None:
+    async def wait_readable(self) -> None:
+        """Return when there may be bytes. Raises LinkClosed."""
         self._unpaused = 0
         try:
-            await trio.lowlevel.wait_readable(self._socket)
+            await trio.lowlevel.wait_readable(self.socket)
         except (trio.ClosedResourceError, ValueError) as error:
-            raise self._link_closed() from error
-        self._check_open()
+            raise self.link_closed() from error
+        self.check_open()
 
-    async def _wait_writable(self) -> None:
+    async def wait_writable(self) -> None:
+        """Return when something may be sent. Raises LinkClosed."""
         try:
-            await trio.lowlevel.wait_writable(self._socket)
+            await trio.lowlevel.wait_writable(self.socket)
         except (trio.ClosedResourceError, ValueError) as error:
-            raise self._link_closed() from error
+            raise self.link_closed() from error
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise self._link_closed()
+    def check_open(self) -> None:
+        """Raises LinkClosed if it was closed here."""
+        if self.is_closed:
+            raise self.link_closed()
 
-    def _link_closed(self) -> LinkClosed:
+    def link_closed(self) -> LinkClosed:
+        """The error of whoever uses a closed link."""
         return LinkClosed(f"the link to {self.remote} was closed here", peer=str(self.remote))
 
-    def _broken(self, error: OSError) -> LinkBroken:
+    def broken(self, error: OSError) -> LinkBroken:
+        """The error of a link that the system calls broken."""
         return LinkBroken(
             f"the link to {self.remote} broke: {error.strerror or error}", peer=str(self.remote)
         )

@@ -35,7 +35,6 @@ from insync.transport import (
 )
 from insync.transport.buffers import LazyBuffer
 from insync.transport.ranges import after, is_range, is_warm, read_range, warm
-from insync.transport.sockets import QUANTUM
 
 from ._chunks import GREETING, MAGIC, MOST_PLACES, PLACE, PREFIX, VERSION, Chunk
 from ._files import Handed, HandedFiles, OpenFile, Place, TakenFiles, most_files
@@ -125,7 +124,7 @@ class ShmStream(UnixStream):
     # Sending.
 
     async def send(self, parts: Sequence[Part]) -> None:
-        self._check_open()
+        self.check_open()
         if not self._has_greeted:
             await self.prepare()
         if self._unsent:
@@ -165,7 +164,7 @@ class ShmStream(UnixStream):
             wire = b"".join(self._chunks(parts, numbers))  # type: ignore[arg-type]
         else:
             wire = b"".join((PREFIX.pack(_BYTES, 0, total), *parts))  # type: ignore[arg-type]
-        count = self._try_send(wire)
+        count = self.try_send(wire)
         if count == len(wire):
             return total
         if count:
@@ -234,19 +233,19 @@ class ShmStream(UnixStream):
         prefix = PREFIX.pack(Chunk.FILE, handed.number, 0)
         rights = array.array("i", [handed.file.fileno()])
         while True:
-            self._check_open()
+            self.check_open()
             try:
-                sent = self._socket.sendmsg(
+                sent = self.socket.sendmsg(
                     [prefix],
                     [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)],
                     socket.MSG_NOSIGNAL | socket.MSG_DONTWAIT,
                 )
             except BlockingIOError:
-                await self._wait_writable()
+                await self.wait_writable()
             except OSError as error:
                 if error.errno == errno.ETOOMANYREFS:
                     return False
-                raise self._broken(error) from error
+                raise self.broken(error) from error
             else:
                 if sent < len(prefix):
                     await super().send([prefix[sent:]])
@@ -255,7 +254,7 @@ class ShmStream(UnixStream):
     # Receiving.
 
     async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
-        self._check_open()
+        self.check_open()
         if not self._has_greeted:
             await self.prepare()
         while not self._bytes_left:
@@ -292,7 +291,7 @@ class ShmStream(UnixStream):
         try:
             count = os.preadv(place.fileno(), [buffer[: place.length]], place.offset)
         except OSError as error:
-            raise self._broken(error) from error
+            raise self.broken(error) from error
         if count == 0:
             raise LinkBroken(f"{self.remote}: a file was cut while it was read", peer=str(self.remote))
         self._is_fresh = False
@@ -364,24 +363,13 @@ class ShmStream(UnixStream):
 
     async def _receive(self, buffer: memoryview) -> int:
         """Receive bytes, and the descriptors that come with them."""
-        if self._unpaused >= QUANTUM:
-            await self._pause()
-        while True:
-            self._check_open()
-            if self._drained:
-                await self._wait_readable()
-            try:
-                count, ancillary, flags, _ = self._socket.recvmsg_into([buffer], _SPACE, _RECEIVE_FLAGS)
-            except BlockingIOError:
-                self._drained = True
-                continue
-            except OSError as error:
-                raise self._broken(error) from error
-            self._drained = count < len(buffer)
-            self._unpaused += count
-            if ancillary or flags & _CUT_RIGHTS:
-                self._keep_descriptors(ancillary, flags)
-            return count
+        return await self.receive_by(self._receive_message, buffer)
+
+    def _receive_message(self, buffer: memoryview) -> int:
+        count, ancillary, flags, _ = self.socket.recvmsg_into([buffer], _SPACE, _RECEIVE_FLAGS)
+        if ancillary or flags & _CUT_RIGHTS:
+            self._keep_descriptors(ancillary, flags)
+        return count
 
     def _keep_descriptors(self, ancillary: Sequence[tuple[int, int, bytes]], flags: int) -> None:
         for level, kind, data in ancillary:
@@ -395,8 +383,8 @@ class ShmStream(UnixStream):
         if len(self._descriptors) > _MOST_PENDING:
             raise ProtocolError(f"{self.remote} sends descriptors without files", peer=str(self.remote))
 
-    def _close(self) -> None:
-        super()._close()
+    def close(self) -> None:
+        super().close()
         self._descriptors.clear()
         self._places.clear()
         self._handed, self._taken = HandedFiles(0), TakenFiles(0)

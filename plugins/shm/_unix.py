@@ -107,7 +107,7 @@ class UnixStream(SocketStream):
 
     @property
     def peer_uid(self) -> int | None:
-        return None if self._closed else _credentials(self._socket)[1]
+        return None if self.is_closed else _credentials(self.socket)[1]
 
 
 class _UnixListener(SocketListener):

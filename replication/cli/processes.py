@@ -19,7 +19,7 @@ import attrs
 import trio
 
 from .errors import CommandError, UsageError, one_line
-from .transports import Certificates, TransportName, listeners
+from .transports import Certificates, listeners
 
 READY_TIMEOUT = 30.0
 STOP_TIMEOUT = 10.0
@@ -176,7 +176,7 @@ def local_nodes(
     folder: Path,
     *,
     first_port: int = 0,
-    transport: TransportName = "tcp",
+    transport: str = "tcp",
     certificates: Certificates | None = None,
     log_folder: Path | None = None,
     metrics_port: int | None = None,

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Literal
 
 import attrs
 
-from .errors import CommandError
+from .errors import CommandError, UsageError
 
 if TYPE_CHECKING:
     from ...transport import TlsFiles
 
 TransportName = Literal["tcp", "tls", "unix", "shm", "mix"]
 
+_NODE = "{node}"
+"""Stands for a node's number in the URL that a user gives for all of them."""
 _VALID_DAYS = "30"
 _TIMEOUT = 60.0
 _CURVE = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -27,11 +29,31 @@ class CertificateError(CommandError):
     """Certificates could not be made; the message says what is missing."""
 
 
-def listeners(transport: TransportName, node_id: int, port: int = 0) -> tuple[str, ...]:
-    """Where a node of a local cluster listens; a `port` of 0 takes a free one.
+def chosen(transport: TransportName, listen: str | None) -> str:
+    """What a user asked for, by name or as a URL to listen on: any transport that is installed has one.
+
+    Raises:
+      UsageError: No transport knows this URL.
+    """
+    from ...transport import TransportError
+    from ...transport.registry import resolve
+
+    if listen is None:
+        return transport
+    try:
+        resolve(listen.replace(_NODE, "1"))
+    except (TransportError, ValueError) as error:
+        raise UsageError(f"--listen {listen}: {error}") from error
+    return listen
+
+
+def listeners(transport: str, node_id: int, port: int = 0) -> tuple[str, ...]:
+    """Where a node of a local cluster listens, by a name or a URL; a `port` of 0 takes a free one.
 
     By `mix` every node has another choice of addresses, tcp among them: each pair takes the nearest that both have.
     """
+    if "://" in transport:
+        return (transport.replace(_NODE, str(node_id)),)
     host = f"127.0.0.1:{port}"
     match transport:
         case "tcp" | "tls":
@@ -41,6 +63,7 @@ def listeners(transport: TransportName, node_id: int, port: int = 0) -> tuple[st
         case "mix":
             local = ("", "unix://@", "shm://@")[(node_id - 1) % 3]
             return tuple(url for url in (f"tcp://{host}", local) if url)
+    raise AssertionError(f"{transport} is no name of a transport")
 
 
 @attrs.frozen

@@ -33,6 +33,7 @@ def up(
     port: Port = 0,
     transport: TransportName = "tcp",
     store: str | None = None,
+    listen: str | None = None,
     metrics_port: Annotated[Port | None, Parameter(show_default=False)] = None,
     json: Json = False,
 ) -> int:
@@ -56,22 +57,29 @@ def up(
         by processes of this user on this machine. mix: by tcp, and two of three nodes by unix or shm as well.
     store
         URL of the metadata store, of any installed scheme; without it a SQLite file among the data.
+    listen
+        Instead: the URL that nodes listen on, of any transport that is installed. {node} in it stands for a node's
+        number: `--listen ws://127.0.0.1:0`, `--listen packet:///tmp/node-{node}`.
     metrics_port
         Serve metrics for Prometheus, /health and /ready of the first node at this port of 127.0.0.1, of the others
         at the next ones; 0 takes free ports.
     """
     from .running import run
+    from .transports import chosen
 
     if port and transport in ("unix", "shm"):
         raise UsageError(f"--port {port}: nodes that are reached by {transport} have no port; leave it out")
-    return run(lambda: _run(nodes, data_dir, port, transport, store, metrics_port, json))
+    if port and listen is not None:
+        raise UsageError(f"--port {port}: the URL of --listen says where nodes listen; leave it out")
+    reached = chosen(transport, listen)
+    return run(lambda: _run(nodes, data_dir, port, reached, store, metrics_port, json))
 
 
 async def _run(
     count: int,
     data_dir: Path | None,
     port: int,
-    transport: TransportName,
+    transport: str,
     store: str | None,
     metrics_port: int | None,
     as_json: bool,

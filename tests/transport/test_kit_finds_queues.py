@@ -148,7 +148,7 @@ class Overtaken(SocketStream):
 
     async def send(self, parts):
         data, held = b"".join(map(bytes, parts)), self.__dict__.pop("held", None)
-        if held is None and not select.select([], [self._socket], [], 0)[1]:
+        if held is None and not select.select([], [self.socket], [], 0)[1]:
             self.held = data
             return
         await super().send([data, held or b""])
@@ -323,7 +323,7 @@ class Waits(PacketListener):
 class WaitsForBytes(TcpListener):
     async def accept(self):
         stream = await super().accept()
-        await trio.lowlevel.wait_readable(stream._socket)
+        await trio.lowlevel.wait_readable(stream.socket)
         return stream
 
 

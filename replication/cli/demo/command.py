@@ -32,6 +32,7 @@ def demo(
     keep: Path | None = None,
     transport: TransportName = "tcp",
     store: str | None = None,
+    listen: str | None = None,
     no_spark: Annotated[bool, Parameter(show_default=False)] = False,
     plant: Annotated[Literal["drop", "double", "swap", "flip"] | None, Parameter(show=False)] = None,
     json: Json = False,
@@ -63,6 +64,9 @@ def demo(
         unix, shm: within this machine. mix: every node has other addresses, each pair takes the nearest.
     store
         URL of a metadata store of any installed scheme, empty; without it a SQLite file.
+    listen
+        Instead: the URL that nodes listen on, of any transport that is installed. {node} in it stands for a node's
+        number: `--listen ws://127.0.0.1:0`, `--listen packet:///tmp/node-{node}`.
     no_spark
         Leave out the last step, in which a Spark job that has read along counts the lines of each module. Without
         PySpark or Java it is left out anyway.
@@ -70,12 +74,14 @@ def demo(
         Print one line of JSON on standard output at the end; what happens is told on standard error.
     """
     from ..running import run
+    from ..transports import chosen as reached_by
     from .plant import Plant
     from .story import Options
 
+    reached = reached_by(transport, listen)
     chosen = random.SystemRandom().randrange(10**6) if seed is None else seed
     planted = Plant(plant) if plant else None
-    options = Options(nodes, chosen, keep, records, planted, transport, not no_spark, store)
+    options = Options(nodes, chosen, keep, records, planted, reached, not no_spark, store)
     return run(lambda: _play(options, input, as_json=json))
 
 

@@ -13,7 +13,7 @@ import trio
 
 from ...client import Admin, Producer
 from ..processes import NodeProcess, local_nodes, peak_rss_bytes, running, servers_of
-from ..transports import Certificates, TransportName
+from ..transports import Certificates
 from .check import Verification, verify
 from .failover import RECOVERY_TIMEOUT, Failover, Production, last_records
 from .inputs import UNACKNOWLEDGED, Acknowledgements, Input, Lines, expect
@@ -40,7 +40,8 @@ class Options:
     keep: Path | None = None
     records: int | None = None
     plant: Plant | None = None
-    transport: TransportName = "tcp"
+    transport: str = "tcp"
+    """By name, or the URL that nodes listen on."""
     spark: bool = True
     """Whether the Spark step takes part, if it can."""
     store: str | None = None

@@ -302,7 +302,7 @@ async def test_any_mixture_of_sendings_is_one_stream(log_file):
     covered = []
     for _ in range(30):
         async with two_streams() as (one, other):
-            one._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
+            one.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4608)
             expected = bytearray()
             done = trio.Event()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from insync.replication.cli.transports import CertificateError, Certificates, listeners
+from insync.replication.cli.transports import CertificateError, Certificates, chosen, listeners
 
 from ...requires import missing
 from .command_process import command
@@ -31,6 +31,24 @@ def test_addresses() -> None:
         ("tcp://127.0.0.1:9000", "shm://@"),
         ("tcp://127.0.0.1:9000",),
     ]
+
+
+def test_a_url_is_where_nodes_listen() -> None:
+    assert listeners("ws://127.0.0.1:0", 2) == ("ws://127.0.0.1:0",)
+    assert listeners("packet:///run/node-{node}", 2) == ("packet:///run/node-2",)
+    assert chosen("tcp", "unix:///run/node-{node}") == "unix:///run/node-{node}"
+    assert chosen("tcp", None) == "tcp"
+
+
+@pytest.mark.parametrize(
+    ("url", "telling"),
+    [("nope://x", "no transport for nope://"), ("tcp://x", "host:port"), ("x", "no address")],
+)
+@pytest.mark.parametrize("name", ["up", "demo"])
+def test_a_url_of_no_transport_is_refused(tmp_path: Path, name: str, url: str, telling: str) -> None:
+    with command([name, "--listen", url], tmp_path) as run:
+        assert run.finish() == 2
+        assert telling in run.lines["stderr"][-1] and f"--listen {url}" in run.lines["stderr"][-1]
 
 
 def test_certificates_name_whom_they_are_for(tmp_path: Path) -> None:
