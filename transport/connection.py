@@ -274,6 +274,10 @@ class Connection:
         if isinstance(error, EndOfLink | LinkBroken):
             self._end(self._lost(error))
             return
+        if isinstance(error, LinkClosed):
+            # By us, or by the plugin's own doing: nobody needs to hear of it.
+            self._end(self._closed_here())
+            return
         if not self.closed.is_set():
             log.warning("the connection to %s is ended: %s", self._name, error)
         self._end(error)

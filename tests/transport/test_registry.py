@@ -1,10 +1,12 @@
 import os
+import pydoc
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
 
 import pytest
 
+import insync.transport
 from insync.transport import (
     AmbiguousTransportError,
     Capabilities,
@@ -141,3 +143,12 @@ def test_a_third_party_package_is_found_by_its_metadata(tmp_path):
         timeout=30,
     )
     assert done.stdout == "third://net/x\n", done.stderr
+
+
+def test_help_is_an_index_of_what_there_is():
+    """Who writes a plugin begins with help(insync.transport): it fits three pages, and no name is missing."""
+    shown = pydoc.render_doc(insync.transport, renderer=pydoc.plaintext)
+    assert len(shown.splitlines()) < 300
+    public = {name for name in vars(insync.transport) if not name.startswith("_")}
+    modules = {name for name in public if isinstance(getattr(insync.transport, name), type(pydoc))}
+    assert not {name for name in public - modules if f"`{name}`" not in shown}

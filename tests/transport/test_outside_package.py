@@ -1,0 +1,118 @@
+"""Somebody else's package: the message transport of the docs, installed by pip beside insync."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .test_docs_page import TRANSPORTS
+
+(SOURCE,) = (block for block in TRANSPORTS if "class PacketTransport" in block)
+INFO = "outsiders_packets-1.0.dist-info"
+WHEEL = {
+    "outsiders_packets.py": SOURCE,
+    f"{INFO}/METADATA": "Metadata-Version: 2.1\nName: outsiders-packets\nVersion: 1.0\n",
+    f"{INFO}/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    f"{INFO}/entry_points.txt": "[insync.transports]\npacket = outsiders_packets:PacketTransport\n",
+}
+"""What a build of the package gives; building needs tools that are not everywhere."""
+PIP = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+KIT = """
+import itertools, socket, sys, tempfile, trio
+from insync.transport.registry import get
+from insync.transport.testing import Env, cases_for, run_case, skipped_for
+
+class PacketEnv(Env):
+    transport = get("packet")
+    numbers = itertools.count()
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def listen_url(self):
+        return f"packet://{self.folder}/socket-{next(self.numbers)}"
+
+    def dead_url(self):
+        return f"packet://{self.folder}/no-socket"
+
+    def malformed_urls(self):
+        return ["packet://", "packet://host/path", "packet:///", "packet:///" + "x" * 200]
+
+    async def open_raw(self, url):
+        stranger = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        stranger.connect(url.removeprefix("packet://"))
+        return stranger
+
+failed = []
+with tempfile.TemporaryDirectory() as folder:
+    env = PacketEnv(folder)
+    for case in cases_for(env):
+        try:
+            trio.run(run_case, case, env)
+        except AssertionError as error:
+            failed.append(str(error))
+    print(len(cases_for(env)), sorted(case.name for case in skipped_for(env)))
+sys.exit("\\n".join(failed) or 0)
+"""
+
+
+@pytest.fixture(scope="module")
+def beside() -> Iterator[dict[str, str]]:
+    """The environment of a process that finds the installed package."""
+    # Not pytest's folder: a socket's path has 107 bytes at most.
+    folder = Path(tempfile.mkdtemp(prefix="insync-outside-"))
+    try:
+        wheel, site = folder / "outsiders_packets-1.0-py3-none-any.whl", folder / "site"
+        with zipfile.ZipFile(wheel, "w") as archive:
+            for name, text in WHEEL.items():
+                archive.writestr(name, text)
+            archive.writestr(f"{INFO}/RECORD", "".join(f"{name},,\n" for name in (*WHEEL, f"{INFO}/RECORD")))
+        installed = subprocess.run(
+            [*PIP, "--target", str(site), str(wheel)], capture_output=True, text=True, timeout=120
+        )
+        assert installed.returncode == 0, installed.stderr
+        # Nodes find it by its metadata, and nothing else of this folder.
+        path = os.pathsep.join([str(site), *(each for each in sys.path if each)])
+        yield {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)}
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_the_demo_runs_over_it_with_a_killed_leader(beside: dict[str, str]) -> None:
+    url = f"packet://{beside['TMPDIR']}/node-{{node}}"
+    arguments = ["demo", "--listen", url, "--no-spark", "--records", "20000", "--seed", "5", "--json"]
+    done = subprocess.run(
+        [sys.executable, "-m", "insync.replication.cli", *arguments],
+        env=beside,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["transport"] == url
+
+
+def test_the_kit_is_green_with_other_processes_too(beside: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", KIT], env=beside, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    count, _, skipped = done.stdout.strip().partition(" ")
+    assert int(count) > 60
+    assert "processes" not in skipped and "killed" not in skipped
+
+
+def test_without_the_package_the_scheme_is_unknown() -> None:
+    code = "from insync.transport.registry import resolve; resolve('packet:///x')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "UnknownSchemeError: no transport for packet:// is installed" in done.stderr
