@@ -14,14 +14,18 @@ from trio.testing import MockClock
 from insync.replication.metadata import (
     Changed,
     Committed,
+    InvalidTransactionError,
     MemoryHub,
     MemoryStore,
     Put,
     RemoteStore,
     Resync,
+    SessionExpiredError,
     StoreUnavailableError,
     Unknown,
+    _serving_cursors,
     serve_store,
+    serving,
 )
 from insync.replication.metadata import _remote_messages as m
 from insync.replication.metadata.remote import RemoteSession
@@ -205,3 +209,92 @@ async def test_server_ends_a_session_that_nobody_renews_in_time(autojump_clock: 
                 await watch.__anext__()
         assert 7 < trio.current_time() - began < 10.3
         assert isinstance(await store.commit([], [Put("p", b"")]), Committed)
+
+
+async def test_session_that_is_over_here_writes_nothing_though_the_server_has_it_still() -> None:
+    """As after silence: the server counts from the last renewal that it heard of, and may give it some time yet."""
+    hub = MemoryHub()
+    async with served(hub.store()) as store:
+        session = await store.open_session(60_000)
+        session.expired.set()
+        with pytest.raises(SessionExpiredError, match=f"session {session.id} is over"):
+            await store.commit([], [Put("zombie", b"")], session=session)
+        assert hub.get("zombie").entry is None
+
+
+async def test_session_whose_end_the_store_refuses_for_now_is_over_at_once(autojump_clock: MockClock) -> None:
+    """Nobody renews it any more, and the store behind cannot end it yet: it must not come back to life."""
+
+    class Stuck(MemoryStore):
+        async def open_session(self, timeout_ms: int) -> Any:
+            session = await super().open_session(timeout_ms)
+
+            async def close() -> None:
+                raise StoreUnavailableError("not now")
+
+            session.close = close  # type: ignore[method-assign]
+            return session
+
+    async with served(Stuck()) as store:
+        session = await store.open_session(10_000)
+        session.stop_renewing()
+        await trio.sleep(15)
+        with pytest.raises(SessionExpiredError):
+            await store.ask(m.Kind.RENEW_SESSION, m.Handle(session.handle))
+        with pytest.raises(SessionExpiredError):
+            await store.commit([], [Put("zombie", b"")], session=session)
+        assert "zombie" not in (await store.list("")).entries
+
+
+async def test_watches_of_one_connection_are_bounded_and_end_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_MOST_WATCHES", 3)
+    hub = MemoryHub()
+    async with served(hub.store()) as store:
+        for number in range(3):
+            await store.ask(m.Kind.WATCH, m.WatchNext(number, "w/"))
+        with pytest.raises(InvalidTransactionError, match="may watch 3 prefixes"):
+            await store.ask(m.Kind.WATCH, m.WatchNext(3, "w/"))
+        (handle,) = hub._handles
+        assert len(handle.watches) == 3
+        cut(store)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(handle.watches) == 0
+        async with store.watch("w/") as watch:
+            assert isinstance(await watch.__anext__(), Resync)
+
+
+async def test_cursors_end_with_their_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[serving.Cursors] = []
+
+    class Watched(serving.Cursors):
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    monkeypatch.setattr(serving, "Cursors", Watched)
+    monkeypatch.setattr(_serving_cursors, "PAGE_BYTES", 100)
+    hub = MemoryHub()
+    hub.commit([], [Put(f"k{number}", b"value") for number in range(20)], None)
+    async with served(hub.store()) as store:
+        await store.ask(m.Kind.LIST, m.Key(""))
+        assert len(made[0]._readers) == 1
+        cut(store)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not made[0]._readers
+
+
+async def test_transaction_that_was_given_up_does_not_take_effect_later(autojump_clock: MockClock) -> None:
+    """By the time it could, its sender has read what came of it: nothing."""
+
+    class Slow(MemoryStore):
+        async def commit(self, compares: Any, operations: Any, *, session: Any = None) -> Any:
+            await trio.sleep(30)
+            return await super().commit(compares, operations, session=session)
+
+    hub = MemoryHub()
+    async with served(Slow(hub)) as store:
+        assert isinstance(await store.commit([], [Put("late", b"")]), Unknown)
+        with trio.move_on_after(1):
+            await store.commit([], [Put("cancelled", b"")])
+        await trio.sleep(100)
+        assert hub.revision == 0

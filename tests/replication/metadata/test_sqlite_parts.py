@@ -139,6 +139,9 @@ async def test_watch_merges_and_skips_what_was_covered() -> None:
     watch.changed(["b/1"], 6)
     watch.changed(["a/2"], 7)
     assert await watch.__anext__() == Changed("a/", 7)
+    watch.resync(8)
+    watch.changed(["a/1"], 9)
+    assert await watch.__anext__() == Resync(9), "a change does not take the place of a gap"
     watch.changed(["a/1"], 6)
     with trio.move_on_after(0.02) as scope:
         await watch.__anext__()
