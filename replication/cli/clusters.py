@@ -8,6 +8,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -45,6 +46,21 @@ def known(servers: str) -> str:
     except InvalidSettingError as error:
         raise UsageError(str(error)) from error
     return servers
+
+
+def moment(option: str, text: str) -> int:
+    """A time as milliseconds since 1970: given as such, or in ISO 8601 (local time, if it names no zone)."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        found = int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        found = -1
+    if found < 0:
+        raise UsageError(
+            f"{option} {text!r} is no time; give milliseconds since 1970, or ISO 8601 such as 2026-03-01T12:00:00"
+        )
+    return found
 
 
 def print_json(value: Any) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import attrs
 from cyclopts import Parameter, validators
 
-from .clusters import Flag, Json, Servers, as_text, known, warnings_shown
+from .clusters import Flag, Json, Servers, as_text, known, moment, warnings_shown
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ class _Selection:
     topic: str
     partitions: tuple[int, ...]
     offset: int | None
+    from_time: int | None
+    tail: int | None
     max_records: int | None
     timeout_ms: int | None
 
@@ -35,6 +37,8 @@ def consume(
     *,
     from_beginning: Flag = False,
     offset: Annotated[int | None, _NotNegative] = None,
+    from_time: str | None = None,
+    tail: Annotated[int | None, _NotNegative] = None,
     partition: Annotated[
         tuple[int, ...], Parameter(show_default=False, validator=validators.Number(gte=0))
     ] = (),
@@ -60,6 +64,11 @@ def consume(
     offset
         Begin at this offset of each partition. Where it is not (any more), a line on standard error says so, and
         what is read is written from now on.
+    from_time
+        Begin with the first record of each partition that is of this time or later: milliseconds since 1970, or ISO
+        8601 such as 2026-03-01T12:00:00 (local time, if it names no zone).
+    tail
+        Begin this many records before the end of each partition.
     partition
         Read only this partition; may be given several times.
     max_records
@@ -71,9 +80,17 @@ def consume(
     """
     from .running import run
 
-    if from_beginning and offset is not None:
-        raise UsageError("--from-beginning and --offset exclude each other; give one of them")
-    selection = _Selection(topic, partition, offset, max_records, timeout_ms)
+    starts = {
+        "--from-beginning": from_beginning,
+        "--offset": offset is not None,
+        "--from-time": from_time is not None,
+        "--tail": tail is not None,
+    }
+    if sum(starts.values()) > 1:
+        told = " and ".join(name for name, is_given in starts.items() if is_given)
+        raise UsageError(f"{told} exclude each other; give one of them")
+    time = None if from_time is None else moment("--from-time", from_time)
+    selection = _Selection(topic, partition, offset, time, tail, max_records, timeout_ms)
 
     async def consume_it() -> None:
         from ..client import Consumer
@@ -97,6 +114,16 @@ async def _assign(consumer: Consumer, selection: _Selection) -> None:
     if selection.offset is not None:
         for partition in consumer.assignment():
             consumer.seek(partition, selection.offset)
+    if selection.from_time is not None:
+        wanted: dict[tuple[str, int], int] = dict.fromkeys(consumer.assignment(), selection.from_time)
+        found = await consumer.offsets_for_times(wanted)
+        ends = await consumer.end_offsets(found)
+        for partition, offset in found.items():
+            consumer.seek(partition, ends[partition] if offset is None else offset)
+    if selection.tail is not None:
+        starts = await consumer.beginning_offsets(consumer.assignment())
+        for partition, end in (await consumer.end_offsets(starts)).items():
+            consumer.seek(partition, max(starts[partition], end - selection.tail))
 
 
 async def _print_all(consumer: Consumer, selection: _Selection, line: Any) -> None:

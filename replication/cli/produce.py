@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import attrs
 from cyclopts import Parameter, validators
 
-from .clusters import Json, Servers, known, print_json, warnings_shown
-from .errors import CommandError
+from .clusters import Json, Servers, known, moment, print_json, warnings_shown
+from .errors import CommandError, UsageError
 
 if TYPE_CHECKING:
-    from ..client import Deliveries, Producer
+    from ..client import Deliveries, Delivery, Producer
 
+Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 _BLOCK_BYTES = 1 << 18
 
 
@@ -29,6 +30,10 @@ def produce(
     file: Path | None = None,
     acks: Literal["all", "1", "0"] = "all",
     partition: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
+    header: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    timestamp: str | None = None,
+    compression: Compression = "none",
+    max_request_size: Annotated[int | None, Parameter(validator=validators.Number(gt=0))] = None,
     servers: Servers = "",
     json: Json = False,
 ) -> int:
@@ -50,10 +55,23 @@ def produce(
         When a record counts as written: all in-sync replicas have it, its leader (1) has it, or it was sent (0).
     partition
         Write to this partition, whatever the keys.
+    header
+        NAME=VALUE, a header of every record; may be given several times.
+    timestamp
+        The time of every record instead of now: milliseconds since 1970, or ISO 8601.
+    compression
+        With which codec batches are compressed.
+    max_request_size
+        The largest request, and so the largest record, in bytes; 1 MiB by default. Topics have their own limit.
     """
     from .running import run
 
     separator = None if key_separator is None else key_separator.encode()
+    headers = [_header(each) for each in header]
+    timestamp_ms = None if timestamp is None else moment("--timestamp", timestamp)
+    options: dict[str, Any] = {"compression_type": compression}
+    if max_request_size is not None:
+        options["max_request_size"] = max_request_size
 
     async def produce_it() -> None:
         from ..client import Producer
@@ -61,8 +79,9 @@ def produce(
         with ExitStack() as stack, warnings_shown():
             source = 0 if file is None else stack.enter_context(file.open("rb")).fileno()
             wanted: Any = acks if acks == "all" else int(acks)
-            async with Producer(known(servers), acks=wanted) as producer:
-                sent = await _Sending(producer, topic, separator, partition).run(source)
+            async with Producer(known(servers), acks=wanted, **options) as producer:
+                sending = _Sending(producer, topic, separator, partition, headers, timestamp_ms)
+                sent = await sending.run(source)
         if json:
             print_json({"topic": topic, "records": sent})
         else:
@@ -77,7 +96,9 @@ class _Sending:
     topic: str
     separator: bytes | None
     partition: int | None
-    _unsettled: deque[Deliveries] = attrs.Factory(deque)
+    headers: list[tuple[str, bytes | None]]
+    timestamp_ms: int | None
+    _unsettled: deque[Deliveries | Delivery] = attrs.Factory(deque)
 
     async def run(self, source: int) -> int:
         """Send all lines of a file descriptor; gives their number. Raises the first failure."""
@@ -85,7 +106,7 @@ class _Sending:
         await self.producer.prepare(self.topic)
         async for lines in read_lines(source):
             sent += len(lines)
-            self._unsettled.append(await self._send(lines))
+            await self._send(lines)
             while self._unsettled and self._unsettled[0].done:
                 await self._unsettled.popleft().wait()
         await self.producer.flush()
@@ -93,11 +114,35 @@ class _Sending:
             await self._unsettled.popleft().wait()
         return sent
 
-    async def _send(self, lines: list[bytes]) -> Deliveries:
-        if self.separator is None:
-            return await self.producer.send_many(self.topic, lines, partition=self.partition)
-        keys, values = split_keys(lines, self.separator)
-        return await self.producer.send_many(self.topic, values, keys, partition=self.partition)
+    async def _send(self, lines: list[bytes]) -> None:
+        keys: list[bytes | None] | None = None
+        if self.separator is not None:
+            keys, lines = split_keys(lines, self.separator)
+        if not self.headers:
+            self._unsettled.append(
+                await self.producer.send_many(
+                    self.topic, lines, keys, partition=self.partition, timestamp_ms=self.timestamp_ms
+                )
+            )
+            return
+        for index, line in enumerate(lines):
+            self._unsettled.append(
+                await self.producer.send(
+                    self.topic,
+                    line,
+                    key=None if keys is None else keys[index],
+                    headers=self.headers,
+                    partition=self.partition,
+                    timestamp_ms=self.timestamp_ms,
+                )
+            )
+
+
+def _header(text: str) -> tuple[str, bytes | None]:
+    name, found, value = text.partition("=")
+    if not found or not name:
+        raise UsageError(f"--header {text!r} is no header; give NAME=VALUE")
+    return name, value.encode()
 
 
 def split_keys(lines: list[bytes], separator: bytes) -> tuple[list[bytes | None], list[bytes]]:

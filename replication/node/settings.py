@@ -13,6 +13,8 @@ from .authorisation import Rule
 from .errors import InvalidSettingError
 
 NEVER = (1 << 63) - 1
+LEAST_SESSION_TIMEOUT_MS = 100
+"""A session is renewed several times in its timeout, by a loop that may be busy for some milliseconds."""
 DEFAULT_LISTENERS = ("tcp://127.0.0.1:0", "shm://@")
 
 
@@ -188,6 +190,11 @@ class NodeSettings:
         places = [folder.absolute() for folder in self.folders]
         if len({*places}) < len(places):
             raise InvalidSettingError(f"log_dirs names a folder twice: {', '.join(map(str, places))}")
+        if self.session_timeout_ms is not None and 0 < self.session_timeout_ms < LEAST_SESSION_TIMEOUT_MS:
+            raise InvalidSettingError(
+                f"session_timeout_ms={self.session_timeout_ms}: a node could not renew its session in time; use "
+                f"{LEAST_SESSION_TIMEOUT_MS} or more"
+            )
         if self.log_format not in ("text", "json"):
             raise InvalidSettingError(f"log_format={self.log_format!r}: use text or json")
         if self.replica_fetch_wait_max_ms >= self.replica_lag_time_max_ms:

@@ -36,6 +36,7 @@ ARGUMENTS: dict[str, str] = {
     "config set": "t retention_ms=5",
     "config show": "t",
     "consume": "t",
+    "drain": "1",
     "elect": "t",
     "health": "",
     "produce": "t",

@@ -83,6 +83,11 @@ def test_a_later_source_may_give_one_folder_in_place_of_several() -> None:
         ('session_timeout_ms = "5s"', "session_timeout_ms='5s'"),
         ("session_timeout_ms = 1.5", "session_timeout_ms=1.5"),
         ("session_timeout_ms = 0", "session_timeout_ms=0: use a number above 0"),
+        (
+            "session_timeout_ms = 1",
+            "session_timeout_ms=1: a node could not renew its session in time; use 100",
+        ),
+        ("session_timeout_ms = 99", "session_timeout_ms=99"),
         ("allow_insecure = 3", "allow_insecure=3"),
         ("listeners = [1]", "listeners=[1]"),
         ("listeners = []", "listeners is empty"),
