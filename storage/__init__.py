@@ -1,4 +1,4 @@
-"""One partition's log, on disk or in memory, and the data folder that holds a node's logs. Knows no network."""
+"""One partition's log on disk, and the data folder that holds a node's logs. Knows no network."""
 
 from ._partition_folder import read_topic_id
 from ._proof import FolderProof
@@ -41,11 +41,8 @@ from .log import (
     ProducerSnapshot,
     ReadResult,
     RecoveryReport,
-    Staged,
-    StageSource,
     TimestampedOffset,
 )
-from .memory_log import MemoryLog
 from .settings import LogSettings
 from .verification import Defect, Verification, verify
 
@@ -62,7 +59,6 @@ __all__ = [
     "verify",
     "Log",
     "DiskLog",
-    "MemoryLog",
     "BatchInfo",
     "Buffer",
     "Chunk",
@@ -72,8 +68,6 @@ __all__ = [
     "ProducerSnapshot",
     "ReadResult",
     "RecoveryReport",
-    "Staged",
-    "StageSource",
     "MaintenanceResult",
     "CompactionResult",
     "TimestampedOffset",

@@ -33,8 +33,6 @@ class LogScan:
     """Why the batch at `position` is bad; empty if the file ends there."""
     misplaced: bool = False
     """It is whole and valid, but does not belong there."""
-    is_stale: bool = False
-    """It does not belong there only because of its leader epoch."""
     epochs: list[EpochEntry] = attrs.Factory(list)
     index: bytearray = attrs.Factory(bytearray)
     """The entries of the index and the time index, as the files have them."""
@@ -109,7 +107,6 @@ def scan_log(
     result.batches = state.batches
     result.max_timestamp, result.max_timestamp_offset = state.max_timestamp, state.max_timestamp_offset
     result.misplaced = reason in _MISPLACED
-    result.is_stale = reason == lib.ISR_WRONG_EPOCH
     return result
 
 

@@ -36,8 +36,6 @@ class MaintainedLog(Log):
     _producers: ProducerTable
     _log_start_offset: int
     _log_end_offset: int
-    _staged: object | None
-    """Batches that stand behind the end of the last segment."""
     cleaned_offset: int | None
     """Up to where the log is compacted; None if no offset can be missing from it."""
     _cleaned: Callable[[], None]
@@ -96,7 +94,7 @@ class MaintainedLog(Log):
         with self._device(f"cannot begin a segment of {self.name}"), self._writing:
             self._check_writable()
             last, end = self._segments[-1], self._log_end_offset
-            whole = last.end.position and self._staged is None and last.end.offset == end <= high_watermark
+            whole = last.end.position and last.end.offset == end <= high_watermark
             if not whole or not is_outdated(last, self.settings, now_ms):
                 return
             self._roll(end)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import attrs
 
-from ._batch_scan import BATCH_OVERHEAD_BYTES, LENGTH_AT, LENGTH_END, BatchInfo, scan
+from ._batch_scan import BATCH_OVERHEAD_BYTES, LENGTH_AT, LENGTH_END, BatchInfo
 from ._columns import Buffer
 from ._native import ffi, lib
 from .errors import AppendError
@@ -96,17 +96,6 @@ def prepare(
             raise AppendError(f"{len(chunk.data)} bytes for {name} are not the {len(batches)} batches named")
         pieces.append(Piece(_buffers_of(name, chunk, offset), size, batches, chunk.batches, newest, gap))
     return pieces, epochs
-
-
-def prepare_staged(
-    name: str, data: Buffer, offset: int, epoch: int, *, may_skip: bool
-) -> tuple[Piece, list[EpochEntry]]:
-    """Bytes that were written already, as `prepare` has them.
-
-    Raises CorruptBatchError, AppendError.
-    """
-    pieces, epochs = prepare(name, [Chunk(data, scan(data), offset, None, may_skip)], offset, epoch)
-    return pieces[0], epochs
 
 
 def _check_epoch(name: str, offset: int, batch_epoch: int, epoch: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 from bisect import bisect_right
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import attrs
@@ -97,13 +97,11 @@ def recover(
     index_interval_bytes: int,
     verify_bytes: int,
     gaps: bool = False,
-    known_epochs: Collection[int] = (),
 ) -> Recovered:
     """Scan what may not be on the device, rebuild its indexes and cut a torn tail.
 
     `verify_bytes` of the rest are checked like those of a clean stop. `gaps`: offsets may be missing between
-    batches, as compaction leaves them; but each segment reaches up to the next. `known_epochs`: as the checkpoint
-    has them.
+    batches, as compaction leaves them; but each segment reaches up to the next.
 
     Raises CorruptLogError, with nothing changed, for damage that a crash cannot explain.
     """
@@ -136,7 +134,7 @@ def recover(
         )
         expected, epoch = found.offset, found.epoch
         if found.reason:
-            _judge(segment, found, segments[at + 1 :], recovery_point, known_epochs)
+            _judge(segment, found, segments[at + 1 :], recovery_point)
             break
     if expected < recovery_point:
         last = segments[-1]
@@ -207,18 +205,13 @@ def _judge(
     found: LogScan,
     later: Sequence[Segment],
     recovery_point: int,
-    known_epochs: Collection[int],
 ) -> None:
-    """Raise unless the bad batch can be what a crash leaves behind.
-
-    Batches of an earlier epoch may have been staged, and the crash have come before they were found to be so. But
-    if nobody knows the epoch of those before, that one is wrong.
-    """
+    """Raise unless the bad batch can be what a crash leaves behind."""
     position, offset = found.position, found.offset
     reason = found.reason
     if offset < recovery_point:
         reason += f", although everything below offset {recovery_point} had reached the device"
-    elif found.misplaced and not (found.is_stale and found.epoch in known_epochs):
+    elif found.misplaced:
         reason += ", and no interrupted write does that"
     elif any(each.file_size for each in later):
         reason += ", and a later segment holds data"

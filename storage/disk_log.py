@@ -11,13 +11,13 @@ from ._epochs import FILE_NAME as EPOCHS
 from ._epochs import EpochCache
 from ._files import fsync_folder, storage_error
 from ._flushing import bring_to_device
+from ._maintenance import MaintainedLog
 from ._open_files import OPEN_FILES
 from ._prepare import Piece, prepare
 from ._producers import SNAPSHOT_SUFFIX, ProducerTable, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
 from ._retention import remove_below
 from ._segment import Segment, Spot, segment_path
-from ._staging import StagingLog
 from .errors import AppendError, OffsetOutOfRangeError, StorageBrokenError, StorageError
 from .file_range import FileRange
 from .log import (
@@ -26,13 +26,12 @@ from .log import (
     ProducerSnapshot,
     ReadResult,
     RecoveryReport,
-    Staged,
     TimestampedOffset,
 )
 from .settings import LogSettings
 
 
-class DiskLog(StagingLog):
+class DiskLog(MaintainedLog):
     """Open one through `LogDirectory.open_log`, which also keeps its recovery point and log start."""
 
     def __init__(
@@ -78,7 +77,6 @@ class DiskLog(StagingLog):
         self._lowered = on_recovery_point_lowered or (lambda: None)
         self._on_flush_due = on_flush_due or (lambda: None)
         self._flushed_at = time.monotonic()
-        self._staged: tuple[Staged, Piece, list[EpochEntry]] | None = None
         self._rolled = False
         """There are closed segments that have not been flushed as a whole."""
         self._seen_end = -1
@@ -122,7 +120,6 @@ class DiskLog(StagingLog):
             index_interval_bytes=self.settings.index_interval_bytes,
             verify_bytes=verify_bytes,
             gaps=self.cleaned_offset is not None,
-            known_epochs={entry.epoch for entry in self._epochs.entries},
         )
 
     def _finish_opening(self, found: Recovered, recovery_point: int, log_start_offset: int | None) -> None:
@@ -217,7 +214,6 @@ class DiskLog(StagingLog):
 
     def append(self, chunks: Sequence[Chunk]) -> None:
         self._check_writable()
-        self._check_unstaged()
         pieces, epochs = prepare(self.name, chunks, self._log_end_offset, self._epochs.latest)
         if any(piece.skips for piece in pieces):
             self._mark_gaps()
@@ -307,7 +303,6 @@ class DiskLog(StagingLog):
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         self._check_writable()
-        self._check_unstaged()
         later = [
             each for each in self.epochs if each.epoch > epoch and each.start_offset < self._log_end_offset
         ]
@@ -326,7 +321,6 @@ class DiskLog(StagingLog):
             return
         doing = self._device(f"cannot truncate {self.name}", half_done=True)
         with self._flushing, self._writing, doing:
-            self._drop_staged()
             if offset < self._log_end_offset:
                 self._truncate(offset)
             self._epochs.trim_end(self._log_end_offset)
@@ -378,7 +372,6 @@ class DiskLog(StagingLog):
         self._check_writable()
         doing = self._device(f"cannot truncate {self.name}", half_done=True)
         with self._flushing, self._writing, doing:
-            self._drop_staged()
             # Should a crash come when all is deleted, an empty log must not look as if it had lost something.
             self._lower_recovery_point(0)
             for segment in reversed(self._segments):
@@ -444,9 +437,6 @@ class DiskLog(StagingLog):
         if self._is_closed:
             return
         try:
-            if self._broken is None:
-                with self._device(f"cannot remove what was staged in {self.name}"):
-                    self._drop_staged()
             if clean and self._broken is None:
                 self.flush()
                 self._finish(sync=True)

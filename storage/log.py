@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import attrs
 
@@ -57,27 +57,6 @@ class Chunk:
     leader_epoch: int | None
     may_skip: bool = False
     """Offsets may be missing before and between the batches, as compaction leaves them (a follower's only)."""
-
-
-class StageSource(Protocol):
-    """Where staged bytes come from: a range of a peer's segment, a socket, a buffer."""
-
-    size: int
-    """How many bytes there are."""
-
-    def copy_to(self, fd: int, offset: int) -> None:
-        """Write all of them to a file, from `offset` on. Raises OSError."""
-
-
-@attrs.frozen(eq=False, slots=True)
-class Staged:
-    """Whole, valid batches that lie behind the log end, unseen by readers until they are published."""
-
-    batches: Sequence[BatchInfo]
-    range: FileRange
-    """Where they lie. Not to be read any more once they are discarded."""
-    base_offset: int
-    """The log end offset that they run on from."""
 
 
 @attrs.frozen(slots=True)
@@ -152,7 +131,7 @@ class MaintenanceResult:
 class Log(abc.ABC):
     """An append-only sequence of record batches over the offsets [log_start_offset, log_end_offset).
 
-    One thread writes (`append`, `stage`, `publish`, `discard`, `assign_epoch`, `truncate`, `truncate_fully`,
+    One thread writes (`append`, `assign_epoch`, `truncate`, `truncate_fully`,
     `advance_log_start_offset`, `close`); others may read (`read` and the attributes), one may `flush` and one may
     `maintain` at the same time. What a writing method raises has changed nothing that a reader sees, unless it
     says otherwise.
@@ -218,7 +197,7 @@ class Log(abc.ABC):
 
     @abc.abstractmethod
     def truncate(self, offset: int) -> None:
-        """Drop the batches that do not end at or below `offset`, what is staged, and the epochs that start at the
+        """Drop the batches that do not end at or below `offset`, and the epochs that start at the
         new end.
 
         The new log end is `offset`, or the end of the last batch that stays if `offset` lies inside the next (or
@@ -269,35 +248,6 @@ class Log(abc.ABC):
         Raises StorageError if the device refuses, or damage is found; the log is as it was, or the deletion is
         finished by the next open.
         """
-
-    @abc.abstractmethod
-    def stage(self, source: StageSource, *, may_skip: bool = False) -> Staged:
-        """Write batches behind the log end without showing them; then `publish` or `discard` them.
-
-        Only one set may be staged at a time, and nothing else be written meanwhile. They run on from the log end,
-        as a follower's do, and are closed to change: what `copy_to` wrote is read back and checked. After a crash
-        they are as good as published, or gone.
-
-        may_skip: as in a `Chunk`.
-
-        Raises:
-          AppendError: They do not run on from the log end, or an epoch goes back.
-          CorruptBatchError: They are not whole, valid batches.
-          StorageFullError, StorageBrokenError: As `append` does.
-        Nothing is staged then.
-        """
-
-    @abc.abstractmethod
-    def publish(self, staged: Staged) -> None:
-        """Move the log end behind the staged batches.
-
-        Raises AppendError if they are not what is staged, StorageError (and they are discarded) if the device
-        refuses.
-        """
-
-    @abc.abstractmethod
-    def discard(self, staged: Staged) -> None:
-        """Remove the staged batches. Raises AppendError if they are not what is staged."""
 
     @abc.abstractmethod
     def read(

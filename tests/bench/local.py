@@ -42,20 +42,6 @@ class Far:
     size: int
 
 
-@attrs.frozen
-class Source:
-    """A payload as a log stages it."""
-
-    payload: Payload
-
-    @property
-    def size(self) -> int:
-        return self.payload.nbytes
-
-    def copy_to(self, fd: int, offset: int) -> None:
-        self.payload.copy_to(fd, offset)
-
-
 def bare_end(scheme: str, place: Path, total: int) -> AbstractContextManager[str]:
     """The leader of the loop by bare system calls; gives its address."""
     return far_process("_bare", scheme, str(total), environment={"TMPDIR": str(place)})
@@ -68,11 +54,6 @@ def append(log: DiskLog, payload: Payload) -> None:
     """Check the batches in memory, then write them, as nodes do."""
     data = payload.view()
     log.append([Chunk(data, scan(data), log.log_end_offset, None)])
-
-
-def stage(log: DiskLog, payload: Payload) -> None:
-    """Let the system copy them into the log, check them there, then show them."""
-    log.publish(log.stage(Source(payload)))
 
 
 @contextmanager
@@ -219,7 +200,6 @@ def run(*, smoke: bool) -> Sequence[Result]:
                     trio.run, follow, far["tcp"], append, place, LARGE_FETCH_BYTES
                 ),
                 "shm, 1 MiB at a time": partial(trio.run, follow, far["shm"], append, place, FETCH_BYTES),
-                "shm, staged": partial(trio.run, follow, far["shm"], stage, place),
                 **{
                     f"bare {scheme}, {size >> 20} MiB at a time": partial(
                         _bare.follow, scheme, address, total, size, place

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -62,18 +61,6 @@ def offsets(log: Log) -> list[int]:
 def stamped(data: bytes, base_offset: int, leader_epoch: int) -> bytes:
     """One batch as a leader would have sent it."""
     return base_offset.to_bytes(8) + data[8:12] + leader_epoch.to_bytes(4) + data[16:]
-
-
-class BytesSource:
-    """To stage from; what cannot be written in one go is written in pieces."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.size = len(data)
-
-    def copy_to(self, fd: int, offset: int) -> None:
-        for at in range(0, len(self.data), 100):
-            os.pwrite(fd, self.data[at : at + 100], offset + at)
 
 
 def marker(*, commit: bool, producer_id: int, timestamp_ms: int = 1000) -> bytes:

@@ -21,7 +21,6 @@ from insync.storage import (
     Log,
     LogDirectory,
     LogSettings,
-    MemoryLog,
     _cleaner,
     verify,
 )
@@ -29,6 +28,7 @@ from insync.storage._native import ffi, lib
 from insync.storage.batch import Compression, build_batch, crc32c, records, scan
 
 from .building import all_bytes, append, open_disk
+from .memory_log import MemoryLog
 
 Pair = tuple[bytes | None, bytes | None]
 

@@ -11,10 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from insync.storage import Chunk, FileRange, Log, LogDirectory, LogSettings, MemoryLog
+from insync.storage import Chunk, FileRange, Log, LogDirectory, LogSettings
 from insync.storage.batch import build_batch, records, scan
 
-from .building import BytesSource, all_bytes, append, stamped
+from .building import all_bytes, append
+from .memory_log import MemoryLog
 
 SETTINGS = LogSettings(
     segment_bytes=1024,
@@ -87,22 +88,6 @@ class KeyedModel(RuleBasedStateMachine):
             data = self.made(each, codec)
             append(self.log, data, leader_epoch=self.epoch)
             self.wrote(data)
-
-    @rule(wanted=pairs, keep=st.sampled_from(["publish", "publish", "discard", "truncate"]))
-    def stage(self, wanted: list[tuple[int, int]], keep: str) -> None:
-        data = self.made(wanted, "none")
-        staged = self.log.stage(BytesSource(stamped(data, self.end, self.epoch)))
-        assert self.log.log_end_offset == self.end
-        assert [each.base_offset for each in staged.batches] == [self.end]
-        assert scan(staged.range.read_bytes())[0].base_offset == self.end
-        self.maintain(0, 1 << 20)
-        if keep == "publish":
-            self.log.publish(staged)
-            self.wrote(data)
-        elif keep == "discard":
-            self.log.discard(staged)
-        else:
-            self.log.truncate(self.end)
 
     @rule()
     def lead(self) -> None:

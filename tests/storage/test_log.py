@@ -17,13 +17,13 @@ from insync.storage import (
     Log,
     LogClosedError,
     LogSettings,
-    MemoryLog,
     OffsetOutOfRangeError,
     ProducedBatch,
 )
 from insync.storage.batch import records, scan
 
 from .building import SMALL, all_bytes, append, batch, chunk, fill, offsets, open_disk
+from .memory_log import MemoryLog
 
 
 @pytest.fixture(params=["disk", "memory"])

@@ -16,13 +16,13 @@ from insync.storage import (
     LogClosedError,
     LogDirectory,
     LogSettings,
-    MemoryLog,
     StorageError,
 )
 from insync.storage import _files as files
 from insync.storage.batch import build_batch
 
 from .building import all_bytes, append, batch, fill, offsets, open_disk
+from .memory_log import MemoryLog
 
 SETTINGS = LogSettings(segment_bytes=1024, file_delete_delay_ms=1000)
 

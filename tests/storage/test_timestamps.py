@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from insync.storage import Chunk, Log, LogSettings, MemoryLog
+from insync.storage import Chunk, Log, LogSettings
 from insync.storage.batch import build_batch, records, scan
 
 from .building import all_bytes, append, batch, open_disk
+from .memory_log import MemoryLog
 
 SETTINGS = LogSettings(segment_bytes=5000, index_interval_bytes=300)
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import attrs
 import pytest
 
-from insync.storage import DiskLog, Log, LogSettings, MemoryLog
+from insync.storage import DiskLog, Log, LogSettings
 from insync.storage._transactions import AbortedTransaction, encode_index, read_index
 from insync.storage.batch import build_batch, records, scan
 
 from .building import all_bytes, append, marker, open_disk
+from .memory_log import MemoryLog
 
 SETTINGS = LogSettings(
     segment_bytes=2048,

@@ -12,8 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import attrs
-
 from insync.storage import Chunk, DiskLog, LogDirectory, LogSettings
 from insync.storage.batch import scan
 
@@ -56,7 +54,6 @@ class Writer:
         """Until the end of the process."""
         deeds = {
             self.append: 60,
-            self.stage: 8,
             self.flush: 6,
             self.lead: 5,
             self.truncate: 6,
@@ -90,22 +87,6 @@ class Writer:
         self.log.append(chunks)
         self.notes.did("append")
 
-    def stage(self) -> None:
-        plans = self.plans()
-        parts = []
-        for plan in plans:
-            data = bytearray(plan.build())
-            data[:8], data[12:16] = plan.base.to_bytes(8), plan.epoch.to_bytes(4)
-            parts.append(bytes(data))
-        self.notes.will("append", *(number for plan in plans for number in plan))
-        staged = self.log.stage(Bytes(b"".join(parts)))
-        if self.noise.random() < 0.3:
-            self.log.discard(staged)
-            self.notes.did("discard")
-        else:
-            self.log.publish(staged)
-            self.notes.did("append")
-
     def flush(self) -> None:
         self.log.flush()
 
@@ -133,22 +114,6 @@ class Writer:
 
     def checkpoint(self) -> None:
         self.directory.write_checkpoints({KEY: self.log.log_end_offset})
-
-
-@attrs.frozen
-class Bytes:
-    """A source to stage from."""
-
-    data: bytes
-
-    @property
-    def size(self) -> int:
-        return len(self.data)
-
-    def copy_to(self, fd: int, offset: int) -> None:
-        done = 0
-        while done < len(self.data):
-            done += os.pwrite(fd, self.data[done:], offset + done)
 
 
 def write_in_pieces(noise: random.Random) -> None:

@@ -10,19 +10,19 @@ from contextlib import suppress
 
 import attrs
 
-from ._columns import Buffer
-from ._compaction import Pace, Pass, StoppedError, Totals, is_due, is_outdated, plan
-from ._epochs import EpochCache
-from ._files import write_all
-from ._index import MAX_RELATIVE
-from ._prepare import Piece, Placed, prepare, prepare_staged
-from ._producers import ProducerTable
-from ._retention import expired
-from ._segment import Spot
-from .batch import BatchInfo, records, scan
-from .errors import AppendError, LogClosedError, OffsetOutOfRangeError, StorageError
-from .file_range import FileRange, RangeFile, read_at
-from .log import (
+from insync.storage._columns import Buffer
+from insync.storage._compaction import Pace, Pass, StoppedError, Totals, is_due, is_outdated, plan
+from insync.storage._epochs import EpochCache
+from insync.storage._files import write_all
+from insync.storage._index import MAX_RELATIVE
+from insync.storage._prepare import Piece, Placed, prepare
+from insync.storage._producers import ProducerTable
+from insync.storage._retention import expired
+from insync.storage._segment import Spot
+from insync.storage.batch import BatchInfo, records, scan
+from insync.storage.errors import AppendError, LogClosedError, OffsetOutOfRangeError
+from insync.storage.file_range import FileRange, RangeFile, read_at
+from insync.storage.log import (
     KEY_MAP_BYTES,
     Chunk,
     CompactionResult,
@@ -31,11 +31,9 @@ from .log import (
     MaintenanceResult,
     ProducerSnapshot,
     ReadResult,
-    Staged,
-    StageSource,
     TimestampedOffset,
 )
-from .settings import UNLIMITED, LogSettings
+from insync.storage.settings import UNLIMITED, LogSettings
 
 
 @attrs.frozen(slots=True)
@@ -133,7 +131,6 @@ class MemoryLog(Log):
         self._begin_segment(0)
         self._epochs = EpochCache(None)
         self._producers = ProducerTable()
-        self._staged: tuple[Staged, Piece, list[EpochEntry]] | None = None
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -213,7 +210,6 @@ class MemoryLog(Log):
 
     def append(self, chunks: Sequence[Chunk]) -> None:
         self._check_open()
-        self._check_unstaged()
         pieces, epochs = prepare(self.name, chunks, self._end, self._epochs.latest)
         with self._writing:
             for piece in pieces:
@@ -235,53 +231,8 @@ class MemoryLog(Log):
     def _begin_segment(self, base_offset: int) -> None:
         self._segments = (*self._segments, _MemorySegment(self.name, base_offset))
 
-    def stage(self, source: StageSource, *, may_skip: bool = False) -> Staged:
-        self._check_open()
-        self._check_unstaged()
-        with self._writing:
-            if self._segments[-1].end.position + source.size > self.settings.segment_bytes:
-                self._begin_segment(self._end)
-            segment = self._segments[-1]
-            fd, position = segment.file.fileno(), segment.end.position
-            try:
-                source.copy_to(fd, position)
-                data = read_at(fd, source.size, position)
-                piece, epochs = prepare_staged(
-                    self.name, data, self._end, self._epochs.latest, may_skip=may_skip
-                )
-            except (OSError, StorageError):
-                segment.drop_unseen()
-                raise
-            staged = Staged(piece.infos, FileRange(segment.file, position, source.size), self._end)
-            self._staged = (staged, piece, epochs)
-        return staged
-
-    def publish(self, staged: Staged) -> None:
-        self._check_open()
-        with self._writing:
-            piece, epochs = self._take_staged(staged)
-            self._hold(piece)
-            self._enter(epochs)
-
-    def discard(self, staged: Staged) -> None:
-        self._check_open()
-        self._take_staged(staged)
-        self._segments[-1].drop_unseen()
-
-    def _take_staged(self, staged: Staged) -> tuple[Piece, list[EpochEntry]]:
-        if self._staged is None or self._staged[0] is not staged:
-            raise AppendError(f"these batches are not what is staged in {self.name}: stage them again")
-        _, piece, epochs = self._staged
-        self._staged = None
-        return piece, epochs
-
-    def _check_unstaged(self) -> None:
-        if self._staged is not None:
-            raise AppendError(f"batches are staged in {self.name}: publish or discard them first")
-
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         self._check_open()
-        self._check_unstaged()
         if any(each.epoch > epoch and each.start_offset < self._end for each in self.epochs):
             raise AppendError(f"{self.name} holds batches of a leader epoch later than {epoch}")
         self._epochs.assign(epoch, start_offset)
@@ -292,7 +243,6 @@ class MemoryLog(Log):
             if offset < self._segments[0].base_offset:
                 self.truncate_fully(offset)
                 return
-            self._drop_staged()
             if offset < self._end:
                 self._cut(offset)
             self._epochs.trim_end(self._end)
@@ -313,15 +263,9 @@ class MemoryLog(Log):
             for held in (each for kept in self._segments for each in kept.held):
                 self._producers.add(held.info, held.base_offset)
 
-    def _drop_staged(self) -> None:
-        if self._staged is not None:
-            self._staged = None
-            self._segments[-1].drop_unseen()
-
     def truncate_fully(self, new_start_offset: int) -> None:
         self._check_open()
         with self._writing:
-            self._staged = None
             self._segments = ()
             self._begin_segment(new_start_offset)
             self._start = self._end = new_start_offset
@@ -363,7 +307,7 @@ class MemoryLog(Log):
 
     def _delete_old_segments(self, now_ms: int, high_watermark: int, decides: bool) -> int:
         settings, last = self.settings, self._segments[-1]
-        whole = last.held and self._staged is None and self._end <= high_watermark
+        whole = last.held and self._end <= high_watermark
         if whole and is_outdated(last, settings, now_ms):
             self._begin_segment(self._end)
         limited = settings.deletes and decides
