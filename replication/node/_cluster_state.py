@@ -28,7 +28,7 @@ from ._policies import election_policies
 from ._registration import REPAIR
 from ._replica_host import ReplicaHost
 from ._replicas import Replicas
-from ._view_reader import ViewReader
+from ._view_reader import Answer, ViewReader
 from .errors import StorePutBackError
 from .operations.changes import Changes
 
@@ -49,6 +49,9 @@ class ClusterState:
         self._replicas = replicas
         self._nursery = nursery
         self._reader = ViewReader()
+        self._store_id = ""
+        self.read_at = trio.current_time()
+        """When the store told last what it holds."""
         settings = replicas.settings
         self._controller = ctl.Controller(
             settings.node_id,
@@ -128,23 +131,25 @@ class ClusterState:
 
     async def _read(self) -> None:
         known = self._replicas.view.revision
-        listing = await self._store.list("/")
-        if listing.revision < known:
+        answer = await self._reader.ask(self._store)
+        if answer.revision < known or answer.store_id != (self._store_id or answer.store_id):
             # Readings are linearizable: one that began after `known` was read cannot be older.
+            which = "put back to an older state" if answer.revision < known else "replaced by another"
             raise StorePutBackError(
-                "the metadata store was put back to an older state while "
-                f"node {self._replicas.settings.node_id} ran: it is at revision {listing.revision}, and was at "
-                f"{known}. The node stops, and deletes nothing; {REPAIR}"
+                f"the metadata store was {which} while node {self._replicas.settings.node_id} ran: it is at "
+                f"revision {answer.revision}, and was at {known}. The node stops, and deletes nothing; {REPAIR}"
             )
-        self.apply(listing)
+        self._store_id = answer.store_id
+        self.read_at = trio.current_time()
+        self.apply(answer)
 
-    def apply(self, listing: store_api.Listing) -> None:
+    def apply(self, answer: Answer) -> None:
         """Tell the replicas and the controller what the store holds; older readings are ignored."""
         if self.oldest_revision is None:
             return
-        if listing.revision < max(self._replicas.view.revision, self.oldest_revision):
+        if answer.revision < max(self._replicas.view.revision, self.oldest_revision):
             return
-        before, view = self._replicas.view, self._reader.read(listing)
+        before, view = self._replicas.view, self._reader.read(answer)
         self._tell_changes(before, view)
         self._replicas.apply(view)
         self._step(ctl.ViewChanged(view=view))

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import attrs
 import trio
 
 from ...storage import CompactionResult, LogClosedError, StorageError
@@ -119,6 +120,8 @@ class Replicas:
         self._turn = turn()
         self._retiring: set[PartitionId] = set()
         """Partitions whose log is being deleted."""
+        self._proposing: dict[PartitionId, ReplicaHost] = {}
+        """Those that have proposed an ISR change of which they may not have heard yet."""
         self._alive: set[tuple[int, int, frozenset[PartitionId], bool]] = set()
         self.failure: NodeError | None = None
         self.failed = trio.Event()
@@ -169,11 +172,20 @@ class Replicas:
 
     def apply(self, view: ClusterView) -> None:
         """The store was read: tell every core what concerns it."""
+        before = self.view
+        changed = view.differs_from(before)
         self.step(ViewRead(view))
-        self._follow_topics()
+        if view.topics is not before.topics or changed is None:
+            self._follow_topics()
         alive = {(each.node_id, each.incarnation, each.offline, each.leaving) for each in view.nodes.values()}
         liveness_changed, self._alive = alive != self._alive, alive
-        for partition, versioned in view.partitions.items():
+        # A leader whose proposal is unclear is told of its record though that has not changed.
+        awaiting = [each for each, host in self._proposing.items() if host.replica.awaits_record]
+        self._proposing = {each: self._proposing[each] for each in awaiting}
+        for partition in view.partitions if changed is None else (*changed, *awaiting):
+            versioned = view.partitions.get(partition)
+            if versioned is None:
+                continue
             host = self.hosts.get(partition)
             if host is None:
                 if self.settings.node_id not in versioned.record.replicas or partition in self._retiring:
@@ -184,10 +196,10 @@ class Replicas:
         if liveness_changed:
             for partition, host in list(self.hosts.items()):
                 host.step(ev.NodesChanged(live=view.live_for(partition)))
-        self.damaged_logs.view_changed()
-        self.clocks.keep(view.nodes)
-        self._configure_logs(view)
-        self._limit(view)
+        if view.topics is not before.topics:
+            self._configure_logs(view)
+        if view.quotas is not before.quotas:
+            self._limit(view)
         self.settle()
 
     def _limit(self, view: ClusterView) -> None:
@@ -245,7 +257,7 @@ class Replicas:
         self.directories.forget(partition)
         self._nursery.start_soon(remove_deleted_logs, home)
         if partition in self.view.partitions:
-            self.apply(self.view)
+            self.apply(attrs.evolve(self.view, since=-1, changed=None))
 
     def settle(self) -> None:
         """Look at the parked fetches of every partition that has news, and ask leaders what is to be asked."""
@@ -255,6 +267,7 @@ class Replicas:
 
     def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
         log.debug("%s: propose ISR %s: %s", host.partition, list(proposal.record.isr), proposal.reason)
+        self._proposing[host.partition] = host
         self.store.propose_isr(host, proposal)
 
     def read_again(self) -> None:

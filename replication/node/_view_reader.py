@@ -1,139 +1,69 @@
-"""What the metadata store holds, as records; what is no such record ends nobody."""
+"""Reads the metadata store for the machine: what has changed where the store can tell, else all of it."""
 
 from __future__ import annotations
 
 import logging
-
-import attrs
+from collections.abc import Iterable, Mapping
 
 from .. import metadata as store_api
-from .. import wire
-from ..core.control import records as rec
+from ..core.broker.viewing import Spoilt, Viewing
+from ..core.control.records import INCARNATIONS_PREFIX
 from ..core.control.view import ClusterView
-from ..core.types import PartitionId
-from ..metadata import Entry
+from ..core.transaction import Seen
+from ..metadata import Entry, MetadataStore
+from . import _store
 
 log = logging.getLogger("insync.node")
 
+PREFIX = "/"
 
-@attrs.frozen
-class Known:
-    """A value that was read, and the last good record of its key with the version that this one had."""
-
-    entry: Entry
-    record: object | None
-    version: int
-    is_good: bool
+Answer = store_api.Listing | store_api.Delta
 
 
 class ViewReader:
-    """Turns listings of the store into views; a record is decoded once for each of its versions.
-
-    A value that cannot be read is told of once, and what was there before is held to be true until it is mended:
-    a record that merely seems to be gone could cost a partition its leader, or its log.
-    """
+    """Turns what the store tells into views; a record is decoded once for each of its versions."""
 
     def __init__(self) -> None:
-        self._decoded: dict[str, Known] = {}
+        self._viewing = Viewing()
 
-    def read(self, listing: store_api.Listing) -> ClusterView:
-        fresh: dict[str, Known] = {}
-        nodes: dict[int, rec.NodeRecord] = {}
-        topics: dict[str, rec.TopicRecord] = {}
-        topic_versions: dict[str, int] = {}
-        partitions: dict[PartitionId, rec.Versioned] = {}
-        quotas: dict[str, tuple[rec.QuotaRecord, int]] = {}
-        single: dict[str, object] = {}
-        unreadable = set()
-        for key, entry in listing.entries.items():
-            cls = _record_class(key)
-            if cls is None:
-                continue
-            known = fresh[key] = self._decode(cls, key, entry)
-            if not known.is_good:
-                unreadable.add(key)
-            match record := known.record:
-                case rec.NodeRecord():
-                    nodes[record.node_id] = record
-                case rec.TopicRecord():
-                    topics[record.name] = record
-                    topic_versions[record.name] = known.version
-                case rec.PartitionRecord():
-                    partitions[record.id] = rec.Versioned(record, known.version)
-                case rec.QuotaRecord():
-                    quotas[key] = record, known.version
-                case None:
-                    continue
-                case _:
-                    single[key] = record
-        self._decoded = fresh
-        cluster = single.get(rec.CLUSTER_KEY)
-        controller = single.get(rec.CONTROLLER_KEY)
-        epoch = single.get(rec.CONTROLLER_EPOCH_KEY)
-        return ClusterView(
-            revision=listing.revision,
-            cluster_id=cluster.cluster_id if isinstance(cluster, rec.ClusterRecord) else "",
-            nodes=nodes,
-            topics=topics,
-            topic_versions=topic_versions,
-            partitions=partitions,
-            controller=controller if isinstance(controller, rec.ControllerRecord) else None,
-            controller_epoch=epoch.controller_epoch if isinstance(epoch, rec.EpochRecord) else 0,
-            controller_epoch_version=fresh[rec.CONTROLLER_EPOCH_KEY].version if epoch is not None else 0,
-            quotas=quotas,
-            unreadable=frozenset(unreadable),
-        )
+    async def ask(self, store: MetadataStore) -> Answer:
+        """What the store holds now, from where we have read it up to.
 
-    def _decode(self, cls: type, key: str, entry: Entry) -> Known:
-        known = self._decoded.get(key)
-        if known is not None and known.entry == entry:
-            return known
-        try:
-            record: object = wire.decode_record(cls, entry.value)
-            problem = _problem(key, record)
-        except wire.WireError as error:
-            problem = str(error)
-        if not problem:
-            return Known(entry, record, entry.version, True)
-        kept, version = (known.record, known.version) if known is not None else (None, 0)
+        Raises MetadataError.
+        """
+        since = self._viewing.revision
+        if since is not None:
+            changed = await store.changes(PREFIX, since)
+            if isinstance(changed, store_api.Delta):
+                return changed
+        return await store.list(PREFIX)
+
+    def read(self, answer: Answer) -> ClusterView:
+        """The view after an answer; it may not be older than the last one."""
+        viewing, fresh = self._viewing, self._fresh(answer.entries)
+        if isinstance(answer, store_api.Delta):
+            spoilt = viewing.changed(answer.revision, fresh, answer.deleted)
+        else:
+            spoilt = viewing.whole(answer.revision, fresh)
+        _report(spoilt)
+        return viewing.view
+
+    def _fresh(self, entries: Mapping[str, Entry]) -> list[Seen]:
+        found, unknown = [], {}
+        for key, entry in entries.items():
+            known = self._viewing.known(key)
+            if known is not None and (known.value, known.version) == (entry.value, entry.version):
+                found.append(known)
+            elif not key.startswith(INCARNATIONS_PREFIX):  # which only who registers reads
+                unknown[key] = entry
+        return [*found, *_store.seen(unknown).values()]
+
+
+def _report(spoilt: Iterable[Spoilt]) -> None:
+    for each in spoilt:
         log.error(
             "%s in the metadata store cannot be read and is %s until it is mended: %s",
-            key,
-            "left out" if kept is None else "taken for what it was before",
-            problem,
+            each.key,
+            "taken for what it was before" if each.kept else "left out",
+            each.problem,
         )
-        return Known(entry, kept, version, False)
-
-
-def _problem(key: str, record: object) -> str:
-    """What is wrong with a record that could be decoded; empty if nothing is."""
-    match record:
-        case rec.NodeRecord():
-            right = rec.node_key(record.node_id)
-        case rec.TopicRecord():
-            right = rec.topic_key(record.name)
-        case rec.PartitionRecord():
-            right = rec.partition_key(record.id)
-            if not record.target or len(set(record.replicas)) < len(record.replicas):
-                return f"its replicas {list(record.replicas)} are none, or not each named once"
-        case rec.QuotaRecord():
-            right = rec.quota_key(record.entity_type, record.name)
-        case _:
-            return ""
-    return "" if key == right else f"it is the record of {right}"
-
-
-def _record_class(key: str) -> type | None:
-    if key.startswith(rec.NODES_PREFIX):
-        return rec.NodeRecord
-    if key.startswith(rec.TOPICS_PREFIX):
-        return rec.TopicRecord
-    if key.startswith(rec.PARTITIONS_PREFIX):
-        return rec.PartitionRecord
-    if key.startswith(rec.QUOTAS_PREFIX):
-        return rec.QuotaRecord
-    return {
-        rec.CLUSTER_KEY: rec.ClusterRecord,
-        rec.CONTROLLER_KEY: rec.ControllerRecord,
-        rec.CONTROLLER_EPOCH_KEY: rec.EpochRecord,
-    }.get(key)

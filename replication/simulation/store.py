@@ -102,10 +102,16 @@ class Store:
 
     def reading(self) -> Reading:
         if self._reading is None or self._reading.view.revision != self.revision:
+            # As a reader of deltas has it: what is as it was is the same table, and what differs is named.
+            before = self._reading.view if self._reading is not None else ClusterView(revision=-1)
+            names = before.partitions.keys() | self.partitions.keys()
+            get, had = self.partitions.get, before.partitions.get
             view = ClusterView(
                 revision=self.revision,
-                nodes=dict(self.nodes),
-                topics=dict(self.topics),
+                since=before.revision,
+                changed=frozenset(each for each in names if get(each) != had(each)),
+                nodes=before.nodes if before.nodes == self.nodes else dict(self.nodes),
+                topics=before.topics if before.topics == self.topics else dict(self.topics),
                 topic_versions=dict(self.topic_versions),
                 partitions=dict(self.partitions),
                 quotas=dict(self.quotas),

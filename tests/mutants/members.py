@@ -9,6 +9,8 @@ import attrs
 
 from insync.replication.core.broker import membership
 from insync.replication.core.broker.membership import Entry, Evidence, Held, Membership
+from insync.replication.core.control.controller import Controller
+from insync.replication.core.control.view import ClusterView
 from insync.replication.core.transaction import SameValue, Seen, Transaction
 
 from .catalogue import Patch, mutant
@@ -57,6 +59,16 @@ def _(patch: Patch) -> None:
         return attrs.evolve(right(self, seen, endpoints), compares=())
 
     patch.setattr(Membership, "enter_again", enter_again)
+
+
+@mutant("K105", "look at no partition again because nodes came or went")
+def _(patch: Patch) -> None:
+    def look_at(self: Controller, view: ClusterView) -> None:
+        before, self._view = self._view, view
+        changed = view.differs_from(before)
+        self._unsettled |= set(view.partitions) if changed is None else changed
+
+    patch.setattr(Controller, "_look_at", look_at)
 
 
 @mutant("K104", "take the lock on a copy of a folder for the death of the process that has the folder")

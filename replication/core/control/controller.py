@@ -14,7 +14,7 @@ import attrs
 
 from .. import transaction as tx
 from ..errors import ErrorCode
-from ..types import PartitionId
+from ..types import NO_LEADER, PartitionId
 from . import rebalance, transitions
 from .admin_requests import (
     AdminRequest,
@@ -187,6 +187,8 @@ class Controller:
         self._needed_revision = 0
         self._must_look = False
         self._rebalance_due = False
+        self._unsettled: set[PartitionId] = set()
+        """Partitions whose records need not be as they should be; of the others a look has shown that they are."""
         self._questions: dict[PartitionId, AskLogs] = {}
         """What this step has found that replicas have to be asked."""
         self._asking: AskReplicas | None = None
@@ -214,7 +216,7 @@ class Controller:
         match event:
             case ViewChanged():
                 if event.view.revision >= self._view.revision:
-                    self._view = event.view
+                    self._look_at(event.view)
                 self._must_look = False
             case CommitDone():
                 self._on_commit_done(event)
@@ -227,11 +229,21 @@ class Controller:
             case RebalanceDue():
                 self._rebalance_due = True
             case SessionLost():
-                self._view = attrs.evolve(self._view, controller=None, nodes={})
+                self._look_at(attrs.evolve(self._view, controller=None, nodes={}, since=-1, changed=None))
         self._reconcile()
         self._ask()
         done, self._effects = self._effects, []
         return done
+
+    def _look_at(self, view: ClusterView) -> None:
+        """Take over a view. Who is alive and what topics say may matter to every partition."""
+        before, self._view = self._view, view
+        changed = view.differs_from(before)
+        same = view.nodes is before.nodes and view.topics is before.topics
+        if changed is None or not same or view.unreadable != before.unreadable:
+            self._unsettled = set(view.partitions)
+        else:
+            self._unsettled |= changed
 
     def _on_commit_done(self, event: CommitDone) -> None:
         self._committing = False
@@ -287,8 +299,10 @@ class Controller:
     def _elect_leaders(self) -> bool:
         """Bring partition records in line with the nodes that are alive; whether there was anything to do."""
         puts = []
-        for partition, versioned in self._view.partitions.items():
-            if partition_key(partition) in self._view.unreadable:
+        for partition in sorted(self._unsettled):
+            versioned = self._view.partitions.get(partition)
+            if versioned is None or partition_key(partition) in self._view.unreadable:
+                self._unsettled.discard(partition)
                 continue
             live = self._live_for(partition, versioned.record)
             record = self._next_record(partition, versioned.record, live)
@@ -296,6 +310,8 @@ class Controller:
                 puts.append(replace(record, versioned, self._view))
                 if len(puts) == CHANGES_PER_COMMIT:
                     break
+            elif partition not in self._questions and versioned.record.leader != NO_LEADER:
+                self._unsettled.discard(partition)
         if puts:
             self._commit(*puts, reason=f"{len(puts)} partitions follow the nodes that are alive")
         return bool(puts)

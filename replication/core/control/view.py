@@ -15,6 +15,9 @@ class ClusterView:
     """All records at one store revision. `controller_epoch_version` 0: there has been no controller yet."""
 
     revision: int = 0
+    since: int = -1
+    changed: frozenset[PartitionId] | None = None
+    """Partitions that differ from the view at revision `since`; None: nobody knows, any of them may."""
     cluster_id: str = ""
     nodes: Mapping[int, NodeRecord] = attrs.Factory(dict)
     topics: Mapping[str, TopicRecord] = attrs.Factory(dict)
@@ -28,6 +31,10 @@ class ClusterView:
     unreadable: frozenset[str] = frozenset()
     """Keys whose values are no records. What they were before stands in this view, if it is known; nothing is made
     of it, because nobody knows what has been meanwhile."""
+
+    def differs_from(self, other: ClusterView) -> frozenset[PartitionId] | None:
+        """The partitions whose records may differ from those of an earlier view; None: any of them."""
+        return self.changed if self.since == other.revision else None
 
     @property
     def live(self) -> dict[int, int]:

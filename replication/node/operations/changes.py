@@ -68,14 +68,19 @@ class Changes:
         )
 
     def _partitions(self) -> Iterator[Event]:
-        for partition, versioned in self.after.partitions.items():
+        changed = self.after.differs_from(self.before)
+        for partition in self.after.partitions if changed is None else changed:
+            versioned = self.after.partitions.get(partition)
             known = self.before.partitions.get(partition)
+            if versioned is None:
+                continue
             if known is not None and known.record is versioned.record:
                 continue
             if self.tells(partition):
                 yield from self._partition(partition, known, versioned.record)
-        for partition in self.before.partitions.keys() - self.after.partitions.keys():
-            if self.tells(partition):
+        for partition in self.before.partitions.keys() if changed is None else changed:
+            gone = partition in self.before.partitions and partition not in self.after.partitions
+            if gone and self.tells(partition):
                 yield event("partition_deleted", partition=str(partition), why="its topic was deleted")
 
     def _partition(

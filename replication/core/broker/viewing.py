@@ -1,0 +1,157 @@
+"""What the metadata store holds, as one view: kept up to date by what has changed, so that a change costs no more.
+
+A value that cannot be read is told of once, and what was there before is held to be true until it is mended: a
+record that merely seems to be gone could cost a partition its leader, or its log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import attrs
+
+from ..control import records as rec
+from ..control.view import ClusterView
+from ..transaction import Seen
+from ..types import PartitionId
+
+
+@attrs.frozen(kw_only=True)
+class Spoilt:
+    """A value that is no record of its key; `kept`: whether what was there before stands in its place."""
+
+    key: str
+    problem: str
+    kept: bool
+
+
+class Viewing:
+    """Turns readings of the store into views. Nothing else writes to the tables that a view holds.
+
+    `revision` is that of the last reading, None before the first; what is read next may start from there.
+    """
+
+    def __init__(self) -> None:
+        self.revision: int | None = None
+        self.view = ClusterView()
+        self._seen: dict[str, Seen] = {}
+        """Each key as it was read last; its record is the last good one."""
+
+    def known(self, key: str) -> Seen | None:
+        """What was read last under a key, so that an equal value need not be decoded again."""
+        return self._seen.get(key)
+
+    def whole(self, revision: int, seen: Collection[Seen]) -> list[Spoilt]:
+        """A reading of all keys; what is not in it is gone."""
+        there = {each.key for each in seen}
+        gone = [key for key in self._seen if key not in there]
+        return self._update(revision, seen, gone, since=-1)
+
+    def changed(self, revision: int, seen: Collection[Seen], deleted: Iterable[str]) -> list[Spoilt]:
+        """What has changed since an earlier reading, or since one before that."""
+        assert self.revision is not None and revision >= self.revision
+        return self._update(revision, seen, deleted, since=self.revision)
+
+    def _update(
+        self, revision: int, seen: Collection[Seen], deleted: Iterable[str], since: int
+    ) -> list[Spoilt]:
+        view = self.view
+        nodes, topics, versions = dict(view.nodes), dict(view.topics), dict(view.topic_versions)
+        quotas, unreadable = dict(view.quotas), set(view.unreadable)
+        partitions: dict[PartitionId, rec.Versioned | None] = {}
+        spoilt: list[Spoilt] = []
+        for key in deleted:
+            former = self._seen.pop(key, None)
+            unreadable.discard(key)
+            match former.record if former is not None else None:
+                case rec.NodeRecord(node_id=node_id):
+                    del nodes[node_id]
+                case rec.TopicRecord(name=name):
+                    del topics[name], versions[name]
+                case rec.PartitionRecord() as gone:
+                    partitions[gone.id] = None
+                case rec.QuotaRecord():
+                    del quotas[key]
+        for each in seen:
+            former = self._seen.get(each.key)
+            if former is not None and (former.value, former.version) == (each.value, each.version):
+                continue
+            problem = each.problem or _problem(each.key, each.record)
+            if problem:
+                kept = former.record if former is not None else None
+                spoilt.append(Spoilt(key=each.key, problem=problem, kept=kept is not None))
+                unreadable.add(each.key)
+                # With its own value and version, so that it is told of once; the view stays as it was.
+                self._seen[each.key] = attrs.evolve(each, record=kept, problem=problem)
+                continue
+            unreadable.discard(each.key)
+            self._seen[each.key] = each
+            match each.record:
+                case rec.NodeRecord() as node:
+                    nodes[node.node_id] = node
+                case rec.TopicRecord() as topic:
+                    topics[topic.name] = topic
+                    versions[topic.name] = each.version
+                case rec.PartitionRecord() as partition:
+                    partitions[partition.id] = rec.Versioned(partition, each.version)
+                case rec.QuotaRecord() as quota:
+                    quotas[each.key] = quota, each.version
+        self.revision = revision
+        cluster, controller, epoch = map(
+            self._seen.get, (rec.CLUSTER_KEY, rec.CONTROLLER_KEY, rec.CONTROLLER_EPOCH_KEY)
+        )
+        self.view = ClusterView(
+            revision=revision,
+            since=since,
+            changed=None if since < 0 else frozenset(partitions),
+            cluster_id=cluster.record.cluster_id
+            if cluster is not None and isinstance(cluster.record, rec.ClusterRecord)
+            else "",
+            nodes=view.nodes if nodes == view.nodes else nodes,
+            topics=view.topics if versions == view.topic_versions and topics == view.topics else topics,
+            topic_versions=versions,
+            partitions=_with(view.partitions, partitions) if partitions else view.partitions,
+            controller=controller.record
+            if controller is not None and isinstance(controller.record, rec.ControllerRecord)
+            else None,
+            controller_epoch=epoch.record.controller_epoch
+            if epoch is not None and isinstance(epoch.record, rec.EpochRecord)
+            else 0,
+            controller_epoch_version=(view.controller_epoch_version if epoch.problem else epoch.version)
+            if epoch is not None and epoch.record is not None
+            else 0,
+            quotas=view.quotas if quotas == view.quotas else quotas,
+            unreadable=frozenset(unreadable),
+        )
+        return spoilt
+
+
+def _with(
+    known: Mapping[PartitionId, rec.Versioned], changed: Mapping[PartitionId, rec.Versioned | None]
+) -> dict[PartitionId, rec.Versioned]:
+    """Another table: who holds the former view must not see it change."""
+    partitions = dict(known)
+    for partition, versioned in changed.items():
+        if versioned is None:
+            partitions.pop(partition, None)
+        else:
+            partitions[partition] = versioned
+    return partitions
+
+
+def _problem(key: str, record: object) -> str:
+    """What is wrong with a record that could be decoded; empty if nothing is."""
+    match record:
+        case rec.NodeRecord():
+            right = rec.node_key(record.node_id)
+        case rec.TopicRecord():
+            right = rec.topic_key(record.name)
+        case rec.PartitionRecord():
+            right = rec.partition_key(record.id)
+            if not record.target or len(set(record.replicas)) < len(record.replicas):
+                return f"its replicas {list(record.replicas)} are none, or not each named once"
+        case rec.QuotaRecord():
+            right = rec.quota_key(record.entity_type, record.name)
+        case _:
+            return ""
+    return "" if key == right else f"it is the record of {right}"
