@@ -12,14 +12,18 @@ from insync.storage import Chunk, DiskLog
 from insync.storage.batch import build_batch, scan
 
 from ..replication.core.coordination.golden import FILE, FIRST, GOLDEN, lines
+from ..replication.core.coordination.test_embedded import GOLDEN as EMBEDDED
 from .kafka import DUMP_TOOL, HERE, Java
 
 pytestmark = pytest.mark.interop
 
 
-def test_the_golden_records_are_what_kafkas_serializers_write(java: Java) -> None:
-    golden = [line for line in FILE.read_text("utf-8").splitlines() if not line.startswith("#")]
-    assert java.run(str(HERE / "GroupRecords.java")).splitlines() == golden
+@pytest.mark.parametrize(
+    ("program", "file"), [("GroupRecords.java", FILE), ("EmbeddedProtocol.java", EMBEDDED)]
+)
+def test_the_golden_bytes_are_what_kafkas_serializers_write(java: Java, program: str, file: Path) -> None:
+    golden = [line for line in file.read_text("utf-8").splitlines() if not line.startswith("#")]
+    assert java.run(str(HERE / program)).splitlines() == golden
 
 
 def test_kafkas_dump_tool_reads_a_log_of_ours(java: Java, tmp_path: Path) -> None:

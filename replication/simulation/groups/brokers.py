@@ -157,9 +157,11 @@ class Broker(Process):
     ) -> None:
         if not self.leads or self.epoch != epoch:
             return
-        same = 0
-        while same < min(len(epochs), len(self.epochs)) and epochs[same] == self.epochs[same]:
-            same += 1
+        same = len(epochs)
+        if self.epochs[:same] != epochs:
+            pairs = enumerate(zip(epochs, self.epochs, strict=False))
+            short = min(len(epochs), len(self.epochs))
+            same = next((at for at, (theirs, mine) in pairs if theirs != mine), short)
         if same == len(epochs):
             self._ends[follower.number] = same
             self._last_fetch[follower.number] = self.clock

@@ -248,7 +248,7 @@ class Simulation(Cluster):
 
     def _until(self, end: float) -> None:
         while self.world.now < end:
-            self.world.run_until(min(end, self.world.now + 0.5))
+            self.world.run_until(min(end, self.world.now + 2.0))
             for broker in self.brokers:
                 self.oracle.check_replay(broker)
 

@@ -513,3 +513,19 @@ def test_commits_wait_for_the_assignment_but_for_those_of_transactions() -> None
     assert host.ask(commit).error == ErrorCode.REBALANCE_IN_PROGRESS
     one.sync(one)
     assert host.ask(commit).partitions[0].error == 0
+
+
+def test_a_static_member_that_is_late_stays_and_the_leader_stays_too() -> None:
+    host = GroupHost()
+    static, two = Old(host, instance_id="i", session_timeout_ms=90_000), Old(host, session_timeout_ms=90_000)
+    form(host, [static, two])
+    assert state(host).leader == static.member_id
+    asked = two.join(protocols=[gm.GroupProtocol(name="range", metadata=b"new")])
+    host.pass_time(60)
+    # Its place in the group is kept; somebody who is there leads.
+    assert two.joined(asked).leader_id == two.member_id
+    assert static.member_id in state(host).members
+    two.sync(two, static)
+    asked = static.join(protocols=[gm.GroupProtocol(name="range", metadata=b"newer")])
+    two.joined(two.join())
+    assert static.joined(asked).leader_id == two.member_id

@@ -1,0 +1,466 @@
+"""The planted errors, by the names of docs/groups.md. None touches the simulator: what it models is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from insync.replication.core.coordination import (
+    consumer_group,
+    consumer_members,
+    group_expiry,
+    group_shard,
+    offset_commits,
+)
+from insync.replication.core.coordination import records as r
+from insync.replication.core.coordination import shard_events as ev
+from insync.replication.core.coordination.consumer_members import ConsumerMembers
+from insync.replication.core.coordination.contact import Contact
+from insync.replication.core.coordination.decisions import Proof
+from insync.replication.core.coordination.group_shard import GroupCoordinator
+from insync.replication.core.coordination.held_partitions import HeldPartitions
+from insync.replication.core.coordination.membership import Membership
+from insync.replication.core.coordination.shard import Shard
+from insync.replication.core.coordination.timers import Timers
+from insync.replication.core.errors import ErrorCode
+
+Patch = pytest.MonkeyPatch
+Plant = Callable[[Patch], None]
+
+
+@attrs.frozen
+class Mutant:
+    name: str
+    title: str
+    plant: Plant
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(name: str, title: str) -> Callable[[Plant], Plant]:
+    def add(plant: Plant) -> Plant:
+        assert name not in MUTANTS, f"two mutants are called {name}"
+        MUTANTS[name] = Mutant(name, title, plant)
+        return plant
+
+    return add
+
+
+# The shard
+
+
+@mutant("GZ1", "answer when the log has accepted it")
+def _(patch: Patch) -> None:
+    patch.setattr(Shard, "_due_offset", lambda self, reply: 0)
+
+
+@mutant("GZ2", "serve before the high watermark has reached the start of the epoch")
+def _(patch: Patch) -> None:
+    right = Shard._try_activate
+
+    def try_activate(self: Shard, clock: Any) -> None:
+        if self._role is not None:
+            known, self._high_watermark = self._high_watermark, 2**62
+            right(self, clock)
+            self._high_watermark = known
+
+    patch.setattr(Shard, "_try_activate", try_activate)
+
+
+@mutant("GZ3", "a load ends with its first range")
+def _(patch: Patch) -> None:
+    right = Shard._read
+
+    def read(self: Shard, event: ev.LogRead, clock: Any) -> None:
+        if self._role is not None and event.leader_epoch == self._role.leader_epoch:
+            event = attrs.evolve(event, next_offset=max(event.next_offset, self._role.epoch_start))
+        right(self, event, clock)
+
+    patch.setattr(Shard, "_read", read)
+
+
+@mutant("GZ4", "a range in which nothing is left is read again and again")
+def _(patch: Patch) -> None:
+    right = Shard._read
+
+    def read(self: Shard, event: ev.LogRead, clock: Any) -> None:
+        if not event.entries and self._role is not None:
+            if event.leader_epoch == self._role.leader_epoch and not self.active:
+                self._read_on()
+        else:
+            right(self, event, clock)
+
+    patch.setattr(Shard, "_read", read)
+
+
+@mutant("GZ5", "the state outlives the role")
+def _(patch: Patch) -> None:
+    right = Shard._led
+
+    def led(self: Shard, event: ev.ShardLed, clock: Any) -> None:
+        make, kept = self._make, self.__dict__.get("kept")
+        if kept is not None:
+            self._make = lambda: kept
+        right(self, event, clock)
+        self._make = make
+        self.__dict__["kept"] = self.machine
+
+    patch.setattr(Shard, "_led", led)
+
+
+@mutant("GZ6", "what an earlier leadership has asked for is loaded too")
+def _(patch: Patch) -> None:
+    right = Shard._read
+
+    def read(self: Shard, event: ev.LogRead, clock: Any) -> None:
+        if self._role is not None:
+            event = attrs.evolve(event, leader_epoch=self._role.leader_epoch)
+        right(self, event, clock)
+
+    patch.setattr(Shard, "_read", read)
+
+
+def _strict_load(patch: Patch, wrong: Callable[[GroupCoordinator, ev.Entry], bool]) -> None:
+    """A load that meets what it takes to be impossible fails."""
+    right = Shard._read
+
+    def read(self: Shard, event: ev.LogRead, clock: Any) -> None:
+        machine = self.machine
+        if isinstance(machine, GroupCoordinator) and not self.active:
+            for entry in event.entries:
+                if isinstance(entry, ev.Entry) and entry.key is not None and wrong(machine, entry):
+                    self._read_failed(ev.LogReadFailed(leader_epoch=event.leader_epoch))
+                    return
+        right(self, event, clock)
+
+    patch.setattr(Shard, "_read", read)
+
+
+@mutant("GZ7", "a tombstone of what is not known is impossible")
+def _(patch: Patch) -> None:
+    _strict_load(patch, lambda machine, entry: entry.value is None and entry.key.group not in machine.groups)
+
+
+@mutant("GZ8", "that a partition has one owner is asserted in a load")
+def _(patch: Patch) -> None:
+    def wrong(machine: GroupCoordinator, entry: ev.Entry) -> bool:
+        state = machine.groups.get(getattr(entry.key, "group", ""))
+        if not isinstance(entry.key, r.CurrentKey) or entry.value is None or state is None:
+            return False
+        mine = r.as_set(entry.value.assigned)
+        return any(
+            mine & r.as_set(current.assigned)
+            for other, current in state.currents.items()
+            if other != entry.key.member_id
+        )
+
+    _strict_load(patch, wrong)
+
+
+@mutant("GZ9", "no timers after a load")
+def _(patch: Patch) -> None:
+    patch.setattr(ConsumerMembers, "activate", lambda self, state, clock, session_ms: None)
+
+
+@mutant("GZ10", "no time to spare after a load")
+def _(patch: Patch) -> None:
+    right = ConsumerMembers.activate
+
+    def activate(self: ConsumerMembers, state: Any, clock: Any, session_ms: int) -> None:
+        right(self, state, clock, session_ms - 1500)
+
+    patch.setattr(ConsumerMembers, "activate", activate)
+
+
+@mutant("GZ11", "whoever could not be heard is out")
+def _(patch: Patch) -> None:
+    patch.setattr(Timers, "slip", lambda self, seconds: None)
+
+
+@mutant("GZ12", "a coordinator without followers renews sessions")
+def _(patch: Patch) -> None:
+    right = Shard._is_proved
+
+    def is_proved(self: Shard, held: Any, clock: Any) -> bool:
+        return held.reply.proof is Proof.LEASE or right(self, held, clock)
+
+    patch.setattr(Shard, "_is_proved", is_proved)
+
+
+@mutant("GZ12b", "a read needs no proof")
+def _(patch: Patch) -> None:
+    right = Shard._is_proved
+
+    def is_proved(self: Shard, held: Any, clock: Any) -> bool:
+        return held.reply.proof is Proof.READ or right(self, held, clock)
+
+    patch.setattr(Shard, "_is_proved", is_proved)
+
+
+@mutant("GZ13", "one follower is contact enough")
+def _(patch: Patch) -> None:
+    def since(self: Contact, leader: int, isr: Any, now: float) -> float:
+        times = [self._asked_after.get(node, float("-inf")) for node in isr if node != leader]
+        return max(times, default=now)
+
+    patch.setattr(Contact, "since", since)
+
+
+@mutant("GZ14", "a member's session counts from the answer")
+def _(patch: Patch) -> None:
+    right = Membership._take
+
+    def take(self: Membership, reply: Any, now: float) -> None:
+        self._beat_sent = now
+        right(self, reply, now)
+
+    patch.setattr(Membership, "_take", take)
+
+
+@mutant("GZ14b", "whoever does not let go in time loses everything at once")
+def _(patch: Patch) -> None:
+    right = ConsumerMembers.fire
+
+    def fire(self: ConsumerMembers, kind: str, state: Any, member_id: str, context: Any) -> Any:
+        return right(self, "session" if kind == "revocation" else kind, state, member_id, context)
+
+    patch.setattr(ConsumerMembers, "fire", fire)
+
+
+# The group
+
+
+def _commit_rule(patch: Patch, rule: Callable[[int, int, int | None], bool]) -> None:
+    right = offset_commits._check_partition
+
+    def check(offset: Any, owned: Any, epoch: int, state: Any, member_id: str, context: Any) -> ErrorCode:
+        error = right(offset, owned, epoch, state, member_id, context)
+        if owned is None or error not in (ErrorCode.NONE, ErrorCode.STALE_MEMBER_EPOCH):
+            return error
+        info = context.view.topics[offset.topic]
+        given = owned.get(r.TopicPartition(info.topic_id, offset.partition))
+        held = rule(epoch, state.current(member_id).epoch, given)
+        return ErrorCode.NONE if held else ErrorCode.STALE_MEMBER_EPOCH
+
+    patch.setattr(offset_commits, "_check_partition", check)
+
+
+@mutant("GZ17b", "any partition may be committed at any epoch so far")
+def _(patch: Patch) -> None:
+    _commit_rule(patch, lambda epoch, current, given: epoch <= current)
+
+
+@mutant("GZ18b", "who missed its answer is believed, whatever it holds")
+def _(patch: Patch) -> None:
+    right = consumer_group._check_epoch
+
+    def check(current: Any, beat: Any) -> None:
+        if beat.member_epoch != current.previous_epoch:
+            right(current, beat)
+
+    patch.setattr(consumer_group, "_check_epoch", check)
+
+
+@mutant("GZ19", "a partition that somebody is to let go is free")
+def _(patch: Patch) -> None:
+    right = consumer_group.reconcile
+    plain = consumer_group.advance
+
+    def advance(draft: Any, member_id: str, owned: Any, context: Any) -> bool:
+        taken: set[r.TopicPartition] = set()
+        for other, value in draft.state.currents.items():
+            if other != member_id:
+                taken |= r.as_set(value.assigned)
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(
+                consumer_group,
+                "reconcile",
+                lambda current, seen: right(current, attrs.evolve(seen, taken=taken)),
+            )
+            return plain(draft, member_id, owned, context)
+
+    patch.setattr(consumer_members, "advance", advance)
+
+
+@mutant("GZ20", "what a member has let go itself is not released to it")
+def _(patch: Patch) -> None:
+    right = consumer_group.reconcile
+
+    def reconcile(current: Any, seen: Any) -> Any:
+        return right(current, attrs.evolve(seen, taken=seen.taken | r.as_set(current.pending)))
+
+    patch.setattr(consumer_group, "reconcile", reconcile)
+
+
+@mutant("GZ21", "an empty group's target epoch is left behind")
+def _(patch: Patch) -> None:
+    right = consumer_group._retarget
+
+    def retarget(draft: Any, context: Any) -> None:
+        if draft.state.members:
+            right(draft, context)
+
+    patch.setattr(consumer_group, "_retarget", retarget)
+
+
+@mutant("GZ48", "a late copy of an earlier heartbeat is believed")
+def _(patch: Patch) -> None:
+    right = ConsumerMembers.beat
+
+    def beat(self: ConsumerMembers, request_id: int, asked: Any, state: Any, context: Any) -> Any:
+        return right(self, request_id, attrs.evolve(asked, sequence=-1), state, context)
+
+    patch.setattr(ConsumerMembers, "beat", beat)
+
+
+@mutant("GZ49", "whoever must let go is asked once, and believed to have done so")
+def _(patch: Patch) -> None:
+    right = consumer_group.reconcile
+
+    def reconcile(current: Any, seen: Any) -> Any:
+        return right(current, attrs.evolve(seen, owned=frozenset()))
+
+    patch.setattr(consumer_group, "reconcile", reconcile)
+
+
+# Offsets
+
+
+@mutant("GZ32", "offsets expire that a transaction is about to replace")
+def _(patch: Patch) -> None:
+    right = group_expiry.expire
+
+    def expire(state: Any, classic: Any, context: Any) -> Any:
+        return right(attrs.evolve(state, pending={}), classic, context)
+
+    patch.setattr(group_shard, "expire", expire)
+
+
+@mutant("GZ33", "a transaction's offsets count from its marker")
+def _(patch: Patch) -> None:
+    right = GroupCoordinator.mark
+
+    def mark(self: GroupCoordinator, marker: Any) -> frozenset[str]:
+        for state in self.groups.values():
+            for place in state.pending.get(marker.producer.producer_id, {}):
+                if marker.committed:
+                    state.offsets.pop(place, None)
+        return right(self, marker)
+
+    patch.setattr(GroupCoordinator, "mark", mark)
+
+
+@mutant("GZ46", "offsets expire that somebody reads")
+def _(patch: Patch) -> None:
+    right = group_expiry._is_over
+
+    def is_over(state: Any, *rest: Any) -> bool:
+        return right(attrs.evolve(state, members={}), *rest)
+
+    patch.setattr(group_expiry, "_is_over", is_over)
+
+
+@mutant("GZ47", "an aborted transaction's offsets count")
+def _(patch: Patch) -> None:
+    right = GroupCoordinator.mark
+    patch.setattr(
+        GroupCoordinator, "mark", lambda self, marker: right(self, attrs.evolve(marker, committed=True))
+    )
+
+
+# The member
+
+
+@mutant("GZ40", "what the running poll returns is committed")
+def _(patch: Patch) -> None:
+    right = HeldPartitions.hand_out
+
+    def hand_out(self: HeldPartitions, handed: Any) -> None:
+        right(self, handed)
+        self.consume()
+
+    patch.setattr(HeldPartitions, "hand_out", hand_out)
+    went_on = Membership._go_on
+
+    def go_on(self: Membership, now: float) -> None:
+        offsets = self.held.uncommitted()
+        if self.settings.enable_auto_commit and self._joined and offsets and not self.commits.waiting:
+            self._own_commit(offsets, now + 1)
+        went_on(self, now)
+
+    patch.setattr(Membership, "_go_on", go_on)
+
+
+@mutant("GZ41", "a partition that is given again goes on where it was left")
+def _(patch: Patch) -> None:
+    left: dict[tuple[int, Any], int | None] = {}
+    right, found = HeldPartitions.revoked, HeldPartitions.serve
+
+    def revoked(self: HeldPartitions, partitions: Any) -> None:
+        for each in partitions:
+            if each in self._held:
+                left[id(self), each] = self._held[each].handed
+        right(self, partitions)
+
+    def serve(self: HeldPartitions, partitions: Any) -> Any:
+        return [(each, left.get((id(self), each)) or start) for each, start in found(self, partitions)]
+
+    patch.setattr(HeldPartitions, "revoked", revoked)
+    patch.setattr(HeldPartitions, "serve", serve)
+
+
+@mutant("GZ42", "records are handed out while the revocation commits")
+def _(patch: Patch) -> None:
+    right = Membership._withhold
+
+    def withhold(self: Membership, partitions: Any) -> None:
+        if not self.held.revoking:
+            right(self, partitions)
+
+    patch.setattr(Membership, "_withhold", withhold)
+
+
+@mutant("GZ43", "a fenced member goes on to send heartbeats")
+def _(patch: Patch) -> None:
+    right = Membership._send_beat
+
+    def send_beat(self: Membership, now: float) -> None:
+        lost, self.held.lost = self.held.lost, frozenset()
+        right(self, now)
+        self.held.lost = lost
+
+    patch.setattr(Membership, "_send_beat", send_beat)
+
+
+@mutant("GZ44", "a coordinator that does not answer is kept")
+def _(patch: Patch) -> None:
+    right = Membership._forget_coordinator
+
+    def forget(self: Membership, now: float) -> None:
+        right(self, now)
+        self._known = True
+        self._beat_at = now + 0.1
+
+    patch.setattr(Membership, "_forget_coordinator", forget)
+
+
+@mutant("GZ50", "a member goes on after its session")
+def _(patch: Patch) -> None:
+    patch.setattr(Membership, "_check_lease", lambda self, now: None)
+
+
+@mutant("GZ51", "a member tells that it has let go before its caller has")
+def _(patch: Patch) -> None:
+    right = HeldPartitions.assign
+
+    def assign(self: HeldPartitions, told: Any) -> Any:
+        withheld, _ = right(self, told)
+        for each in withheld:
+            del self._held[each]
+        return frozenset(), bool(withheld)
+
+    patch.setattr(HeldPartitions, "assign", assign)

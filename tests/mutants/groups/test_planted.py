@@ -1,0 +1,17 @@
+"""Some planted errors of groups show within a few seeds; `python -m tests.mutants.groups` tries them all."""
+
+from __future__ import annotations
+
+import pytest
+
+from .hunting import hunt
+from .planted import MUTANTS
+
+
+@pytest.mark.parametrize(("name", "invariant"), [("GZ1", "G1"), ("GZ3", "G7"), ("GZ5", "G7")])
+def test_it_is_noticed(name: str, invariant: str) -> None:
+    assert hunt(name, 4).invariant == invariant
+
+
+def test_every_planted_error_has_a_name_of_the_catalogue() -> None:
+    assert all(name.startswith("GZ") and mutant.title for name, mutant in MUTANTS.items())
