@@ -101,7 +101,7 @@ class Bridge(Generic[T]):
             raise
 
     async def _call(self, function: Callable[[], Awaitable[R]], undo: Callable[[R], None] | None = None) -> R:
-        """Run it there. If this is cancelled so is that; `undo` gets the result if there is one all the same."""
+        """Run it there. If this is cancelled so is that; `undo` gets a result that comes nevertheless."""
         call = self._portal.submit(function, undo)
         try:
             await done(call.future)

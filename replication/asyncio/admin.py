@@ -27,7 +27,7 @@ class Admin(Bridge[TrioAdmin]):
       InvalidSettingError: A setting that does not exist, or cannot be.
       BootstrapError: On entering the block: no node could be reached.
 
-    A call that is cancelled may have been carried out all the same.
+    A call that is cancelled may have been carried out nevertheless.
     """
 
     def __init__(

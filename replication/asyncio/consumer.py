@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Self, TypeVar
 
 from ..client import Consumer as TrioConsumer
@@ -11,6 +12,7 @@ from ..client import ConsumerRecord, ConsumerSettings, FetchedBatches, SkippedRe
 from ..client import _arguments as given
 from ..client._settings import make_settings
 from ..client.blocking import client_portal
+from ..client.consumer import put_back, put_back_batches
 from ..core.types import PartitionId
 from ._bridge import Bridge
 
@@ -114,13 +116,14 @@ class Consumer(Bridge[TrioConsumer]):
         Raises what `insync.replication.Consumer.poll` raises.
         """
         self._put_back()
-        return await self._call(lambda: self._held.poll(timeout_ms), undo=self._held._put_back)
+        return await self._call(lambda: self._held.poll(timeout_ms), undo=partial(put_back, self._held))
 
     async def poll_batches(self, timeout_ms: int = 1000) -> list[FetchedBatches]:
         """As `poll`, but whole batches as they came."""
         self._put_back()
         return await self._call(
-            lambda: self._held.poll_batches(timeout_ms), undo=self._held._put_back_batches
+            lambda: self._held.poll_batches(timeout_ms),
+            undo=partial(put_back_batches, self._held),
         )
 
     def __aiter__(self) -> Self:
@@ -139,4 +142,4 @@ class Consumer(Bridge[TrioConsumer]):
         """Go on from the first record that nobody saw."""
         if self._ahead:
             unread, self._ahead = list(self._ahead), deque()
-            self._portal.try_post(lambda: self._held._put_back(unread))
+            self._portal.try_post(lambda: put_back(self._held, unread))

@@ -34,7 +34,7 @@ class Delivery(HandedOver):
         """The outcome, which must be known (`done()`).
 
         Raises:
-          ClientError: The record failed; its `outcome` tells whether it may be in the log all the same.
+          ClientError: The record failed; its `outcome` tells whether it may still be in the log.
         """
         return self._outcome()
 
@@ -198,14 +198,8 @@ class Producer(Bridge[TrioProducer]):
         Raises what the trio producer's `send_many` raises. If cancelled, some of the records may be sent.
         """
         self._check_open()
-        values, keys = self._held._as_bytes(topic, values, keys)
-
-        async def send_them() -> TrioDeliveries:
-            await self._handover.all_moved()
-            self._held._check_usable()
-            return await self._held._send_many(topic, values, keys, partition, timestamp_ms)
-
-        return Deliveries(self, await self._call(send_them))
+        arguments = topic, *self._held.intake.check_many(topic, values, keys), partition, timestamp_ms
+        return Deliveries(self, await self._call(lambda: self._handover.take_many(*arguments)))
 
     async def prepare(self, topic: str) -> int:
         """Learn about a topic before the first `send`; gives its number of partitions.
@@ -227,7 +221,7 @@ class Producer(Bridge[TrioProducer]):
     def _checked(self, record: tuple[Any, ...]) -> tuple[Any, ...] | None:
         """As `Handover.offer` takes a record, if it can be taken; None if its topic is not known yet."""
         self._check_open()
-        return self._held._checked(*record)
+        return self._held.intake.check(*record)
 
     def _delivery(self, on_delivery: Callable[[Delivery], None] | None) -> Delivery:
         delivery = Delivery(self)

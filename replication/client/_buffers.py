@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 LARGE = 64 << 10
-"""From so many bytes on memory is worth keeping; sizes are rounded up to multiples of it."""
+"""Buffers of at least this many bytes are worth keeping; sizes are rounded up to multiples of it."""
 KEPT = 16 << 20
 """Bytes kept for later: about what a few leaders have under way."""
 

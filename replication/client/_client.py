@@ -62,7 +62,7 @@ class Client(ABC):
         )
 
     async def _reach_a_node(self) -> None:
-        """Dial the bootstrap servers, again and again while those that refuse may not do so for long."""
+        """Dial the bootstrap servers, repeatedly while those that refuse may soon accept."""
         began = trio.current_time()
         for attempt in itertools.count(1):
             try:

@@ -68,7 +68,7 @@ class Topic:
     deleted: bool = False
     """There was a topic of the name, and a node that knows says that there is none now."""
     revision: int = 0
-    """The newest of the metadata store at which we were told of it: who has read less knows less."""
+    """The newest revision of the metadata store that an answer about it came from; older answers know less."""
 
     def told(self, revision: int, *, exists: bool) -> None:
         """A node that has read the store up to `revision` says whether it exists.
@@ -256,7 +256,7 @@ class Cluster:
         except wire.WireError as error:
             # As good as no answer: another node may be of a version that we understand.
             raise TransportError(
-                f"{connection.peer}: its answer makes no sense: {error}", delivery="maybe"
+                f"{connection.peer}: malformed response: {error}", delivery="maybe"
             ) from error
         except RemoteError as error:
             if error.code == ErrorCode.INVALID_REQUEST:  # asking again, or another node, changes nothing
@@ -387,7 +387,7 @@ class Cluster:
 
 
 def _without(url: str, text: str) -> str:
-    """An error's text without the URL that it, and whoever passed it on, has put before it."""
+    """An error's text without the URL that stands before it, perhaps more than once."""
     while text.startswith(f"{url}: "):
         text = text.removeprefix(f"{url}: ")
     return text

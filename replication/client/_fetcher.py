@@ -317,7 +317,9 @@ class Fetcher:
                 self._results(poll, outcome)
         except (TransportError, OSError) as error:
             # A range that was handed over is read only now: its file may have been cut, or its device fail.
-            _log.warning("what node %d has sent cannot be read: %s", poll.node_id, error)
+            _log.warning(
+                "node %d: failed to read the fetched data: %s; closing the connection", poll.node_id, error
+            )
             poll.connection.abort(str(error))
             for reading, leader in poll.asked.values():
                 self._retry(reading, leader)

@@ -16,7 +16,7 @@ from .._portal import Portal
 from ._accumulator import as_bytes
 from ._batch import log_unseen
 from ._settings import ProducerSettings
-from .delivery import Delivery, RecordMetadata
+from .delivery import Deliveries, Delivery, RecordMetadata
 from .errors import BufferFullError, ClosedError, DeliveryTimeoutError
 from .producer import Producer
 
@@ -194,7 +194,7 @@ class Handover:
 
     def _move(self) -> bool:
         """Whether something is left that must wait."""
-        append = self._producer()._accumulator.try_append
+        append = self._producer().intake.try_take
         moved = 0
         while self._queue:
             record, cost, _, arguments = self._queue[0]
@@ -244,7 +244,7 @@ class Handover:
         with trio.move_on_after(max(0, deadline - time.monotonic())):
             while True:
                 with suppress(BufferFullError):
-                    return await self._producer()._send_later(*arguments)
+                    return await self._producer().intake.take(*arguments)
         raise DeliveryTimeoutError(
             f"topic {arguments[0]!r}: no space in buffer_memory for a record within "
             f"delivery_timeout_ms={self._delivery_timeout * 1000:.0f}"
@@ -263,7 +263,12 @@ class Handover:
 
     async def flush(self) -> None:
         await self.all_moved()
-        await self._producer()._flush()
+        await self._producer().intake.flush()
+
+    async def take_many(self, *arguments: Any) -> Deliveries:
+        """Behind what is queued; the arguments are those of `Intake.take_many`."""
+        await self.all_moved()
+        return await self._producer().intake.take_many(*arguments)
 
 
 def _keep(future: Future[RecordMetadata], record: HandedOver) -> None:

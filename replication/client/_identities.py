@@ -1,4 +1,4 @@
-"""Producer ids: who a producer is to the nodes, and from which epoch on it begins anew (KIP-98, KIP-360)."""
+"""Producer ids: who a producer is to the nodes, and at which epoch it starts over (KIP-98, KIP-360)."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Identities:
             self.fenced = error
         except (ClientError, TransportError) as error:
             self._failures += 1
-            _log.warning("no producer id yet: %s", error)
+            _log.warning("failed to get a producer id, trying again: %s", error)
             await trio.sleep(self._cluster.backoff(self._failures))
         finally:
             self._asking = False

@@ -32,7 +32,7 @@ async def list_offsets(
         one = sorted(query.missing)[0]
         why = f": {query.error}" if query.error is not None else ""
         raise RequestTimeoutError(
-            f"{one}: its leader told no offset within {timeout:g} s{why}"
+            f"{one}: no offset from its leader within {timeout:g} s{why}"
         ) from query.error
     return query.found
 

@@ -67,7 +67,7 @@ class TopicQueues:
         return max(self._largest, self._batch_size)
 
     def choose(self, key: bytes | None, partition: int | None, size: int) -> PartitionQueue:
-        """The queue for a record of so many bytes.
+        """The queue for a record of `size` bytes.
 
         Raises:
           UnknownTopicError: The topic has no such partition.

@@ -191,7 +191,7 @@ class Sender:
             return self._unreachable(node_id, queues)
         while queues and self._in_flight.get(node_id, 0) < self._limit:
             if not self._send_one(connection, node_id, queues, now):
-                # Whoever sends such records again when told must not keep us here.
+                # A callback that sends such records again must not keep the loop here.
                 self.wake(0)
                 break
             queues = [
@@ -411,7 +411,7 @@ class Sender:
             self._settle(batch, -1, error)
 
     def _fail_unsent(self, fenced: ProducerFencedError) -> None:
-        """Another producer has this one's id: whoever was fenced must not go on under a new identity (KIP-360)."""
+        """Another producer has this one's id; a fenced one must not go on under a new identity (KIP-360)."""
         for batch in list(self.accumulator.pending):
             queue = self.accumulator.queue_of(batch)
             if batch.done or batch in queue.in_flight:

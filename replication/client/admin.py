@@ -114,7 +114,7 @@ class Admin(OperationsAdmin):
         self._settings = make_settings(ClientSettings, options, settings)
         super().__init__(bootstrap_servers, self._settings)
         self._revision = 0
-        """The newest revision of the store that we were told of."""
+        """The newest revision of the store that an answer came from."""
 
     def _start(self) -> None:
         """Nothing runs beside the cluster's own task."""
@@ -200,7 +200,7 @@ class Admin(OperationsAdmin):
 
         Raises:
           UnknownTopicError: There is none of that name.
-          RequestTimeoutError: No controller answered in time; the topic may be deleted all the same.
+          RequestTimeoutError: No controller answered in time; the topic may be deleted nevertheless.
         """
         (topic,) = await self.describe_topics([name])
         await self._change(m.DeleteTopicRequest(name=name, topic_id=topic.topic_id), f"topic {name!r}")
@@ -394,7 +394,7 @@ class Admin(OperationsAdmin):
         return answer
 
     async def _ask_who_has_read_enough(self, request: m.MetadataRequest) -> m.MetadataResponse:
-        """One node after the other: whoever answered has not read what we were told of."""
+        """Ask one node after the other: the one that answered is behind what this client has seen."""
         wanted = self._revision
         with trio.move_on_after(self._timeout):
             for attempt in itertools.count():
@@ -408,7 +408,7 @@ class Admin(OperationsAdmin):
                 await trio.sleep(self._cluster.quick_backoff(attempt))
         raise RequestTimeoutError(
             f"metadata: within request_timeout_ms={self._settings.request_timeout_ms} no node was found that has "
-            f"read revision {wanted} of the metadata store, which this client was told of; "
+            f"read revision {wanted} of the metadata store, which this client has seen; "
             "do the nodes reach the store?"
         )
 

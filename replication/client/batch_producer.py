@@ -120,9 +120,10 @@ class BatchProducer(Client):
     async def identify(self, name: str = "") -> NamedProducer:
         """A producer id that nobody has; with a name the one that goes with it, at the next epoch.
 
-        A name outlives its processes, until it is forgotten: whoever asked for it before is fenced where its
-        successor writes. Begin its sequences at 1, so that a successor is let in only exactly where its predecessor
-        stopped: at 0 a new epoch begins anew, whatever the log holds. Raises ClientError if no node can tell.
+        A name outlives its processes, until it is forgotten: a process that asked for it before is fenced where
+        its successor writes. Begin its sequences at 1, so that a successor is let in only exactly where its
+        predecessor stopped: at 0 a new epoch starts over, whatever the log holds. Raises ClientError if no node
+        answers.
         """
         self._check_open()
         request = m.InitProducerIdRequest(identity=given.text("name", name))
@@ -298,7 +299,7 @@ class BatchProducer(Client):
                 answer: m.ProduceResponse = wire.decode_response(m.Kind.PRODUCE, outcome.body)
                 (result,) = answer.partitions
             except (wire.WireError, ValueError) as error:
-                return ClientError(f"{queue.at}: its leader's answer makes no sense: {error}")
+                return ClientError(f"{queue.at}: malformed response of its leader: {error}")
         if result.error == ErrorCode.NONE:
             return None
         self._cluster.hint(*queue.at, Leader(result.leader, result.leader_epoch))
@@ -310,7 +311,7 @@ def _code(error: Exception) -> ErrorCode | None:
 
 
 async def ask_until_told(cluster: Cluster, kind: m.Kind, request: object, timeout: float, thing: str) -> Any:
-    """Of any node, again and again until one can answer."""
+    """Ask nodes in turn until one can answer."""
     last: ClientError | None = None
     attempt = 0
     with trio.move_on_after(timeout):
@@ -329,7 +330,7 @@ async def ask_until_told(cluster: Cluster, kind: m.Kind, request: object, timeou
                 if not last.retriable:
                     raise last
             await trio.sleep(cluster.quick_backoff(attempt))
-    raise RequestTimeoutError(f"{thing}: not told within {timeout:g} s; last: {last}") from last
+    raise RequestTimeoutError(f"{thing}: no answer within {timeout:g} s; last error: {last}") from last
 
 
 class _Describe:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from ...storage.batch import Headers
@@ -23,7 +24,7 @@ from ._handover import HandedOver, Handover
 from ._operations import EntityType, NodeHealth
 from ._settings import ClientSettings, ConsumerSettings, ProducerSettings, make_settings
 from .admin import Admin, ClusterInfo, NodeReport, Reassignment, TopicInfo
-from .consumer import Consumer, ConsumerRecord, FetchedBatches
+from .consumer import Consumer, ConsumerRecord, FetchedBatches, put_back, put_back_batches
 from .delivery import Deliveries, Delivery, RecordMetadata
 from .errors import ClosedError, ServerError
 from .producer import Producer, unprepared
@@ -62,7 +63,7 @@ class BlockingDelivery(HandedOver):
         """Where the record stands, waiting at most `timeout` seconds for it (None: as long as it takes).
 
         Raises:
-          ClientError: The record failed; its `outcome` tells whether it may be in the log all the same.
+          ClientError: The record failed; its `outcome` tells whether it may still be in the log.
           TimeoutError: Not known yet.
         """
         if not self.done():
@@ -196,12 +197,12 @@ class BlockingProducer(_BlockingClient[Producer]):
     ) -> BlockingDelivery:
         deadline = time.monotonic() + (self._settings.max_block_ms / 1000 if wait else 0)
         record = topic, value, key, headers, partition, timestamp_ms
-        arguments = self._held._checked(*record)
+        arguments = self._held.intake.check(*record)
         if arguments is None:
             if not wait:
                 raise unprepared(given.text("topic", topic))
             self._portal.call(lambda: self._held.prepare(topic))
-            arguments = self._held._checked(*record)
+            arguments = self._held.intake.check(*record)
             assert arguments is not None
         delivery = BlockingDelivery(self)
         if on_delivery is not None:
@@ -245,14 +246,9 @@ class BlockingProducer(_BlockingClient[Producer]):
         Raises what `Producer.send_many` raises; and TimeoutError: they are not after `timeout` seconds. Then, and
         if interrupted, some may be.
         """
-        values, keys = self._held._as_bytes(topic, values, keys)
-
-        async def send_them() -> Deliveries:
-            await self._handover.all_moved()
-            self._held._check_usable()
-            return await self._held._send_many(topic, values, keys, partition, timestamp_ms)
-
-        return BlockingDeliveries(self, self._portal.call(send_them, given.timeout(timeout)))
+        arguments = topic, *self._held.intake.check_many(topic, values, keys), partition, timestamp_ms
+        taken = self._portal.call(lambda: self._handover.take_many(*arguments), given.timeout(timeout))
+        return BlockingDeliveries(self, taken)
 
     def prepare(self, topic: str, timeout: float | None = None) -> int:
         """See `Producer.prepare`; `TimeoutError` after `timeout` seconds."""
@@ -266,7 +262,7 @@ class BlockingProducer(_BlockingClient[Producer]):
         """Wait for the outcomes of all that was sent, for at most `timeout` seconds, and end.
 
         By default `delivery_timeout_ms`. What has no outcome by then fails with `ClosedError`, and may be in the
-        log all the same.
+        log nevertheless.
         """
         super().close(timeout)
 
@@ -361,12 +357,13 @@ class BlockingConsumer(_BlockingClient[Consumer]):
 
     def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
         """See `Consumer.poll`."""
-        return self._portal.call(lambda: self._held.poll(timeout_ms), undo=self._held._put_back)
+        return self._portal.call(lambda: self._held.poll(timeout_ms), undo=partial(put_back, self._held))
 
     def poll_batches(self, timeout_ms: int = 1000) -> list[FetchedBatches]:
         """See `Consumer.poll_batches`."""
         return self._portal.call(
-            lambda: self._held.poll_batches(timeout_ms), undo=self._held._put_back_batches
+            lambda: self._held.poll_batches(timeout_ms),
+            undo=partial(put_back_batches, self._held),
         )
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
@@ -377,7 +374,7 @@ class BlockingConsumer(_BlockingClient[Consumer]):
                     yield record
                 except GeneratorExit:
                     # A loop was left: go on from the first record that it did not see.
-                    self._portal.try_post(lambda unread=polled[index + 1 :]: self._held._put_back(unread))  # type: ignore[misc]
+                    self._portal.try_post(lambda unread=polled[index + 1 :]: put_back(self._held, unread))  # type: ignore[misc]
                     raise
 
     def _run(self, function: Callable[[], Any]) -> Any:

@@ -77,8 +77,8 @@ class FetchedBatches:
 class Consumer(Client):
     """Reads partitions that it is told to read.
 
-    It belongs to no group, and nothing is committed for it: there are no consumer groups. Whoever reads keeps the
-    position where the results are, best in one transaction with them (`docs/delivery-semantics.md`).
+    It belongs to no group, and nothing is committed for it: there are no consumer groups. A reader keeps its
+    position where its results are, best in one transaction with them (`docs/delivery-semantics.md`).
 
     Args:
       bootstrap_servers: URLs of some nodes, as a list or comma separated; `host:port` means tcp.
@@ -436,17 +436,21 @@ class Consumer(Client):
                 self._finish_chunk(reading, chunk)
         return taken
 
-    def _put_back(self, unread: Sequence[ConsumerRecord]) -> None:
-        """Records that were polled for somebody who did not wait for them: they come again."""
-        self._put_back_from({(each.topic, each.partition): each.offset for each in reversed(unread)})
 
-    def _put_back_batches(self, unread: Sequence[FetchedBatches]) -> None:
-        self._put_back_from({(each.topic, each.partition): each.start_offset for each in reversed(unread)})
+def put_back(consumer: Consumer, unread: Sequence[ConsumerRecord]) -> None:
+    """Records that were polled for a caller that did not wait for them: they come again."""
+    _go_back(consumer, {(each.topic, each.partition): each.offset for each in reversed(unread)})
 
-    def _put_back_from(self, offsets: Mapping[tuple[str, int], int]) -> None:
-        for partition, offset in offsets.items():
-            if not self._closed and partition in self._fetcher.readings:
-                self.seek(partition, offset)
+
+def put_back_batches(consumer: Consumer, unread: Sequence[FetchedBatches]) -> None:
+    """The same of batches."""
+    _go_back(consumer, {(each.topic, each.partition): each.start_offset for each in reversed(unread)})
+
+
+def _go_back(consumer: Consumer, offsets: Mapping[tuple[str, int], int]) -> None:
+    for partition, offset in offsets.items():
+        if not consumer._closed and partition in consumer._fetcher.readings:
+            consumer.seek(partition, offset)
 
 
 def _fetched(reading: Reading, chunk: Chunk, start: int) -> FetchedBatches:

@@ -59,7 +59,7 @@ class Delivery:
         """The outcome, which must be known (`done`).
 
         Raises:
-          ClientError: The record failed; its `outcome` tells whether it may be in the log all the same.
+          ClientError: The record failed; its `outcome` tells whether it may still be in the log.
         """
         return self._batch.metadata(self._index)
 

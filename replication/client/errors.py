@@ -58,7 +58,7 @@ class BootstrapError(ClientError):
 
 
 class MetadataTimeoutError(ClientError):
-    """Nobody told in time what the client needed to know before it could begin (`max_block_ms`)."""
+    """The client did not learn in time what it needs before it can begin (`max_block_ms`)."""
 
     retriable = True
 
@@ -74,11 +74,11 @@ class BufferFullError(ClientError):
 
 
 class DeliveryTimeoutError(ClientError):
-    """Not acknowledged within `delivery_timeout_ms`. The message names the last trouble; see `outcome`."""
+    """Not acknowledged within `delivery_timeout_ms`. The message names the last error; see `outcome`."""
 
 
 class RequestTimeoutError(ClientError):
-    """A question got no answer in time; the message names the last trouble."""
+    """No answer came in time; the message names the last error."""
 
     outcome = "unknown"
     retriable = True
@@ -95,7 +95,7 @@ class SerializationError(ClientError):
 class BatchError(ClientError):
     """The batch that a record was in could not be built or handed to the network: an error of this process.
 
-    No memory, say, or a codec that raised; its own error is the cause. Other batches are sent all the same.
+    No memory, say, or a codec that raised; its own error is the cause. Other batches are still sent.
     """
 
 
@@ -138,7 +138,7 @@ class ServerError(ClientError):
 
 
 class UnknownServerError(ServerError):
-    """The node met something it has no word for."""
+    """The node failed in a way that has no error code of its own."""
 
     outcome = "unknown"
 
@@ -406,8 +406,8 @@ _REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "compare with the source: acknowledged records were lost",
     ErrorCode.INVALID_PRODUCER_EPOCH: "open a new producer",
     ErrorCode.KAFKA_STORAGE_ERROR: "see that node's log and disk",
-    ErrorCode.FETCH_SESSION_ID_NOT_FOUND: "ask everything anew",
-    ErrorCode.INVALID_FETCH_SESSION_EPOCH: "ask everything anew",
+    ErrorCode.FETCH_SESSION_ID_NOT_FOUND: "begin a new fetch session",
+    ErrorCode.INVALID_FETCH_SESSION_EPOCH: "begin a new fetch session",
     ErrorCode.FENCED_LEADER_EPOCH: "try again; leadership has moved",
     ErrorCode.UNKNOWN_LEADER_EPOCH: "try again; the node is behind",
     ErrorCode.OFFSET_NOT_AVAILABLE: "try again; the new leader is catching up",

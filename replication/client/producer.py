@@ -19,7 +19,7 @@ from .errors import BufferFullError, InvalidArgumentError, MetadataTimeoutError
 
 _YIELD_EVERY = 64
 _RUN_LENGTH = 4
-"""From so many records of one key in a row on, on average, it pays to take them together."""
+"""With at least this many records of one key in a row, on average, it pays to take them together."""
 
 
 class Producer(Client):
@@ -52,6 +52,7 @@ class Producer(Client):
         self._serializers = Serializers(self._settings)
         self._in_runs = self._settings.partitioner in ("default", "sticky")
         self._unyielded = 0
+        self.intake = Intake(self)
 
     def _start(self) -> None:
         self._sender = Sender(self._settings, self._cluster, self._nursery)
@@ -65,24 +66,6 @@ class Producer(Client):
         self._check_open()
         if self._sender.fenced is not None:
             raise self._sender.fenced
-
-    def _checked(
-        self,
-        topic: str,
-        value: Any,
-        key: Any,
-        headers: Headers,
-        partition: int | None,
-        timestamp_ms: int | None,
-    ) -> tuple[Any, ...] | None:
-        """What `Handover.offer` takes of a record, for any thread; None if the topic is not known yet.
-
-        Raises what `send` raises, but for space.
-        """
-        self._check_usable()
-        if self._serializers:
-            key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
-        return self._accumulator.check(topic, value, key, headers, partition, timestamp_ms)
 
     async def send(
         self,
@@ -340,6 +323,55 @@ class Producer(Client):
             f"{self._accumulator.used} bytes wait to be acknowledged, buffer_memory={self._settings.buffer_memory} "
             f"is full{how_long}; send more slowly, raise buffer_memory, or see why the leaders do not answer"
         )
+
+
+class Intake:
+    """What a producer has for code that hands records over from other threads; for use in the producer's own."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    def check(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Headers,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> tuple[Any, ...] | None:
+        """What `try_take` takes of a record, for any thread; None if the topic is not known yet.
+
+        Raises what `Producer.send` raises, but for space. Serializers and partitioner run in the calling thread.
+        """
+        producer = self._producer
+        producer._check_usable()
+        if producer._serializers:
+            key, value = producer._serializers.key(topic, key), producer._serializers.value(topic, value)
+        return producer._accumulator.check(topic, value, key, headers, partition, timestamp_ms)
+
+    def check_many(
+        self, topic: str, values: Sequence[Any], keys: Sequence[Any] | None
+    ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None]:
+        """Values and keys as `take_many` takes them, for any thread. Raises what `Producer.send_many` raises."""
+        return self._producer._as_bytes(topic, values, keys)
+
+    def try_take(self, *checked: Any) -> Delivery | None:
+        """A record as `check` gives it; None if there is no room."""
+        return self._producer._accumulator.try_append(*checked)
+
+    async def take(self, *checked: Any) -> Delivery:
+        """The same, when there is room; raises BufferFullError after `max_block_ms`."""
+        return await self._producer._send_later(*checked)
+
+    async def take_many(self, topic: str, *arguments: Any) -> Deliveries:
+        """What `check_many` gives, partition and timestamp."""
+        self._producer._check_usable()
+        return await self._producer._send_many(topic, *arguments)
+
+    async def flush(self) -> None:
+        """As `Producer.flush`, also while the producer is being closed."""
+        await self._producer._flush()
 
 
 def unprepared(topic: str) -> MetadataTimeoutError:

@@ -25,6 +25,7 @@ from insync.replication.client import (
     UnknownTopicError,
 )
 from insync.replication.client._handover import HandedOver
+from insync.replication.client.consumer import put_back, put_back_batches
 from insync.replication.core.messages import Kind
 
 from .fake_cluster import drop
@@ -167,16 +168,18 @@ def test_what_was_polled_for_somebody_who_has_gone_comes_again(threaded):
     with BlockingConsumer(threaded.urls, auto_offset_reset="earliest", max_poll_records=10) as consumer:
         consumer.assign([("t", 0)])
         portal, held = consumer._portal, consumer._held
-        late = portal.submit(lambda: held.poll(5000), held._put_back)
+        late = portal.submit(lambda: held.poll(5000), lambda unread: put_back(held, unread))
         assert len(late.future.result(5)) == 10
         # As a KeyboardInterrupt does that comes after the records and before anybody has them.
         late.abandon()
         assert [each.offset for each in consumer.poll(5000)] == list(range(10))
         consumer.seek(("t", 0), 30)
-        early = portal.submit(lambda: held.poll(60_000), held._put_back)
+        early = portal.submit(lambda: held.poll(60_000), lambda unread: put_back(held, unread))
         assert early.give_up()
         consumer.seek(("t", 0), 5)
-        late_batches = portal.submit(lambda: held.poll_batches(5000), held._put_back_batches)
+        late_batches = portal.submit(
+            lambda: held.poll_batches(5000), lambda unread: put_back_batches(held, unread)
+        )
         assert late_batches.future.result(5)[0].next_offset == 30
         late_batches.abandon()
         assert [each.offset for each in consumer.poll(5000)] == list(range(5, 15))
@@ -308,3 +311,19 @@ def test_a_forked_child_is_told_to_open_its_own(threaded):
     assert done.returncode == 0, done.stderr
     assert "opened by the parent process: open one in each process" in done.stdout
     assert threaded.cluster.topics["t"][0].values() == [b"parent", b"parent again"]
+
+
+def test_the_hand_over_takes_more_than_it_holds_at_once(threaded):
+    with BlockingProducer(threaded.urls) as producer:
+        deliveries = [producer.send("t", bytes(20_000)) for _ in range(400)]
+        assert [each.result(10).offset for each in deliveries] == list(range(400))
+
+
+def test_what_was_not_taken_over_when_the_producer_ends_says_so(threaded):
+    with BlockingProducer(threaded.urls, buffer_memory=50_000, linger_ms=0) as producer:
+        producer.send("t", b"x").result(5)
+        threaded.do(lambda: threaded.cluster.nodes[0].script(Kind.PRODUCE, *[drop] * 1000))
+        deliveries = [producer.send("t", bytes(20_000)) for _ in range(20)]
+        producer.close(0.1)
+        assert all(each.done() for each in deliveries[3:])
+        assert all(isinstance(each.exception(), ClosedError) for each in deliveries[3:])

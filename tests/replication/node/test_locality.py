@@ -143,7 +143,9 @@ async def test_a_consumer_whose_range_was_cut_asks_again(
                 while len(found) < len(values):
                     found += [record.value for record in await consumer.poll(500)]
     assert found == values and not failures
-    told = [record.message for record in caplog.records if "cannot be read" in record.message]
+    told = [
+        record.message for record in caplog.records if "failed to read the fetched data" in record.message
+    ]
     assert len(told) == 2 and "Input/output error" in told[0] and "cut" in told[1]
 
 
