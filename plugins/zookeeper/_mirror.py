@@ -85,6 +85,7 @@ class Mirror:
         self._done = 0
         self._snapshot = Snapshot(0, frozenset())
         self._unannounced: set[str] = set()
+        self._ordered: dict[str, Entry] | None = None
         self._history: History | None = None
         self._mark = Mark("")
 
@@ -94,8 +95,10 @@ class Mirror:
 
     async def listing(self, prefix: str, announce: Callable[[Snapshot], None]) -> Listing:
         snapshot = await self.refresh(announce)
-        keys = sorted(key for key in self._nodes if key.startswith(prefix))
-        return Listing(snapshot.revision, {key: self._nodes[key].entry for key in keys}, snapshot.store_id)
+        if self._ordered is None:
+            self._ordered = {key: self._nodes[key].entry for key in sorted(self._nodes)}
+        chosen = {key: entry for key, entry in self._ordered.items() if key.startswith(prefix)}
+        return Listing(snapshot.revision, chosen, snapshot.store_id)
 
     async def changes(
         self, prefix: str, since_revision: int, announce: Callable[[Snapshot], None]
@@ -213,3 +216,4 @@ class Mirror:
             self._nodes[key] = Node.read(key, data, stat, self._mark)
         if before != self._nodes.get(key):
             self._unannounced.add(key)
+            self._ordered = None

@@ -92,7 +92,7 @@ async def _run(
 
     with ExitStack() as stack:
         folder = data_dir or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="insync-up-")))
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         log_folder = None if data_dir is not None else Path(tempfile.mkdtemp(prefix="insync-up-logs-"))
         certificates = None
         if transport == "tls":

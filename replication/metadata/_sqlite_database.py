@@ -53,8 +53,8 @@ _CHANGED = """SELECT m.revision, hex(m.identity), m.changes_floor, c.key, e.valu
     e.session_id, s.slot FROM store m
     LEFT JOIN (SELECT DISTINCT key FROM changes WHERE revision > ? AND key >= ? AND key < ?) c
     LEFT JOIN entries e ON e.key = c.key LEFT JOIN sessions s ON s.id = e.session_id"""
-_OWNED = """SELECT e.key, s.id, s.slot FROM sessions s JOIN entries e ON e.session_id = s.id
-    WHERE e.key >= ? AND e.key < ?"""
+_OWNED = """SELECT e.key, s.id, s.slot FROM sessions s CROSS JOIN entries e INDEXED BY entries_by_session
+    WHERE e.session_id = s.id AND e.key >= ? AND e.key < ?"""
 _OVERLONG = (
     "SELECT max(revision) FROM (SELECT revision FROM changes ORDER BY revision DESC LIMIT -1 OFFSET ?)"
 )

@@ -128,5 +128,5 @@ def _folder(keep: Path | None) -> Iterator[Path]:
             raise UsageError(
                 f"--keep {keep}: it exists and is not an empty folder; name a new one or empty it"
             )
-        keep.mkdir(parents=True, exist_ok=True)
+        keep.mkdir(mode=0o700, parents=True, exist_ok=True)
         yield keep

@@ -287,6 +287,7 @@ def test_nodes_share_a_store_of_any_scheme(tmp_path: Path) -> None:
             made = insync(",".join(ready["servers"]), "topic", "create", "t", "--replication-factor", "2")
             assert made.returncode == 0, made.stderr
             assert not (data / "metadata.db").exists()
+            assert data.stat().st_mode & 0o777 == 0o700
             run.signal(signal.SIGINT)
             run.finish()
     finally:

@@ -205,6 +205,19 @@ async def test_key_of_a_lost_session_is_deleted_before_anybody_may_write(tmp_pat
             assert await other.changes("", held.revision) == Delta(held.revision, {}, frozenset({"e"}))
 
 
+@pytest.mark.parametrize("sql", [_sqlite_database._CHANGED, _sqlite_database._OWNED])
+def test_delta_is_read_by_indexes_alone(tmp_path: Path, sql: str) -> None:
+    """Its cost is what has changed and who has sessions, however many keys there are."""
+    with closing(_sqlite_database.Database(str(tmp_path / "meta.db"), 1, lambda _: None)) as database:
+        database.commit([], [Put(f"k{number:04}", b"") for number in range(2_000)], None)
+        bounds = (1, b"", b"\xff")[-sql.count("?") :]
+        plan = [row[3] for row in database._connection.execute(f"EXPLAIN QUERY PLAN {sql}", bounds)]
+        of_entries = [step for step in plan if " e " in f"{step} "]
+        assert of_entries and all("(key=?)" in step or "entries_by_session" in step for step in of_entries), (
+            plan
+        )
+
+
 class Meddled:
     """A connection beside which somebody writes just before it looks for the keys of sessions."""
 
