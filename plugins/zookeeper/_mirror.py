@@ -18,7 +18,7 @@ from kazoo.exceptions import NoNodeError
 from kazoo.interfaces import IAsyncResult
 from kazoo.protocol.states import EventType, WatchedEvent
 
-from insync.replication.metadata import Delta, Listing, StoreCorruptError, TooOld
+from insync.replication.metadata import Delta, Entry, Listing, StoreCorruptError, TooOld
 from insync.replication.metadata.toolkit import History
 
 from ._connection import Connection
