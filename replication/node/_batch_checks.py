@@ -6,7 +6,7 @@ Records that no reader can read would stop every consumer of the partition, and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -15,6 +15,7 @@ import trio
 from ...storage import CorruptBatchError, InflatedTooLargeError, InvalidRecordsError, StorageError
 from ...storage.batch import MAX_INFLATED_BYTES, BatchInfo, check_produced, scan_produced
 from ...transport import Connection
+from ..core.broker.payloads import RefusedBatchError
 from ..core.errors import ErrorCode
 
 _CODECS = 4
@@ -25,43 +26,30 @@ _LEAST_RECORD_BYTES = 7
 _READ_BY_NOBODY = "no consumer could read it"
 
 
-class RejectedBatchError(Exception):
-    """A batch that must not reach a log; (code, text for the producer)."""
+def check_batches(data: memoryview) -> Sequence[BatchInfo]:
+    """The batches in `data`, whole: header, CRC, and records unless they are compressed.
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
-        super().__init__(code, message)
-        self.code = code
-        self.message = message
-
-
-def check_batch(data: memoryview) -> BatchInfo:
-    """The one batch in `data`, whole and a producer's: header, CRC, and records unless they are compressed.
-
-    Raises RejectedBatchError.
+    Raises RefusedBatchError.
     """
     try:
         infos = scan_produced(data)
     except InvalidRecordsError as error:
         raise _invalid(f"{error}: {_READ_BY_NOBODY}") from error
     except CorruptBatchError as error:
-        raise RejectedBatchError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
-    if len(infos) != 1:
-        raise _invalid(f"expected one batch, found {len(infos)}")
-    info = infos[0]
-    codec = info.attributes & _CODEC_MASK
-    if info.record_count != info.last_offset_delta + 1 or info.is_control:
-        raise _invalid("a producer's batch is dense and no control batch")
-    if info.attributes & _HAS_DELETE_HORIZON:
-        raise _invalid("a producer's batch has no delete horizon")
-    if codec > _CODECS:
-        raise _invalid(f"codec {codec} is none of gzip, snappy, lz4 and zstd: {_READ_BY_NOBODY}")
-    if codec and info.record_count * _LEAST_RECORD_BYTES > MAX_INFLATED_BYTES:
-        raise _invalid(f"{info.record_count} records are more than {MAX_INFLATED_BYTES} bytes can hold")
-    return info
+        raise RefusedBatchError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    for info in infos:
+        codec = info.attributes & _CODEC_MASK
+        if info.attributes & _HAS_DELETE_HORIZON:
+            raise _invalid("a producer's batch has no delete horizon")
+        if codec > _CODECS:
+            raise _invalid(f"codec {codec} is none of gzip, snappy, lz4 and zstd: {_READ_BY_NOBODY}")
+        if codec and info.record_count * _LEAST_RECORD_BYTES > MAX_INFLATED_BYTES:
+            raise _invalid(f"{info.record_count} records are more than {MAX_INFLATED_BYTES} bytes can hold")
+    return infos
 
 
-def _invalid(message: str) -> RejectedBatchError:
-    return RejectedBatchError(ErrorCode.INVALID_RECORD, message)
+def _invalid(message: str) -> RefusedBatchError:
+    return RefusedBatchError(ErrorCode.INVALID_RECORD, message)
 
 
 def is_compressed(payload: memoryview, position: int, size: int) -> bool:
@@ -70,20 +58,21 @@ def is_compressed(payload: memoryview, position: int, size: int) -> bool:
 
 
 def check_compressed(data: memoryview) -> Finding:
-    """As `check_batch`, with the records; in a thread, because it may take long."""
+    """As `check_batches`, with the records; in a thread, because it may take long."""
     try:
-        info = check_batch(data)
-        check_produced(data, info)
-    except RejectedBatchError as error:
+        infos = check_batches(data)
+        if len(infos) == 1:  # else the broker refuses them
+            check_produced(data, infos[0])
+    except RefusedBatchError as error:
         return error
     except InflatedTooLargeError as error:
-        return RejectedBatchError(ErrorCode.RECORD_TOO_LARGE, str(error))
+        return RefusedBatchError(ErrorCode.RECORD_TOO_LARGE, str(error))
     except StorageError as error:
         return _invalid(f"{error}: {_READ_BY_NOBODY}")
-    return info
+    return infos
 
 
-Finding = BatchInfo | RejectedBatchError
+Finding = Sequence[BatchInfo] | RefusedBatchError
 Findings = Mapping[int, Finding]
 """Of batches, by where they begin in the payload."""
 

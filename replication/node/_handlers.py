@@ -50,7 +50,7 @@ class Handlers:
         self._by_kind: dict[int, Callable[[Inbound], None]] = {
             m.Kind.PRODUCE: replicas.produces.serve,
             m.Kind.FETCH: replicas.fetches.serve,
-            m.Kind.DELETE_RECORDS: replicas.deletions.serve,
+            m.Kind.DELETE_RECORDS: replicas.produces.serve_deletion,
             m.Kind.LIST_OFFSETS: self._list_offsets,
             m.Kind.METADATA: self._metadata,
             m.Kind.CREATE_TOPIC: self._admin_request,

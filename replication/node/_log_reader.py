@@ -22,6 +22,11 @@ class LogReader:
     def __init__(self, node: Replicas) -> None:
         self._node = node
 
+    def queued(self, partition: PartitionId) -> int:
+        """See `LogPort`."""
+        home = self._node.hosts[partition].home
+        return home.writer.queued if home is not None else 0
+
     def range_at(
         self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int
     ) -> LogRange | Cold:

@@ -10,7 +10,9 @@ import attrs
 from ...storage import CorruptBatchError
 from ...storage.batch import BatchInfo, scan
 from ...transport import Payload
-from ..core.broker.payloads import MalformedBatchError
+from ..core.broker.payloads import MalformedBatchError, RefusedBatchError
+from ..core.errors import ErrorCode
+from ._batch_checks import Findings, check_batches
 
 
 @attrs.define(eq=False, slots=True)
@@ -37,7 +39,10 @@ class SharedPayload:
         self._users = 1
         self.view = payload.view()
         self._slices: list[memoryview] = []
-        self._lent: list[Batches] = []
+        self.lent: dict[int, Batches] = {}
+        """Batches that were given out in this step, by their positions."""
+        self.findings: Findings = {}
+        """What was found in batches that had to be decompressed first."""
 
     @property
     def size(self) -> int:
@@ -49,8 +54,17 @@ class SharedPayload:
             infos = scan(self.view[position : position + size])
         except CorruptBatchError as error:
             raise MalformedBatchError(str(error)) from error
-        lent = Batches(self.slice(position, size), infos, self.release)
-        self._lent.append(lent)
+        return self._lend(position, size, infos)
+
+    def produced(self, position: int, size: int) -> Batches:
+        """See `core.broker.payloads.Payload`."""
+        found = self.findings.get(position)
+        if isinstance(found, RefusedBatchError):
+            raise found
+        return self._lend(position, size, found or check_batches(self.view[position : position + size]))
+
+    def _lend(self, position: int, size: int, infos: Sequence[BatchInfo]) -> Batches:
+        lent = self.lent[position] = Batches(self.slice(position, size), infos, self.release)
         return lent
 
     def slice(self, start: int, size: int) -> memoryview:
@@ -62,8 +76,8 @@ class SharedPayload:
 
     def let_go(self) -> None:
         """The step that read it is over: its maker is done, and so are batches that no log was asked to append."""
-        lent, self._lent = self._lent, []
-        for batches in lent:
+        lent, self.lent = self.lent, {}
+        for batches in lent.values():
             if not batches.taken:
                 batches.release()
         self.release()
@@ -82,6 +96,9 @@ class _NoPayload:
     """Of a message without one."""
 
     size = 0
+
+    def produced(self, position: int, size: int) -> Batches:
+        raise RefusedBatchError(ErrorCode.CORRUPT_MESSAGE, "the message has no payload")
 
     def batches(self, position: int, size: int) -> Batches:
         raise MalformedBatchError("the message has no payload")

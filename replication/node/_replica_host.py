@@ -8,12 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ...storage import Chunk, Log, StorageError
-from ...storage.batch import BatchInfo
 from ..core.broker.events import Report
 from ..core.control.records import TopicConfig, Versioned
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
-from ..core.types import BatchMeta, EpochEntry, PartitionId, ProducerEntry, SequencedBatch
+from ..core.types import EpochEntry, PartitionId, ProducerEntry, SequencedBatch
 from ._log_writer import AppendWork, CallWork, Lane, Work
 from ._maintenance_thread import log_settings
 from ._payloads import Batches
@@ -24,19 +23,6 @@ if TYPE_CHECKING:
     from ._replicas import Replicas
 
 log = logging.getLogger("insync.node")
-
-
-def to_meta(info: BatchInfo) -> BatchMeta:
-    """What the core wants to know of a scanned batch."""
-    return BatchMeta(
-        info.base_offset,
-        info.last_offset_delta + 1,
-        info.leader_epoch,
-        info.size_bytes,
-        info.producer_id,
-        info.producer_epoch,
-        info.base_sequence,
-    )
 
 
 class ReplicaHost:
@@ -62,8 +48,6 @@ class ReplicaHost:
             fx.AssignEpoch: self._assign_epoch,
             fx.Truncate: self._truncate,
             fx.AdvanceLogStart: self._advance_log_start,
-            fx.ReplyDeleteRecords: lambda effect: node.replies.deletion(partition, effect),
-            fx.ReplyProduce: lambda effect: node.replies.produce(partition, effect),
             fx.ProposeIsr: lambda effect: node.propose_isr(self, effect),
             fx.ReadRecord: lambda effect: node.read_again(),
             fx.Retire: lambda effect: node.retire(self),

@@ -17,7 +17,7 @@ from ..core import messages as m
 from ..core.broker.broker import Broker
 from ..core.broker.clocks import WallClocks
 from ..core.broker.context import BrokerSettings, Context
-from ..core.broker.effects import Answer, CheckLog, CloseConnection, Effect, Fail, Job, Refuse, Warm
+from ..core.broker.effects import Answer, CheckLog, CloseConnection, Effect, Fail, Job, Refuse, Reply, Warm
 from ..core.broker.events import Event, ViewRead
 from ..core.control.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
 from ..core.control.records import NodeRecord, TopicConfig, topic_key
@@ -29,7 +29,6 @@ from ..core.partition.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ._cold_reads import ColdReads
 from ._damage import DamagedLogs
-from ._deletions import RecordDeletions
 from ._dialler import Dialler
 from ._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
 from ._fetches import Fetches, close_connection, fail, refuse
@@ -63,14 +62,6 @@ class StoreWriter(Protocol):
     def suspect(self, node: NodeRecord) -> None: ...
 
 
-class Replies:
-    """Takes the cores' answers to where the requests wait."""
-
-    def __init__(self, produces: Produces, deletions: RecordDeletions) -> None:
-        self.produce = produces.replied
-        self.deletion = deletions.replied
-
-
 class Replicas:
     """Owns every `ReplicaHost`. Each entry from outside ends with `settle`."""
 
@@ -102,11 +93,10 @@ class Replicas:
         self.cold_reads = ColdReads(self, nursery)
         self.damaged_logs = DamagedLogs(self, nursery)
         self.dialler = Dialler(self, nursery)
-        self.deletions = RecordDeletions(self)
-        self.replies = Replies(self.produces, self.deletions)
         self._obey: dict[type, Callable[[Any], None]] = {
             Job: self._job,
             Answer: self.fetches.answer,
+            Reply: self.produces.reply,
             Fail: fail,
             Refuse: refuse,
             Warm: self.cold_reads.warm,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..core.errors import ErrorCode
-from ..core.messages import FetchPartition, ListOffsetsPartition
-from ..core.partition import effects as fx
+from ..core.messages import FetchPartition, ListOffsetsPartition, ProduceResult
 from ..core.partition.leader import LeaderRole
 from ..core.types import BatchMeta, PartitionId
 from .errors import require
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
 NEW_EPOCH_CHANCE = 0.05
 _ACKS = (*(-1, -1, 1, 0) * 10, 2)
 """Of batches that are written once; 2 is none that there is."""
+TOGETHER = 0.2
+"""How likely a plain producer writes to any other partition in the same request."""
 GIVES_UP = 0.2
 """How likely a client finds out, each time, that its topic was deleted."""
 
@@ -89,11 +90,11 @@ class Producer:
             done=partial(self._told, entry),
         )
 
-    def _told(self, entry: Unsettled, reply: fx.ReplyProduce) -> None:
+    def _told(self, entry: Unsettled, reply: ProduceResult) -> None:
         if reply.error == ErrorCode.NONE:
             entry.acknowledged = True
 
-    def _judge(self, entry: Unsettled, reply: fx.ReplyProduce, by_the_leader: bool) -> None:
+    def _judge(self, entry: Unsettled, reply: ProduceResult, by_the_leader: bool) -> None:
         """S12: the leader has all that was acknowledged, so the first unsettled batch goes on from there."""
         if reply.error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and by_the_leader:
             first = next((one for one in self.window if not one.acknowledged), None)
@@ -126,9 +127,24 @@ class PlainProducer:
         cluster = self._cluster
         acks = cluster.random.choice(_ACKS)
         batch = BatchMeta(-1, cluster.random.randint(1, 3), -1, BATCH_SIZE)
-        sent = Sent(self._partition, f"plain:{cluster.new_id()}", acks, batch, False)
-        sent.names_epoch, sent.by_name = cluster.chance(0.3), True
-        cluster.requests.send([sent])
+        names_epoch = cluster.chance(0.3)
+        # Now and then several partitions at once; some may be unknown to the node, or led elsewhere.
+        others = [each for each in cluster.store.partitions if each != self._partition]
+        more = [each for each in others if cluster.chance(TOGETHER)]
+        cluster.requests.send_together(
+            [
+                Sent(
+                    each,
+                    f"plain:{cluster.new_id()}",
+                    acks,
+                    batch,
+                    False,
+                    names_epoch=names_epoch,
+                    by_name=True,
+                )
+                for each in (self._partition, *more)
+            ]
+        )
 
 
 class Consumer:

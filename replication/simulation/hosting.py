@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core.broker.effects import Answer, CheckLog, CloseConnection, Effect, Fail, Job, Refuse, Warm
+from ..core.broker.effects import Answer, CheckLog, CloseConnection, Effect, Fail, Job, Refuse, Reply, Warm
 from ..core.broker.events import Event, FetchArrived, Report, Warmed
 from ..core.broker.timers import NEVER
 from ..core.messages import FetchPartition, FetchRequest, FetchResult
@@ -173,7 +173,9 @@ class Hosting(World, ABC):
                 self.oracle.appending(host, job.handle.stored)
                 return ev.Appended(log_end_offset=disk.end)
             case fx.Append():
-                stored = tuple(Stored(batch, str(job.handle)) for batch in job.batches)
+                assert isinstance(job.handle, ModelBatches)
+                (produced,) = job.handle.stored
+                stored = tuple(Stored(batch, produced.payload) for batch in job.batches)
                 require(job.leader_epoch == job.batches[0].leader_epoch, "S4", job)
                 self.oracle.appending(host, stored, leading=job.leader_epoch)
                 return ev.Appended(log_end_offset=disk.end)
@@ -307,11 +309,8 @@ class Hosting(World, ABC):
     def _read_record(self, host: Host, effect: fx.ReadRecord) -> None:
         self.read_store(host.node)
 
-    def _reply_produce(self, host: Host, effect: fx.ReplyProduce) -> None:
-        self.requests.answered(host, effect)
-
-    def _reply_delete_records(self, host: Host, effect: fx.ReplyDeleteRecords) -> None:
-        self.requests.deletion_answered(host, effect)
+    def _reply(self, node: Node, effect: Reply) -> None:
+        self.requests.replied(node, effect)
 
     def _retire(self, host: Host, effect: fx.Retire) -> None:
         self.retire(host)
@@ -326,8 +325,6 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     fx.AssignEpoch: Hosting._enqueue,
     fx.Truncate: Hosting._enqueue,
     fx.AdvanceLogStart: Hosting._enqueue,
-    fx.ReplyDeleteRecords: Hosting._reply_delete_records,
-    fx.ReplyProduce: Hosting._reply_produce,
     fx.ProposeIsr: Hosting._propose_isr,
     fx.ReadRecord: Hosting._read_record,
     fx.Retire: Hosting._retire,
@@ -337,6 +334,7 @@ _ACTIONS: dict[type, Callable[..., None]] = {
 _EFFECTS: dict[type, Callable[..., None]] = {
     Job: Hosting._job,
     Answer: Hosting._answer,
+    Reply: Hosting._reply,
     Fail: Hosting._failed,
     Refuse: Hosting._failed,
     Warm: Hosting._warm,

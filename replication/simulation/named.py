@@ -12,8 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from ..core.errors import ErrorCode
-from ..core.messages import DescribeProducersResult
-from ..core.partition import effects as fx
+from ..core.messages import DescribeProducersResult, ProduceResult
 from ..core.types import BatchMeta, PartitionId
 from .clients import GIVES_UP, Unsettled
 from .errors import require
@@ -103,7 +102,7 @@ class TaskRun:
             done=partial(self._told, entry),
         )
 
-    def _told(self, entry: Unsettled, reply: fx.ReplyProduce) -> None:
+    def _told(self, entry: Unsettled, reply: ProduceResult) -> None:
         if entry not in self._window:
             return  # it has asked anew what is there, since
         if reply.error == ErrorCode.NONE:
@@ -114,7 +113,7 @@ class TaskRun:
             self._window.clear()
             self._next, self._established = None, False
 
-    def _judge(self, entry: Unsettled, reply: fx.ReplyProduce, by_the_leader: bool) -> None:
+    def _judge(self, entry: Unsettled, reply: ProduceResult, by_the_leader: bool) -> None:
         """S13: nobody but the latest run fences another. S12: once it has written, nobody comes in between."""
         if reply.error == ErrorCode.INVALID_PRODUCER_EPOCH:
             latest = self._epoch == self._task.epoch

@@ -17,8 +17,9 @@ from ..core import messages as m
 from ..core.broker import effects as fx
 from ..core.broker import events as ev
 from ..core.broker.membership import evict
-from ..core.broker.payloads import MalformedBatchError
+from ..core.broker.payloads import MalformedBatchError, RefusedBatchError
 from ..core.control.records import CONTROLLER_KEY, node_key
+from ..core.errors import ErrorCode
 from ..core.partition.effects import FetchNext
 from ..core.transaction import Committed, Outcome
 from ..core.types import BatchMeta, PartitionId
@@ -314,4 +315,10 @@ class ModelPayload:
         """See `core.broker.payloads.Payload`."""
         if position in self._damaged:
             raise MalformedBatchError("the checksum does not match")
+        return ModelBatches(self._parts[position])
+
+    def produced(self, position: int, size: int) -> ModelBatches:
+        """See `core.broker.payloads.Payload`."""
+        if position in self._damaged:
+            raise RefusedBatchError(ErrorCode.CORRUPT_MESSAGE, "the checksum does not match")
         return ModelBatches(self._parts[position])

@@ -1,4 +1,4 @@
-"""Produce requests on their way: from a client to a node that may lead, and the answer back."""
+"""Requests that change logs on their way: from a client to a node that may lead, and the answer back."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..core import messages as m
+from ..core.broker.effects import Reply
+from ..core.broker.events import DeleteRecordsArrived, ProduceArrived
 from ..core.errors import ErrorCode
-from ..core.messages import DescribeProducersResult
-from ..core.partition import effects as fx
-from ..core.partition import events as ev
 from ..core.types import BatchMeta, PartitionId
+from .disk import Stored
 from .errors import require
-from .node import Host
+from .network import DAMAGED, ModelPayload
+from .node import Host, Node
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -32,8 +34,8 @@ class Sent:
     acks: int
     batch: BatchMeta
     again: bool
-    node: int = 0
-    process: int = 0
+    host: Host | None = None
+    """Whom it is sent to."""
     arrived: bool = False
     names_epoch: bool = False
     """Whether it goes out with the leader epoch that the node has then, for no other leader to take it."""
@@ -42,20 +44,21 @@ class Sent:
     """Whether it is for whichever topic has the name when it arrives; else for the one of `facts`."""
     facts: PartitionFacts | None = None
     """Of the topic that is meant; without it of whichever has the name when it is sent."""
-    judge: Callable[[fx.ReplyProduce, bool], None] | None = None
+    judge: Callable[[m.ProduceResult, bool], None] | None = None
     """Told of the answer as it is given, and whether by the leader of the store's record."""
-    done: Callable[[fx.ReplyProduce], None] | None = None
+    done: Callable[[m.ProduceResult], None] | None = None
     """Told of the answer when it arrives, if it does."""
 
 
-@attrs.define(eq=False)
-class Deletion:
-    """A request that a partition begins at `offset`."""
+@attrs.frozen(eq=False)
+class Arrived:
+    """A request that a process has, and has not answered; about batches, or about a deletion."""
 
-    partition: PartitionId
-    offset: int
     node: int
     process: int
+    batches: tuple[Sent, ...] = ()
+    deletion: tuple[Host, int] | None = None
+    """Of everything below an offset."""
 
 
 class Requests:
@@ -63,32 +66,49 @@ class Requests:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.waiting: dict[int, Sent] = {}
-        self.deleting: dict[int, Deletion] = {}
+        self._waiting: dict[Arrived, None] = {}
         self.acknowledged = 0
 
     def send(self, batches: Sequence[Sent]) -> bool:
-        """Send batches of one partition, in order, as one message to a node that holds itself for the leader.
+        """Send batches of one partition, in order, to a node that holds itself for the leader.
 
-        Whether there was a node to send to.
+        Each is a request; they stay together, as on one connection. Whether there was a node to send to.
         """
-        cluster = self._cluster
         host = self._choose(batches[0].partition, batches[0].facts)
         if host is None:
             return False
         for sent in batches:
-            sent.node, sent.process, sent.facts = host.node.id, host.node.process, host.facts
+            self._address(sent, host)
+        self._cluster.send(0, host.node, partial(self._arrive, host.node, [(sent,) for sent in batches]))
+        return True
+
+    def send_together(self, batches: Sequence[Sent]) -> bool:
+        """Send batches of several partitions in one request, to a node that believes to lead the first of them.
+
+        The node may host any of them, or none.
+        """
+        host = self._choose(batches[0].partition, batches[0].facts)
+        if host is None:
+            return False
+        for sent in batches:
+            self._address(sent, host.node.hosts.get(sent.partition))
+        self._cluster.send(0, host.node, partial(self._arrive, host.node, [tuple(batches)]))
+        return True
+
+    @staticmethod
+    def _address(sent: Sent, host: Host | None) -> None:
+        sent.host = host
+        if host is not None:
+            sent.facts = host.facts
             if sent.names_epoch and host.replica is not None:
                 sent.leader_epoch = host.replica.leader_epoch
-        cluster.send(0, host.node, partial(self._arrive, host, tuple(batches)))
-        return True
 
     def describe(
         self,
         partition: PartitionId,
         facts: PartitionFacts,
         producer_id: int,
-        told: Callable[[DescribeProducersResult], None],
+        told: Callable[[m.DescribeProducersResult], None],
     ) -> None:
         """Ask a node that holds itself for the leader what a producer has written; `told` gets what it says."""
         cluster, host = self._cluster, self._choose(partition, facts)
@@ -111,73 +131,102 @@ class Requests:
         candidates = leaders or hosts
         return candidates[int(cluster.random.random() * len(candidates))] if candidates else None
 
-    def _arrive(self, host: Host, batches: tuple[Sent, ...]) -> None:
-        if batches[0].by_name:
-            host = host.node.hosts.get(host.partition, host)
-        for sent in batches:
-            if host.replica is None or (sent.arrived and not sent.again):
-                return
-            sent.facts = host.facts
-            sent.arrived = True
-            request = self._cluster.new_id()
-            self.waiting[request] = sent
-            deadline = host.node.clock(self._cluster.now) + REQUEST_TIMEOUT
-            self._cluster.step(
-                host,
-                ev.Produce(
-                    request_id=request,
-                    acks=sent.acks,
-                    batch=sent.batch,
-                    deadline=deadline,
-                    handle=sent.payload,
-                    leader_epoch=sent.leader_epoch,
-                ),
-            )
+    def _arrive(self, node: Node, requests: Sequence[tuple[Sent, ...]]) -> None:
+        for batches in requests:
+            for sent in batches:
+                host = node.hosts.get(sent.partition)
+                if node.broker is None or (sent.arrived and not sent.again):
+                    return
+                if sent.by_name:
+                    sent.facts = host.facts if host is not None else sent.facts
+                elif host is None or host is not sent.host:
+                    return  # its client means another topic
+            self._produce(node, batches)
 
-    def answered(self, host: Host, reply: fx.ReplyProduce) -> None:
-        """L5: each request is answered once. What the answer promises is the oracle's to judge."""
-        sent = self.waiting.pop(reply.request_id, None)
-        if sent is None:
-            require(False, "L5", f"{reply} answers nothing that waits")
+    def _produce(self, node: Node, batches: tuple[Sent, ...]) -> None:
+        cluster, payload = self._cluster, ModelPayload()
+        request = Arrived(node.id, node.process, batches)
+        self._waiting[request] = None
+        for sent in batches:
+            sent.arrived = True
+            # Not those of idempotent producers: if the first batch of all is refused, and one behind it is not, a
+            # leader that knows nothing of the producer takes that one for the first (as Kafka's does).
+            damaged = not (cluster.calm or sent.again) and cluster.chance(DAMAGED)
+            payload.add((Stored(sent.batch, sent.payload),), sent.batch.size_bytes, damaged=damaged)
+        message = m.ProduceRequest(
+            acks=batches[0].acks,
+            timeout_ms=round(1000 * REQUEST_TIMEOUT),
+            partitions=[
+                m.ProducePartition(
+                    topic=sent.partition.topic,
+                    partition=sent.partition.partition,
+                    size=sent.batch.size_bytes,
+                    leader_epoch=sent.leader_epoch,
+                )
+                for sent in batches
+            ],
+        )
+        cluster.tell(node, ProduceArrived(request, message, payload))
+
+    def replied(self, node: Node, effect: Reply) -> None:
+        """L5: each request is answered once, for each of its partitions. What that promises the oracle judges."""
+        request, response = effect.request, effect.response
+        assert isinstance(request, Arrived)
+        require(request in self._waiting, "L5", f"{response} answers nothing that waits")
+        del self._waiting[request]
+        if request.deletion is not None:
+            assert isinstance(response, m.DeleteRecordsResponse)
+            self._deleted(*request.deletion, response)
             return
-        cluster = self._cluster
-        if reply.error == ErrorCode.NONE:
+        assert isinstance(response, m.ProduceResponse)
+        unanswered = {sent.partition: sent for sent in request.batches}
+        for result in response.partitions:
+            sent = unanswered.pop(PartitionId(result.topic, result.partition), None)
+            if sent is None:
+                require(False, "L5", f"{result} was not asked for, or is answered twice")
+                return
+            self._answered(node, sent, result)
+        require(not unanswered, "L5", f"not answered: {list(unanswered)}")
+
+    def _answered(self, node: Node, sent: Sent, result: m.ProduceResult) -> None:
+        cluster, error = self._cluster, ErrorCode(result.error)
+        if error == ErrorCode.NONE:
             if sent.acks == -1:
                 self.acknowledged += 1
-                cluster.oracle.promised(sent, reply.base_offset)
+                cluster.oracle.promised(sent, result.base_offset)
             elif sent.acks == 1:
-                cluster.oracle.written(host, sent, reply.base_offset)
-        elif reply.error.definite and not sent.again:
+                host = node.hosts.get(sent.partition)
+                if host is not None and host.facts is sent.facts:
+                    cluster.oracle.written(host, sent, result.base_offset)
+        elif error.definite and not sent.again:
             cluster.oracle.refused(sent)
         if sent.judge is not None:
-            sent.judge(reply, cluster.oracle.is_current(host))
+            host = node.hosts.get(sent.partition)
+            sent.judge(result, host is not None and host is sent.host and cluster.oracle.is_current(host))
         if sent.done is not None and sent.acks != 0:
-            cluster.send(host.node.id, None, partial(sent.done, reply))
+            cluster.send(node.id, None, partial(sent.done, result))
 
     def delete(self, host: Host, offset: int) -> None:
         """Ask a node to delete what lies below `offset` of a partition."""
-        node = host.node
-        deletion = Deletion(host.partition, offset, node.id, node.process)
+        node, partition = host.node, host.partition
+        wanted = m.DeleteRecordsPartition(topic=partition.topic, partition=partition.partition, offset=offset)
+        message = m.DeleteRecordsRequest(timeout_ms=round(1000 * REQUEST_TIMEOUT), partitions=[wanted])
+        process = node.process
 
         def arrive() -> None:
-            if host.replica is None:
-                return
-            request = self._cluster.new_id()
-            self.deleting[request] = deletion
-            deadline = node.clock(self._cluster.now) + REQUEST_TIMEOUT
-            self._cluster.step(host, ev.DeleteRecords(request_id=request, offset=offset, deadline=deadline))
+            if node.hosts.get(partition) is host and node.broker is not None:
+                request = Arrived(node.id, process, deletion=(host, offset))
+                self._waiting[request] = None
+                self._cluster.tell(node, DeleteRecordsArrived(request, message))
 
         self._cluster.send(0, node, arrive)
 
-    def deletion_answered(self, host: Host, reply: fx.ReplyDeleteRecords) -> None:
-        deletion = self.deleting.pop(reply.request_id, None)
-        if deletion is None:
-            require(False, "L5", f"{reply} answers nothing that waits")
-        elif reply.error == ErrorCode.NONE:
-            self._cluster.oracle.deletion_promised(host, max(deletion.offset, reply.low_watermark))
+    def _deleted(self, host: Host, offset: int, response: m.DeleteRecordsResponse) -> None:
+        (result,) = response.partitions
+        if result.error == ErrorCode.NONE:
+            self._cluster.oracle.deletion_promised(host, max(offset, result.low_watermark))
 
-    def overdue(self) -> list[Sent | Deletion]:
-        """Requests without an answer, though the process that had them still runs."""
+    def overdue(self) -> list[Arrived]:
+        """Requests without an answer, though the process that has them still runs."""
         nodes = self._cluster.nodes
-        waiting: list[Sent | Deletion] = [*self.waiting.values(), *self.deleting.values()]
-        return [sent for sent in waiting if nodes[sent.node].process == sent.process]
+        return [each for each in self._waiting if nodes[each.node].process == each.process]

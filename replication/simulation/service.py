@@ -10,7 +10,7 @@ from functools import partial
 import attrs
 
 from ..core.errors import ErrorCode
-from ..core.partition import effects as fx
+from ..core.messages import ProduceResult
 from ..core.types import BatchMeta, PartitionId
 from .cluster import Cluster
 from .errors import SimulationError, require
@@ -248,10 +248,11 @@ class _ClientRun:
         self.go_on(outcome)
 
 
-def _outcome(reply: fx.ReplyProduce) -> Outcome:
+def _outcome(reply: ProduceResult) -> Outcome:
     if reply.error == ErrorCode.NONE:
         return Outcome(kind="ok", offset=reply.base_offset)
-    return Outcome(kind="refused" if reply.error.definite else "unknown", error=reply.error)
+    error = ErrorCode(reply.error)
+    return Outcome(kind="refused" if error.definite else "unknown", error=error)
 
 
 @attrs.frozen(kw_only=True)

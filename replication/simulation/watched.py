@@ -97,6 +97,10 @@ class ModelLogs:
         """What follows can be read without a wait."""
         self._is_warm[partition, offset] = True
 
+    def queued(self, partition: PartitionId) -> int:
+        """See `LogPort`."""
+        return len(self._node.hosts[partition].jobs)
+
     def range_at(
         self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int
     ) -> LogRange | Cold:

@@ -25,6 +25,7 @@ _FILES = (
     "sessions",
     "members",
     "following",
+    "requests",
 )
 
 

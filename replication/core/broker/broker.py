@@ -19,16 +19,19 @@ from .events import (
     AskFailed,
     Cancelled,
     Connected,
+    DeleteRecordsArrived,
     DialFailed,
     Disconnected,
     Event,
     FetchArrived,
     PeerDisconnected,
+    ProduceArrived,
     Report,
     ViewRead,
     Warmed,
 )
 from .following import Following
+from .producing import Producing
 from .queries import Queries
 from .serving import Serving
 
@@ -47,9 +50,14 @@ class Broker:
         context.routes[fx.FetchNext] = self.following.want
         context.routes[fx.StopFetch] = lambda partition, effect: self.following.stop(partition)
         self.queries = Queries(context)
+        self.producing = Producing(context)
+        context.routes[fx.ReplyProduce] = self.producing.replied
+        context.routes[fx.ReplyDeleteRecords] = self.producing.deletion_replied
         self._handlers: dict[type, Callable[[Any], None]] = {
             Report: self._report,
             FetchArrived: self.serving.arrived,
+            ProduceArrived: self.producing.produce,
+            DeleteRecordsArrived: self.producing.delete_records,
             Cancelled: lambda event: self.serving.cancelled(event.request),
             Disconnected: lambda event: self.serving.disconnected(event.connection),
             Warmed: self.serving.warmed,

@@ -117,6 +117,13 @@ class Answer(NamedTuple):
     parts: list[object]
 
 
+class Reply(NamedTuple):
+    """Answer a request by a message. The driver adds the client's throttle time, which it alone knows."""
+
+    request: Hashable
+    response: object
+
+
 class Fail(NamedTuple):
     """Answer a request by an error code and a text."""
 
@@ -168,6 +175,7 @@ Effect = (
     | PeerFailing
     | PartitionDamaged
     | Answer
+    | Reply
     | Fail
     | Refuse
     | Warm

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 import attrs
 
 from ..control.view import ClusterView
-from ..messages import FetchRequest
+from ..messages import DeleteRecordsRequest, FetchRequest, ProduceRequest
 from ..partition import events as ev
 from ..types import PartitionId
 from .payloads import Payload
@@ -99,6 +99,21 @@ class FetchArrived(NamedTuple):
     peer: Peer
 
 
+class ProduceArrived(NamedTuple):
+    """A produce request. The payload may be read during this step only; batches that are appended stay."""
+
+    request: Hashable
+    message: ProduceRequest
+    payload: Payload
+
+
+class DeleteRecordsArrived(NamedTuple):
+    """A request to delete what lies below given offsets."""
+
+    request: Hashable
+    message: DeleteRecordsRequest
+
+
 class Cancelled(NamedTuple):
     """Whoever sent a request does not wait for its answer any more."""
 
@@ -127,6 +142,8 @@ Event = (
     | Answered
     | AskFailed
     | FetchArrived
+    | ProduceArrived
+    | DeleteRecordsArrived
     | Cancelled
     | Disconnected
     | Warmed

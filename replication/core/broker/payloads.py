@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ..errors import ErrorCode
 from ..types import BatchMeta
 
 
 class MalformedBatchError(Exception):
     """A part of a payload that is not a sequence of whole, sound record batches; the text says what is wrong."""
+
+
+class RefusedBatchError(Exception):
+    """A batch that must not reach a log; (code, text for the producer)."""
+
+    def __init__(self, code: ErrorCode, message: str) -> None:
+        super().__init__(code, message)
+        self.code = code
+        self.message = message
 
 
 class ScannedBatch(Protocol):
@@ -60,6 +70,14 @@ class Payload(Protocol):
 
         Raises:
           MalformedBatchError: They are cut short, do not match their checksum, or are of an unknown format.
+        """
+        ...
+
+    def produced(self, position: int, size: int) -> Batches:
+        """The same of a producer's, whose records were looked at, too: what no reader could read reaches no log.
+
+        Raises:
+          RefusedBatchError: What is wrong with them.
         """
         ...
 

@@ -40,6 +40,10 @@ class LogReadError(Exception):
 class LogPort(Protocol):
     """The logs of the replicas of this node. A replica is asked about only while its log is open."""
 
+    def queued(self, partition: PartitionId) -> int:
+        """Pieces of work that wait for the log directory of a replica."""
+        ...
+
     def range_at(
         self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int
     ) -> LogRange | Cold:

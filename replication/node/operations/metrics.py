@@ -171,9 +171,9 @@ class Metrics:
             {(str(home.path),): home.writer.queued for home in homes},
         )
         parked: dict[Labels, float] = {
-            ("produce",): replicas.produces.parked,
+            ("produce",): replicas.broker.producing.parked,
             ("fetch",): replicas.broker.serving.parked,
-            ("delete_records",): replicas.deletions.parked,
+            ("delete_records",): replicas.broker.producing.deleting,
             ("quota",): replicas.quotas.held,
         }
         text = "Requests that wait: for replication, for records, for deletion, or for their client's quota."

@@ -13,7 +13,7 @@ import trio
 
 from insync.replication import Admin, Node, wire
 from insync.replication.core import messages as m
-from insync.replication.node import _produces
+from insync.replication.core.broker import producing
 from insync.storage.batch import build_batch
 from insync.transport import Connection, Identity, Response, TransportError, connect
 from insync.transport.frames import Limits
@@ -102,7 +102,7 @@ async def all_written(node: Node, count: int) -> None:
 async def test_small_batches_are_answered_late_when_many_wait(
     tmp_path: Path, device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_produces, "MOST_QUEUED", 100)
+    monkeypatch.setattr(producing, "MOST_QUEUED", 100)
     batch = build_batch([None], [b"x"], timestamps_ms=0)
     async with flooded(tmp_path, device, batch) as (node, flood):
         flood.send(3 * Limits().max_in_flight)

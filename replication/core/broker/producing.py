@@ -1,0 +1,248 @@
+"""Requests that change logs, over several partitions: produce and delete-records, each answered once.
+
+Every partition of a request is decided by itself, in the order of the request. One that is refused refuses nobody
+else; the answer goes out when the last of them is known.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+import attrs
+
+from .. import messages as m
+from ..control.records import TopicConfig
+from ..errors import ErrorCode
+from ..partition import effects as partition_fx
+from ..partition import events as partition_ev
+from ..types import PartitionId
+from . import effects as fx
+from . import events as ev
+from .payloads import Batches, Payload, RefusedBatchError, ScannedBatch, to_meta
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from .context import Context
+
+MOST_QUEUED = 1000
+"""Pieces of work that may wait for a log directory before acks=0 is answered late."""
+
+LONGEST_TIMEOUT = 300.0
+"""Seconds for which a request may wait for replicas, whatever its client asks for. What waits takes memory, and the
+connection that it came by may long be gone.
+"""
+
+_DEFAULTS = TopicConfig()
+_Result = TypeVar("_Result", m.ProduceResult, m.DeleteRecordsResult)
+
+
+@attrs.define(eq=False, slots=True)
+class _Pending(Generic[_Result]):
+    """A request with the results that have come in; `missing` more will come."""
+
+    request: Hashable
+    missing: int
+    results: list[_Result] = attrs.Factory(list)
+
+
+class Producing:
+    """All produce and delete-records requests that this node has not answered yet."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._ids = count(1)
+        self._produces: dict[int, _Pending[m.ProduceResult]] = {}
+        """By the number of each partition's part, under which its replica answers."""
+        self._deletions: dict[int, _Pending[m.DeleteRecordsResult]] = {}
+
+    @property
+    def parked(self) -> int:
+        """Batches whose answer is awaited."""
+        return len(self._produces)
+
+    @property
+    def deleting(self) -> int:
+        """Partitions whose deletion is awaited."""
+        return len(self._deletions)
+
+    # Produce
+
+    def produce(self, event: ev.ProduceArrived) -> None:
+        """A produce request: its batches follow one after the other in the payload."""
+        message, payload = event.message, event.payload
+        pending: _Pending[m.ProduceResult] = _Pending(event.request, len(message.partitions))
+        if not message.partitions:
+            self._ctx.emit(fx.Reply(event.request, m.ProduceResponse(partitions=[])))
+        deadline, position = self._deadline(message.timeout_ms), 0
+        for wanted in message.partitions:
+            self._produce(pending, message.acks, deadline, wanted, payload, position)
+            # A size below zero is refused, and says nothing about where the next batch stands.
+            position += max(0, wanted.size)
+
+    def _produce(
+        self,
+        pending: _Pending[m.ProduceResult],
+        acks: int,
+        deadline: float,
+        wanted: m.ProducePartition,
+        payload: Payload,
+        position: int,
+    ) -> None:
+        partition = PartitionId(wanted.topic, wanted.partition)
+        try:
+            batches, info = self._accept(partition, wanted, payload, position)
+        except RefusedBatchError as error:
+            refused = m.ProduceResult(
+                topic=wanted.topic, partition=wanted.partition, error=error.code, message=error.message
+            )
+            self._add(pending, refused)
+            return
+        number = next(self._ids)
+        # Before the step: a replica that refuses answers within it.
+        self._produces[number] = pending
+        self._ctx.step_replica(
+            partition,
+            partition_ev.Produce(
+                request_id=number,
+                acks=self._acks(acks, partition),
+                batch=to_meta(info),
+                deadline=deadline,
+                handle=batches,
+                leader_epoch=wanted.leader_epoch,
+            ),
+        )
+
+    def _accept(
+        self, partition: PartitionId, wanted: m.ProducePartition, payload: Payload, position: int
+    ) -> tuple[Batches, ScannedBatch]:
+        """The one batch that stands at `position`, if it may reach a log; raises `RefusedBatchError`.
+
+        What costs least is looked at first: nothing is scanned for a partition that is not here, or over the limit.
+        """
+        ctx = self._ctx
+        if partition not in ctx.replicas:
+            raise RefusedBatchError(ctx.missing_error(partition), "")
+        topic = ctx.view.topics.get(wanted.topic)
+        limit = (topic.config if topic is not None else _DEFAULTS).max_message_bytes
+        if wanted.size > limit:
+            raise RefusedBatchError(
+                ErrorCode.RECORD_TOO_LARGE,
+                f"a batch of {wanted.size} bytes is over max_message_bytes={limit} of topic {wanted.topic!r}: "
+                "send smaller records or batches, or raise the topic's setting",
+            )
+        if wanted.size < 0 or position + wanted.size > payload.size:
+            raise RefusedBatchError(
+                ErrorCode.CORRUPT_MESSAGE, "the payload is shorter than the sizes of its batches"
+            )
+        batches = payload.produced(position, wanted.size)
+        infos = batches.infos
+        if len(infos) != 1:
+            raise RefusedBatchError(ErrorCode.INVALID_RECORD, f"expected one batch, found {len(infos)}")
+        info = infos[0]
+        if info.record_count != info.last_offset_delta + 1 or info.is_control:
+            raise RefusedBatchError(
+                ErrorCode.INVALID_RECORD, "a producer's batch is dense and no control batch"
+            )
+        if info.is_transactional:
+            # Nobody would ever end the transaction: readers of committed records would wait for it, and compaction.
+            raise RefusedBatchError(ErrorCode.INVALID_RECORD, "nodes do not take part in transactions yet")
+        if info.producer_id >= 0 and (info.base_sequence < 0 or info.producer_epoch < 0):
+            raise RefusedBatchError(
+                ErrorCode.INVALID_RECORD, "a producer id needs an epoch and a sequence, each 0 or more"
+            )
+        return batches, info
+
+    def _acks(self, asked: int, partition: PartitionId) -> int:
+        """Who wants no answer gets one at once, unless the disk is slower than producers: then after the write.
+
+        So the requests that a connection may have unanswered bound what waits for the disk; their payloads alone
+        are no bound, because small batches take more memory than they count.
+        """
+        return 1 if asked == 0 and self._ctx.logs.queued(partition) >= MOST_QUEUED else asked
+
+    def replied(self, partition: PartitionId, effect: partition_fx.ReplyProduce) -> None:
+        """The outcome of one partition's part of a request."""
+        self._add(
+            self._produces.pop(effect.request_id),
+            m.ProduceResult(
+                topic=partition.topic,
+                partition=partition.partition,
+                error=effect.error,
+                base_offset=effect.base_offset,
+                log_start_offset=effect.log_start_offset,
+                leader=effect.leader,
+                leader_epoch=effect.leader_epoch,
+                message=effect.message,
+            ),
+        )
+
+    # Delete records
+
+    def delete_records(self, event: ev.DeleteRecordsArrived) -> None:
+        """A request that partitions begin at given offsets (KIP-107)."""
+        message = event.message
+        pending: _Pending[m.DeleteRecordsResult] = _Pending(event.request, len(message.partitions))
+        if not message.partitions:
+            self._ctx.emit(fx.Reply(event.request, m.DeleteRecordsResponse(partitions=[])))
+        deadline = self._deadline(message.timeout_ms)
+        for wanted in message.partitions:
+            self._delete(pending, wanted, deadline)
+
+    def _delete(
+        self, pending: _Pending[m.DeleteRecordsResult], wanted: m.DeleteRecordsPartition, deadline: float
+    ) -> None:
+        ctx, partition = self._ctx, PartitionId(wanted.topic, wanted.partition)
+        topic, error, message = ctx.view.topics.get(wanted.topic), ErrorCode.NONE, ""
+        if partition not in ctx.replicas:
+            error = ctx.missing_error(partition)
+        elif topic is not None and not topic.config.deletes:
+            error = ErrorCode.POLICY_VIOLATION
+            message = f"its cleanup_policy is {topic.config.cleanup_policy}, which deletes nothing"
+        if error != ErrorCode.NONE:
+            self._add(
+                pending,
+                m.DeleteRecordsResult(
+                    topic=wanted.topic, partition=wanted.partition, error=error, message=message
+                ),
+            )
+            return
+        number = next(self._ids)
+        self._deletions[number] = pending
+        ctx.step_replica(
+            partition,
+            partition_ev.DeleteRecords(request_id=number, offset=wanted.offset, deadline=deadline),
+        )
+
+    def deletion_replied(self, partition: PartitionId, effect: partition_fx.ReplyDeleteRecords) -> None:
+        """The outcome of one partition's deletion."""
+        self._add(
+            self._deletions.pop(effect.request_id),
+            m.DeleteRecordsResult(
+                topic=partition.topic,
+                partition=partition.partition,
+                error=effect.error,
+                low_watermark=effect.low_watermark,
+                leader=effect.leader,
+                leader_epoch=effect.leader_epoch,
+                message=effect.message,
+            ),
+        )
+
+    def _deadline(self, timeout_ms: int) -> float:
+        return self._ctx.now + min(max(0, timeout_ms) / 1000, LONGEST_TIMEOUT)
+
+    def _add(self, pending: _Pending[_Result], result: _Result) -> None:
+        """One more result; the last one is the answer."""
+        pending.results.append(result)
+        pending.missing -= 1
+        assert pending.missing >= 0, "a partition is answered once"
+        if pending.missing == 0:
+            self._ctx.emit(fx.Reply(pending.request, _response(pending.results)))
+
+
+def _response(results: list[_Result]) -> m.ProduceResponse | m.DeleteRecordsResponse:
+    if isinstance(results[0], m.ProduceResult):
+        return m.ProduceResponse(partitions=results)  # type: ignore[arg-type]
+    return m.DeleteRecordsResponse(partitions=results)
