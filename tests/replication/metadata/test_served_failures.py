@@ -29,7 +29,7 @@ from insync.replication.metadata import (
 )
 from insync.replication.metadata import _remote_messages as m
 from insync.replication.metadata.remote import RemoteSession
-from insync.transport import Identity, RemoteError
+from insync.transport import Identity, RemoteError, Request
 
 _numbers = count()
 
@@ -283,18 +283,33 @@ async def test_cursors_end_with_their_connection(monkeypatch: pytest.MonkeyPatch
         assert not made[0]._readers
 
 
+class Slow(MemoryStore):
+    seconds = 30.0
+
+    async def commit(self, compares: Any, operations: Any, *, session: Any = None) -> Any:
+        await trio.sleep(self.seconds)
+        return await super().commit(compares, operations, session=session)
+
+
 async def test_transaction_that_was_given_up_does_not_take_effect_later(autojump_clock: MockClock) -> None:
     """By the time it could, its sender has read what came of it: nothing."""
+    hub = MemoryHub()
+    slow = Slow(hub)
+    slow.seconds = 3.0  # sooner than the server would give it up by itself
+    async with served(slow) as store:
+        with trio.move_on_after(1):
+            await store.commit([], [Put("cancelled", b"")])
+        await trio.sleep(100)
+        assert hub.revision == 0
 
-    class Slow(MemoryStore):
-        async def commit(self, compares: Any, operations: Any, *, session: Any = None) -> Any:
-            await trio.sleep(30)
-            return await super().commit(compares, operations, session=session)
 
+async def test_transaction_whose_time_is_over_does_not_take_effect_later(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the news that it was given up does not reach the server."""
+    monkeypatch.setattr(Request, "on_cancel", lambda *_: None)
     hub = MemoryHub()
     async with served(Slow(hub)) as store:
         assert isinstance(await store.commit([], [Put("late", b"")]), Unknown)
-        with trio.move_on_after(1):
-            await store.commit([], [Put("cancelled", b"")])
         await trio.sleep(100)
         assert hub.revision == 0

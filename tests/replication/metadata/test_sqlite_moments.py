@@ -101,3 +101,14 @@ def test_own_commit_does_not_hide_what_others_did_before_it(path: Path) -> None:
         mine.commit([], [Put("mine", b"")], None)
         mine.poll()
     assert keys(news) == {"theirs", "mine"}
+
+
+async def test_nobody_looks_for_changes_when_nobody_watches(path: Path) -> None:
+    """A look every 20 ms is a wake-up every 20 ms."""
+    async with SqliteStore(path) as store:
+        assert store._engine is not None
+        worker = store._engine.worker
+        async with store.watch("a"), store.watch("b") as watch:
+            await watch.__anext__()
+            assert worker.polling
+        assert not worker.polling
