@@ -367,6 +367,9 @@ class Sender:
         if not code.retriable:
             if isinstance(error, ProducerFencedError):
                 self.fenced = error
+            if code == ErrorCode.RECORD_TOO_LARGE:
+                # The topic may take less than it did when batches were last told how far to grow.
+                self._cluster.look()
             return self._refused(queue, batch, error)
         if code != ErrorCode.NOT_ENOUGH_REPLICAS:
             self._suspect(queue)

@@ -255,6 +255,43 @@ async def test_batches_grow_no_further_than_the_topic_takes_since_it_was_last_lo
         assert max(map(len, later)) <= 1500
 
 
+async def test_a_batch_that_is_too_large_has_the_topic_looked_at_again(monkeypatch, autojump_clock):
+    """Its limit was lowered; batches that have grown since by the former one are refused, later ones are not."""
+    answered, limit, real = trio.Event(), [100_000], FakeNode._topic
+
+    def limited(node: FakeNode, name: str) -> Any:
+        info = real(node, name)
+        info.config["max_message_bytes"] = limit[0]
+        return info
+
+    def refuse(node: FakeNode, request: Any) -> bool:
+        if request.kind != Kind.PRODUCE or len(request.payload.view()) <= limit[0]:
+            return False
+        return fail_with(ErrorCode.RECORD_TOO_LARGE)(node, request)
+
+    monkeypatch.setattr(FakeNode, "_topic", limited)
+    async with (
+        fake_cluster(nodes=1, t=1) as cluster,
+        Producer(cluster.urls, batch_size=300, linger_ms=0) as producer,
+    ):
+        await producer.send_and_wait("t", b"first")
+        limit[0] = 1500
+        cluster.chaos = refuse
+        outcomes = []
+        for _ in range(2):
+            answered = trio.Event()
+            cluster.nodes[0].script(Kind.PRODUCE, *[answer_when(answered)] * 5)
+            deliveries = await producer.send_many("t", numbered(1000))
+            await trio.sleep(0.1)
+            answered.set()
+            cluster.nodes[0].before.clear()
+            await producer.flush()
+            outcomes.append([delivery.error is not None for delivery in deliveries])
+            await trio.sleep(0.1)
+    assert any(outcomes[0])
+    assert not any(outcomes[1])
+
+
 async def test_an_id_that_has_used_up_its_epochs_is_followed_by_another():
     asked: list[m.InitProducerIdRequest] = []
 
