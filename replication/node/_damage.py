@@ -49,7 +49,9 @@ class DamagedLogs:
         error = await trio.to_thread.run_sync(look, limiter=self._one, abandon_on_cancel=True)
         self._checking.discard(effect.partition)
         host = self._node.hosts.get(effect.partition)
-        if error is not None and host is not None and host.log is opened:
+        if error is None:
+            self._node.directories.troubles.found_sound(effect.partition, effect.offset)
+        elif host is not None and host.log is opened:
             self._damaged(effect.partition, error)
             self._node.settle()
 
@@ -58,7 +60,7 @@ class DamagedLogs:
         versioned = view.partitions.get(partition)
         me = self._node.settings.node_id
         if versioned is None or not may_give_up(versioned.record, me, view.live_for(partition)):
-            self._node.directories.troubles.failed(partition, error)
+            self._node.directories.troubles.found_damaged(partition, error)
             return
         log.error(
             event(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from ...storage import CompactionResult, StorageError
+from ...storage import CompactionResult, CorruptLogError, StorageError
 from ..core.types import PartitionId
 
 log = logging.getLogger("insync.node")
@@ -19,6 +19,8 @@ class MaintenanceTroubles:
         self.unreadable: dict[PartitionId, int] = {}
         """Record batches that compaction left as they are because nobody can read their records."""
 
+        self.damaged: dict[PartitionId, int] = {}
+        """Logs that are damaged at or behind an offset, and lead on because there is no sound replica."""
         self.clock_difference = 0.0
         """Seconds by which the node's clock is ahead of the others', if that is too much: nothing is deleted."""
 
@@ -34,6 +36,16 @@ class MaintenanceTroubles:
         elif self.clock_difference and not difference:
             log.info("this node's clock agrees with the others again")
         self.clock_difference = difference
+
+    def found_damaged(self, partition: PartitionId, error: CorruptLogError) -> None:
+        if partition not in self.damaged:
+            log.error("%s leads on for want of a sound replica, and is damaged: %s", partition, error)
+        self.damaged[partition] = error.offset
+
+    def found_sound(self, partition: PartitionId, offset: int) -> None:
+        """What is there from an offset on was read, or nothing below it is there any more."""
+        if self.damaged.get(partition, offset + 1) <= offset:
+            del self.damaged[partition]
 
     def failed(self, partition: PartitionId, error: StorageError) -> None:
         if partition not in self.failing:
@@ -66,5 +78,6 @@ class MaintenanceTroubles:
 
     def forget(self, partition: PartitionId) -> None:
         """Its log is gone."""
+        self.damaged.pop(partition, None)
         self.failing.pop(partition, None)
         self.unreadable.pop(partition, None)

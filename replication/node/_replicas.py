@@ -301,6 +301,8 @@ class Replicas:
         host = self.hosts.get(partition)
         if host is not None:
             host.log_start_raised()
+            if host.log is not None:
+                self.directories.troubles.found_sound(partition, host.log.log_start_offset)
             self.settle()
 
     def maintenance_failed(self, partition: PartitionId, error: StorageError) -> None:

@@ -113,6 +113,7 @@ class Health:
         troubles = self._replicas.directories.troubles
         problems = [
             _named(troubles.failing, "whose old records can be neither deleted nor compacted"),
+            _named(troubles.damaged, "led here from damaged logs for want of a sound replica"),
             _named(troubles.unreadable, "with record batches that nobody can read"),
             f"the clock differs from the other nodes' by {troubles.clock_difference:.0f} s: nothing is deleted"
             if troubles.clock_difference

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from insync.replication import Admin, Node, Producer
+from insync.replication.core.types import PartitionId
+from insync.replication.node._maintenance_troubles import MaintenanceTroubles
+from insync.storage import CorruptLogError
 from insync.storage.batch import scan
 
 from .test_cluster import consume, full_isr, produce, replicas_agree, settings, until
@@ -43,15 +46,17 @@ def fast(folder: Path, node_id: int) -> Any:
     return settings(folder, node_id, replica_fetch_backoff_ms=100)
 
 
+@pytest.mark.parametrize("min_isr", [1, 2])
 async def test_a_rotten_batch_costs_its_partition_alone_and_is_repaired(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, min_isr: int
 ) -> None:
+    """Under a minimum of two the damaged one was eligible to lead (KIP-966) until it said that it is not."""
     async with AsyncExitStack() as stack:
         nodes = [await stack.enter_async_context(Node(fast(tmp_path, number))) for number in (1, 2)]
         servers = [url for node in nodes for url in node.endpoints]
         admin = await stack.enter_async_context(Admin(servers))
         async with Node(fast(tmp_path, 3)):
-            await admin.create_topic("t", PARTITIONS, 3, config={"min_insync_replicas": 1})
+            await admin.create_topic("t", PARTITIONS, 3, config={"min_insync_replicas": min_isr})
             await until(lambda: full_isr(admin, "t", 3))
             await write(servers, [b"before"])
         await write(servers, [b"after"])
@@ -103,3 +108,16 @@ async def test_the_only_member_of_the_isr_serves_on_and_says_what_is_wrong(tmp_p
 
             await until(told, 30)
             assert await consume(one.endpoints, "t", 1, 1) == [b"before"]
+
+
+def test_damage_is_told_until_it_is_gone(caplog: pytest.LogCaptureFixture) -> None:
+    troubles = MaintenanceTroubles()
+    partition = PartitionId("t", 0)
+    for _ in range(2):
+        troubles.found_damaged(partition, CorruptLogError("p", 1, 10, "CRC-32C does not match"))
+    troubles.found_sound(partition, 9)
+    troubles.found_sound(PartitionId("t", 1), 50)
+    assert troubles.damaged == {partition: 10}
+    assert len(caplog.messages) == 1
+    troubles.found_sound(partition, 10)
+    assert not troubles.damaged
