@@ -301,14 +301,15 @@ async def test_each_of_many_that_wait_together_is_a_sign_of_life() -> None:
     writer.submit(CallWork(Lane(failed=lambda _: None), lambda: hold.wait(5), lambda _: None))
     for _ in range(50):
         lane = Lane(failed=lambda _: None)
-        writer.submit(CallWork(lane, lambda: seen.add(writer.under_way), lambda _: None, waits=True))
-    writer.submit(CallWork(Lane(failed=lambda _: None), lambda: None, lambda _: finished.set()))
+        writer.submit(CallWork(lane, lambda: seen.add(max(writer.signs_of_life)), lambda _: None, waits=True))
+    # Behind the last of them.
+    writer.submit(CallWork(lane, lambda: None, lambda _: finished.set()))
     hold.set()
     with trio.fail_after(10):
         await finished.wait()
         await writer.stop()
     assert len(seen) > 10
-    assert 0 not in seen and writer.under_way == 0
+    assert 0 not in seen and writer.signs_of_life == (0, 0)
 
 
 async def test_an_error_nobody_thought_of_among_those_that_wait_ends_the_writer() -> None:
