@@ -190,6 +190,8 @@ class Replicas:
             self._configure_logs(view)
         if view.quotas is not before.quotas:
             self._limit(view)
+        self.damaged_logs.view_changed()
+        self.clocks.keep(view.nodes)
         self.settle()
 
     def _limit(self, view: ClusterView) -> None:

@@ -254,14 +254,13 @@ async def test_work_that_waits_for_the_device_waits_together_and_in_order_within
     failed: list[object] = []
     together = threading.Barrier(3)
     begun, hold = threading.Event(), threading.Event()
-    finished = trio.Event()
     writer = LogWriter("test", lambda: None, failed.append)
     writer.start()
     lanes = [Lane(failed=failed.append) for _ in range(3)]
 
     def work(lane: int, number: int, *, waits: bool) -> CallWork:
         def function() -> None:
-            if waits:
+            if number == 0:
                 together.wait(5)
             if lane == 1 and number == 2:
                 raise StorageFullError("no space")
@@ -274,22 +273,25 @@ async def test_work_that_waits_for_the_device_waits_together_and_in_order_within
         begun.set()
         hold.wait(5)
 
-    writer.submit(CallWork(Lane(failed=failed.append), wait_for_the_rest, lambda _: None))
+    writer.submit(CallWork(Lane(failed=failed.append), wait_for_the_rest, lambda _: None, waits=True))
     # Else the thread might take with it some of what is to wait together, without the rest.
     while not begun.is_set():
         await trio.lowlevel.checkpoint()
     for number, waits in ((0, True), (1, False), (2, True), (3, False)):
         for lane in range(3):
             writer.submit(work(lane, number, waits=waits))
-    writer.submit(CallWork(Lane(failed=failed.append), lambda: None, lambda _: finished.set()))
+    with trio.fail_after(10):
+        while len(writer._beside._queue) < 3:
+            await trio.lowlevel.checkpoint()
     hold.set()
     with trio.fail_after(10):
-        await finished.wait()
+        while len(done) < 10 or not failed:
+            await trio.lowlevel.checkpoint()
         await writer.stop()
     assert [str(error) for error in failed] == ["no space"]
     assert [number for lane, number in done if lane == 0] == [0, 1, 2, 3]
     assert [number for lane, number in done if lane == 1] == [0, 1]
-    assert writer.under_way == 0
+    assert writer.signs_of_life == (0, 0)
 
 
 async def test_each_of_many_that_wait_together_is_a_sign_of_life() -> None:
