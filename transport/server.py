@@ -21,6 +21,9 @@ from .security import Security
 
 log = limited(logging.getLogger("insync.transport"))
 
+_SILENT_TIME, _TALKING_TIME, _LOOK_AGAIN = 0.2, 1.0, 0.01
+"""Seconds that a handshake may take while there is no room for others: of who says nothing, and of who does."""
+
 OnConnection = Callable[[Connection], None]
 
 _PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -114,6 +117,9 @@ class _Server:
     group: ServingGroup
     claims: Claims | None
     half_open: dict[Link, trio.CancelScope] = attrs.Factory(dict)
+    since: dict[Link, float] = attrs.Factory(dict)
+    """When each of them came, the oldest first."""
+    settled: trio.Event = attrs.Factory(trio.Event)
     gone: set[Link] = attrs.Factory(set)
     """Made room for others, and do not know it yet."""
 
@@ -129,18 +135,46 @@ class _Server:
                 pause = min(_LONGEST_PAUSE, 2 * pause)
                 continue
             pause = _PAUSE
-            self._make_room()
+            await self._make_room()
             scope = self.half_open[link] = trio.CancelScope()
+            self.since[link] = trio.current_time()
             nursery.start_soon(self._welcome, link, scope, name=f"link from {link.remote}")
 
-    def _make_room(self) -> None:
-        """Those who connect and say nothing must not keep others out: the oldest goes."""
-        if len(self.half_open) >= self.limits.max_half_open:
-            link, scope = next(iter(self.half_open.items()))
-            log.warning("%s has not finished its handshake and makes room for others", link.remote)
-            del self.half_open[link]
-            self.gone.add(link)
-            scope.cancel()
+    async def _make_room(self) -> None:
+        """Those who connect and say nothing must not keep others out: the oldest goes.
+
+        But not at once. When a thousand come together each needs a moment, and whoever came last would push out who
+        is nearly done; so they wait in the system's queue until somebody is done, or has had his time.
+        """
+        while len(self.half_open) >= self.limits.max_half_open:
+            link = self._slow()
+            if link is not None:
+                log.warning("%s has not finished its handshake and makes room for others", link.remote)
+                scope = self._settle(link)
+                self.gone.add(link)
+                assert scope is not None
+                scope.cancel()
+                return
+            self.settled = trio.Event()
+            with trio.move_on_after(_LOOK_AGAIN):
+                await self.settled.wait()
+
+    def _slow(self) -> Link | None:
+        """The oldest that has had its time: a short one if it has said nothing at all."""
+        now = trio.current_time()
+        for link, since in self.since.items():
+            if now - since < _SILENT_TIME:
+                return None
+            if now - since >= _TALKING_TIME or not _has_spoken(link):
+                return link
+        return None
+
+    def _settle(self, link: Link) -> trio.CancelScope | None:
+        """Its handshake is over, one way or another."""
+        scope = self.half_open.pop(link, None)
+        self.since.pop(link, None)
+        self.settled.set()
+        return scope
 
     async def _welcome(self, link: Link, scope: trio.CancelScope) -> None:
         try:
@@ -176,7 +210,7 @@ class _Server:
                 log.warning("no connection with %s: %s", link.remote, error)
                 return None
             finally:
-                self.half_open.pop(link, None)
+                self._settle(link)
         if link not in self.gone:
             log.warning("%s did not finish its handshake in time", link.remote)
         return None
@@ -219,6 +253,13 @@ class _Server:
             same = (other.node_id, other.lane) == (peer.node_id, peer.lane)
             if same and other.incarnation < peer.incarnation:
                 connection.abort(f"node {peer.node_id} was started again")
+
+
+def _has_spoken(link: Link) -> bool:
+    try:
+        return link.received > 0
+    except TransportError:
+        return False
 
 
 __all__ = ["OnConnection", "Serving", "ServingGroup", "serve"]
