@@ -35,8 +35,8 @@ class Identity:
 class PeerIdentity:
     """Who is at the other end, and how it proved that.
 
-    "token": it knows the cluster's secret, or if it comes as a node that of the nodes. "mtls": its certificate is for
-    this node, or for clients. "uid": the system says that its process is of the same user as this one.
+    "token": it knows the cluster's secret, or if it comes as a node that of the nodes. "mtls": its certificate is
+    for this node, or for clients. "uid": the system says that its process is of the same user as this one.
     `verified`: one of these. `is_proven`: and if it says that it is a node, it has proved that it is one of them:
     by its certificate, by the nodes' own secret, or because only this process, or this user of this machine, can be
     there.
