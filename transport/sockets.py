@@ -114,7 +114,7 @@ class SocketStream(ByteStream):
     ) -> int:
         """Wait for bytes and take them by `receive`, a call of the socket's that returns how many.
 
-        OSError of `receive` breaks the link. `at_least`: see `receive_into`. Other tasks run once in a while, however
+        OSError of `receive` breaks the link. `at_least`: see `receive_into`. Other tasks run now and then, however
         much there is.
         """
         self.check_open()
