@@ -155,7 +155,7 @@ class Oracle:
                 aged = True
                 if key in state.now:
                     stamp = state.now[key][0].commit_timestamp
-                    aged = 1_700_000_000_000 + batch.at * 1000 - stamp >= 39_990
+                    aged = 1_700_000_000_000 + batch.at * 1000 - stamp >= 11_990
                 legal = aged and not read and not pending
                 require(legal or recreated, "G11", f"{key}: aged {aged}, read {read}, pending {pending}")
 

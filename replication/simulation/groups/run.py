@@ -85,11 +85,14 @@ class Simulation(Cluster):
         random = self.world.random
         kinds = [
             self._move,
-            self._move,
+            self._move_twice,
             self._crash_broker,
             self._pause_broker,
             self._pause_broker,
             self._cut,
+            self._deafen,
+            self._deafen,
+            self._cut_client,
             self._kill_client,
             self._pause_client,
             self._pause_client,
@@ -109,6 +112,11 @@ class Simulation(Cluster):
 
     def _move(self) -> None:
         self.elect()
+
+    def _move_twice(self) -> None:
+        """A leader is replaced before all has reached it that its predecessor has committed."""
+        self.elect()
+        self.world.later(self.world.random.uniform(0.02, 0.6), self.elect)
 
     def _crash_broker(self) -> None:
         broker = self.world.random.choice(self.brokers)
@@ -140,6 +148,30 @@ class Simulation(Cluster):
         }
         self.world.cuts |= pairs
         self.world.later(self.world.random.choice([1.0, 4.0, 12.0]), lambda: self.mend(pairs))
+
+    def _deafen(self) -> None:
+        """The leader, and perhaps one that follows it, do not hear that another leads."""
+        random = self.world.random
+        leader = self.store.leader
+        nodes = {leader}
+        if self.world.chance(0.5):
+            nodes.add(random.choice([each.number for each in self.brokers]))
+        self.deaf |= nodes
+        self.world.later(
+            random.uniform(0.1, 1.0), lambda: self.elect() if self.store.leader == leader else None
+        )
+        self.world.later(random.choice([3.0, 8.0, 20.0, 30.0]), lambda: self._hear(nodes))
+
+    def _hear(self, nodes: set[int]) -> None:
+        self.deaf -= nodes
+        self.publish()
+
+    def _cut_client(self) -> None:
+        client = self._one()
+        if client is not None:
+            pairs = {frozenset({client.name, each.name}) for each in self.brokers}
+            self.world.cuts |= pairs
+            self.world.later(self.world.random.choice([3.0, 12.0, 25.0]), lambda: self.mend(pairs))
 
     def mend(self, pairs: set[frozenset[str]]) -> None:
         self.world.cuts -= pairs
@@ -243,7 +275,7 @@ class Simulation(Cluster):
         require(not changed, "GL4", f"{before} became {after} in the quiet")
         for client in self.alive:
             client.stop()
-        self._until(world.now + 70.0)
+        self._until(world.now + 35.0)
         self._check_gone()
 
     def _until(self, end: float) -> None:
@@ -256,6 +288,7 @@ class Simulation(Cluster):
         world = self.world
         world.calm = True
         world.cuts.clear()
+        self.deaf.clear()
         for broker in self.brokers:
             broker.resume()
             self.revive(broker.number)
