@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 MAX_POLL = 8.0
 RECORDS_PER_POLL = 20
+LAZY = "h"
+"""The group whose members never commit: nothing but heartbeats tells them of their coordinator. A coordinator that
+others have left answers nothing about a group once it has accepted a write to it, which it cannot commit.
+"""
 
 
 class Client(Process):
@@ -28,7 +32,8 @@ class Client(Process):
         self.cluster = cluster
         self.group = group
         self.serving: dict[TopicPartition, int] = {}
-        self.auto = world.chance(0.6)
+        self.lazy = group == LAZY
+        self.auto = not self.lazy and world.chance(0.6)
         settings = MembershipSettings(
             group=group,
             member_id=f"m{number}",
@@ -78,7 +83,7 @@ class Client(Process):
         consumed, self._working = self._working, {}
         self._polling = True
         self.tell(me.PollBegan())
-        if consumed and not self.auto and not self.stopping:
+        if consumed and not self.auto and not self.lazy and not self.stopping:
             self._commit({each: end for each, (_, end) in consumed.items() if each in self.serving})
         self.after(self.world.random.uniform(0.05, 0.5), self._end_poll)
 

@@ -16,7 +16,7 @@ from .planted import MUTANTS
 LONGEST = 10
 """Seconds of processor time that one seed may take: an error may make something go round for ever."""
 
-SEEDS = 30
+SEEDS = 60
 
 
 @attrs.frozen(kw_only=True)
