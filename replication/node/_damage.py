@@ -11,6 +11,7 @@ import trio
 from ...storage import CorruptBatchError, CorruptLogError, Log, StorageError
 from ...storage.batch import scan
 from ..core.broker.effects import CheckLog
+from ..core.broker.events import CopyAgain
 from ..core.partition.damaged_copy import may_copy_again, may_give_up
 from ..core.types import PartitionId
 from .logs import event
@@ -86,7 +87,7 @@ class DamagedLogs:
             elif may_copy_again(versioned.record, me, view.live_for(partition)):
                 self._given_up.discard(partition)
                 log.warning("%s: the damaged log is deleted and copied again from its leader", partition)
-                self._node.retire(host)
+                self._node.step(CopyAgain(partition))
 
 
 def damage_in(opened: Log, offset: int, size: int) -> CorruptLogError | None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from ...storage import Chunk, Log, StorageError
 from ..core.broker.events import Report
-from ..core.control.records import TopicConfig, Versioned
+from ..core.control.records import TopicConfig
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
+from ..core.partition.replica import Replica
 from ..core.types import EpochEntry, PartitionId, ProducerEntry, SequencedBatch
 from ._log_writer import AppendWork, CallWork, Lane, Work
 from ._maintenance_thread import log_settings
@@ -33,16 +34,12 @@ class ReplicaHost:
         node: Replicas,
         partition: PartitionId,
         home: Home | None,
-        topic_id: str,
     ) -> None:
-        """`home`: the log directory; None if that is offline, or may be. `topic_id`: empty if nobody knows."""
+        """`home`: the log directory; None if that is offline, or may be."""
         self.partition = partition
-        self.topic_id = topic_id
-        self.replica = node.broker.context.new_replica(partition)
         self.home = home
         self.lane = Lane(failed=self._on_failed)
         self._node = node
-        self._told_version = 0
         self.obey: dict[type, Callable[[Any], None]] = {
             fx.Append: self._append,
             fx.AssignEpoch: self._assign_epoch,
@@ -50,9 +47,12 @@ class ReplicaHost:
             fx.AdvanceLogStart: self._advance_log_start,
             fx.ProposeIsr: lambda effect: node.propose_isr(self, effect),
             fx.ReadRecord: lambda effect: node.read_again(),
-            fx.Retire: lambda effect: node.retire(self),
             fx.RoleChanged: self._role_changed,
         }
+
+    @property
+    def replica(self) -> Replica:
+        return self._node.broker.context.replicas[self.partition]
 
     @property
     def log(self) -> Log | None:
@@ -67,24 +67,10 @@ class ReplicaHost:
         """Tell the broker, and do as it says."""
         self._node.step(Report(self.partition, event))
 
-    def record_read(self, versioned: Versioned) -> None:
-        """The store was read: tell the core, unless it has heard this very version and awaits none."""
-        if versioned.version != self._told_version or self.replica.awaits_record:
-            self._told_version = versioned.version
-            self.step(ev.RecordChanged(versioned=versioned))
-
-    def adopt(self, opened: Log, high_watermark: int) -> None:
-        """The log is open."""
+    def adopt(self, opened: Log) -> None:
+        """The log is there, and empty."""
         self.lane.log = opened
-        self.step(
-            ev.Opened(
-                log_start_offset=opened.log_start_offset,
-                log_end_offset=opened.log_end_offset,
-                high_watermark=high_watermark,
-                epochs=_epochs(opened),
-                producers=_producers(opened),
-            )
-        )
+        self.step(opened_event(opened, 0))
 
     def _append(self, effect: fx.Append) -> None:
         batches = effect.handle
@@ -190,6 +176,17 @@ class ReplicaHost:
     def _opened(self) -> Log:
         assert self.lane.log is not None
         return self.lane.log
+
+
+def opened_event(opened: Log, high_watermark: int) -> ev.Opened:
+    """What a log holds, for the core."""
+    return ev.Opened(
+        log_start_offset=opened.log_start_offset,
+        log_end_offset=opened.log_end_offset,
+        high_watermark=high_watermark,
+        epochs=_epochs(opened),
+        producers=_producers(opened),
+    )
 
 
 def _begin_inside(opened: Log, chunk: Chunk, log_start: int) -> None:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-import attrs
 import trio
 
 from ...storage import CompactionResult, LogClosedError, StorageError
@@ -17,10 +16,23 @@ from ..core import messages as m
 from ..core.broker.broker import Broker
 from ..core.broker.clocks import WallClocks
 from ..core.broker.context import BrokerSettings, Context
-from ..core.broker.effects import Answer, CheckLog, CloseConnection, Effect, Fail, Job, Refuse, Reply, Warm
-from ..core.broker.events import Event, ViewRead
-from ..core.control.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
-from ..core.control.records import NodeRecord, TopicConfig, topic_key
+from ..core.broker.effects import (
+    Answer,
+    CheckLog,
+    CloseConnection,
+    ConfigureLog,
+    CreateLog,
+    DeleteLog,
+    Effect,
+    Fail,
+    Job,
+    Refuse,
+    Reply,
+    Warm,
+)
+from ..core.broker.events import Event, LogDeleted, LogFound, ViewRead
+from ..core.control.quotas import Entity
+from ..core.control.records import NodeRecord, TopicConfig
 from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
 from ..core.partition import effects as fx
@@ -36,7 +48,7 @@ from ._log_reader import LogReader
 from ._log_writer import CallWork, Lane
 from ._maintenance_thread import clock_distance, wall_clock_ms
 from ._produces import Produces
-from ._replica_host import ReplicaHost
+from ._replica_host import ReplicaHost, opened_event
 from ._startup_scan import Found, open_log
 from ._timers import Timers
 from .errors import LogDirectoryFailedError, NodeError
@@ -95,6 +107,9 @@ class Replicas:
         self.dialler = Dialler(self, nursery)
         self._obey: dict[type, Callable[[Any], None]] = {
             Job: self._job,
+            CreateLog: self._create,
+            ConfigureLog: self._configure,
+            DeleteLog: self._delete,
             Answer: self.fetches.answer,
             Reply: self.produces.reply,
             Fail: fail,
@@ -105,14 +120,8 @@ class Replicas:
             **self.dialler.obey,
         }
         self.store: StoreWriter
-        self._configs: dict[str, TopicConfig] = {}
         self._nursery = nursery
         self._turn = turn()
-        self._retiring: set[PartitionId] = set()
-        """Partitions whose log is being deleted."""
-        self._proposing: dict[PartitionId, ReplicaHost] = {}
-        """Those that have proposed an ISR change of which they may not have heard yet."""
-        self._alive: set[tuple[int, int, frozenset[PartitionId], bool]] = set()
         self.failure: NodeError | None = None
         self.failed = trio.Event()
 
@@ -152,104 +161,67 @@ class Replicas:
         """Take over the logs that were found; what is in an unusable directory is offline."""
         marks = found.high_watermarks()
         for partition, opened in found.logs.items():
-            home = self.directories.home_of(partition)
-            self._new_host(partition, home, found.topic_ids[partition]).adopt(opened, marks[partition])
+            host = self._new_host(partition, self.directories.home_of(partition))
+            host.lane.log = opened
+            found_as = LogFound(partition, found.topic_ids[partition], opened_event(opened, marks[partition]))
+            self.step(found_as)
         where = ", ".join(map(str, found.unusable))
         for partition in found.offline:
-            self._new_host(partition, None, found.topic_ids[partition]).fail(
-                f"it is, or may be, in a log directory that is offline: {where}"
-            )
+            host = self._new_host(partition, None)
+            host.lane.broken = host.lane.closed = True
+            reason = f"it is, or may be, in a log directory that is offline: {where}"
+            self.step(LogFound(partition, found.topic_ids[partition], ev.LogFailed(reason=reason)))
 
     def apply(self, view: ClusterView) -> None:
-        """The store was read: tell every core what concerns it."""
-        before = self.view
-        changed = view.differs_from(before)
+        """The store was read."""
+        self.quotas.change({Entity(each.entity_type, each.name): each for each, _ in view.quotas.values()})
         self.step(ViewRead(view))
-        if view.topics is not before.topics or changed is None:
-            self._follow_topics()
-        alive = {(each.node_id, each.incarnation, each.offline, each.leaving) for each in view.nodes.values()}
-        liveness_changed, self._alive = alive != self._alive, alive
-        # A leader whose proposal is unclear is told of its record though that has not changed.
-        awaiting = [each for each, host in self._proposing.items() if host.replica.awaits_record]
-        self._proposing = {each: self._proposing[each] for each in awaiting}
-        for partition in view.partitions if changed is None else (*changed, *awaiting):
-            versioned = view.partitions.get(partition)
-            if versioned is None:
-                continue
-            host = self.hosts.get(partition)
-            if host is None:
-                if self.settings.node_id not in versioned.record.replicas or partition in self._retiring:
-                    continue
-                host = self._create(partition)
-                host.step(ev.NodesChanged(live=view.live_for(partition)))
-            host.record_read(versioned)
-        if liveness_changed:
-            for partition, host in list(self.hosts.items()):
-                host.step(ev.NodesChanged(live=view.live_for(partition)))
-        if view.topics is not before.topics:
-            self._configure_logs(view)
-        if view.quotas is not before.quotas:
-            self._limit(view)
         self.damaged_logs.view_changed()
         self.clocks.keep(view.nodes)
         self.settle()
 
-    def _limit(self, view: ClusterView) -> None:
-        """Go by the limits that the store has now."""
-        limits = {Entity(each.entity_type, each.name): each for each, _ in view.quotas.values()}
-        self.quotas.change(limits)
-        settings, node_id = self.settings, self.settings.node_id
-        self.broker.serving.throttle.rate = (
-            throttle_of(limits, node_id, LEADER_THROTTLE) or settings.leader_replication_throttled_rate
-        )
-        self.broker.following.throttle.rate = (
-            throttle_of(limits, node_id, FOLLOWER_THROTTLE) or settings.follower_replication_throttled_rate
-        )
+    def _create(self, effect: CreateLog) -> None:
+        """A replica that has just been assigned: its log is made beside the writer thread."""
+        partition, topic_id = effect
+        home, view = self.directories.home_for(partition), self.view
+        host = self._new_host(partition, home)
 
-    def _configure_logs(self, view: ClusterView) -> None:
-        """Have the logs go by what their topics' settings have become."""
-        changed = {
-            name: topic.config
-            for name, topic in view.topics.items()
-            if name in self._configs and self._configs[name] != topic.config
-        }
-        self._configs = {name: topic.config for name, topic in view.topics.items()}
-        for partition, host in self.hosts.items():
-            if partition.topic in changed:
-                host.configure(changed[partition.topic])
+        def opened(log: object) -> None:
+            host.adopt(opened_log(log))
+            before, now = view.topics.get(partition.topic), self.view.topics.get(partition.topic)
+            if now is not None and now is not before:
+                # Set otherwise while the log was being made, which nobody could be told then.
+                host.configure(now.config)
 
-    def _follow_topics(self) -> None:
-        """Give up replicas of topics that are no more."""
-        topics = self.view.topics
-        for partition, host in list(self.hosts.items()):
-            topic = topics.get(partition.topic)
-            if topic is None and topic_key(partition.topic) in self.view.unreadable:
-                continue
-            if topic is None or topic.topic_id != host.topic_id:
-                log.warning("%s: its topic was deleted, its log goes", partition)
-                host.step(ev.TopicDeleted())
+        make = partial(open_log, home.directory, partition, view, create=True)
+        common = (home.directory.make_folders, (partition, topic_id))
+        host.submit(CallWork(host.lane, make, opened, waits=True, common=common))
 
-    def retire(self, host: ReplicaHost) -> None:
-        """A core's last effect: its log is deleted, and the partition may be given to this node anew after that."""
-        partition, home = host.partition, host.home
+    def _configure(self, effect: ConfigureLog) -> None:
+        self.hosts[effect.partition].configure(effect.config)
+
+    def _delete(self, effect: DeleteLog) -> None:
+        """A replica has gone: its log is deleted, after which the node may be given the partition again."""
+        partition = effect.partition
+        host = self.hosts.pop(partition)
+        home = host.home
+        log.warning("%s: it is not to be here any more, its log goes", partition)
         host.lane.broken = host.lane.closed = True
-        del self.hosts[partition], self.broker.context.replicas[partition]
         if home is None or home.failure:
             self.directories.forget(partition)
+            self.step(LogDeleted(partition))
             return
-        self._retiring.add(partition)
         lane = Lane(failed=lambda error: self.directories.failed(partition, error))
         delete = partial(home.directory.delete_log, *partition)
-        retired = partial(self._retired, partition, home)
+        deleted = partial(self._deleted, partition, home)
         common = (home.directory.delete_logs, partition)
-        home.writer.submit(CallWork(lane, delete, lambda _: retired(), waits=True, common=common))
+        home.writer.submit(CallWork(lane, delete, lambda _: deleted(), waits=True, common=common))
 
-    def _retired(self, partition: PartitionId, home: Home) -> None:
-        self._retiring.discard(partition)
+    def _deleted(self, partition: PartitionId, home: Home) -> None:
         self.directories.forget(partition)
         self._nursery.start_soon(remove_deleted_logs, home)
-        if partition in self.view.partitions:
-            self.apply(attrs.evolve(self.view, since=-1, changed=None))
+        self.step(LogDeleted(partition))
+        self.settle()
 
     def settle(self) -> None:
         """Look at the parked fetches of every partition that has news, and ask leaders what is to be asked."""
@@ -259,7 +231,6 @@ class Replicas:
 
     def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
         log.debug("%s: propose ISR %s: %s", host.partition, list(proposal.record.isr), proposal.reason)
-        self._proposing[host.partition] = host
         self.store.propose_isr(host, proposal)
 
     def read_again(self) -> None:
@@ -350,28 +321,8 @@ class Replicas:
             if key in self.hosts
         }
 
-    def _new_host(self, partition: PartitionId, home: Home | None, topic_id: str) -> ReplicaHost:
-        host = ReplicaHost(self, partition, home, topic_id)
-        self.hosts[partition] = host
-        return host
-
-    def _create(self, partition: PartitionId) -> ReplicaHost:
-        """A replica that has just been assigned: its log is made beside the writer thread."""
-        home = self.directories.home_for(partition)
-        topic_id = self.view.partitions[partition].record.topic_id
-        host = self._new_host(partition, home, topic_id)
-        view = self.view
-
-        def opened(log: object) -> None:
-            host.adopt(opened_log(log), 0)
-            before, now = view.topics.get(partition.topic), self.view.topics.get(partition.topic)
-            if now is not None and now is not before:
-                # Set otherwise while the log was being made, which nobody could be told then.
-                host.configure(now.config)
-
-        make = partial(open_log, home.directory, partition, view, create=True)
-        common = (home.directory.make_folders, (partition, topic_id))
-        host.submit(CallWork(host.lane, make, opened, waits=True, common=common))
+    def _new_host(self, partition: PartitionId, home: Home | None) -> ReplicaHost:
+        host = self.hosts[partition] = ReplicaHost(self, partition, home)
         return host
 
     def describe(self, topics: list[str] | None) -> list[m.ReplicaInfo]:

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ..core.broker.context import BrokerSettings
-from ..core.broker.events import ViewRead
+from ..core.broker.events import LogDeleted, LogFound, ViewRead
 from ..core.broker.membership import MembershipError
 from ..core.broker.timers import NEVER
 from ..core.control import controller as ctl
 from ..core.control import records as rec
 from ..core.control.admin_requests import BROKEN, Request
+from ..core.control.view import ClusterView
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
@@ -28,7 +29,7 @@ from .pauses import FETCH_BACKOFF, Pauses
 from .questions import LogQuestions
 from .requests import Requests
 from .settings import LAG_MAX, STALL_MAX, Settings
-from .store import Reading, Store
+from .store import Store
 from .topics import Topics
 from .traps import ELECTION, Traps
 from .watched import WatchedBroker, WatchedContext
@@ -172,36 +173,36 @@ class Cluster(Hosting):
         else:
             self.store.drop(key)
 
-    def _new_host(self, node: Node, record: rec.PartitionRecord) -> None:
+    def new_host(self, node: Node, partition: PartitionId, topic_id: str) -> Host:
         """A node has heard that it has a replica: an empty log."""
-        facts = self.oracle.known[record.id, record.topic_id]
-        node.hosts[record.id] = host = Host(node, record.id, f"{node.id}/{facts.name}", facts)
-        self._open(host)
+        facts = self.oracle.known[partition, topic_id]
+        node.hosts[partition] = host = Host(node, partition, f"{node.id}/{facts.name}", facts)
+        host.worker = self.new_id()
+        return host
 
     def retire(self, host: Host) -> None:
         """The node deletes a log that it is not to have any more, and may be given the partition anew."""
         node = host.node
         self.note(f"{host.name} is deleted")
         host.forget(self.new_id())
-        assert node.broker is not None
-        del node.hosts[host.partition], node.broker.context.replicas[host.partition]
+        del node.hosts[host.partition]
         self.oracle.retired(host)
         if host.partition in node.offline:
             node.offline -= {host.partition}
             self.members.say_offline(node, node.process)
-        self.read_store(node)
+        self.on(node, 0.1 * self.random.random(), partial(self.tell, node, LogDeleted(host.partition)))
 
     def store_changed(self) -> None:
-        reading = self.store.reading()
+        view = self.store.reading().view
         for node in self.nodes.values():
             if not node.up or not self.reaches_store(node):
                 continue
             mishap = self.weather.watch()
             delay = self.delay()
             if mishap is None:
-                self.on(node, delay, partial(self._look, node, reading))
+                self.on(node, delay, partial(self._look, node, view))
             elif mishap[0] == "late":
-                self.on(node, mishap[1], partial(self._look, node, reading))
+                self.on(node, mishap[1], partial(self._look, node, view))
 
     def reaches_store(self, node: Node) -> bool:
         return not node.store_cuts and self.store.reachable
@@ -209,42 +210,18 @@ class Cluster(Hosting):
     def read_store(self, node: Node) -> None:
         def arrive() -> None:
             if self.reaches_store(node):
-                self.on(node, self.delay(), partial(self._look, node, self.store.reading()))
+                self.on(node, self.delay(), partial(self._look, node, self.store.reading().view))
             else:
                 self.on(node, 0.5, lambda: self.read_store(node))
 
         self.later(0.01 + 0.09 * self.random.random(), arrive)
 
-    def _look(self, node: Node, reading: Reading) -> None:
-        view = reading.view
+    def _look(self, node: Node, view: ClusterView) -> None:
         if node.controller is None or view.revision < node.registered:
             return
-        current = view.revision >= node.seen
-        if current:
-            node.seen = view.revision
-            self.tell(node, ViewRead(view))
-            self._follow_topics(node, reading)
-        for partition, host in list(node.hosts.items()):
-            replica, versioned = host.replica, view.partitions.get(partition)
-            if replica is None or versioned is None or versioned.record.topic_id != host.facts.topic_id:
-                continue
-            live = reading.live_for(partition)
-            if current and replica.live != live:
-                self.step(host, ev.NodesChanged(live=live))
-            if versioned.version != host.told_version or replica.awaits_record:
-                host.told_version = versioned.version
-                self.step(host, ev.RecordChanged(versioned=versioned))
+        node.seen = max(node.seen, view.revision)
+        self.tell(node, ViewRead(view))
         self.control(node, ctl.ViewChanged(view=view))
-
-    def _follow_topics(self, node: Node, reading: Reading) -> None:
-        """Give up replicas of topics that are no more, and begin those that the node is given."""
-        for partition, host in list(node.hosts.items()):
-            topic = reading.view.topics.get(partition.topic)
-            if topic is None or topic.topic_id != host.facts.topic_id:
-                self.step(host, ev.TopicDeleted())
-        for partition, known in reading.view.partitions.items():
-            if node.id in known.record.replicas and partition not in node.hosts:
-                self._new_host(node, known.record)
 
     def transact(
         self, node: Node, write: Callable[[], object], done: Callable[[object], None], slow: float = 0.0
@@ -375,14 +352,9 @@ class Cluster(Hosting):
         self.fetches.process_began(node)
         self.network.process_began(node)
         for host in node.hosts.values():
-            self._open(host)
+            host.forget(self.new_id())
+            self.tell(node, LogFound(host.partition, host.facts.topic_id, host.disk.opened()))
         self._every_second(node)
-
-    def _open(self, host: Host) -> None:
-        host.forget(self.new_id())
-        assert host.node.broker is not None
-        host.replica = host.node.broker.context.new_replica(host.partition)
-        self.step(host, host.disk.opened())
 
     def _every_second(self, node: Node) -> None:
         for host in list(node.hosts.values()):

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core.broker.effects import Answer, CheckLog, CloseConnection, Effect, Fail, Job, Refuse, Reply, Warm
+from ..core.broker.effects import (
+    Answer,
+    CheckLog,
+    CloseConnection,
+    ConfigureLog,
+    CreateLog,
+    DeleteLog,
+    Effect,
+    Fail,
+    Job,
+    Refuse,
+    Reply,
+    Warm,
+)
 from ..core.broker.events import Event, FetchArrived, Report, Warmed
 from ..core.broker.timers import NEVER
 from ..core.messages import FetchPartition, FetchRequest, FetchResult
@@ -271,6 +284,23 @@ class Hosting(World, ABC):
             if request.told is not None:
                 request.told(effect.response.partitions[0], batches)
 
+    def _create(self, node: Node, effect: CreateLog) -> None:
+        """Making a log takes a moment, and the replica may be gone before it is there."""
+        host = node.hosts[effect.partition]
+        worker = host.worker
+
+        def made() -> None:
+            if host.worker == worker:
+                self.step(host, host.disk.opened())
+
+        self.on(node, 0.02 * self.random.random(), made)
+
+    def _delete(self, node: Node, effect: DeleteLog) -> None:
+        self.retire(node.hosts[effect.partition])
+
+    def _configure(self, node: Node, effect: ConfigureLog) -> None:
+        """A model disk goes by no settings."""
+
     def _warm(self, node: Node, effect: Warm) -> None:
         assert node.broker is not None
         logs = node.broker.context.logs
@@ -312,9 +342,6 @@ class Hosting(World, ABC):
     def _reply(self, node: Node, effect: Reply) -> None:
         self.requests.replied(node, effect)
 
-    def _retire(self, host: Host, effect: fx.Retire) -> None:
-        self.retire(host)
-
     def _role_changed(self, host: Host, effect: fx.RoleChanged) -> None:
         if self.trace.keep:
             self.note(f"{host.name} is {effect.role} of epoch {effect.leader_epoch}: {effect.reason}")
@@ -327,12 +354,14 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     fx.AdvanceLogStart: Hosting._enqueue,
     fx.ProposeIsr: Hosting._propose_isr,
     fx.ReadRecord: Hosting._read_record,
-    fx.Retire: Hosting._retire,
     fx.RoleChanged: Hosting._role_changed,
 }
 
 _EFFECTS: dict[type, Callable[..., None]] = {
     Job: Hosting._job,
+    CreateLog: Hosting._create,
+    DeleteLog: Hosting._delete,
+    ConfigureLog: Hosting._configure,
     Answer: Hosting._answer,
     Reply: Hosting._reply,
     Fail: Hosting._failed,

@@ -39,14 +39,12 @@ class Host:
     jobs: deque[LogJob] = attrs.Factory(deque)
     worker: int = 0
     busy_since: float | None = None
-    told_version: int = -1
 
     def forget(self, worker: int) -> None:
         """The process has gone, and with it all but the disk."""
         self.replica = None
         self.jobs.clear()
         self.worker, self.busy_since = worker, None
-        self.told_version = -1
 
 
 @attrs.define(eq=False)

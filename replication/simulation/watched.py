@@ -10,6 +10,7 @@ from ..core.broker.ports import COLD, Cold, LogRange, LogReadError
 from ..core.errors import ErrorCode
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
+from ..core.partition.replica import Replica
 from ..core.types import PartitionId
 from .disk import LEFT_OUT, WHOLE, Stored
 
@@ -35,6 +36,11 @@ class WatchedContext(Context):
         self.asked_in: int | None = None
         self._cluster = cluster
         self._node = node
+
+    def new_replica(self, partition: PartitionId, topic_id: str = "") -> Replica:
+        host = self._node.hosts.get(partition) or self._cluster.new_host(self._node, partition, topic_id)
+        host.replica = super().new_replica(partition, topic_id)
+        return host.replica
 
     def step_replica(self, partition: PartitionId, event: ev.Event) -> None:
         host = self._node.hosts[partition]

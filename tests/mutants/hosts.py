@@ -6,7 +6,10 @@ from typing import Any
 
 import attrs
 
+from insync.replication.core.broker.assignments import Assignments
 from insync.replication.core.broker.broker import Broker
+from insync.replication.core.broker.events import ViewRead
+from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
@@ -115,3 +118,38 @@ def _(patch: Patch) -> None:
 @mutant("K120", "let no time pass for replicas")
 def _(patch: Patch) -> None:
     patch.setattr(Broker, "_tick_replicas", lambda self: None)
+
+
+@mutant("K121", "go by a reading of the store that is older than what is known")
+def _(patch: Patch) -> None:
+    right = Assignments.read
+
+    def read(self: Assignments, event: ViewRead) -> None:
+        known = self._context.view
+        if event.view.revision < known.revision:
+            self._context.view = ClusterView()
+        right(self, event)
+
+    patch.setattr(Assignments, "read", read)
+
+
+@mutant("K122", "let replicas learn who lives when they begin, and never again")
+def _(patch: Patch) -> None:
+    right = Assignments.read
+
+    def read(self: Assignments, event: ViewRead) -> None:
+        nodes = event.view.nodes.values()
+        self._alive = {(each.node_id, each.incarnation, each.offline, each.leaving) for each in nodes}
+        right(self, event)
+
+    patch.setattr(Assignments, "read", read)
+
+
+@mutant("K123", "take a log of a topic that was deleted for that of its namesake")
+def _(patch: Patch) -> None:
+    def follow_topics(self: Assignments) -> None:
+        for partition in list(self._context.replicas):
+            if partition.topic not in self._context.view.topics:
+                self._context.step_replica(partition, ev.TopicDeleted())
+
+    patch.setattr(Assignments, "_follow_topics", follow_topics)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..partition import effects as fx
 from ..partition import events as ev
+from .assignments import Assignments
 from .channels import Channels
 from .context import Context
 from .effects import Effect
@@ -20,10 +21,13 @@ from .events import (
     Cancelled,
     Connected,
     DeleteRecordsArrived,
+    CopyAgain,
     DialFailed,
     Disconnected,
     Event,
     FetchArrived,
+    LogDeleted,
+    LogFound,
     PeerDisconnected,
     ProduceArrived,
     Report,
@@ -47,6 +51,7 @@ class Broker:
         self.serving = Serving(context, seed)
         self.channels = Channels(context)
         self.following = Following(context, self.channels)
+        self.assignments = Assignments(context, self.channels, self.serving, self.following)
         context.routes[fx.FetchNext] = self.following.want
         context.routes[fx.StopFetch] = lambda partition, effect: self.following.stop(partition)
         self.queries = Queries(context)
@@ -61,7 +66,10 @@ class Broker:
             Cancelled: lambda event: self.serving.cancelled(event.request),
             Disconnected: lambda event: self.serving.disconnected(event.connection),
             Warmed: self.serving.warmed,
-            ViewRead: self._view_read,
+            ViewRead: self.assignments.read,
+            LogFound: self.assignments.found,
+            LogDeleted: self.assignments.deleted,
+            CopyAgain: self.assignments.copy_again,
             Connected: self.channels.on_connected,
             DialFailed: self.channels.on_dial_failed,
             PeerDisconnected: self.channels.on_disconnected,
@@ -102,10 +110,6 @@ class Broker:
         self.serving.settle()
         self.following.settle()
         return context.take_effects()
-
-    def _view_read(self, event: ViewRead) -> None:
-        self.context.view = event.view
-        self.channels.nodes_changed()
 
     def _tick_replicas(self) -> None:
         """Let time pass for every replica: who waits too long is answered, who lags is put out."""

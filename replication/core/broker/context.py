@@ -60,17 +60,19 @@ class Context:
         self.now = 0.0
         self.view = ClusterView()
         self.replicas: dict[PartitionId, Replica] = {}
+        self.topic_ids: dict[PartitionId, str] = {}
+        """Of which topic of its name each replica is; empty if nobody knows."""
         self.timers = Timers()
         self.routes: dict[type, Callable[[PartitionId, Any], None]] = dict.fromkeys(
             get_args(fx.Effect), self.to_driver
         )
         self._effects: list[Effect] = []
 
-    def new_replica(self, partition: PartitionId) -> Replica:
+    def new_replica(self, partition: PartitionId, topic_id: str = "") -> Replica:
         """A replica of this process that is `closed` until its log is reported open."""
         assert partition not in self.replicas, f"{partition} has a replica already"
         replica = Replica(partition, self.node_id, self.incarnation, self.settings.replica)
-        self.replicas[partition] = replica
+        self.replicas[partition], self.topic_ids[partition] = replica, topic_id
         return replica
 
     def step_replica(self, partition: PartitionId, event: ev.Event) -> None:

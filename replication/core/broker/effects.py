@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import attrs
 
-from ..control.records import NodeRecord
+from ..control.records import NodeRecord, TopicConfig
 from ..errors import ErrorCode
 from ..messages import FetchResponse, Kind
 from ..partition import effects as fx
@@ -25,6 +25,29 @@ class Job(NamedTuple):
 
     partition: PartitionId
     effect: fx.Effect
+
+
+class CreateLog(NamedTuple):
+    """Make an empty log for a replica that the node was given; `events.Report` of `Opened` when there is one."""
+
+    partition: PartitionId
+    topic_id: str
+
+
+class DeleteLog(NamedTuple):
+    """The node holds no replica of the partition any more: delete the log; `events.LogDeleted` when it is gone.
+
+    Nothing of the log is outstanding, and nothing that it still does is reported.
+    """
+
+    partition: PartitionId
+
+
+class ConfigureLog(NamedTuple):
+    """The topic has other settings now."""
+
+    partition: PartitionId
+    config: TopicConfig
 
 
 # Connections to other nodes
@@ -167,6 +190,9 @@ class CloseConnection(NamedTuple):
 
 Effect = (
     Job
+    | CreateLog
+    | DeleteLog
+    | ConfigureLog
     | Dial
     | Ask
     | GiveUp

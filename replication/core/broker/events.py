@@ -24,8 +24,28 @@ class Report(NamedTuple):
     event: ev.Event
 
 
+class LogFound(NamedTuple):
+    """At the start of a process: a log of an earlier one, which is open, or cannot be used."""
+
+    partition: PartitionId
+    topic_id: str
+    event: ev.Opened | ev.LogFailed
+
+
+class LogDeleted(NamedTuple):
+    """What `effects.DeleteLog` asked for is done."""
+
+    partition: PartitionId
+
+
+class CopyAgain(NamedTuple):
+    """A log is damaged, others lead the partition, and nobody counts on the copy here: give it up for a new one."""
+
+    partition: PartitionId
+
+
 class ViewRead(NamedTuple):
-    """What the metadata store holds now."""
+    """What the metadata store holds now. Never as it was before this process registered: see `RecordChanged`."""
 
     view: ClusterView
 
@@ -135,6 +155,9 @@ class Warmed(NamedTuple):
 
 Event = (
     Report
+    | LogFound
+    | LogDeleted
+    | CopyAgain
     | ViewRead
     | Connected
     | DialFailed

@@ -1,0 +1,170 @@
+"""What the metadata store holds, and what follows from it for the replicas of this node.
+
+A replica begins when the node is given it, and hears of its partition's record and of the nodes that live. It ends
+with its topic, or when it is moved away: its log is deleted then, and only after that may the node be given the
+partition again.
+"""
+
+from __future__ import annotations
+
+from ..control.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
+from ..control.records import TopicConfig, topic_key
+from ..partition import effects as fx
+from ..partition import events as ev
+from ..types import PartitionId
+from .channels import Channels
+from .context import Context
+from .effects import ConfigureLog, CreateLog, DeleteLog
+from .events import CopyAgain, LogDeleted, LogFound, ViewRead
+from .following import Following
+from .serving import Serving
+
+
+class Assignments:
+    """Views are told in any order; one that is older than what is known is ignored, and of others what has changed
+    is looked at.
+    """
+
+    def __init__(self, context: Context, channels: Channels, serving: Serving, following: Following) -> None:
+        self._context = context
+        self._channels = channels
+        self._serving = serving
+        self._following = following
+        self._told: dict[PartitionId, int] = {}
+        """The version of the record that each replica has heard."""
+        self._deleting: set[PartitionId] = set()
+        """Partitions whose log is being deleted."""
+        self._alive: set[tuple[int, int, frozenset[PartitionId], bool]] = set()
+        self._configs: dict[str, TopicConfig] = {}
+        self._proposing: dict[PartitionId, None] = {}
+        """Partitions that have proposed an ISR change of which they may not have heard yet."""
+        context.routes[fx.Retire] = self._retire
+        context.routes[fx.ProposeIsr] = self._propose
+
+    def found(self, event: LogFound) -> None:
+        """A log of an earlier process; whether its replica leads or follows, the store will say."""
+        self._context.new_replica(event.partition, event.topic_id)
+        self._context.step_replica(event.partition, event.event)
+
+    def read(self, event: ViewRead) -> None:
+        """The store was read."""
+        context, view = self._context, event.view
+        before = context.view
+        if view.revision < before.revision:
+            return
+        changed = view.differs_from(before)
+        context.view = view
+        self._channels.nodes_changed()
+        if view.topics is not before.topics or changed is None:
+            self._follow_topics()
+        alive = {(each.node_id, each.incarnation, each.offline, each.leaving) for each in view.nodes.values()}
+        liveness_changed, self._alive = alive != self._alive, alive
+        self._tell_records(changed)
+        if liveness_changed:
+            for partition in list(context.replicas):
+                context.step_replica(partition, ev.NodesChanged(live=view.live_for(partition)))
+        if view.topics is not before.topics:
+            self._configure_logs()
+        if view.quotas is not before.quotas:
+            self._limit()
+
+    def deleted(self, event: LogDeleted) -> None:
+        """The node may be given the partition again, and perhaps has been meanwhile."""
+        self._deleting.discard(event.partition)
+        if event.partition in self._context.view.partitions:
+            self._tell_record(event.partition)
+
+    def _follow_topics(self) -> None:
+        """Give up replicas of topics that are no more: of one that was deleted, or made anew under its name."""
+        context = self._context
+        view = context.view
+        for partition in list(context.replicas):
+            topic = view.topics.get(partition.topic)
+            if topic is None and topic_key(partition.topic) in view.unreadable:
+                continue  # what cannot be read is not known to be deleted
+            if topic is None or topic.topic_id != context.topic_ids[partition]:
+                context.step_replica(partition, ev.TopicDeleted())
+
+    def _tell_records(self, changed: frozenset[PartitionId] | None) -> None:
+        context = self._context
+        partitions = context.view.partitions
+        if changed is None:
+            for partition, versioned in partitions.items():
+                if partition in context.replicas or context.node_id in versioned.record.replicas:
+                    self._tell_record(partition)
+            return
+        for partition in sorted(
+            changed
+        ):  # in order, so that directories fill up by it and runs are repeatable
+            if partition in partitions:
+                self._tell_record(partition)
+        # A leader whose proposal is unclear waits for its record, though that has not changed.
+        for partition in list(self._proposing):
+            replica = context.replicas.get(partition)
+            if replica is None or not replica.awaits_record:
+                del self._proposing[partition]
+            elif partition in partitions:
+                self._tell_record(partition)
+
+    def _tell_record(self, partition: PartitionId) -> None:
+        """Tell one replica of its record, unless it has heard this very version; begin it if there is none."""
+        context = self._context
+        versioned = context.view.partitions[partition]
+        replica = context.replicas.get(partition)
+        if replica is None:
+            if context.node_id not in versioned.record.replicas or partition in self._deleting:
+                return
+            topic_id = versioned.record.topic_id
+            replica = context.new_replica(partition, topic_id)
+            context.emit(CreateLog(partition, topic_id))
+            # Before its record: a leader that knew nobody alive would propose to put everybody out.
+            context.step_replica(partition, ev.NodesChanged(live=context.view.live_for(partition)))
+        if versioned.version != self._told.get(partition) or replica.awaits_record:
+            self._told[partition] = versioned.version
+            context.step_replica(partition, ev.RecordChanged(versioned=versioned))
+
+    def copy_again(self, event: CopyAgain) -> None:
+        """Give a replica up whose log cannot be used; when that is deleted, the partition begins empty."""
+        replica = self._context.replicas.get(event.partition)
+        if replica is not None:
+            assert replica.role == "closed", f"{event.partition} is in use"
+            self._let_go(event.partition)
+
+    def _retire(self, partition: PartitionId, effect: fx.Retire) -> None:
+        self._let_go(partition)
+
+    def _let_go(self, partition: PartitionId) -> None:
+        """The replica asks for nothing more: its log goes, and fetches of it are told that it is not here."""
+        del self._context.replicas[partition], self._context.topic_ids[partition]
+        self._told.pop(partition, None)
+        self._deleting.add(partition)
+        self._serving.wake(partition)
+        self._context.emit(DeleteLog(partition))
+
+    def _propose(self, partition: PartitionId, effect: fx.ProposeIsr) -> None:
+        self._proposing[partition] = None
+        self._context.to_driver(partition, effect)
+
+    def _configure_logs(self) -> None:
+        """Have the logs go by what their topics' settings have become."""
+        context = self._context
+        configs = {name: topic.config for name, topic in context.view.topics.items()}
+        former, self._configs = self._configs, configs
+        changed = {name for name, config in configs.items() if former.get(name, config) != config}
+        if changed:
+            for partition in context.replicas:
+                if partition.topic in changed:
+                    context.emit(ConfigureLog(partition, configs[partition.topic]))
+
+    def _limit(self) -> None:
+        """Go by the limits on reassignments that the store has now; where it has none, by the node's settings."""
+        context, settings = self._context, self._context.settings
+        limits = {Entity(each.entity_type, each.name): each for each, _ in context.view.quotas.values()}
+        self._serving.throttle.rate = (
+            throttle_of(limits, context.node_id, LEADER_THROTTLE)
+            or settings.leader_replication_throttled_rate
+        )
+        self._following.throttle.rate = (
+            throttle_of(limits, context.node_id, FOLLOWER_THROTTLE)
+            or settings.follower_replication_throttled_rate
+        )
