@@ -83,16 +83,18 @@ class Node:
             for name, each in (("t", config), ("kept", attrs.evolve(config, cleanup_policy="compact")))
         }
         led = {partition: led_by(ME, partition) for partition in (*LED, KEPT)}
-        records = {**led, FOLLOWED: led_by(2, FOLLOWED)}
+        records = {
+            partition: attrs.evolve(
+                versioned, record=attrs.evolve(versioned.record, isr=(versioned.record.leader,))
+            )
+            for partition, versioned in {**led, FOLLOWED: led_by(2, FOLLOWED)}.items()
+        }
         self.now = 1.0
         self.replies: list[Reply] = []
         self.appends: list[Job] = []
         self.tell(ViewRead(ClusterView(topics=topics, partitions=records)))
-        for partition, versioned in records.items():
-            alone = attrs.evolve(versioned.record, isr=(versioned.record.leader,))
-            self.broker.context.new_replica(partition)
+        for partition in records:
             self.tell(Report(partition, OPENED))
-            self.tell(Report(partition, ev.RecordChanged(versioned=attrs.evolve(versioned, record=alone))))
             if partition != FOLLOWED:
                 self.tell(Report(partition, ev.EpochAssigned()))
 
