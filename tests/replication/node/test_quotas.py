@@ -213,7 +213,7 @@ async def test_a_producer_is_slowed_to_its_rate_and_another_is_not(tmp_path: Pat
         async def produce(client_id: str) -> float:
             start = trio.current_time()
             async with Producer(
-                node.endpoints, client_id=client_id, linger_ms=0, batch_size=10_000
+                node.endpoints, client_id=client_id, linger_ms=0, max_request_size=10_000
             ) as producer:
                 for delivery in [await producer.send("t", b"x" * 9_000) for _ in range(12)]:
                     await delivery.wait()
@@ -238,7 +238,10 @@ async def test_a_producer_is_slowed_to_its_rate_and_another_is_not(tmp_path: Pat
 async def test_a_consumer_is_slowed_to_its_rate(tmp_path: Path) -> None:
     rate = 40_000
     async with Node(node_settings(tmp_path, 1, quota_consumer_default=rate)) as node:
-        async with Admin(node.endpoints) as admin, Producer(node.endpoints, batch_size=10_000) as producer:
+        async with (
+            Admin(node.endpoints) as admin,
+            Producer(node.endpoints, max_request_size=10_000) as producer,
+        ):
             await admin.create_topic("t", 1, 1)
             for delivery in [await producer.send("t", b"x" * 9_000) for _ in range(12)]:
                 await delivery.wait()
