@@ -122,6 +122,8 @@ class LogDirectory:
         self._verify_bytes = verify_on_open_bytes
         self._lock = threading.RLock()
         self._logs: dict[PartitionKey, DiskLog] = {}
+        self._proof_lock = threading.Lock()
+        """A write that nobody waits for any more may still be under way."""
         self._folders_in_use = tuple(threading.Lock() for _ in range(_FOLDER_LOCKS))
         """One of them is held by who opens or deletes a log; `_lock` is not, while the device is waited for. Taken
         before that. A number of locks that does not grow with the partitions that have come and gone."""
@@ -194,10 +196,12 @@ class LogDirectory:
 
         Raises StorageError if the device refuses; what was there before stands then.
         """
-        with self._lock:
-            self._check_open()
-        write_proof(self.path, proof)
-        self.proof = proof
+        with self._proof_lock:
+            with self._lock:
+                self._check_open()
+            if self.proof is None or self.proof.pulse <= proof.pulse:
+                write_proof(self.path, proof)
+                self.proof = proof
 
     def partitions(self) -> list[PartitionKey]:
         """The partitions that have a folder here, in order."""

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from .clusters import Json, Servers, known, print_json
 
+SILENT_MS = 2_000
+STORE_OLD_MS = 8_000
+"""Nodes write something to the store every 2 s, unless they are set otherwise."""
+
 if TYPE_CHECKING:
     from ..client import Admin, ClusterInfo, NodeReport
     from ..core.messages import TopicInfo
@@ -65,6 +69,7 @@ def summarise(
                 "lag": behind.get(report.node_id, 0),
                 "lag_unknown": unknown.get(report.node_id, 0),
                 "error": report.error,
+                "store_age_ms": report.store_age_ms,
             }
             for report in reports
         ],
@@ -79,8 +84,25 @@ def summarise(
             for each in topic.partitions
             if len(each.isr) < min(int(topic.config.get("min_insync_replicas", 1)), len(each.replicas))
         ],
+        "waiting": _waiting(reports),
         "leaderless": [f"{name}-{each.partition}" for name, each in partitions if each.leader < 0],
     }
+
+
+def _waiting(reports: Sequence[NodeReport]) -> list[dict[str, Any]]:
+    """Partitions with records that are not committed, because a member of the ISR has been silent for a while."""
+    return [
+        {
+            "partition": f"{replica.topic}-{replica.partition}",
+            "for": follower.node_id,
+            "ms": follower.lag_ms,
+        }
+        for report in reports
+        for replica in report.replicas
+        if replica.role == "leader" and replica.high_watermark < replica.log_end_offset
+        for follower in replica.followers
+        if follower.in_sync and follower.lag_ms > SILENT_MS
+    ]
 
 
 def _lag(reports: Sequence[NodeReport]) -> tuple[dict[int, int], dict[int, int]]:
@@ -115,6 +137,11 @@ def _print(seen: dict[str, Any]) -> None:
         print(f"under-replicated: {each['partition']}, ISR {each['isr']} of {each['replicas']}")
     for name in seen["under_min_isr"]:
         print(f"takes no acks=all write, under min_insync_replicas: {name}")
+    for each in seen["waiting"]:
+        print(
+            f"nothing is acknowledged (acks=all): {each['partition']} waits for node {each['for']}, in the ISR "
+            f"and silent for {each['ms'] / 1000:.0f} s"
+        )
     for name in seen["leaderless"]:
         print(f"WITHOUT A LEADER: {name}")
     if seen["controller_id"] < 0:
@@ -124,5 +151,12 @@ def _print(seen: dict[str, Any]) -> None:
     silent = [node["node_id"] for node in seen["nodes"] if not node["alive"]]
     if silent:
         print(f"no answer from nodes {', '.join(map(str, silent))}: what is said of them is what others know")
-    if not any(seen[each] for each in ("under_replicated", "under_min_isr", "leaderless")):
+    old = [node for node in seen["nodes"] if node["store_age_ms"] > STORE_OLD_MS]
+    for node in old:
+        print(
+            f"node {node['node_id']} has written nothing to the metadata store for "
+            f"{node['store_age_ms'] / 1000:.0f} s: what it says of others is as old"
+        )
+    troubles = ("under_replicated", "under_min_isr", "waiting", "leaderless")
+    if not any(seen[each] for each in troubles) and not old:
         print("all partitions are fully replicated")

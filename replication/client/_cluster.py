@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import attrs
@@ -28,6 +29,7 @@ from ..core.errors import ErrorCode
 from ..core.types import NO_LEADER, PartitionId, Value
 from ._arguments import refused
 from ._links import Links
+from ._pages import whole_metadata
 from ._settings import ClientSettings
 from .errors import (
     AuthorizationError,
@@ -341,7 +343,7 @@ class Cluster:
         names = sorted(self._topic_names)
         request = m.MetadataRequest(topics=names)
         timeout = min(_LOOK_TIMEOUT, self._settings.request_timeout_ms / 1000)
-        self._apply(await self.ask(m.Kind.METADATA, request, timeout=timeout))
+        self._apply(await whole_metadata(partial(self.ask, m.Kind.METADATA, timeout=timeout), request))
 
     def _apply(self, answer: m.MetadataResponse) -> None:
         self.nodes = {node.node_id: node for node in answer.nodes}

@@ -6,6 +6,7 @@ import itertools
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import attrs
@@ -28,6 +29,7 @@ from ..core.types import PartitionId, Value
 from . import _arguments as given
 from ._deletions import delete_records
 from ._operations import NodeHealth, OperationsAdmin
+from ._pages import whole_description, whole_metadata
 from ._partitions import Reassignment
 from ._settings import ClientSettings, make_settings
 from .batch_producer import ask_until_told
@@ -82,13 +84,17 @@ class ClusterInfo:
 
 @attrs.frozen(kw_only=True)
 class NodeReport:
-    """What one node says of the replicas that it hosts, or why it says nothing (`error`, else empty)."""
+    """What one node says of the replicas that it hosts, or why it says nothing (`error`, else empty).
+
+    store_age_ms: since when the metadata store has taken no write of the node: what it knows of others is as old.
+    """
 
     node_id: int
     endpoints: list[str]
     incarnation: int = -1
     replicas: list[ReplicaInfo] = attrs.Factory(list)
     error: str = ""
+    store_age_ms: int = 0
 
     @property
     def alive(self) -> bool:
@@ -368,9 +374,10 @@ class Admin(OperationsAdmin):
         error = f"no answer within {timeout:g} s"
         with trio.move_on_after(timeout):
             try:
-                answer: m.DescribePartitionsResponse = await self._cluster.ask(
-                    m.Kind.DESCRIBE_PARTITIONS, request, timeout=timeout, node_id=node.node_id
+                ask = partial(
+                    self._cluster.ask, m.Kind.DESCRIBE_PARTITIONS, timeout=timeout, node_id=node.node_id
                 )
+                answer = await whole_description(ask, request)
             except TransportError as failure:
                 error = str(failure)
             else:
@@ -379,6 +386,7 @@ class Admin(OperationsAdmin):
                     endpoints=node.endpoints,
                     incarnation=answer.incarnation,
                     replicas=answer.partitions,
+                    store_age_ms=answer.store_age_ms,
                 )
         return NodeReport(
             node_id=node.node_id, endpoints=node.endpoints, incarnation=node.incarnation, error=error
@@ -387,7 +395,8 @@ class Admin(OperationsAdmin):
     async def _metadata(self, topics: list[str] | None, *, quotas: bool = False) -> m.MetadataResponse:
         self._check_open()
         request = m.MetadataRequest(topics=topics, quotas=quotas)
-        answer = await self._cluster.ask(m.Kind.METADATA, request, timeout=self._timeout)
+        ask = partial(self._cluster.ask, m.Kind.METADATA, timeout=self._timeout)
+        answer = await whole_metadata(ask, request)
         if answer.revision < self._revision:
             answer = await self._ask_who_has_read_enough(request)
         self._revision = max(self._revision, answer.revision)
@@ -400,9 +409,13 @@ class Admin(OperationsAdmin):
             for attempt in itertools.count():
                 nodes = [*sorted(self._cluster.nodes), None]
                 with suppress(TransportError, ClientError):
-                    answer: m.MetadataResponse = await self._cluster.ask(
-                        m.Kind.METADATA, request, timeout=_NEXT_NODE, node_id=nodes[attempt % len(nodes)]
+                    ask = partial(
+                        self._cluster.ask,
+                        m.Kind.METADATA,
+                        timeout=_NEXT_NODE,
+                        node_id=nodes[attempt % len(nodes)],
                     )
+                    answer = await whole_metadata(ask, request)
                     if answer.revision >= wanted:
                         return answer
                 await trio.sleep(self._cluster.quick_backoff(attempt))
@@ -456,7 +469,8 @@ class Admin(OperationsAdmin):
         with trio.move_on_after(min(5.0, self._timeout / 2)):
             while True:
                 try:
-                    answer = await self._cluster.ask(m.Kind.METADATA, request, timeout=2.0, node_id=node_id)
+                    ask = partial(self._cluster.ask, m.Kind.METADATA, timeout=2.0, node_id=node_id)
+                    answer = await whole_metadata(ask, request)
                 except TransportError:
                     return
                 if all(map(holds, answer.topics)):

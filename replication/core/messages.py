@@ -215,10 +215,16 @@ class ListOffsetsResponse:
 
 @attrs.frozen(kw_only=True)
 class MetadataRequest:
-    """`topics` None asks for all of them. `quotas`: whether the limits of clients and nodes are asked for, too."""
+    """`topics` None asks for all of them. `quotas`: whether the limits of clients and nodes are asked for, too.
+
+    partition_limit: no more partitions in one answer; 0: all. cursor: the first partition that is asked for, where
+    a former answer ended (`next_cursor`); topics and partitions go in order (KIP-966).
+    """
 
     topics: list[str] | None = None
     quotas: bool = False
+    partition_limit: int = 0
+    cursor: PartitionName | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -275,6 +281,8 @@ class MetadataResponse:
     nodes: list[NodeInfo]
     topics: list[TopicInfo]
     quotas: list[QuotaInfo] = attrs.Factory(list)
+    next_cursor: PartitionName | None = None
+    """Where to go on; None: there is no more. The last topic may then be there in part."""
 
 
 @attrs.frozen(kw_only=True)
@@ -373,9 +381,14 @@ class OffsetsResponse:
 
 @attrs.frozen(kw_only=True)
 class DescribePartitionsRequest:
-    """`topics` None asks for every partition that the answering node hosts."""
+    """`topics` None asks for every partition that the answering node hosts.
+
+    partition_limit, cursor: as in `MetadataRequest`.
+    """
 
     topics: list[str] | None = None
+    partition_limit: int = 0
+    cursor: PartitionName | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -410,9 +423,13 @@ class ReplicaInfo:
 
 @attrs.frozen(kw_only=True)
 class DescribePartitionsResponse:
+    """`store_age_ms`: since when the metadata store has taken no write of the node; what it knows is as old."""
+
     node_id: int
     incarnation: int
     partitions: list[ReplicaInfo]
+    next_cursor: PartitionName | None = None
+    store_age_ms: int = 0
 
 
 @attrs.frozen(kw_only=True)

@@ -50,14 +50,15 @@ class ClusterState:
         self._nursery = nursery
         self._reader = ViewReader()
         self._store_id = ""
-        self.read_at = trio.current_time()
-        """When the store told last what it holds."""
+        self.counted_at = trio.current_time()
+        """When the store took a write of this node last; it is asked to every `proof_interval_ms`."""
         settings = replicas.settings
         self._controller = ctl.Controller(
             settings.node_id,
             replicas.incarnation,
             policies=election_policies(),
             imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
+            fits=lambda transaction: _store.fits(store.limits, transaction),
         )
         self._isr = IsrWriter(
             store, replicas, lambda: self.session, lambda *task: self._nursery.start_soon(*task)
@@ -77,6 +78,11 @@ class ClusterState:
     @property
     def is_controller(self) -> bool:
         return self._controller.active
+
+    @property
+    def store_age_ms(self) -> int:
+        """Since when the store has taken no write of this node: what the view shows is as old."""
+        return int(1000 * (trio.current_time() - self.counted_at))
 
     def grant(self, request: Request, reply: Callable[[ctl.Response], None]) -> None:
         """Ask our own controller, as soon as it knows of every node that is there now; `reply` is called once."""
@@ -140,7 +146,6 @@ class ClusterState:
                 f"revision {answer.revision}, and was at {known}. The node stops, and deletes nothing; {REPAIR}"
             )
         self._store_id = answer.store_id
-        self.read_at = trio.current_time()
         self.apply(answer)
 
     def apply(self, answer: Answer) -> None:

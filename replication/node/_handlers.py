@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import sys
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable
 
 import attrs
@@ -110,14 +112,17 @@ class Handlers:
 
     def _metadata(self, request: Inbound) -> None:
         message: m.MetadataRequest = wire.decode_request(m.Kind.METADATA, request.body)
-        request.reply(wire.encode(describe_view(self._replicas.view, message.topics, quotas=message.quotas)))
+        request.reply(wire.encode(describe_view(self._replicas.view, message)))
 
     def _describe_partitions(self, request: Inbound) -> None:
         message: m.DescribePartitionsRequest = wire.decode_request(m.Kind.DESCRIBE_PARTITIONS, request.body)
+        partitions, next_cursor = self._replicas.describe(message)
         response = m.DescribePartitionsResponse(
             node_id=self._identity.node_id,
             incarnation=self._identity.incarnation,
-            partitions=self._replicas.describe(message.topics),
+            partitions=partitions,
+            next_cursor=next_cursor,
+            store_age_ms=self._state.store_age_ms,
         )
         request.reply(wire.encode(response))
 
@@ -211,9 +216,26 @@ def _store_error(error: Exception) -> ErrorCode:
     )
 
 
-def describe_view(view: ClusterView, topics: list[str] | None, *, quotas: bool = False) -> m.MetadataResponse:
+def describe_view(view: ClusterView, message: m.MetadataRequest) -> m.MetadataResponse:
     """The answer to a metadata request."""
-    names = sorted(view.topics) if topics is None else topics
+    names = _from_cursor(
+        sorted(view.topics) if message.topics is None else list(dict.fromkeys(message.topics)), message
+    )
+    topics: list[m.TopicInfo] = []
+    room = message.partition_limit or sys.maxsize
+    next_cursor = None
+    for name in names:
+        first = message.cursor.partition if message.cursor and name == message.cursor.topic else 0
+        topic = view.topics.get(name)
+        if room <= 0:
+            next_cursor = m.PartitionName(topic=name, partition=first)
+            break
+        count = min(room, topic.partitions - first) if topic is not None else 0
+        topics.append(_describe_topic(view, name, range(first, first + count)))
+        room -= max(count, 1)
+        if topic is not None and first + count < topic.partitions:
+            next_cursor = m.PartitionName(topic=name, partition=first + count)
+            break
     return m.MetadataResponse(
         cluster_id=view.cluster_id,
         revision=view.revision,
@@ -227,23 +249,33 @@ def describe_view(view: ClusterView, topics: list[str] | None, *, quotas: bool =
             )
             for node in sorted(view.nodes.values(), key=lambda node: node.node_id)
         ],
-        topics=[_describe_topic(view, name) for name in names],
+        topics=topics,
         quotas=[
             m.QuotaInfo(entity_type=record.entity_type, name=record.name, limits=record.limits)
             for record, _ in view.quotas.values()
         ]
-        if quotas
+        if message.quotas and message.cursor is None
         else [],
+        next_cursor=next_cursor,
     )
 
 
-def _describe_topic(view: ClusterView, name: str) -> m.TopicInfo:
+def _from_cursor(names: list[str], message: m.MetadataRequest) -> list[str]:
+    """Those that a former answer has not told of; all are in order, unless they were named in another."""
+    if message.cursor is None:
+        return names
+    if message.topics is None:
+        return names[bisect_left(names, message.cursor.topic) :]
+    return names[names.index(message.cursor.topic) :] if message.cursor.topic in names else []
+
+
+def _describe_topic(view: ClusterView, name: str, indexes: range) -> m.TopicInfo:
     topic = view.topics.get(name)
     if topic is None:
         return m.TopicInfo(name=name, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     records = [
         versioned.record
-        for index in range(topic.partitions)
+        for index in indexes
         if (versioned := view.partitions.get(PartitionId(name, index))) is not None
     ]
     return m.TopicInfo(

@@ -235,7 +235,7 @@ class Node:
         nursery.start_soon(state.rebalance)
         nursery.start_soon(self._keep_registered, store, registration, state)
         nursery.start_soon(self._tell_offline, registration, state, replicas.offline)
-        nursery.start_soon(self._count, registration, replicas)
+        nursery.start_soon(self._count, registration, replicas, state)
         nursery.start_soon(self._watch_failure, replicas, session.timeout_ms / 1000, nursery)
         if settings.metrics_port is not None:
             self.metrics_address = await _serve_operations(settings, replicas, state, handlers, nursery)
@@ -304,13 +304,14 @@ class Node:
             log.warning("node %d cannot tell which partitions are offline: %s", self.node_id, error)
             return False
 
-    async def _count(self, registration: Registration, replicas: Replicas) -> None:
+    async def _count(self, registration: Registration, replicas: Replicas, state: ClusterState) -> None:
         """Have the log directories and the store count on together, as long as the node runs."""
         while True:
             await trio.sleep(self.settings.proof_interval_ms / 1000)
             written = await self._note_age(registration, replicas, replicas.view.revision)
             try:
-                await registration.count(written)
+                if await registration.count(written):
+                    state.counted_at = trio.current_time()
             except MetadataError as error:
                 log.debug("the store has not counted a sign of life: %s", error)
 

@@ -210,8 +210,8 @@ class Registration:
         """What working directories are to remember, durably, before `count` is called."""
         return self.membership.next_proofs(directories, revision)
 
-    async def count(self, directories: Collection[str]) -> None:
-        """Have the store count what `directories` have written down.
+    async def count(self, directories: Collection[str]) -> bool:
+        """Have the store count what `directories` have written down; whether it certainly has.
 
         Raises:
           DuplicateNodeError: Another process has taken the node id meanwhile.
@@ -222,8 +222,10 @@ class Registration:
             transaction = self.membership.beat(await self._own(), directories)
         except mb.MembershipError as error:
             raise self._refusal(error) from error
-        if isinstance(await _store.commit(self.store, transaction, None), tx.Committed):
-            self.membership.counted(transaction)
+        if not isinstance(await _store.commit(self.store, transaction, None), tx.Committed):
+            return False
+        self.membership.counted(transaction)
+        return True
 
     async def _own(self) -> dict[str, tx.Seen]:
         node_id = self.membership.node_id

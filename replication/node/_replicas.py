@@ -325,13 +325,21 @@ class Replicas:
         host = self.hosts[partition] = ReplicaHost(self, partition, home)
         return host
 
-    def describe(self, topics: list[str] | None) -> list[m.ReplicaInfo]:
-        """The state of every replica here."""
-        return [
-            _describe(key, host)
-            for key, host in sorted(self.hosts.items())
-            if topics is None or key.topic in topics
-        ]
+    def describe(
+        self, message: m.DescribePartitionsRequest
+    ) -> tuple[list[m.ReplicaInfo], m.PartitionName | None]:
+        """The state of every replica here that is asked for, and where the next answer goes on."""
+        start = message.cursor
+        keys = sorted(
+            key
+            for key in self.hosts
+            if (message.topics is None or key.topic in message.topics)
+            and (start is None or key >= (start.topic, start.partition))
+        )
+        page = keys[: message.partition_limit] if message.partition_limit else keys
+        left = keys[len(page) :]
+        following = m.PartitionName(topic=left[0].topic, partition=left[0].partition) if left else None
+        return [_describe(key, self.hosts[key]) for key in page], following
 
 
 def _describe(partition: PartitionId, host: ReplicaHost) -> m.ReplicaInfo:

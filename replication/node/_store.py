@@ -8,7 +8,14 @@ from .. import metadata as store_api
 from .. import wire
 from ..core import transaction as tx
 from ..core.control import records as rec
-from ..metadata import Entry, MetadataStore, Session, SessionExpiredError
+from ..metadata import (
+    Entry,
+    Limits,
+    MetadataStore,
+    Session,
+    SessionExpiredError,
+    TransactionTooLargeError,
+)
 
 _BY_PREFIX: tuple[tuple[str, type], ...] = (
     (rec.PARTITIONS_PREFIX, rec.PartitionRecord),
@@ -64,6 +71,19 @@ async def get(store: MetadataStore, *keys: str) -> dict[str, tx.Seen]:
     """
     entries = [(await store.get(key)).entry for key in keys]
     return seen({entry.key: entry for entry in entries if entry is not None})
+
+
+def fits(limits: Limits, transaction: tx.Transaction) -> bool:
+    """Whether a store takes a transaction of that size."""
+    if limits.max_operations is None and limits.max_bytes is None:
+        return True
+    try:
+        limits.check(
+            [_compare(each) for each in transaction.compares], [_operation(each) for each in transaction.puts]
+        )
+    except TransactionTooLargeError:
+        return False
+    return True
 
 
 async def commit(

@@ -29,7 +29,7 @@ from .pauses import FETCH_BACKOFF, Pauses
 from .questions import LogQuestions
 from .requests import Requests
 from .settings import LAG_MAX, STALL_MAX, Settings
-from .store import Store
+from .store import Store, after
 from .topics import Topics
 from .traps import ELECTION, Traps
 from .watched import WatchedBroker, WatchedContext
@@ -219,6 +219,8 @@ class Cluster(Hosting):
     def _look(self, node: Node, view: ClusterView) -> None:
         if node.controller is None or view.revision < node.registered:
             return
+        if view.revision >= node.shown.revision:
+            view = node.shown = after(node.shown, view)
         node.seen = max(node.seen, view.revision)
         self.tell(node, ViewRead(view))
         self.control(node, ctl.ViewChanged(view=view))
@@ -329,7 +331,7 @@ class Cluster(Hosting):
     def enter(self, node: Node, incarnation: int) -> None:
         """A process is registered: it serves from now on."""
         node.incarnation = incarnation
-        node.seen, node.checkpoint_since = -1, None
+        node.seen, node.checkpoint_since, node.shown = -1, None, ClusterView()
         node.controller = ctl.Controller(node.id, incarnation)
         settings = BrokerSettings(
             replica=ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5),

@@ -11,6 +11,7 @@ import attrs
 from ..core.broker.membership import Membership, NextProof
 from ..core.broker.timers import NEVER
 from ..core.control.controller import Controller
+from ..core.control.view import ClusterView
 from ..core.partition import effects as fx
 from ..core.partition.replica import Replica
 from ..core.types import PartitionId
@@ -68,6 +69,8 @@ class Node:
     left: float = float("-inf")
     """When its last session ended."""
     seen: int = -1
+    shown: ClusterView = attrs.Factory(ClusterView)
+    """The view that its controller was given last."""
     registered: int = 0
     """The revision of this process's registration: what was read before is of its predecessor."""
     departing: bool = False

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from typing import Self
 
 import attrs
 
@@ -52,6 +50,19 @@ class Reading:
         return self.view.live_for(partition) if some_offline else self.live
 
 
+def after(before: ClusterView, view: ClusterView) -> ClusterView:
+    """A view as a reader of deltas has it: what is as it was is the same table, and what differs is named."""
+    names = before.partitions.keys() | view.partitions.keys()
+    get, had = view.partitions.get, before.partitions.get
+    return attrs.evolve(
+        view,
+        since=before.revision,
+        changed=frozenset(each for each in names if get(each) != had(each)),
+        nodes=before.nodes if before.nodes == view.nodes else view.nodes,
+        topics=before.topics if before.topics == view.topics else view.topics,
+    )
+
+
 class Store:
     """Records with versions, the sessions of nodes and what they own, and the controller's office.
 
@@ -79,14 +90,6 @@ class Store:
         self._next_session = 0
         self._reading: Reading | None = None
 
-    def copy(self) -> Self:
-        """What a backup of the store holds. Records are values, so the tables are all that is copied."""
-        made = copy.copy(self)
-        for name, value in vars(self).items():
-            if isinstance(value, dict):
-                setattr(made, name, dict(value))
-        return made
-
     @property
     def live(self) -> dict[int, int]:
         """The incarnation of each node that is registered."""
@@ -102,16 +105,10 @@ class Store:
 
     def reading(self) -> Reading:
         if self._reading is None or self._reading.view.revision != self.revision:
-            # As a reader of deltas has it: what is as it was is the same table, and what differs is named.
-            before = self._reading.view if self._reading is not None else ClusterView(revision=-1)
-            names = before.partitions.keys() | self.partitions.keys()
-            get, had = self.partitions.get, before.partitions.get
             view = ClusterView(
                 revision=self.revision,
-                since=before.revision,
-                changed=frozenset(each for each in names if get(each) != had(each)),
-                nodes=before.nodes if before.nodes == self.nodes else dict(self.nodes),
-                topics=before.topics if before.topics == self.topics else dict(self.topics),
+                nodes=dict(self.nodes),
+                topics=dict(self.topics),
                 topic_versions=dict(self.topic_versions),
                 partitions=dict(self.partitions),
                 quotas=dict(self.quotas),

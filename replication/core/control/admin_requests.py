@@ -7,7 +7,7 @@ controller looks at the store again and plans anew, so a plan takes what is ther
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import attrs
 
@@ -150,6 +150,43 @@ def refusal(request: Request, error: ErrorCode, message: str) -> Response:
             return m.AlterReassignmentsResponse(error=error, message=message)
         case m.AlterQuotasRequest():
             return m.AlterQuotasResponse(error=error, message=message)
+
+
+def within(
+    admin_request: AdminRequest, planned: Plan, known: Knowledge, takes: Callable[[Sequence[Put]], bool]
+) -> Plan | Response:
+    """The plan, if the metadata store takes it in one transaction; else a refusal that says how much it would take.
+
+    A topic stays so small that one transaction can write all its partitions: it is set and deleted whole.
+    """
+    request = admin_request.request
+    if takes(_all_of_topic(planned, request, known.view)):
+        return planned
+    text = (
+        f"{planned.reason}: the metadata store does not take {len(planned.puts)} changes in one transaction"
+    )
+    if not isinstance(request, m.CreateTopicRequest | m.CreatePartitionsRequest):
+        return refusal(request, ErrorCode.POLICY_VIOLATION, f"{text}: ask for fewer at a time")
+    fits, too_many = 0, request.partitions
+    while too_many - fits > 1:
+        half = (fits + too_many) // 2
+        smaller = _plan(attrs.evolve(admin_request, request=attrs.evolve(request, partitions=half)), known)
+        if isinstance(smaller, Plan) and not takes(
+            _all_of_topic(smaller, attrs.evolve(request, partitions=half), known.view)
+        ):
+            too_many = half
+        else:
+            fits = half
+    return refusal(
+        request, ErrorCode.INVALID_PARTITIONS, f"{text}: a topic can have at most {fits} partitions there"
+    )
+
+
+def _all_of_topic(planned: Plan, request: Request, view: ClusterView) -> Sequence[Put]:
+    if not isinstance(request, m.CreatePartitionsRequest):
+        return planned.puts
+    there = topic_changes.partitions_of(view.topics[request.name], view)
+    return (*planned.puts, *(replace(known.record, known, view) for _, known in there))
 
 
 # Topics

@@ -8,7 +8,7 @@ controller that was paused, or elected twice, can change nothing once another ha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 
@@ -26,6 +26,7 @@ from .admin_requests import (
     plan,
     refusal,
     replace,
+    within,
 )
 from .elections import (
     POLICIES,
@@ -112,13 +113,16 @@ class Commit:
     @property
     def transaction(self) -> tx.Transaction:
         """The same for whoever writes it; it requires that the session of the controller's node lives."""
-        return tx.Transaction(
-            compares=tuple(
-                tx.AtVersion(key, version) if version else tx.Absent(key)
-                for key, version in self.checks.items()
-            ),
-            puts=tuple(tx.Put(put.key, put.record, put.ephemeral) for put in self.puts),
-        )
+        return _transaction(self.puts, self.checks)
+
+
+def _transaction(puts: Sequence[Put], checks: Mapping[str, int]) -> tx.Transaction:
+    return tx.Transaction(
+        compares=tuple(
+            tx.AtVersion(key, version) if version else tx.Absent(key) for key, version in checks.items()
+        ),
+        puts=tuple(tx.Put(put.key, put.record, put.ephemeral) for put in puts),
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -164,6 +168,7 @@ class Controller:
     policies: election policies by name, those of plugins among them.
     imbalance_percentage: how many of the partitions that prefer a node may be led elsewhere before they are
       moved back (`leader_imbalance_per_broker_percentage`).
+    fits: whether the metadata store takes a transaction of that size.
     """
 
     def __init__(
@@ -173,11 +178,13 @@ class Controller:
         *,
         policies: Mapping[str, Policy] = POLICIES,
         imbalance_percentage: int = 10,
+        fits: Callable[[tx.Transaction], bool] = lambda transaction: True,
     ) -> None:
         self._node_id = node_id
         self._incarnation = incarnation
         self._policies = policies
         self._imbalance_percentage = imbalance_percentage
+        self._fits = fits
         self._view = ClusterView()
         self._committing = False
         self._unclear = False
@@ -312,6 +319,7 @@ class Controller:
                     break
             elif partition not in self._questions and versioned.record.leader != NO_LEADER:
                 self._unsettled.discard(partition)
+        puts = self._fitting(puts)
         if puts:
             self._commit(*puts, reason=f"{len(puts)} partitions follow the nodes that are alive")
         return bool(puts)
@@ -389,7 +397,7 @@ class Controller:
         self._rebalance_due = False
         changes = rebalance.plan(self._view, self._imbalance_percentage)[:CHANGES_PER_COMMIT]
         if changes:
-            puts = [replace(record, versioned, self._view) for record, versioned in changes]
+            puts = self._fitting([replace(record, versioned, self._view) for record, versioned in changes])
             self._commit(*puts, reason=f"{len(puts)} leaderships go back to the preferred replicas")
         return bool(changes)
 
@@ -412,10 +420,23 @@ class Controller:
                 return
             self._admin_requests.popleft()
             if isinstance(planned, Plan):
+                planned = within(admin_request, planned, known, self._takes)
+            if isinstance(planned, Plan):
                 self._granting = admin_request, planned.response
                 self._commit(*planned.puts, reason=planned.reason)
             else:
                 self._reply(admin_request, planned, self._view.revision)
+
+    def _takes(self, puts: Sequence[Put]) -> bool:
+        """Whether the store takes these at once, with what `_commit` adds to them."""
+        fence = Put(key=CONTROLLER_EPOCH_KEY, record=EpochRecord(controller_epoch=2**31), version=1)
+        return self._fits(_transaction((*puts, fence), {put.key: put.version for put in (*puts, fence)}))
+
+    def _fitting(self, puts: list[Put]) -> list[Put]:
+        """As many of them as the store takes at once; the others follow."""
+        while len(puts) > 1 and not self._takes(puts):
+            puts = puts[: len(puts) // 2]
+        return puts
 
     def _on_admin_request_expired(self, request_id: int) -> None:
         """Give up a request that cannot be granted in time, as Kafka's controller does past the request's deadline.

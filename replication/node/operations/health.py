@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from .._cluster_state import ClusterState
     from .._replicas import Replicas
 
+MISSED = 3
+"""So many signs of life that the metadata store has not counted are no coincidence."""
 NAMED = 5
 """How many partitions a check names; of the others it tells the number."""
 
@@ -38,6 +40,7 @@ class Health:
         """Every check, in the order in which one should look at them."""
         return [
             self._session(),
+            self._store(),
             self._controller(),
             self._log_directories(),
             self._logs(),
@@ -90,6 +93,14 @@ class Health:
         elif me.leaving or self._state.leaving:
             problem = "the node is about to stop"
         return _check("session", problem, "registered in the metadata store")
+
+    def _store(self) -> HealthCheck:
+        """A store that takes no writes elects nobody, and lets no ISR shrink: writes may wait for who is silent."""
+        age = self._state.store_age_ms
+        if age > MISSED * self._replicas.settings.proof_interval_ms:
+            problem = f"the metadata store has taken no write of this node for {age / 1000:.0f} s"
+            return _check("store", problem, "")
+        return _check("store", "", "takes writes")
 
     def _controller(self) -> HealthCheck:
         view = self._replicas.view

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insync.replication.core import messages as m
+from insync.replication.core.control import controller as ctl
 from insync.replication.core.control import topic_changes
 from insync.replication.core.control.admin_requests import AdminRequest, Knowledge, Plan, plan
 from insync.replication.core.control.capacity import check_room
+from insync.replication.core.control.controller import Controller
 from insync.replication.core.control.elections import POLICIES
-from insync.replication.core.control.records import NodeRecord, PartitionRecord, Versioned
+from insync.replication.core.control.records import ControllerRecord, NodeRecord, PartitionRecord, Versioned
 from insync.replication.core.control.topics import TopicError
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
@@ -94,3 +96,66 @@ def test_a_node_that_is_about_to_stop_offers_no_room() -> None:
     leaving = attrs.evolve(view.nodes[2], leaving=True)
     with pytest.raises(TopicError, match="at most 10,"):
         check_room("t", 1, 11, attrs.evolve(view, nodes={**view.nodes, 2: leaving}))
+
+
+def controller(most: int) -> Controller:
+    """One that is in office, over a store that takes so many operations in a transaction."""
+    made = Controller(
+        1, 1, fits=lambda transaction: max(len(transaction.puts), len(transaction.compares)) <= most
+    )
+    made.step(ctl.ViewChanged(view=in_office(cluster(100, 100, 100))))
+    return made
+
+
+def in_office(view: ClusterView, revision: int = 1) -> ClusterView:
+    holder = ControllerRecord(node_id=1, incarnation=1, controller_epoch=1)
+    return attrs.evolve(
+        view, revision=revision, controller=holder, controller_epoch=1, controller_epoch_version=1
+    )
+
+
+def asked(
+    made: Controller, request: m.CreateTopicRequest | m.CreatePartitionsRequest
+) -> ctl.ControllerEffect:
+    (effect,) = made.step(ctl.AdminRequest(request_id=1, request=request, fresh_id="x"))
+    return effect
+
+
+def test_what_the_store_does_not_take_at_once_is_refused_with_the_number_that_it_would() -> None:
+    too_many = m.CreateTopicRequest(name="t", partitions=50, replication_factor=3)
+    refused = asked(controller(20), too_many)
+    assert isinstance(refused, ctl.Reply) and refused.response.error == ErrorCode.INVALID_PARTITIONS
+    assert "at most 18 partitions" in refused.response.message
+    for partitions, kind in ((18, ctl.Commit), (19, ctl.Reply)):
+        request = attrs.evolve(too_many, partitions=partitions)
+        assert isinstance(asked(controller(20), request), kind)
+
+
+def test_a_topic_does_not_grow_beyond_what_one_transaction_can_delete() -> None:
+    made = controller(20)
+    planned = create(cluster(100, 100, 100), "t", 15, 3)
+    assert isinstance(planned, Plan)
+    view = attrs.evolve(
+        in_office(carried_out(cluster(100, 100, 100), planned), 2),
+        topics={"t": planned.puts[0].record},
+        topic_versions={"t": 1},
+    )
+    made.step(ctl.ViewChanged(view=view))
+    refused = asked(made, m.CreatePartitionsRequest(name="t", partitions=25))
+    assert isinstance(refused, ctl.Reply) and "at most 18 partitions" in refused.response.message
+    assert isinstance(asked(made, m.CreatePartitionsRequest(name="t", partitions=18)), ctl.Commit)
+
+
+def test_elections_that_the_store_does_not_take_at_once_go_one_portion_after_the_other() -> None:
+    made = controller(20)
+    planned = create(cluster(100, 100, 100), "t", 60, 3)
+    assert isinstance(planned, Plan)
+    view = attrs.evolve(
+        carried_out(cluster(100, 100, 100), planned),
+        topics={"t": planned.puts[0].record},
+        topic_versions={"t": 1},
+    )
+    fewer = {node: each for node, each in view.nodes.items() if node != 3}
+    (commit,) = made.step(ctl.ViewChanged(view=in_office(attrs.evolve(view, nodes=fewer), 2)))
+    assert isinstance(commit, ctl.Commit)
+    assert 1 < len(commit.puts) <= 19

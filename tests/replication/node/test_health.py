@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
-from insync.replication import Admin, Node
+from insync.replication import Admin, Node, Producer
 from insync.replication.core.messages import HealthCheck
 from insync.replication.node._dialler import Dialler
 
@@ -20,7 +22,7 @@ from .test_directories import settings as two_directories
 
 __all__ = ["device"]
 
-CHECKS = ["session", "controller", "log_directories", "logs", "maintenance", "min_isr", "in_sync"]
+CHECKS = ["session", "store", "controller", "log_directories", "logs", "maintenance", "min_isr", "in_sync"]
 
 
 async def failing(node: Node) -> dict[str, str]:
@@ -167,3 +169,35 @@ async def test_a_node_that_does_not_answer_is_reported_as_such(tmp_path: Path) -
             told = await admin.describe_nodes(timeout_ms=2000)
         assert [each.error for each in told] == ["", "no answer within 2 s"]
         assert [each.ready for each in told] == [True, False]
+
+
+async def test_a_store_that_takes_no_writes_is_told_and_stops_no_acknowledgement(tmp_path: Path) -> None:
+    """As when a process stands still inside a commit: the lock is its own until it goes on."""
+    options = {"proof_interval_ms": 50, "metrics_port": 0, "storage_stall_timeout_ms": 60_000}
+    async with (
+        Node(settings(tmp_path, 1, **options)) as node,
+        Node(settings(tmp_path, 2, **options)),
+        Admin(node.endpoints) as admin,
+        Producer(node.endpoints) as producer,
+    ):
+        await admin.create_topic("t", 1, 2, config={"min_insync_replicas": 2})
+        await until(lambda: full_isr(admin, "t", 2))
+        # A producer that begins is given an id, which the store has to write down.
+        await (await producer.send("t", b"before")).wait()
+        with contextlib.closing(sqlite3.connect(tmp_path / "meta.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+
+            async def told() -> bool:
+                return "taken no write" in (await failing(node)).get("store", "")
+
+            await until(told)
+            with trio.fail_after(10):
+                await (await producer.send("t", b"meanwhile")).wait()
+            (mine,) = [each for each in await admin.describe_replicas() if each.node_id == 1]
+            assert mine.store_age_ms > 150
+            other.execute("ROLLBACK")
+
+        async def well() -> bool:
+            return "store" not in await failing(node)
+
+        await until(well)

@@ -1,0 +1,66 @@
+"""Answers that come in pages, so that none exceeds a frame: followed by their cursors, and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+
+from ..core import messages as m
+
+PAGE = 2_000
+"""Partitions in one answer; Kafka's `max.request.partition.size.limit` (KIP-966)."""
+_RESTARTS = 10
+"""How often a listing begins again because what it lists was changed meanwhile."""
+
+Ask = Callable[[Any], Awaitable[Any]]
+
+
+async def whole_metadata(ask: Ask, request: m.MetadataRequest) -> m.MetadataResponse:
+    """All that a request asks for, as of the revision of the first page or later.
+
+    Raises what `ask` raises.
+    """
+    request = attrs.evolve(request, partition_limit=PAGE)
+    for left in reversed(range(_RESTARTS)):
+        first: m.MetadataResponse = await ask(request)
+        topics = {topic.name: topic for topic in first.topics}
+        cursor, behind = first.next_cursor, 0
+        while cursor is not None:
+            page: m.MetadataResponse = await ask(attrs.evolve(request, cursor=cursor))
+            if page.revision < first.revision:
+                # Another node has answered, which has not read as far.
+                behind += 1
+                if behind > _RESTARTS:
+                    break
+                continue
+            if not all(_goes_on(topics.get(topic.name), topic) for topic in page.topics):
+                break
+            for topic in page.topics:
+                known = topics.get(topic.name)
+                parts = [*(known.partitions if known is not None else ()), *topic.partitions]
+                topics[topic.name] = attrs.evolve(topic, partitions=parts)
+            cursor = page.next_cursor
+        if cursor is None or not left:
+            return attrs.evolve(first, topics=list(topics.values()), next_cursor=None)
+    raise AssertionError("the last round returns")
+
+
+def _goes_on(known: m.TopicInfo | None, topic: m.TopicInfo) -> bool:
+    """Whether a part of a topic is of the topic of which there are parts already."""
+    return known is None or known.topic_id == topic.topic_id
+
+
+async def whole_description(ask: Ask, request: m.DescribePartitionsRequest) -> m.DescribePartitionsResponse:
+    """All replicas that a node tells of; each as it was when its page was asked for.
+
+    Raises what `ask` raises.
+    """
+    request = attrs.evolve(request, partition_limit=PAGE)
+    answer: m.DescribePartitionsResponse = await ask(request)
+    partitions = list(answer.partitions)
+    while answer.next_cursor is not None:
+        answer = await ask(attrs.evolve(request, cursor=answer.next_cursor))
+        partitions += answer.partitions
+    return attrs.evolve(answer, partitions=partitions)
