@@ -135,7 +135,9 @@ class Replicas:
 
     def step(self, event: Event) -> None:
         """Tell the broker, and do as it says."""
-        self.obey(self.broker.step(event, self.now()))
+        obey = self._obey
+        for effect in self.broker.step(event, self.now()):
+            obey[type(effect)](effect)
 
     def obey(self, effects: list[Effect]) -> None:
         """Carry out what the broker asks for."""
@@ -225,7 +227,7 @@ class Replicas:
 
     def settle(self) -> None:
         """Look at the parked fetches of every partition that has news, and ask leaders what is to be asked."""
-        if self.broker.is_unsettled:
+        if self.broker.context.is_unsettled:
             with self._turn:
                 self.obey(self.broker.settle(self.now()))
 

@@ -109,7 +109,7 @@ class Hosting(World, ABC):
                 action(self, node, effect)
             else:
                 self.network.obey(node, effect)
-        if node.broker is not None and node.broker.is_unsettled and not node.settling:
+        if node.broker is not None and node.broker.context.is_unsettled and not node.settling:
             node.settling = True
             self.on(node, 0.0, partial(self._settle, node))
 

@@ -84,17 +84,14 @@ class Broker:
         """When the driver owes a `tick`, by its own clock; infinity if nothing is waited for."""
         return self.context.timers.deadline
 
-    @property
-    def is_unsettled(self) -> bool:
-        """Whether `settle` has anything to do."""
-        return self.serving.has_woken or self.following.has_changed
-
     def step(self, event: Event, now: float) -> list[Effect]:
         """Handle one event at clock reading `now` (seconds, never going back)."""
         context = self.context
         context.now = now
         self._handlers[type(event)](event)
-        return context.take_effects()
+        # Not by `take_effects`: this is called several times for each record.
+        effects, context.effects = context.effects, []
+        return effects
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed: to be called at `deadline`, or later."""
@@ -104,9 +101,13 @@ class Broker:
         return context.take_effects()
 
     def settle(self, now: float) -> list[Effect]:
-        """The events that came together are all told: do what is done once for all of them."""
+        """The events that came together are all told: do what is done once for all of them.
+
+        To be called when a turn of the driver ends and `context.is_unsettled`.
+        """
         context = self.context
         context.now = now
+        context.is_unsettled = False
         self.serving.settle()
         self.following.settle()
         return context.take_effects()

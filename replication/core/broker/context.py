@@ -66,7 +66,10 @@ class Context:
         self.routes: dict[type, Callable[[PartitionId, Any], None]] = dict.fromkeys(
             get_args(fx.Effect), self.to_driver
         )
-        self._effects: list[Effect] = []
+        self.effects: list[Effect] = []
+        """What this step has asked for so far."""
+        self.is_unsettled = False
+        """Whether some part has left something for the end of the turn (`Broker.settle`)."""
 
     def new_replica(self, partition: PartitionId, topic_id: str = "") -> Replica:
         """A replica of this process that is `closed` until its log is reported open."""
@@ -91,11 +94,11 @@ class Context:
 
     def emit(self, effect: Effect) -> None:
         """Ask the driver for something."""
-        self._effects.append(effect)
+        self.effects.append(effect)
 
     def take_effects(self) -> list[Effect]:
         """All that was emitted since this was called last, in order."""
-        taken, self._effects = self._effects, []
+        taken, self.effects = self.effects, []
         return taken
 
     def missing_error(self, partition: PartitionId) -> ErrorCode:
@@ -106,4 +109,4 @@ class Context:
 
     def to_driver(self, partition: PartitionId, effect: fx.Effect) -> None:
         """Have the driver do what a replica asks for."""
-        self._effects.append(Job(partition, effect))
+        self.effects.append(Job(partition, effect))

@@ -73,17 +73,13 @@ class Following:
 
     # What the step comes to
 
-    @property
-    def has_changed(self) -> bool:
-        """Whether `settle` has anything to do."""
-        return bool(self._changed)
-
     def changed(self, leader: _Leader) -> None:
         """There may be something to ask or to take back, when everything else of this step has happened.
 
         Only then: every partition that this step has come to want something is in the one request that follows.
         """
         self._changed[leader] = None
+        self._ctx.is_unsettled = True
 
     def settle(self) -> None:
         """Ask what there is to ask; the last thing in every step."""

@@ -94,18 +94,13 @@ class Serving:
         """Partitions that are throttled and will be looked at again when the pause is over."""
         self.throttle = Throttle(settings.leader_replication_throttled_rate)
         """Of what is sent to replicas that a reassignment adds."""
-        context.routes[fx.Wake] = self._wake
+        context.routes[fx.Wake] = lambda partition, effect: self.wake(partition)
         context.routes[fx.Truncate] = self._truncate
 
     @property
     def parked(self) -> int:
         """Requests that wait for news."""
         return len(self._parked)
-
-    @property
-    def has_woken(self) -> bool:
-        """Whether `settle` has anything to do."""
-        return bool(self._woken)
 
     # Requests
 
@@ -291,13 +286,11 @@ class Serving:
 
     # News
 
-    def _wake(self, partition: PartitionId, effect: fx.Wake) -> None:
-        self.wake(partition)
-
     def wake(self, partition: PartitionId) -> None:
         """The partition may have news for whoever asked about it."""
         if partition in self._waiting:
             self._woken[partition] = None
+            self._context.is_unsettled = True
 
     def warmed(self, event: Warmed) -> None:
         """What was cold can be read now."""
