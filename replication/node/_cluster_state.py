@@ -10,6 +10,8 @@ import trio
 
 from .. import metadata as store_api
 from .. import wire
+from ..core.broker.effects import LogsGathered
+from ..core.broker.events import AskLogs
 from ..core.broker.membership import evict
 from ..core.control import controller as ctl
 from ..core.control import records as rec
@@ -23,7 +25,6 @@ from ..metadata import MetadataError, MetadataStore, Session
 from . import _store
 from ._client_state import KeptForClients
 from ._isr_writer import RETRY_PAUSE, IsrWriter
-from ._peers import LogQuestions
 from ._policies import election_policies
 from ._registration import REPAIR
 from ._replica_host import ReplicaHost
@@ -214,15 +215,15 @@ class ClusterState:
                 case ctl.ReadView():
                     self.read_again()
                 case ctl.AskReplicas():
-                    self._nursery.start_soon(self._ask_replicas, effect)
+                    self._replicas.step(AskLogs(effect))
                 case ctl.Reply():
                     if effect.response.error == ErrorCode.UNKNOWN_SERVER_ERROR:
                         log.error("a request to the controller is refused: %s", effect.response.message)
                     self._admin_requests.pop(effect.request_id)(effect.response)
 
-    async def _ask_replicas(self, effect: ctl.AskReplicas) -> None:
-        logs = await LogQuestions(self._replicas, effect).ask()
-        self._step(ctl.LogsTold(logs=logs))
+    def logs_gathered(self, effect: LogsGathered) -> None:
+        """What replicas have told of their logs."""
+        self._step(ctl.LogsTold(logs=effect.logs))
 
     async def _commit(self, effect: ctl.Commit) -> None:
         log.debug("node %d writes: %s", self._replicas.settings.node_id, effect.reason)

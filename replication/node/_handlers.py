@@ -10,18 +10,16 @@ from collections.abc import Awaitable, Callable
 import attrs
 import trio
 
-from ...transport import Connection, Identity, Request, TransportError
+from ...transport import Connection, Identity, Request
 from .. import wire
 from ..core import messages as m
-from ..core.broker.events import Disconnected
+from ..core.broker.events import Disconnected, ForwardArrived
 from ..core.control.admin_requests import Request as AdminRequestBody
-from ..core.control.admin_requests import refusal
 from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 from ..metadata import MetadataError
-from ._cluster_state import ADMIN_TIMEOUT, ClusterState
-from ._peers import ask_node, tell_logs
+from ._cluster_state import ClusterState
 from ._replicas import Replicas
 from .operations.health import Health
 from .operations.inbound import Inbound
@@ -29,7 +27,6 @@ from .operations.inbound import Inbound
 log = logging.getLogger("insync.node")
 
 PRODUCER_ID_BLOCK = 1000
-FORWARD_TIMEOUT = ADMIN_TIMEOUT + 1.0
 
 
 class Handlers:
@@ -132,7 +129,7 @@ class Handlers:
 
     def _get_replica_log_info(self, request: Inbound) -> None:
         message: m.GetReplicaLogInfoRequest = wire.decode_request(request.kind, request.body)
-        request.reply(wire.encode(tell_logs(self._replicas, message)))
+        request.reply(wire.encode(self._replicas.broker.peers.tell_logs(message)))
 
     def _admin_request(self, request: Inbound) -> None:
         """What only the controller can grant: ours does, or the request is passed on to it."""
@@ -140,23 +137,7 @@ class Handlers:
         if self._state.is_controller or message.forwarded:
             self._state.grant(message, lambda response: request.reply(wire.encode(response)))
         else:
-            self._nursery.start_soon(self._forward, request, message)
-
-    async def _forward(self, request: Inbound, message: AdminRequestBody) -> None:
-        """Pass a request on to the controller; if there is none, or it is out of reach, the client asks again."""
-        view = self._replicas.view
-        node = view.nodes.get(view.controller.node_id) if view.controller is not None else None
-        if node is None:
-            text = "there is no controller at this moment"
-            request.reply(wire.encode(refusal(message, ErrorCode.NOT_CONTROLLER, text)))
-            return
-        body = wire.encode(attrs.evolve(message, forwarded=True))
-        kind = m.Kind(request.kind)
-        try:
-            request.reply(await ask_node(self._replicas, node, kind, body, timeout=FORWARD_TIMEOUT))
-        except (TransportError, OSError, UnicodeError) as error:
-            text = f"the controller, node {node.node_id}, is out of reach: {error}"
-            request.reply(wire.encode(refusal(message, ErrorCode.NOT_CONTROLLER, text)))
+            self._replicas.step(ForwardArrived(request, m.Kind(request.kind), message))
 
     def _init_producer_id(self, request: Inbound) -> None:
         message: m.InitProducerIdRequest = wire.decode_request(m.Kind.INIT_PRODUCER_ID, request.body)

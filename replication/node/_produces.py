@@ -55,7 +55,7 @@ class Produces:
                     self._node.counters.failed_produces[result.topic] += 1
             if request.throttle_ms:
                 response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)
-        request.reply(wire.encode(response))
+        request.reply(response if isinstance(response, bytes) else wire.encode(response))
 
     def _serve(self, request: Inbound, message: m.ProduceRequest) -> None:
         payload = SharedPayload(request.payload)

@@ -26,6 +26,7 @@ from ..core.broker.effects import (
     Effect,
     Fail,
     Job,
+    LogsGathered,
     Refuse,
     Reply,
     Warm,
@@ -73,6 +74,8 @@ class StoreWriter(Protocol):
 
     def suspect(self, node: NodeRecord) -> None: ...
 
+    def logs_gathered(self, effect: LogsGathered) -> None: ...
+
 
 class Replicas:
     """Owns every `ReplicaHost`. Each entry from outside ends with `settle`."""
@@ -112,6 +115,7 @@ class Replicas:
             DeleteLog: self._delete,
             Answer: self.fetches.answer,
             Reply: self.produces.reply,
+            LogsGathered: lambda effect: self.store.logs_gathered(effect),
             Fail: fail,
             Refuse: refuse,
             Warm: self.cold_reads.warm,
@@ -392,6 +396,7 @@ def _broker_settings(settings: NodeSettings) -> BrokerSettings:
         replica_fetch_max_bytes=settings.replica_fetch_max_bytes,
         replica_fetch_response_max_bytes=settings.replica_fetch_response_max_bytes,
         replica_socket_timeout=settings.replica_socket_timeout_ms / 1000,
+        unclean_recovery_timeout=settings.unclean_recovery_timeout_ms / 1000,
         follower_replication_throttled_rate=settings.follower_replication_throttled_rate,
     )
 

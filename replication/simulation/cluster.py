@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from ..core.broker.context import BrokerSettings
-from ..core.broker.events import LogDeleted, LogFound, ViewRead
+from ..core.broker.events import AskLogs, LogDeleted, LogFound, ViewRead
 from ..core.broker.membership import MembershipError
 from ..core.broker.timers import NEVER
 from ..core.control import controller as ctl
@@ -26,7 +26,6 @@ from .network import Network
 from .node import Host, Node
 from .oracle import Oracle
 from .pauses import FETCH_BACKOFF, Pauses
-from .questions import LogQuestions
 from .requests import Requests
 from .settings import LAG_MAX, STALL_MAX, Settings
 from .store import Store, after
@@ -37,6 +36,8 @@ from .weather import Mishap
 
 ADMIN_TIMEOUT = 4.0
 """A host's patience with its controller; shorter than a real one's, so that it runs out now and then."""
+RECOVERY_TIMEOUT = 2.0
+"""The simulated `unclean_recovery_timeout`."""
 FETCH_TIMEOUT = 1.5
 """The simulated `replica_socket_timeout`."""
 UNSEEN = 10.0
@@ -263,7 +264,7 @@ class Cluster(Hosting):
                     write = partial(self._commit, node, node.incarnation, node.session, effect)
                     self.transact(node, write, partial(self._committed, node))
                 case ctl.AskReplicas():
-                    LogQuestions(self, node, effect).begin()
+                    self.tell(node, AskLogs(effect))
                 case ctl.ReadView():
                     self.read_store(node)
                 case ctl.Reply():
@@ -344,6 +345,7 @@ class Cluster(Hosting):
             replica_fetch_max_bytes=LARGEST * BATCH_SIZE,
             replica_fetch_response_max_bytes=100 * BATCH_SIZE,
             replica_socket_timeout=FETCH_TIMEOUT,
+            unclean_recovery_timeout=RECOVERY_TIMEOUT,
         )
         node.settling, node.armed = False, NEVER
         node.broker = WatchedBroker(

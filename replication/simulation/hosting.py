@@ -19,12 +19,14 @@ from ..core.broker.effects import (
     Effect,
     Fail,
     Job,
+    LogsGathered,
     Refuse,
     Reply,
     Warm,
 )
 from ..core.broker.events import Event, FetchArrived, Report, Warmed
 from ..core.broker.timers import NEVER
+from ..core.control.controller import ControllerEvent, LogsTold
 from ..core.messages import FetchPartition, FetchRequest, FetchResult
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
@@ -79,6 +81,9 @@ class Hosting(World, ABC):
     def transact(
         self, node: Node, write: Callable[[], object], done: Callable[[object], None], slow: float = 0.0
     ) -> None: ...
+
+    @abstractmethod
+    def control(self, node: Node, event: ControllerEvent) -> None: ...
 
     @abstractmethod
     def retire(self, host: Host) -> None: ...
@@ -339,6 +344,11 @@ class Hosting(World, ABC):
     def _read_record(self, host: Host, effect: fx.ReadRecord) -> None:
         self.read_store(host.node)
 
+    def _logs_gathered(self, node: Node, effect: LogsGathered) -> None:
+        if node.controller is not None:
+            self.oracle.told(node.writer(node.incarnation), effect.logs)
+            self.control(node, LogsTold(logs=effect.logs))
+
     def _reply(self, node: Node, effect: Reply) -> None:
         self.requests.replied(node, effect)
 
@@ -364,6 +374,7 @@ _EFFECTS: dict[type, Callable[..., None]] = {
     ConfigureLog: Hosting._configure,
     Answer: Hosting._answer,
     Reply: Hosting._reply,
+    LogsGathered: Hosting._logs_gathered,
     Fail: Hosting._failed,
     Refuse: Hosting._failed,
     Warm: Hosting._warm,

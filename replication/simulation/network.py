@@ -213,6 +213,22 @@ class Network:
             self._cluster.send(link.peer.id, link.dialler, told)
         elif isinstance(question.asked.message, m.FetchRequest):
             self._cluster.fetches.serve(question)
+        elif isinstance(question.asked.message, m.GetReplicaLogInfoRequest):
+            self._tell_logs(question, question.asked.message)
+
+    def _tell_logs(self, question: Question, message: m.GetReplicaLogInfoRequest) -> None:
+        """A node tells what its logs hold; S21 looks at the disks, where nothing is being written."""
+        peer = question.link.peer
+        if peer.broker is None:
+            return
+        for named in message.partitions:
+            host = peer.hosts.get(PartitionId(named.topic, named.partition))
+            if host is None or host.replica is None or host.replica.log.outstanding:
+                continue
+            info = host.replica.log_info()
+            if info is not None:
+                self._cluster.oracle.telling(host, info)
+        self.answer(question, peer.broker.peers.tell_logs(message), ModelPayload())
 
     def _late(self, node: Node, question: Question) -> None:
         number = question.asked.question
@@ -227,12 +243,12 @@ class Network:
             told = partial(self._cluster.tell, peer, ev.Cancelled(question))
             self._cluster.send(node.id, peer, told)
 
-    def answer(self, question: Question, message: m.FetchResponse, payload: ModelPayload) -> None:
+    def answer(self, question: Question, message: object, payload: ModelPayload) -> None:
         """Send an answer; whoever asked may have given the question up."""
         link = question.link
         self._cluster.send(link.peer.id, link.dialler, partial(self._answered, question, message, payload))
 
-    def _answered(self, question: Question, message: m.FetchResponse, payload: ModelPayload) -> None:
+    def _answered(self, question: Question, message: object, payload: ModelPayload) -> None:
         node, number = question.link.dialler, question.asked.question
         wires, cluster = self._wires[node.id], self._cluster
         if question.link.is_reset:
@@ -240,13 +256,14 @@ class Network:
         if wires.questions.get(number) is not question:
             # Nobody waits for it: a node's transport drops it, but the broker must not take it either.
             cluster.tell(node, ev.Answered(question=number, message=message, payload=payload))
-            cluster.fetches.overtaken(question, message, payload)
+            if isinstance(message, m.FetchResponse):
+                cluster.fetches.overtaken(question, message, payload)
             return
         del wires.questions[number]
         if not cluster.calm and cluster.chance(MALFORMED):
             self._cluster.tell(node, ev.AskFailed(question=number, reason="no such field", malformed=True))
             return
-        if not cluster.calm and cluster.chance(MALFORMED):
+        if isinstance(message, m.FetchResponse) and not cluster.calm and cluster.chance(MALFORMED):
             message = attrs.evolve(
                 message,
                 partitions=[attrs.evolve(each, size=payload.size + 1) for each in message.partitions],

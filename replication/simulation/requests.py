@@ -185,16 +185,17 @@ class Requests:
             if sent is None:
                 require(False, "L5", f"{result} was not asked for, or is answered twice")
                 return
-            self._answered(node, sent, result)
+            self._answered(node, sent, result, alone=len(request.batches) == 1)
         require(not unanswered, "L5", f"not answered: {list(unanswered)}")
 
-    def _answered(self, node: Node, sent: Sent, result: m.ProduceResult) -> None:
+    def _answered(self, node: Node, sent: Sent, result: m.ProduceResult, *, alone: bool) -> None:
         cluster, error = self._cluster, ErrorCode(result.error)
         if error == ErrorCode.NONE:
             if sent.acks == -1:
                 self.acknowledged += 1
                 cluster.oracle.promised(sent, result.base_offset)
-            elif sent.acks == 1:
+            elif sent.acks == 1 and alone:
+                # Beside others the answer may be later than the write, and another leader may have cut it since.
                 host = node.hosts.get(sent.partition)
                 if host is not None and host.facts is sent.facts:
                     cluster.oracle.written(host, sent, result.base_offset)

@@ -17,9 +17,9 @@ import msgspec
 
 from insync.replication import wire
 from insync.replication.core import messages as m
-from insync.replication.core.broker import producing, queries, serving
+from insync.replication.core.broker import peers, producing, queries, serving
 from insync.replication.core.partition import deletions, leader, log_state, replica
-from insync.replication.node import _batch_checks, _fetches, _handlers, _payloads, _peers, _produces
+from insync.replication.node import _batch_checks, _fetches, _handlers, _payloads, _produces
 from insync.replication.wire import _codec
 from insync.storage.batch import build_batch
 from insync.transport import RemoteError, Response
@@ -217,7 +217,7 @@ def _whole_requests() -> Iterator[bytes]:
 
 
 _NODE = (
-    *(_codec, _handlers, _produces, _fetches, serving, queries, producing, _batch_checks, _payloads, _peers),
+    *(_codec, _handlers, _produces, _fetches, serving, queries, producing, _batch_checks, _payloads, peers),
     *(leader, replica, log_state, deletions),
 )
 

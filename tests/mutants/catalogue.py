@@ -26,6 +26,7 @@ _FILES = (
     "members",
     "following",
     "requests",
+    "peers",
 )
 
 

@@ -18,6 +18,7 @@ from .effects import Effect
 from .events import (
     Answered,
     AskFailed,
+    AskLogs,
     Cancelled,
     Connected,
     CopyAgain,
@@ -26,6 +27,7 @@ from .events import (
     Disconnected,
     Event,
     FetchArrived,
+    ForwardArrived,
     LogDeleted,
     LogFound,
     PeerDisconnected,
@@ -35,6 +37,7 @@ from .events import (
     Warmed,
 )
 from .following import Following
+from .peers import Peers
 from .producing import Producing
 from .queries import Queries
 from .serving import Serving
@@ -52,6 +55,7 @@ class Broker:
         self.channels = Channels(context)
         self.following = Following(context, self.channels)
         self.assignments = Assignments(context, self.channels, self.serving, self.following)
+        self.peers = Peers(context, self.channels)
         context.routes[fx.FetchNext] = self.following.want
         context.routes[fx.StopFetch] = lambda partition, effect: self.following.stop(partition)
         self.queries = Queries(context)
@@ -61,6 +65,8 @@ class Broker:
         self._handlers: dict[type, Callable[[Any], None]] = {
             Report: self._report,
             FetchArrived: self.serving.arrived,
+            ForwardArrived: self.peers.forward,
+            AskLogs: self.peers.ask_logs,
             ProduceArrived: self.producing.produce,
             DeleteRecordsArrived: self.producing.delete_records,
             Cancelled: lambda event: self.serving.cancelled(event.request),

@@ -8,7 +8,7 @@ and a question that was given up, or whose connection has ended, is forgotten.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
@@ -37,8 +37,8 @@ class Owner(Protocol):
     def answered(self, question: int, message: object, payload: Payload) -> None:
         """The answer to a question."""
 
-    def failed(self, reason: str, *, malformed: bool) -> None:
-        """The questions under way are lost, or there is no way to ask any.
+    def failed(self, reason: str, *, malformed: bool, lost: Collection[int]) -> None:
+        """Some questions get no answer, or (none lost) there is no way to ask any.
 
         malformed: the peer has answered, and the answer is not one.
         """
@@ -74,7 +74,7 @@ class Channel:
         address = self._address = ctx.view.nodes.get(self.peer)
         if address is None:
             self._rest()
-            self._owner.failed(f"node {self.peer} is not registered", malformed=False)
+            self._owner.failed(f"node {self.peer} is not registered", malformed=False, lost=())
             return
         self._dial = self._channels.dial(self)
         ctx.emit(
@@ -110,11 +110,12 @@ class Channel:
         self._channels.forget(question)
         self._ctx.emit(fx.GiveUp(question=question))
 
-    def close(self, reason: str) -> None:
-        """End the connection; questions under way get no answer."""
-        if self.connection is not None:
-            self._ctx.emit(fx.HangUp(connection=self.connection, reason=reason))
-            self._closed()
+    def close(self, reason: str) -> list[int]:
+        """End the connection; the questions that get no answer because of that."""
+        if self.connection is None:
+            return []
+        self._ctx.emit(fx.HangUp(connection=self.connection, reason=reason))
+        return self._closed()
 
     def address_changed(self, record: NodeRecord | None) -> None:
         """The view has another registration of the peer. A connection to another process is of no use."""
@@ -122,10 +123,10 @@ class Channel:
             return
         self._address = record
         was_open, reason = self.connection is not None, f"node {self.peer} has left or was started again"
-        self.close(reason)
+        lost = self.close(reason)
         self._patience = CONNECT_TIMEOUT
         if was_open:
-            self._owner.failed(reason, malformed=False)
+            self._owner.failed(reason, malformed=False, lost=lost)
         elif self._dial:
             self._channels.forget_dial(self._dial)
             self._dial = 0
@@ -148,11 +149,10 @@ class Channel:
         else:
             self._patience = min(LONGEST_CONNECT_TIMEOUT, 2 * self._patience)
         self._rest()
-        self._owner.failed(reason, malformed=False)
+        self._owner.failed(reason, malformed=False, lost=())
 
     def disconnected(self, reason: str) -> None:
-        self._closed()
-        self._owner.failed(reason, malformed=False)
+        self._owner.failed(reason, malformed=False, lost=self._closed())
 
     def answered(self, question: int, message: object, payload: Payload) -> None:
         self._questions.discard(question)
@@ -160,11 +160,12 @@ class Channel:
 
     def ask_failed(self, question: int, reason: str, *, malformed: bool) -> None:
         self._questions.discard(question)
+        lost = [question]
         if malformed:
             # The peer speaks another language, or its bytes do not arrive as they were sent: nothing that follows
             # on this connection can be believed.
-            self.close(reason)
-        self._owner.failed(reason, malformed=malformed)
+            lost += self.close(reason)
+        self._owner.failed(reason, malformed=malformed, lost=lost)
 
     def rested(self) -> None:
         self._owner.ready()
@@ -172,14 +173,16 @@ class Channel:
     def _rest(self) -> None:
         self._rests_until = self._ctx.now + self._backoff
 
-    def _closed(self) -> None:
+    def _closed(self) -> list[int]:
         self._channels.forget_connection(self.connection)
         self.connection, self.hands_over_files = None, False
-        for question in self._questions:
+        lost = sorted(self._questions)
+        for question in lost:
             self._channels.forget(question)
         self._questions.clear()
         # A peer that accepts connections and ends them at once is dialled no more often than one that refuses.
         self._rest()
+        return lost
 
 
 class Channels:

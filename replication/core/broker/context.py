@@ -30,6 +30,8 @@ class BrokerSettings:
     replica_fetch_max_bytes: int = 1 << 20
     replica_fetch_response_max_bytes: int = 10 << 20
     replica_socket_timeout: float = 30.0
+    unclean_recovery_timeout: float = 2.0
+    """How long replicas may take to tell what they have, before an unclean election (KIP-966)."""
     follower_replication_throttled_rate: int = 2**63 - 1
     fetch_max_bytes: int = 55 << 20
     """The most bytes of batches in one answer, but for the first batch."""

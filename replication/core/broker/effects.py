@@ -5,11 +5,12 @@ The most frequent are tuples: a record causes several of them, and a tuple costs
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 import attrs
 
+from ..control.elections import LogInfo
 from ..control.records import NodeRecord, TopicConfig
 from ..errors import ErrorCode
 from ..messages import FetchResponse, Kind
@@ -141,10 +142,19 @@ class Answer(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """Answer a request by a message. The driver adds the client's throttle time, which it alone knows."""
+    """Answer a request by a message, or by the bytes of one.
+
+    The driver adds the client's throttle time, which it alone knows.
+    """
 
     request: Hashable
     response: object
+
+
+class LogsGathered(NamedTuple):
+    """For the controller of this node: what other nodes have told of their logs, as `LogsTold`."""
+
+    logs: Mapping[PartitionId, Mapping[int, LogInfo]]
 
 
 class Fail(NamedTuple):
@@ -202,6 +212,7 @@ Effect = (
     | PartitionDamaged
     | Answer
     | Reply
+    | LogsGathered
     | Fail
     | Refuse
     | Warm

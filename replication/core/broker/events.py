@@ -7,8 +7,10 @@ from typing import NamedTuple, Protocol
 
 import attrs
 
+from ..control.admin_requests import Request as AdminRequest
+from ..control.controller import AskReplicas
 from ..control.view import ClusterView
-from ..messages import DeleteRecordsRequest, FetchRequest, ProduceRequest
+from ..messages import DeleteRecordsRequest, FetchRequest, Kind, ProduceRequest
 from ..partition import events as ev
 from ..types import PartitionId
 from .payloads import Payload
@@ -134,6 +136,20 @@ class DeleteRecordsArrived(NamedTuple):
     message: DeleteRecordsRequest
 
 
+class ForwardArrived(NamedTuple):
+    """An admin request that this node is to pass on to the controller."""
+
+    request: Hashable
+    kind: Kind
+    message: AdminRequest
+
+
+class AskLogs(NamedTuple):
+    """The controller of this node wants to know what logs hold; `effects.LogsGathered` follows."""
+
+    asked: AskReplicas
+
+
 class Cancelled(NamedTuple):
     """Whoever sent a request does not wait for its answer any more."""
 
@@ -167,6 +183,8 @@ Event = (
     | FetchArrived
     | ProduceArrived
     | DeleteRecordsArrived
+    | ForwardArrived
+    | AskLogs
     | Cancelled
     | Disconnected
     | Warmed

@@ -10,6 +10,7 @@ can be believed. A batch that is damaged costs its partition alone: that one res
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from .. import messages as m
@@ -256,7 +257,7 @@ class _Leader:
     def ready(self) -> None:
         self._owner.changed(self)
 
-    def failed(self, reason: str, *, malformed: bool) -> None:
+    def failed(self, reason: str, *, malformed: bool, lost: Collection[int] = ()) -> None:
         """Nothing that is open will be answered: every replica is told, and asks again after its pause."""
         if not self._is_failing:
             self._ctx.emit(fx.PeerFailing(peer=self.channel.peer, reason=reason, malformed=malformed))

@@ -45,6 +45,7 @@ def test_one_fetch_asks_for_every_partition_of_a_leader() -> None:
     assert named(request) == {0, 1, 2}
     assert (request.replica_id, request.incarnation, request.session_epoch) == (1, 7, 0)
     assert request.max_wait_ms == 500
+    assert request.max_bytes == SETTINGS.replica_fetch_response_max_bytes
 
 
 def test_each_leader_has_a_connection_of_its_own() -> None:

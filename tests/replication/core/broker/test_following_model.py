@@ -252,4 +252,9 @@ class Cluster(RuleBasedStateMachine):
 
 
 TestFollowing = Cluster.TestCase
-TestFollowing.settings = hypothesis.settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFollowing.settings = hypothesis.settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)

@@ -296,6 +296,18 @@ def test_deletions_are_decided_partition_by_partition(node: Node) -> None:
     assert node.broker.producing.deleting == 0
 
 
+def test_a_deletion_waits_no_longer_than_the_longest_timeout(node: Node) -> None:
+    node.produce((LED[0], Info(base_offset=0, count=3)))
+    node.write()
+    node.result()
+    wanted = [m.DeleteRecordsPartition(topic="t", partition=0, offset=2)]
+    node.tell(DeleteRecordsArrived("d", m.DeleteRecordsRequest(timeout_ms=2**31 - 1, partitions=wanted)))
+    node.now += LONGEST_TIMEOUT + 1
+    node.tell(Report(LED[0], ev.Tick()))
+    assert node.result() == [(0, ErrorCode.REQUEST_TIMED_OUT)], "its log never reports"
+    assert node.broker.producing.deleting == 0
+
+
 PARTS = st.tuples(
     st.sampled_from([*LED, FOLLOWED, UNKNOWN]),
     st.sampled_from(
