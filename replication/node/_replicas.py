@@ -233,7 +233,8 @@ class Replicas:
         """Look at the parked fetches of every partition that has news, and ask leaders what is to be asked."""
         if self.broker.context.is_unsettled:
             with self._turn:
-                self.obey(self.broker.settle(self.now()))
+                for effect in self.broker.settle(self.now()):
+                    self._obey[type(effect)](effect)
 
     def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
         log.debug("%s: propose ISR %s: %s", host.partition, list(proposal.record.isr), proposal.reason)

@@ -114,9 +114,12 @@ class Broker:
         context = self.context
         context.now = now
         context.is_unsettled = False
-        self.serving.settle()
+        if self.serving.woken:
+            self.serving.settle()
+        # Last: what the others have come to want is in the one request that follows.
         self.following.settle()
-        return context.take_effects()
+        effects, context.effects = context.effects, []
+        return effects
 
     def _tick_replicas(self) -> None:
         """Let time pass for every replica: who waits too long is answered, who lags is put out."""

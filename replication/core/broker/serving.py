@@ -85,7 +85,7 @@ class Serving:
         """Who has an open question about a partition, whether or not a request of theirs waits."""
         self._parked: dict[Hashable, Inquiry] = {}
         """By the request that waits."""
-        self._woken: dict[PartitionId, None] = {}
+        self.woken: dict[PartitionId, None] = {}
         """Partitions that have news for somebody, perhaps; looked at when the driver's turn ends."""
         self._served: dict[PartitionId, dict[Hashable, int]] = {}
         """Up to which offset each connection was given ranges, which it may still have to send."""
@@ -289,7 +289,7 @@ class Serving:
     def wake(self, partition: PartitionId) -> None:
         """The partition may have news for whoever asked about it."""
         if partition in self._waiting:
-            self._woken[partition] = None
+            self.woken[partition] = None
             self._context.is_unsettled = True
 
     def warmed(self, event: Warmed) -> None:
@@ -302,8 +302,8 @@ class Serving:
 
         At the end of a turn, and not at each event: the appends that a writer reports together are told together.
         """
-        while self._woken:
-            woken, self._woken = self._woken, {}
+        while self.woken:
+            woken, self.woken = self.woken, {}
             self._look_again(woken)
 
     def _look_again(self, partitions: Iterable[PartitionId]) -> None:
