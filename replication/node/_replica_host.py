@@ -48,6 +48,7 @@ class ReplicaHost:
             fx.ProposeIsr: lambda effect: node.propose_isr(self, effect),
             fx.ReadRecord: lambda effect: node.read_again(),
             fx.RoleChanged: self._role_changed,
+            fx.CutRefused: self._cut_refused,
         }
 
     @property
@@ -171,6 +172,20 @@ class ReplicaHost:
             effect.leader_epoch,
             effect.leader,
             effect.reason,
+        )
+
+    def _cut_refused(self, effect: fx.CutRefused) -> None:
+        log.error(
+            "%s: the leader, node %d in epoch %d, lacks committed records; they are kept here, up to %d, "
+            "and the log is not cut at %d. Was the leader's folder put back to an older state, or has its device "
+            "lost what it said it had? Stop node %d, so that another replica of the ISR leads; or, to give "
+            "them up, move this node's folder of the partition away",
+            self.partition,
+            effect.leader,
+            effect.leader_epoch,
+            effect.high_watermark,
+            effect.offset,
+            effect.leader,
         )
 
     def _opened(self) -> Log:

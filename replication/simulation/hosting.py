@@ -356,6 +356,10 @@ class Hosting(World, ABC):
         if self.trace.keep:
             self.note(f"{host.name} is {effect.role} of epoch {effect.leader_epoch}: {effect.reason}")
 
+    def _cut_refused(self, host: Host, effect: fx.CutRefused) -> None:
+        """No leader of a correct protocol lacks what was committed."""
+        require(False, "S7", f"{host.name} would have to drop what is committed: {effect}")
+
 
 _ACTIONS: dict[type, Callable[..., None]] = {
     fx.Append: Hosting._enqueue,
@@ -365,6 +369,7 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     fx.ProposeIsr: Hosting._propose_isr,
     fx.ReadRecord: Hosting._read_record,
     fx.RoleChanged: Hosting._role_changed,
+    fx.CutRefused: Hosting._cut_refused,
 }
 
 _EFFECTS: dict[type, Callable[..., None]] = {

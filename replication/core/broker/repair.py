@@ -239,6 +239,7 @@ def _partition(
         ordered = sorted(held, key=lambda node: held[node].completeness, reverse=True)
         replicas = tuple(ordered) or replicas
     epochs = [each.latest_epoch for each in held.values()]
+    leader_epoch = 1 + max([*epochs, before.leader_epoch if before is not None else 0])
     return rec.PartitionRecord(
         topic=partition.topic,
         partition=partition.partition,
@@ -246,7 +247,9 @@ def _partition(
         replicas=replicas,
         isr=(best,) if held else (before.isr if before is not None else ()),
         leader=NO_LEADER,
-        leader_epoch=1 + max([*epochs, before.leader_epoch if before is not None else 0]),
+        leader_epoch=leader_epoch,
+        # If a folder was left out, what only it had is lost, as in an unclean election: the operator has decided.
+        unclean_epoch=leader_epoch,
         partition_epoch=1 + (before.partition_epoch if before is not None else 0),
         controller_epoch=before.controller_epoch if before is not None else 0,
         min_insync_replicas=topic.config.min_insync_replicas,

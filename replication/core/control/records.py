@@ -252,6 +252,8 @@ class PartitionRecord:
     min_insync_replicas: int = 1
     recovering: bool = False
     """Set by an unclean election until the leader has more than itself in the ISR (KIP-704)."""
+    unclean_epoch: int = -1
+    """The leader epoch that the last unclean election began: what was committed in earlier ones may be gone."""
     adding: tuple[int, ...] = ()
     removing: tuple[int, ...] = ()
     """A reassignment under way (KIP-455): `replicas` are the target and then those to be removed. Before it there

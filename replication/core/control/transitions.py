@@ -194,13 +194,15 @@ def _next(
             known.discard(lost)
         elr = tuple([node for node in base.replicas if node in eligible])
         last_known = tuple([node for node in base.replicas if node in known - eligible])
+    leader_epoch = record.leader_epoch + (new_epoch or new_leader != record.leader)
     return attrs.evolve(
         base,
         isr=new_isr,
         elr=elr,
         last_known_elr=last_known,
         leader=new_leader,
-        leader_epoch=record.leader_epoch + (new_epoch or new_leader != record.leader),
+        leader_epoch=leader_epoch,
+        unclean_epoch=leader_epoch if unclean else record.unclean_epoch,
         partition_epoch=record.partition_epoch + 1,
         recovering=unclean or (record.recovering and len(new_isr) <= 1),
     )

@@ -168,6 +168,20 @@ class RoleChanged:
     reason: str
 
 
+@attrs.frozen(kw_only=True, slots=True)
+class CutRefused:
+    """For the operator: to follow its leader this replica would have to drop what it knows to be committed.
+
+    Its leader lacks committed records though no unclean election has taken place: it was put back to an older
+    state, or its device has lost what it said it had. The replica keeps what it has, and asks again.
+    """
+
+    leader: int
+    leader_epoch: int
+    offset: int
+    high_watermark: int
+
+
 Effect = (
     Append
     | AssignEpoch
@@ -182,4 +196,5 @@ Effect = (
     | ReadRecord
     | Retire
     | RoleChanged
+    | CutRefused
 )

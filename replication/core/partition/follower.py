@@ -40,6 +40,7 @@ class FollowerRole:
         self._ask()
 
     def leave(self, error: ErrorCode) -> None:
+        self._replica.failure = ""
         self._replica.emit(fx.StopFetch())
 
     def _ask(self, *, delayed: bool = False) -> None:
@@ -118,8 +119,36 @@ class FollowerRole:
             self._truncate(kept)
 
     def _truncate(self, offset: int, *, restart: bool = False) -> None:
+        """Cut, unless committed records would go that no unclean election has given up."""
+        log = self._replica.log
+        if not restart and offset < log.high_watermark and not self._may_lose():
+            self._refuse(offset)
+            return
         self._replica.log.expect_cut(offset, restart=restart)
         self._replica.emit(fx.Truncate(offset=offset, restart=restart))
+
+    def _may_lose(self) -> bool:
+        """Whether our log ends before the last unclean election: what was committed then may be gone."""
+        versioned = self._replica.versioned
+        assert versioned is not None
+        return self._replica.log.epochs.latest < versioned.record.unclean_epoch
+
+    def _refuse(self, offset: int) -> None:
+        log = self._replica.log
+        if not self._replica.failure:
+            self._replica.emit(
+                fx.CutRefused(
+                    leader=self._leader,
+                    leader_epoch=self._leader_epoch,
+                    offset=offset,
+                    high_watermark=log.high_watermark,
+                )
+            )
+        self._replica.failure = (
+            f"its leader, node {self._leader}, lacks committed records: to follow it this replica would have to "
+            f"cut its log at {offset}, below its high watermark {log.high_watermark}"
+        )
+        self._ask(delayed=True)
 
     def on_truncated(self) -> None:
         self._ask()

@@ -228,3 +228,45 @@ def test_the_last_epoch_is_that_of_the_last_record() -> None:
     assert LogState.opened(0, 10, 0, epochs, ()).last_epoch == 2
     assert LogState.opened(0, 11, 0, epochs, ()).last_epoch == 5
     assert LogState.opened(0, 0, 0, (), ()).last_epoch == -1
+
+
+def diverging(replica: Replica, end: EpochEnd) -> list[fx.Effect]:
+    return replica.step(fetched(10, last_fetched_epoch=0, diverging=end), 1.0)
+
+
+def test_a_follower_does_not_cut_below_its_high_watermark() -> None:
+    """Its leader was put back to an older state: what it lacks was acknowledged."""
+    replica = follower(high_watermark=7)
+    effects = diverging(replica, EpochEnd(0, 5))
+    (refused,) = [each for each in effects if isinstance(each, fx.CutRefused)]
+    assert (refused.offset, refused.high_watermark, refused.leader) == (5, 7, 1)
+    assert not any(isinstance(each, fx.Truncate) for each in effects)
+    assert [each.delayed for each in effects if isinstance(each, fx.FetchNext)] == [True]
+    assert "lacks committed records" in replica.failure
+    again = diverging(replica, EpochEnd(0, 5))
+    assert [type(each) for each in again] == [fx.FetchNext], "it is told of once in an epoch"
+    replica.step(ev.RecordChanged(versioned=record(2)), 2.0)
+    assert replica.failure == ""
+
+
+def test_a_leader_whose_log_ends_below_it_is_refused_as_well() -> None:
+    replica = follower(high_watermark=7)
+    effects = replica.step(
+        fetched(10, last_fetched_epoch=0, error=ErrorCode.OFFSET_OUT_OF_RANGE, log_end_offset=5), 1.0
+    )
+    assert any(isinstance(each, fx.CutRefused) for each in effects)
+    assert not any(isinstance(each, fx.Truncate) for each in effects)
+
+
+@pytest.mark.parametrize(("unclean_epoch", "cuts"), [(-1, False), (0, False), (1, True)])
+def test_what_an_unclean_election_has_given_up_is_cut(unclean_epoch: int, cuts: bool) -> None:
+    """The log ends in epoch 0: an election that was unclean from epoch 1 on may have lost what was committed."""
+    replica = follower(high_watermark=7)
+    known = record(2)
+    unclean = attrs.evolve(known.record, unclean_epoch=unclean_epoch)
+    replica.step(ev.RecordChanged(versioned=attrs.evolve(known, record=unclean)), 1.0)
+    effects = replica.step(
+        attrs.evolve(fetched(10, last_fetched_epoch=0, diverging=EpochEnd(0, 5)), leader_epoch=2), 1.0
+    )
+    assert any(isinstance(each, fx.Truncate) for each in effects) == cuts
+    assert any(isinstance(each, fx.CutRefused) for each in effects) != cuts

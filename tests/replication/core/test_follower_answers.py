@@ -124,14 +124,14 @@ def judge(own: Own, answer: ev.Fetched) -> list[fx.Effect]:
     if answer.error == ErrorCode.FENCED_LEADER_EPOCH:
         return []
     if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE and 0 <= answer.log_end_offset < own.end:
-        return [fx.Truncate(offset=answer.log_end_offset)]
+        return cut(own, answer.log_end_offset)
     if answer.error == ErrorCode.OFFSET_OUT_OF_RANGE and answer.log_start_offset > own.end:
         return [restart]
     if answer.error != ErrorCode.NONE:
         return [own.question(delayed=True)]
     if answer.diverging is not None:
         shared = own.shared(answer.diverging)
-        return [restart if 0 < answer.log_start_offset >= shared else fx.Truncate(offset=shared)]
+        return [restart] if 0 < answer.log_start_offset >= shared else cut(own, shared)
     if own.high_watermark < own.end <= answer.log_start_offset:
         return [restart]
     if answer.batches and not goes_on(own, answer):
@@ -140,6 +140,16 @@ def judge(own: Own, answer: ev.Fetched) -> list[fx.Effect]:
         first = answer.batches[0].base_offset
         return [fx.Append(handle=None, batches=answer.batches, base_offset=first, leader_epoch=None)]
     return learn(own, answer)
+
+
+def cut(own: Own, offset: int) -> list[fx.Effect]:
+    """No unclean election has taken place: what is committed stays."""
+    if offset >= own.high_watermark:
+        return [fx.Truncate(offset=offset)]
+    refused = fx.CutRefused(
+        leader=1, leader_epoch=LEADER_EPOCH, offset=offset, high_watermark=own.high_watermark
+    )
+    return [refused, own.question(delayed=True)]
 
 
 def learn(own: Own, answer: ev.Fetched) -> list[fx.Effect]:
