@@ -173,7 +173,8 @@ class _Line:
     def failed(self, reason: str, *, malformed: bool, lost: Collection[int]) -> None:
         """Those that were lost fail; what could not even be sent fails with the connection that was not made."""
         failed = [self._under_way.pop(question) for question in lost]
-        if self._channel.connection is None and not lost:
+        if not lost:
+            # There is no connection, and none will be made for these.
             failed += self._waiting
             self._waiting = []
         # First they are over, then somebody is told: what is asked then is another request.

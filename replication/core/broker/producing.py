@@ -231,7 +231,7 @@ class Producing:
         )
 
     def _deadline(self, timeout_ms: int) -> float:
-        return self._ctx.now + min(max(0, timeout_ms) / 1000, LONGEST_TIMEOUT)
+        return self._ctx.now + min(timeout_ms / 1000, LONGEST_TIMEOUT)
 
     def _add(self, pending: _Pending[_Result], result: _Result) -> None:
         """One more result; the last one is the answer."""

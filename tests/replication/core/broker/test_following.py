@@ -307,6 +307,17 @@ def test_a_peer_that_was_started_again_is_dialled_at_its_new_address() -> None:
     assert desk.one(fx.Dial).endpoints == ("tcp://2:99",)
 
 
+def test_a_new_process_is_not_waited_for_as_long_as_its_silent_predecessor() -> None:
+    desk = Desk(LEADER)
+    desk.follow(LEADER, ZERO)
+    for _ in range(3):
+        desk.tell(ev.DialFailed(dial=desk.one(fx.Dial).dial, reason="no answer"))
+        desk.wait(BACKOFF)
+    assert desk.one(fx.Dial).timeout == LONGEST_CONNECT_TIMEOUT
+    desk.nodes(node(1), node(LEADER, 2, 99))
+    assert desk.one(fx.Dial).timeout == 2.0
+
+
 def test_a_dial_to_an_old_address_is_given_up_for_the_new_one() -> None:
     desk = Desk(LEADER)
     desk.follow(LEADER, ZERO)

@@ -147,6 +147,15 @@ def test_time_runs_while_a_request_waits_for_its_connection(one: Node) -> None:
     assert "no answer in time" in one.refused("waits")
 
 
+def test_a_request_that_has_waited_for_its_connection_has_less_time_left(one: Node) -> None:
+    one.forward()
+    dial = one.one(fx.Dial)
+    one.wait(4)
+    one.effects = [dial]
+    one.connect()
+    assert one.one(fx.Ask).timeout == pytest.approx(FORWARD_TIMEOUT - 4)
+
+
 def test_an_answer_after_its_time_changes_nothing(one: Node) -> None:
     one.forward()
     one.connect()

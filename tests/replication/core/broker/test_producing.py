@@ -128,6 +128,14 @@ class Node:
         self.tell(ProduceArrived(request, message, payload))
         return payload
 
+    def with_follower(self, partition: PartitionId) -> None:
+        """Another replica, which never fetches, is in the ISR."""
+        known = self.broker.context.replicas[partition].versioned
+        assert known is not None
+        both = attrs.evolve(known.record, isr=(ME, 2), partition_epoch=2)
+        changed = attrs.evolve(known, record=both, version=2)
+        self.tell(Report(partition, ev.RecordChanged(versioned=changed)))
+
     def write(self) -> None:
         """Every append is done."""
         jobs, self.appends = self.appends, []
@@ -227,6 +235,50 @@ def test_a_size_beyond_the_payload_refuses_what_it_covers(node: Node, size: int)
     assert sorted(node.result()) == [(0, ErrorCode.NONE), (1, ErrorCode.CORRUPT_MESSAGE)]
 
 
+def test_a_size_below_zero_moves_nobody_elses_batch(node: Node) -> None:
+    below, sound = (
+        m.ProducePartition(topic="t", partition=number, size=size) for number, size in ((0, -1), (1, 10))
+    )
+    message = m.ProduceRequest(acks=1, timeout_ms=1000, partitions=[below, sound])
+    node.tell(ProduceArrived("r", message, Payload([Info(base_offset=0)])))
+    node.write()
+    assert node.result() == [(0, ErrorCode.CORRUPT_MESSAGE), (1, ErrorCode.NONE)]
+
+
+def test_a_batch_may_be_as_large_as_the_limit(node: Node) -> None:
+    node.produce((LED[0], Info(base_offset=0, size_bytes=LIMIT)))
+    node.write()
+    assert node.result() == [(0, ErrorCode.NONE)]
+
+
+def test_a_partition_takes_one_batch_of_a_request(node: Node) -> None:
+    class Two(Payload):
+        def produced(self, position: int, size: int) -> Batches:
+            return Batches([Info(base_offset=0), Info(base_offset=1)])
+
+    wanted = [m.ProducePartition(topic="t", partition=0, size=20)]
+    payload = Two([Info(base_offset=0), Info(base_offset=1)])
+    node.tell(ProduceArrived("r", m.ProduceRequest(acks=1, timeout_ms=1, partitions=wanted), payload))
+    assert node.result() == [(0, ErrorCode.INVALID_RECORD)]
+
+
+def test_a_producer_that_believes_in_another_leader_epoch_is_refused(node: Node) -> None:
+    wanted = [m.ProducePartition(topic="t", partition=0, size=10, leader_epoch=99)]
+    payload = Payload([Info(base_offset=0)])
+    node.tell(ProduceArrived("r", m.ProduceRequest(acks=1, timeout_ms=1, partitions=wanted), payload))
+    ((_, error),) = node.result()
+    assert error != ErrorCode.NONE
+    assert not node.appends
+
+
+def test_acks_of_all_are_awaited_however_far_the_disk_is_behind(node: Node) -> None:
+    node.with_follower(LED[0])
+    node.logs.behind = MOST_QUEUED
+    node.produce((LED[0], Info(base_offset=0)), acks=-1)
+    node.write()
+    assert not node.replies
+
+
 def test_a_request_about_nothing_is_answered_at_once(node: Node) -> None:
     node.tell(ProduceArrived("r", m.ProduceRequest(acks=-1, timeout_ms=1, partitions=[]), Payload([])))
     assert node.result() == []
@@ -248,12 +300,7 @@ def test_without_acks_a_node_whose_disk_is_behind_answers_after_the_write(node: 
 
 
 def test_no_request_waits_for_replicas_longer_than_the_longest_timeout(node: Node) -> None:
-    replica = node.broker.context.replicas[LED[0]]
-    assert replica.versioned is not None
-    both = attrs.evolve(replica.versioned.record, isr=(ME, 2), partition_epoch=2)
-    node.tell(
-        Report(LED[0], ev.RecordChanged(versioned=attrs.evolve(replica.versioned, record=both, version=2)))
-    )
+    node.with_follower(LED[0])
     node.produce((LED[0], Info(base_offset=0)), timeout_ms=2**31 - 1)
     node.write()
     node.now += LONGEST_TIMEOUT - 1
