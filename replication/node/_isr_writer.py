@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 import trio
 
-from .. import metadata as store_api
 from .. import wire
+from ..core import transaction as tx
+from ..core.broker import proposing
+from ..core.broker.proposing import MOST_TOGETHER
 from ..core.control import records as rec
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.types import PartitionId
-from ..metadata import Entry, MetadataError, MetadataStore, Session, SessionExpiredError
+from ..metadata import MetadataError, MetadataStore, Session
+from . import _store
 from ._replica_host import ReplicaHost
 
 if TYPE_CHECKING:
@@ -28,8 +31,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("insync.node")
 
 RETRY_PAUSE = 0.1
-MOST_TOGETHER = 100
-"""Proposals in one transaction; a store may limit its bytes."""
 
 Outcome = ev.IsrStored | ev.IsrRefused | ev.IsrUnclear
 Spawn = Callable[..., None]
@@ -47,27 +48,8 @@ class Proposed:
         return rec.partition_key(self.host.partition)
 
     @property
-    def refused(self) -> Outcome:
-        """It is certainly not stored, and never will be."""
-        return ev.IsrRefused(proposal_id=self.proposal.proposal_id)
-
-    @property
     def unclear(self) -> Outcome:
         return ev.IsrUnclear(proposal_id=self.proposal.proposal_id)
-
-    def conditions(self, entries: Mapping[str, Entry]) -> list[store_api.Compare] | Outcome:
-        """What has to hold when it is stored, if it may be; else what becomes of it."""
-        compares: list[store_api.Compare] = []
-        for node_id, incarnation in self.proposal.joining:
-            entry = entries.get(rec.node_key(node_id))
-            if entry is None or not _may_join(entry, incarnation, self.host.partition):
-                return self.refused
-            compares.append(store_api.ValueIs(entry.key, entry.value))
-        stored = entries.get(self.key)
-        if stored is None or not _is_same(stored, self.proposal):
-            return self.unclear
-        # By value, not by version: that begins anew when a topic of the same name is created again.
-        return [store_api.ValueIs(self.key, stored.value), *compares]
 
 
 class IsrWriter:
@@ -144,57 +126,43 @@ class IsrWriter:
 
     async def _store_together(self, taken: Sequence[Proposed]) -> list[Outcome] | None:
         """None if nothing was written because one of them met a conflict: nobody knows which others would have."""
-        judged: dict[Proposed, list[store_api.Compare] | Outcome] = {}
+        judged: dict[Proposed, list[tx.Compare] | Outcome] = {}
         try:
-            entries = (await self._store.list("/")).entries
-            judged = {each: each.conditions(entries) for each in taken}
+            keys = dict.fromkeys(key for each in taken for key in proposing.keys(each.proposal))
+            seen = await _store.get(self._store, *keys)
+            judged = {each: proposing.conditions(each.proposal, seen) for each in taken}
             compares = [compare for found in judged.values() if isinstance(found, list) for compare in found]
-            puts = [_put(each) for each, found in judged.items() if isinstance(found, list)]
-            result: Any = None
+            puts = [proposing.put(each.proposal) for each, found in judged.items() if isinstance(found, list)]
+            result: tx.Outcome = tx.Unclear()
             if puts:
-                result = await self._store.commit(
-                    list(dict.fromkeys(compares)), puts, session=self._session()
-                )
-        except SessionExpiredError:
-            return [each.refused for each in taken]
+                transaction = tx.Transaction(compares=tuple(dict.fromkeys(compares)), puts=tuple(puts))
+                result = await _store.commit(self._store, transaction, self._session())
         except (MetadataError, wire.WireError) as error:
             log.warning("the ISRs of %d partitions could not be stored: %s", len(taken), error)
             return [
                 found if isinstance(found := judged.get(each), Outcome) else each.unclear for each in taken
             ]
-        if isinstance(result, store_api.Conflict):
+        if isinstance(result, tx.Conflict):
             return None
 
         def outcome(each: Proposed) -> Outcome:
             found = judged[each]
-            if not isinstance(found, list):
-                return found
-            if isinstance(result, store_api.Committed):
-                version = result.versions[each.key]
-                return ev.IsrStored(proposal_id=each.proposal.proposal_id, version=version)
-            return each.unclear
+            return proposing.settled(each.proposal, result) if isinstance(found, list) else found
 
         return [outcome(each) for each in taken]
 
     async def _store_one(self, each: Proposed) -> Outcome:
-        keys = [each.key, *(rec.node_key(node_id) for node_id, _ in each.proposal.joining)]
         try:
-            read = [(await self._store.get(key)).entry for key in keys]
-            found = each.conditions({entry.key: entry for entry in read if entry is not None})
+            seen = await _store.get(self._store, *proposing.keys(each.proposal))
+            found = proposing.conditions(each.proposal, seen)
             if not isinstance(found, list):
                 return found
-            result = await self._store.commit(found, [_put(each)], session=self._session())
-        except SessionExpiredError:
-            return each.refused
+            transaction = tx.Transaction(compares=tuple(found), puts=(proposing.put(each.proposal),))
+            result = await _store.commit(self._store, transaction, self._session())
         except (MetadataError, wire.WireError) as error:
             log.warning("%s: the ISR could not be stored: %s", each.host.partition, error)
             return each.unclear
-        match result:
-            case store_api.Committed():
-                return ev.IsrStored(proposal_id=each.proposal.proposal_id, version=result.versions[each.key])
-            case store_api.Conflict() if result.key != each.key:
-                return each.refused
-        return each.unclear
+        return proposing.settled(each.proposal, result)
 
     def _count(self, each: Proposed, outcome: Outcome) -> None:
         counters, proposal = self._replicas.counters, each.proposal
@@ -205,20 +173,3 @@ class IsrWriter:
             counters.isr_expands += 1
         elif proposal.removing:
             counters.isr_shrinks += 1
-
-
-def _put(each: Proposed) -> store_api.Operation:
-    return store_api.Put(each.key, wire.encode_record(each.proposal.record))
-
-
-def _may_join(entry: Entry, incarnation: int, partition: PartitionId) -> bool:
-    """Whether a registration is still that of the process that caught up, with its log directory in use."""
-    record = wire.decode_record(rec.NodeRecord, entry.value)
-    is_same = record.incarnation == incarnation
-    return is_same and not record.leaving and partition not in record.offline
-
-
-def _is_same(entry: Entry, proposal: fx.ProposeIsr) -> bool:
-    """Whether the record is still the one that a proposal was made from."""
-    record = wire.decode_record(rec.PartitionRecord, entry.value)
-    return entry.version == proposal.version and record.topic_id == proposal.record.topic_id

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from ..core.broker import proposing
 from ..core.broker.context import BrokerSettings
 from ..core.broker.events import AskLogs, LogDeleted, LogFound, ViewRead
 from ..core.broker.membership import MembershipError
@@ -416,20 +417,11 @@ class Cluster(Hosting):
 
     # For Hosting
 
-    @staticmethod
-    def is_same(known: rec.Versioned, proposal: fx.ProposeIsr) -> bool:
-        """Whether a record is the one that a proposal was made from: versions of two topics say nothing."""
-        return known.version == proposal.version and known.record.topic_id == proposal.record.topic_id
-
-    def store_isr(self, proposal: fx.ProposeIsr) -> ev.Event:
-        known = self.store.partitions.get(proposal.record.id)
-        same = known is not None and self.is_same(known, proposal)
-        staying = self.store.reading().live_for(proposal.record.id)
-        members = all(staying.get(node) == incarnation for node, incarnation in proposal.joining)
-        if same and members:
-            version = self.put_record(proposal.record, f"leader {proposal.record.leader}", proposal.joining)
-            self.store_changed()
-            return ev.IsrStored(proposal_id=proposal.proposal_id, version=version)
-        if not members and (same or self.chance(0.5)):
-            return ev.IsrRefused(proposal_id=proposal.proposal_id)
-        return ev.IsrUnclear(proposal_id=proposal.proposal_id)
+    def store_isr(self, proposal: fx.ProposeIsr, session: int) -> ev.Event:
+        """What becomes of a proposal that reaches the store: it is judged and written at one moment."""
+        found = proposing.conditions(proposal, self.store.seen(*proposing.keys(proposal)))
+        if not isinstance(found, list):
+            return found
+        transaction = Transaction(compares=tuple(found), puts=(proposing.put(proposal),))
+        outcome = self.commit(transaction, session, f"leader {proposal.record.leader}", proposal.joining)
+        return proposing.settled(proposal, outcome)

@@ -89,7 +89,7 @@ class Hosting(World, ABC):
     def retire(self, host: Host) -> None: ...
 
     @abstractmethod
-    def store_isr(self, proposal: fx.ProposeIsr) -> ev.Event: ...
+    def store_isr(self, proposal: fx.ProposeIsr, session: int) -> ev.Event: ...
 
     def step(self, host: Host, event: ev.Event, asked_in: int | None = None) -> None:
         """One event into one replica; the oracle looks on, then the effects are carried out.
@@ -331,7 +331,7 @@ class Hosting(World, ABC):
         self.oracle.proposed(host, proposal)
         slow = self.traps.lateness() if proposal.joining else 0.0
         told = partial(self._isr_told, host, proposal)
-        self.transact(host.node, partial(self.store_isr, proposal), told, slow)
+        self.transact(host.node, partial(self.store_isr, proposal, host.node.session), told, slow)
         joining = [node for node, _ in proposal.joining]
         self.traps.spring(JOIN, joining, host.partition)
         if joining:

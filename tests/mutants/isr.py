@@ -8,14 +8,13 @@ from typing import Any
 import attrs
 import pytest
 
-from insync.replication.core.control.records import NodeRecord
+from insync.replication.core.broker import proposing
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition import isr as rules
 from insync.replication.core.partition.isr_change import IsrChange
 from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.partition.replica import Replica
-from insync.replication.simulation.cluster import Cluster
 
 from .catalogue import Patch, mutant
 
@@ -146,21 +145,12 @@ def _(patch: Patch) -> None:
 
 @mutant("Z15", "let a replica join whose node is fenced (KIP-841, KAFKA-13916)")
 def _(patch: Patch) -> None:
-    right = Cluster.store_isr
+    right = proposing.conditions
 
-    def store_isr(self: Cluster, proposal: fx.ProposeIsr) -> ev.Event:
-        shown = self.store.nodes
-        everybody = {
-            node: NodeRecord(node_id=node, incarnation=incarnation, endpoints=())
-            for node, incarnation in self.store.incarnations.items()
-        }
-        self.store.nodes, self.store._reading = everybody, None
-        try:
-            return right(self, proposal)
-        finally:
-            self.store.nodes, self.store._reading = shown, None
+    def conditions(proposal: fx.ProposeIsr, seen: Any) -> Any:
+        return right(attrs.evolve(proposal, joining=()), seen)
 
-    patch.setattr(Cluster, "store_isr", store_isr)
+    patch.setattr(proposing, "conditions", conditions)
     patch.setattr(LeaderRole, "eligible", lambda self, follower: follower.incarnation >= 0)
 
 

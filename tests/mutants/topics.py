@@ -6,17 +6,18 @@ from typing import Any
 
 import attrs
 
+from insync.replication.core.broker import proposing
 from insync.replication.core.control import admin_requests as admin_requests
 from insync.replication.core.control import topic_changes, transitions
 from insync.replication.core.control.controller import Controller
-from insync.replication.core.control.records import PartitionRecord, Versioned
+from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import DeleteTopicRequest
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.partition.replica import Replica
-from insync.replication.simulation.cluster import Cluster
+from insync.replication.core.transaction import Seen
 
 from .catalogue import Patch, mutant
 
@@ -63,10 +64,10 @@ def _(patch: Patch) -> None:
 
 @mutant("K84", "store an ISR over a record of the same version, whatever topic it is of")
 def _(patch: Patch) -> None:
-    def is_same(known: Versioned, proposal: fx.ProposeIsr) -> bool:
-        return known.version == proposal.version
+    def is_same(stored: Seen, proposal: fx.ProposeIsr) -> bool:
+        return stored.version == proposal.version
 
-    patch.setattr(Cluster, "is_same", staticmethod(is_same))
+    patch.setattr(proposing, "_is_same", is_same)
 
 
 @mutant("K85", "serve a follower of another topic of the same name (KIP-516)")
