@@ -9,6 +9,7 @@ from ..core.control import quotas
 from ..core.control.admin_requests import Request
 from ..core.types import NO_LEADER, PartitionId, Value
 from .errors import require
+from .fetches import BATCH_SIZE
 
 if TYPE_CHECKING:
     from .cluster import Cluster
@@ -27,6 +28,8 @@ _BAD_SETTINGS: tuple[dict[str, Value], ...] = (
 
 
 _NAMES = ("", "1", "etl")
+LEAST_LIMIT = 10 * BATCH_SIZE
+"""Bytes a second: nodes go by these limits, and what a reassignment adds must have caught up before the end."""
 _RATES = (quotas.PRODUCER, quotas.CONSUMER, quotas.LEADER_THROTTLE, quotas.FOLLOWER_THROTTLE)
 
 
@@ -104,11 +107,11 @@ class AdminTraffic:
         kind = (*quotas.LIMITS, "nobody")[int(dice.random() * 4)]
         name = (*_NAMES, "not\nprintable")[int(dice.random() * 4)]
         rate = _RATES[int(dice.random() * 4)]
-        value = int(dice.random() * 3)
+        value = LEAST_LIMIT * int(dice.random() * 3)
         right = quotas.LIMITS.get(kind, _RATES)[int(dice.random() * 2)]
         return (
             m.AlterQuotasRequest(entity_type=kind, name=name, limits={rate: value}),
-            m.AlterQuotasRequest(entity_type=kind, name=name, limits={right: 1 + value}),
+            m.AlterQuotasRequest(entity_type=kind, name=name, limits={right: LEAST_LIMIT + value}),
             m.AlterQuotasRequest(entity_type=kind, name=name, remove=[right]),
             m.AlterQuotasRequest(entity_type=kind, name=name, remove=list(quotas.LIMITS.get(kind, ()))),
         )
