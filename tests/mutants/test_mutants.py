@@ -52,7 +52,7 @@ def test_step_by_step_and_from_scratch_the_same_is_found(name: str, monkeypatch:
 
 def _first_wrong_state() -> tuple[Run, Violated, Violated]:
     """The first seed that ends in a state that is wrong by itself; some are stopped before anything is written."""
-    for seed in range(20):
+    for seed in range(80):
         one = Run(seed)
         try:
             one.play()

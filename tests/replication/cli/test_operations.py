@@ -130,20 +130,22 @@ def test_limits_are_set_shown_and_taken_away(
 ) -> None:
     assert "no limits are set" in said(capsys, "config", "quotas", *at(nodes))
     entity = "client_id/insync-bench"
-    shown = said(capsys, "config", "quota", entity, "producer_byte_rate=20000", *at(nodes))
-    assert shown == f"{entity}: producer_byte_rate=20000\n"
+    shown = said(capsys, "config", "quota", entity, "producer_byte_rate=400000", *at(nodes))
+    assert shown == f"{entity}: producer_byte_rate=400000\n"
     said(capsys, "config", "quota", "node", "leader_replication_throttled_rate=1000000", *at(nodes))
     both = {
-        entity: {"producer_byte_rate": 20000},
+        entity: {"producer_byte_rate": 400000},
         "node": {"leader_replication_throttled_rate": 1000000},
     }
     until_quotas(capsys, nodes, both)
     slow = told(
         capsys,
-        *("bench", "produce", "load", "--records", "120", "--record-size", "1000", "--batch-size", "4000"),
+        *("bench", "produce", "load", "--records", "3000", "--record-size", "1000", "--batch-size", "4000"),
         *("--linger-ms", "0", *at(nodes)),
     )
-    assert slow["seconds"] > 0.8, "two nodes take 20 kB at once, and 20 kB a second after that"
+    assert slow["seconds"] > 0.8, (
+        "each node takes a request of up to 1 MiB at once, and lets its rate pass before the next"
+    )
     assert told(capsys, "config", "quota", entity, "--remove", "producer_byte_rate", *at(nodes)) == {}
     said(capsys, "config", "quota", "node", "--remove", "leader_replication_throttled_rate", *at(nodes))
     until_quotas(capsys, nodes, {})
