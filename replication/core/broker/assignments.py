@@ -36,10 +36,10 @@ class Assignments:
         """Partitions whose log is being deleted."""
         self._alive: set[tuple[int, int, frozenset[PartitionId], bool]] = set()
         self._configs: dict[str, TopicConfig] = {}
-        self._proposing: dict[PartitionId, None] = {}
-        """Partitions that have proposed an ISR change of which they may not have heard yet."""
+        self._awaiting: dict[PartitionId, None] = {}
+        """Partitions that asked for another reading: they are told of their record though it has not changed."""
         context.routes[fx.Retire] = self._retire
-        context.routes[fx.ProposeIsr] = self._propose
+        context.routes[fx.ReadRecord] = self._read_again
 
     def found(self, event: LogFound) -> None:
         """A log of an earlier process; whether its replica leads or follows, the store will say."""
@@ -99,10 +99,10 @@ class Assignments:
             if partition in partitions:
                 self._tell_record(partition)
         # A leader whose proposal is unclear waits for its record, though that has not changed.
-        for partition in list(self._proposing):
+        for partition in list(self._awaiting):
             replica = context.replicas.get(partition)
             if replica is None or not replica.awaits_record:
-                del self._proposing[partition]
+                del self._awaiting[partition]
             elif partition in partitions:
                 self._tell_record(partition)
 
@@ -141,8 +141,10 @@ class Assignments:
         self._serving.wake(partition)
         self._context.emit(DeleteLog(partition))
 
-    def _propose(self, partition: PartitionId, effect: fx.ProposeIsr) -> None:
-        self._proposing[partition] = None
+    def _read_again(self, partition: PartitionId, effect: fx.ReadRecord) -> None:
+        # Noted here and not where a change is proposed: a leader whose log was opened again takes over what its
+        # earlier role had proposed, and proposes nothing by that.
+        self._awaiting[partition] = None
         self._context.to_driver(partition, effect)
 
     def _configure_logs(self) -> None:

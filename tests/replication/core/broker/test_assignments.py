@@ -21,7 +21,7 @@ from insync.replication.core.control.records import (
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
-from insync.replication.core.types import PartitionId
+from insync.replication.core.types import EpochEntry, PartitionId
 from tests.replication.core.test_isr_change import LIVE, A, B, record
 
 from .test_broker import OPENED, NoLogs
@@ -243,6 +243,16 @@ def test_of_a_delta_only_what_has_changed_is_looked_at_and_whoever_awaits_its_re
         replica_id=3, incarnation=LIVE[3], leader_epoch=1, fetch_offset=0, last_fetched_epoch=-1
     )
     viewer.context.ask_replica(PARTITION, question)
-    del told[:]
+    (proposal,) = [
+        each.effect
+        for each in viewer.context.take_effects()
+        if isinstance(each, Job) and isinstance(each.effect, fx.ProposeIsr)
+    ]
+    viewer.report(ev.IsrUnclear(proposal_id=proposal.proposal_id))
+    # The log fails, and whatever is read meanwhile is of no use to a replica that leads no more.
+    viewer.report(ev.LogFailed(reason="an I/O error"))
     viewer.read(attrs.evolve(second, revision=3, since=2, changed=frozenset()))
+    viewer.report(attrs.evolve(OPENED, epochs=(EpochEntry(1, 0),)))
+    del told[:]
+    viewer.read(attrs.evolve(second, revision=4, since=3, changed=frozenset()))
     assert told == [(PARTITION, ev.RecordChanged(versioned=both[PARTITION]))]
