@@ -1,4 +1,4 @@
-"""The programs of docs/backing-up-the-store.md do what the page says."""
+"""The programs of docs/backup.md do what the page says."""
 
 import os
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from insync.replication.metadata import Delta, Put, SqliteStore, TooOld, open_store
 
-PAGE = Path(__file__).parents[3] / "docs" / "backing-up-the-store.md"
+PAGE = Path(__file__).parents[3] / "docs" / "backup.md"
 
 
 @pytest.fixture
