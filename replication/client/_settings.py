@@ -87,7 +87,7 @@ class ProducerSettings(ClientSettings):
     acks: when a record counts as written: "all" (or -1): committed, with `min_insync_replicas` in the ISR; 1: its
       leader has written it; 0: it is sent, and nobody says what became of it.
     enable_idempotence: repeat what failed without making duplicates, and keep the order. None: if `acks` is all.
-    batch_size: so many bytes of records go into one batch, before compression, if nothing keeps it from being sent.
+    batch_size: bytes of records that one batch takes, before compression, if nothing keeps it from being sent.
       A larger record has its own. A batch that must wait for others grows, up to `max_request_size` and the topic's
       `max_message_bytes`.
     linger_ms: how long a batch that is not full waits for more records.

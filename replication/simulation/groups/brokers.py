@@ -6,6 +6,7 @@ log may end in what nobody else has, and its high watermark stands still from th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -328,7 +329,7 @@ class Broker(Process):
                 seen.add(item.key)
 
 
-class Cluster:
+class Cluster(ABC):
     """The nodes, and whoever decides which of them leads."""
 
     def __init__(self, world: World, oracle: Any, view: Any) -> None:
@@ -343,9 +344,9 @@ class Cluster:
         self.publish()
         world.later(0.5, self._watch)
 
+    @abstractmethod
     def oracle_end(self, partition: r.TopicPartition) -> int:
         """How many records a partition of a topic has by now."""
-        raise NotImplementedError
 
     def is_isolated(self, broker: Broker) -> bool:
         others = [each for each in self.brokers if each is not broker]
