@@ -100,6 +100,7 @@ class Registration:
         membership = mb.Membership(
             node_id=settings.node_id,
             boot_id=boot_id(),
+            process=uuid.uuid4().hex,
             rack=settings.rack,
             holdings=holdings,
             max_partitions=settings.max_partitions_per_node,

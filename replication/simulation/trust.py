@@ -94,6 +94,7 @@ def start_twin(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
         twin = Membership(
             node_id=node.id,
             boot_id=f"boot {node.boot}",
+            process="a twin",
             holdings=Holdings(
                 directories=(evidence,),
                 some_offline=False,

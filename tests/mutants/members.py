@@ -8,8 +8,9 @@ from typing import Any
 import attrs
 
 from insync.replication.core.broker import membership
-from insync.replication.core.broker.membership import Entry, Evidence, Held, Membership
+from insync.replication.core.broker.membership import Entry, Evidence, Held, Membership, NodeIdTakenError
 from insync.replication.core.control.controller import Controller
+from insync.replication.core.control.records import IncarnationRecord, incarnation_key
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.transaction import SameValue, Seen, Transaction
 
@@ -59,6 +60,20 @@ def _(patch: Patch) -> None:
         return attrs.evolve(right(self, seen, endpoints), compares=())
 
     patch.setattr(Membership, "enter_again", enter_again)
+
+
+@mutant("K106", "take its own record for that of another process, after an answer that was lost")
+def _(patch: Patch) -> None:
+    right = Membership.enter
+
+    def enter(self: Membership, seen: Mapping[str, Seen], endpoints: Collection[str]) -> Entry:
+        own = seen.get(incarnation_key(self.node_id))
+        record = own.record if own is not None else None
+        if isinstance(record, IncarnationRecord) and record.incarnation >= self.incarnation:
+            raise NodeIdTakenError("another process has entered")
+        return right(self, seen, endpoints)
+
+    patch.setattr(Membership, "enter", enter)
 
 
 @mutant("K105", "look at no partition again because nodes came or went")

@@ -149,8 +149,16 @@ class Membership:
     """
 
     def __init__(
-        self, *, node_id: int, boot_id: str, holdings: Holdings, rack: str = "", max_partitions: int = 20_000
+        self,
+        *,
+        node_id: int,
+        boot_id: str,
+        holdings: Holdings,
+        process: str,
+        rack: str = "",
+        max_partitions: int = 20_000,
     ) -> None:
+        """`process`: a text that no other process has; the driver draws it."""
         self.node_id = node_id
         self.holdings = holdings
         self.incarnation = 0
@@ -158,6 +166,7 @@ class Membership:
         """Set when the process is about to stop, for every later registration to say so."""
         self.behind: tuple[Behind, ...] = ()
         self._boot_id = boot_id
+        self._process = process
         self._rack = rack
         self._max_partitions = max_partitions
         self._stored: dict[str, int] = {}
@@ -239,11 +248,18 @@ class Membership:
         own_key, node_key, pulse_key = self._keys()
         former = self._former(seen)
         if former is not None and former.incarnation >= self.incarnation:
+            if (former.incarnation, former.process) == (self.incarnation, self._process):
+                # An attempt whose outcome was lost did take place, and somebody has taken the registration out
+                # since, as of a process that does not answer yet. We are a member, and register as one.
+                return Entry(transaction=self.enter_again(seen, endpoints), changes=(), unreadable=())
             raise NodeIdTakenError(f"process {former.incarnation} entered while this one started")
         ours = {each.directory_id: self._pulse for each in self.holdings.directories}
         pulses = rec.PulseRecord(node_id=self.node_id, pulses={**self._pulses(seen), **ours})
         record = rec.IncarnationRecord(
-            node_id=self.node_id, incarnation=self.incarnation, directories=self._proofs(former)
+            node_id=self.node_id,
+            incarnation=self.incarnation,
+            directories=self._proofs(former),
+            process=self._process,
         )
         compares: list[Compare] = [unchanged(key, seen.get(key)) for key in (own_key, node_key, pulse_key)]
         puts = [Put(own_key, record), Put(pulse_key, pulses)]

@@ -103,12 +103,14 @@ class IncarnationRecord:
     """How often a node's process has started, and in which log directories its data is whole.
 
     The next process proves with `directories` that a kill lost no written page. One whose device failed is taken
-    out: pages that could not be written are gone, though the machine has not been restarted.
+    out: pages that could not be written are gone, though the machine has not been restarted. `process` is a text
+    that only the process of this incarnation has; empty in records of earlier releases.
     """
 
     node_id: int
     incarnation: int
     directories: tuple[DirectoryProof, ...] = ()
+    process: str = ""
 
 
 @attrs.frozen(kw_only=True)
