@@ -177,6 +177,8 @@ async def _until_moved(
             print(f"insync: {line}", file=sys.stderr, flush=True)
             said = line
         await trio.sleep(_LOOK_EVERY)
+    if most:
+        print(f"insync: {most} of {most} partitions moved", file=sys.stderr, flush=True)
     if throttle is not None and not await admin.list_partition_reassignments():
         await admin.alter_quotas("node", "", remove=_THROTTLES)
 
