@@ -132,14 +132,18 @@ class Network:
     def _connected(self, effect: fx.Dial, link: Link) -> None:
         node = link.dialler
         wires = self._wires[node.id]
-        if wires.dials.pop(effect.dial, None) is not None and node.process == link.dialler_process:
+        # Each process counts its dials from 1: an answer to the process before it must not be taken for its own.
+        if wires.dials.get(effect.dial) is effect:
+            del wires.dials[effect.dial]
             wires.links.append(link)
             self._cluster.tell(node, ev.Connected(dial=effect.dial, connection=link))
             if not link.is_open:
                 self._tell_disconnected(link, "reset by peer")
 
     def _dial_failed(self, node: Node, effect: fx.Dial, reason: str, *, refused: bool) -> None:
-        if self._wires[node.id].dials.pop(effect.dial, None) is not None:
+        dials = self._wires[node.id].dials
+        if dials.get(effect.dial) is effect:
+            del dials[effect.dial]
             self._cluster.pauses.dial_failed(node, effect)
             self._cluster.tell(node, ev.DialFailed(dial=effect.dial, reason=reason, refused=refused))
 

@@ -36,7 +36,7 @@ class Script(_shm.ShmStream):
         self._descriptors.extend(map(_files.OpenFile, descriptors))
 
     async def _receive(self, buffer: memoryview) -> int:
-        self._check_open()
+        self.check_open()
         size = min(len(buffer), len(self._script), self._piece)
         buffer[:size], self._script = self._script[:size], self._script[size:]
         return size
