@@ -103,6 +103,12 @@ def _fill(path: Path) -> None:
                     raise
 
 
+_LENGTH_END = 12
+"""Where the length of a record batch ends; it counts what follows."""
+_COVERED = 21
+"""Where what the checksum covers begins. Base offset and leader epoch, before it, are set by the leader."""
+
+
 async def empty_disk(scene: Scene) -> Bite:
     member = scene.any_member()
     await member.end(signal.SIGKILL)
@@ -179,10 +185,14 @@ async def bit_flip_live(scene: Scene) -> Bite:
 
 
 def _flip(scene: Scene, path: Path) -> None:
+    """Another bit, a third into the file, where a checksum covers it: that of a batch covers all behind itself."""
+    data = path.read_bytes()
+    start, target = 0, len(data) // 3
+    while (end := start + _LENGTH_END + int.from_bytes(data[start + 8 : start + _LENGTH_END])) <= target:
+        start = end
+    position = max(target, start + _COVERED)
     with path.open("r+b", buffering=0) as file:
-        position = path.stat().st_size // 3
-        (byte,) = os.pread(file.fileno(), 1, position)
-        os.pwrite(file.fileno(), bytes((byte ^ 1 << scene.random.randrange(8),)), position)
+        os.pwrite(file.fileno(), bytes((data[position] ^ 1 << scene.random.randrange(8),)), position)
 
 
 async def _lead(scene: Scene, partition: int, wanted: list[int]) -> bool:
