@@ -7,7 +7,7 @@ the bytes that are left before anything is made of it, so that the input's size 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from struct import error as struct_error
+from struct import unpack_from
 from typing import Any
 
 from . import structs, tables
@@ -37,7 +37,6 @@ class _Writer:
     def function(self, table: tables.Table) -> Decoder:
         source = self._source
         source.constants.update(
-            struct_error=struct_error,
             MalformedError=MalformedError,
             read_varint=read_varint,
             NO_ID=structs.NO_ID,
@@ -70,7 +69,6 @@ class _Writer:
             return
         layout = self._source.layout("".join(letter for letter, _ in run))
         unpack = self._source.constant("unpack", layout)
-        self._source.constants[unpack] = layout
         names = ", ".join(variable for _, variable in run)
         self._source.add(f"{names}{',' if len(run) == 1 else ''} = {unpack}.unpack_from(buf, pos)")
         self._source.add(f"pos += {layout.size}")
@@ -97,7 +95,7 @@ class _Writer:
         return self._text(kind, nullable, name)
 
     def _text(self, kind: str, nullable: bool, name: str) -> str:
-        """A string, bytes or records: a length and so many bytes."""
+        """A string, bytes or records: a length, then that many bytes."""
         source, value = self._source, self._source.name("v")
         size = self._length("h" if kind == "string" else "i")
         source.add(f"if {size} < 0:")
@@ -148,7 +146,7 @@ class _Writer:
             letter = tables.FIXED[field.type]
             width = self._source.layout(letter).size
             unpack = source.constant("unpack", _unpack)
-            source.add(f"{value} = {unpack}('{letter}', {count}, buf, pos)")
+            source.add(f"{value} = {unpack}('{letter}', {count}, {width}, buf, pos)")
             source.add(f"pos += {count} * {width}")
         else:
             source.add(f"{value} = []")
@@ -205,11 +203,8 @@ class _Writer:
         source.dedent()
 
 
-def _unpack(letter: str, count: int, buffer: Any, position: int) -> list[Any]:
-    """An array of fixed values."""
-    layout = Source("").layout(letter)
-    if count * layout.size > len(buffer) - position:
+def _unpack(letter: str, count: int, width: int, buffer: Any, position: int) -> list[Any]:
+    """An array of fixed values of `width` bytes each."""
+    if count * width > len(buffer) - position:
         raise MalformedError("an array is longer than what follows")
-    from struct import unpack_from
-
     return list(unpack_from(f">{count}{letter}", buffer, position))

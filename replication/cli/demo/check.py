@@ -199,7 +199,7 @@ ANCHOR = 8
 """So many equal elements in a row (or the common end) count as agreement."""
 _FIRST_WINDOW = 64
 _LAST_WINDOW = 1 << 16
-"""Logs that agree nowhere within so many records are taken as different to their ends."""
+"""Logs that agree nowhere within this many records count as different to their ends."""
 _REFINE_MAX = 2_000
 _BLOCK = 4_096
 
