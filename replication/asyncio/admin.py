@@ -7,7 +7,7 @@ from typing import Any
 
 from ..client import Admin as TrioAdmin
 from ..client import ClientSettings, ClusterInfo, NodeReport, Reassignment, ServerError
-from ..client._operations import EntityType, NodeHealth
+from ..client._operations import EntityType, NodeChanges, NodeHealth
 from ..client._settings import make_settings
 from ..client.admin import TopicInfo
 from ..client.blocking import client_portal
@@ -149,6 +149,12 @@ class Admin(Bridge[TrioAdmin]):
     async def wait_for_reassignments(self, topics: Iterable[str] | None = None) -> None:
         """See `insync.replication.Admin.wait_for_reassignments`."""
         await self._call(lambda: self._held.wait_for_reassignments(topics))
+
+    async def describe_changes(
+        self, since: Mapping[int, NodeChanges] | None = None, *, timeout_ms: int = 5000
+    ) -> list[NodeChanges]:
+        """See `insync.replication.Admin.describe_changes`."""
+        return await self._call(lambda: self._held.describe_changes(since, timeout_ms=timeout_ms))
 
     async def describe_nodes(self, *, timeout_ms: int = 5000) -> list[NodeHealth]:
         """See `insync.replication.Admin.describe_nodes`."""

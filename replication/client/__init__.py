@@ -13,7 +13,7 @@ from ._settings import (
     ProducerSettings,
     Serializer,
 )
-from .admin import Admin, ClusterInfo, NodeHealth, NodeReport, Reassignment
+from .admin import Admin, ChangeInfo, ClusterInfo, NodeChanges, NodeHealth, NodeReport, Reassignment
 from .batch_producer import BatchProducer, NamedProducer, Written
 from .blocking import (
     BlockingAdmin,
@@ -130,6 +130,8 @@ __all__ = [
     "Admin",
     "ClusterInfo",
     "NodeHealth",
+    "NodeChanges",
+    "ChangeInfo",
     "NodeReport",
     "Reassignment",
     "BlockingProducer",

@@ -10,7 +10,7 @@ import trio
 
 from ...transport import TransportError
 from ..core import messages as m
-from ..core.messages import HealthCheck, LogDirectoryInfo, QuotaInfo
+from ..core.messages import ChangeInfo, HealthCheck, LogDirectoryInfo, QuotaInfo
 from . import _arguments as given
 from ._partitions import PartitionAdmin
 
@@ -40,6 +40,22 @@ class NodeHealth:
     def ready(self) -> bool:
         """Whether it answered and everything holds."""
         return not self.error and all(check.ok for check in self.checks)
+
+
+@attrs.frozen(kw_only=True)
+class NodeChanges:
+    """Changes that a node has told of, oldest first, or why it tells none (`error`, else empty).
+
+    Ask again with `next_number` and `incarnation` for those that follow. Nodes remember some thousand;
+    `first_number` is the oldest one that this one still has.
+    """
+
+    node_id: int
+    incarnation: int = -1
+    first_number: int = 1
+    next_number: int = 1
+    changes: list[ChangeInfo] = attrs.Factory(list)
+    error: str = ""
 
 
 class OperationsAdmin(PartitionAdmin):
@@ -87,6 +103,53 @@ class OperationsAdmin(PartitionAdmin):
                     counters=told.counters,
                 )
         return NodeHealth(node_id=node_id, error=error)
+
+    async def describe_changes(
+        self, since: Mapping[int, NodeChanges] | None = None, *, timeout_ms: int = 5000
+    ) -> list[NodeChanges]:
+        """What every registered node remembers of elections, changes of ISRs, nodes that come and go, and why.
+
+        The controller tells of all partitions, other nodes of those that they host: most changes are told more than
+        once. A fact of a change is a text, a number or a list of node ids, by name as in the log.
+
+        Args:
+          since: The last answers by node id: what they hold is not told again. At most 500 changes of each node
+            come in one call; call again while any came.
+          timeout_ms: After this long without an answer, a node is reported as silent.
+        """
+        timeout = given.duration("timeout_ms", timeout_ms) / 1000
+        answer = await self._metadata([])
+        self._cluster.nodes = {node.node_id: node for node in answer.nodes}
+        found: list[NodeChanges] = []
+
+        async def ask(node_id: int) -> None:
+            known = (since or {}).get(node_id) or NodeChanges(node_id=node_id)
+            found.append(await self._ask_changes(known, timeout))
+
+        async with trio.open_nursery() as nursery:
+            for node in answer.nodes:
+                nursery.start_soon(ask, node.node_id)
+        return sorted(found, key=lambda told: told.node_id)
+
+    async def _ask_changes(self, known: NodeChanges, timeout: float) -> NodeChanges:
+        request = m.DescribeChangesRequest(start=known.next_number, incarnation=known.incarnation)
+        error = f"no answer within {timeout:g} s"
+        with trio.move_on_after(timeout):
+            try:
+                told: m.DescribeChangesResponse = await self._cluster.ask(
+                    m.Kind.DESCRIBE_CHANGES, request, timeout=timeout, node_id=known.node_id
+                )
+            except TransportError as failure:
+                error = str(failure)
+            else:
+                return NodeChanges(
+                    node_id=told.node_id,
+                    incarnation=told.incarnation,
+                    first_number=told.first_number,
+                    next_number=told.next_number,
+                    changes=told.changes,
+                )
+        return attrs.evolve(known, changes=[], error=error)
 
     async def alter_quotas(
         self,

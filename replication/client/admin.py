@@ -16,6 +16,7 @@ from ...transport import TransportError
 from ..core import messages as m
 from ..core.errors import ErrorCode
 from ..core.messages import (
+    ChangeInfo,
     FollowerInfo,
     HealthCheck,
     LogDirectoryInfo,
@@ -28,7 +29,7 @@ from ..core.messages import (
 from ..core.types import PartitionId, Value
 from . import _arguments as given
 from ._deletions import delete_records
-from ._operations import NodeHealth, OperationsAdmin
+from ._operations import NodeChanges, NodeHealth, OperationsAdmin
 from ._pages import whole_description, whole_metadata
 from ._partitions import Reassignment
 from ._settings import ClientSettings, make_settings
@@ -49,6 +50,8 @@ __all__ = [
     "ClusterInfo",
     "NodeReport",
     "NodeHealth",
+    "NodeChanges",
+    "ChangeInfo",
     "FollowerInfo",
     "NodeInfo",
     "PartitionInfo",

@@ -21,7 +21,7 @@ from . import _arguments as given
 from ._client import Client
 from ._corrupt import SkippedRecords
 from ._handover import HandedOver, Handover
-from ._operations import EntityType, NodeHealth
+from ._operations import EntityType, NodeChanges, NodeHealth
 from ._settings import ClientSettings, ConsumerSettings, ProducerSettings, make_settings
 from .admin import Admin, ClusterInfo, NodeReport, Reassignment, TopicInfo
 from .consumer import Consumer, ConsumerRecord, FetchedBatches, put_back, put_back_batches
@@ -517,6 +517,12 @@ class BlockingAdmin(_BlockingClient[Admin]):
     ) -> None:
         """See `Admin.wait_for_reassignments`; `TimeoutError` after `timeout` seconds."""
         self._portal.call(lambda: self._held.wait_for_reassignments(topics), given.timeout(timeout))
+
+    def describe_changes(
+        self, since: Mapping[int, NodeChanges] | None = None, *, timeout_ms: int = 5000
+    ) -> list[NodeChanges]:
+        """See `Admin.describe_changes`."""
+        return self._portal.call(lambda: self._held.describe_changes(since, timeout_ms=timeout_ms))
 
     def describe_nodes(self, *, timeout_ms: int = 5000) -> list[NodeHealth]:
         """See `Admin.describe_nodes`."""

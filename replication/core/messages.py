@@ -52,7 +52,8 @@ class Kind(enum.IntEnum):
     DESCRIBE_PARTITIONS = 75
     GET_REPLICA_LOG_INFO = 93
     DESCRIBE_NODE = 1000
-    """Kafka has none of this."""
+    """Kafka has none of this, nor of those above it."""
+    DESCRIBE_CHANGES = 1020
 
 
 EARLIEST_TIMESTAMP = -2
@@ -533,3 +534,36 @@ class DescribeNodeResponse:
     checks: list[HealthCheck]
     log_directories: list[LogDirectoryInfo]
     counters: dict[str, int]
+
+
+@attrs.frozen(kw_only=True)
+class DescribeChangesRequest:
+    """Asks a node for the changes that it remembers, from number `start` on, at most `limit` of them.
+
+    Numbers count from 1 within a process: under another `incarnation` than the node's (-1: any) all are told.
+    """
+
+    start: int = 1
+    incarnation: int = -1
+    limit: int = 500
+
+
+@attrs.frozen(kw_only=True)
+class ChangeInfo:
+    """A change of the cluster as one node saw it: an event by name, its facts, and when, in ms since 1970."""
+
+    number: int
+    at_ms: int
+    name: str
+    facts: dict[str, str | int | list[int]]
+
+
+@attrs.frozen(kw_only=True)
+class DescribeChangesResponse:
+    """`next_number`: where to go on. `first_number`: the oldest that is still remembered."""
+
+    node_id: int
+    incarnation: int
+    first_number: int
+    next_number: int
+    changes: list[ChangeInfo] = attrs.Factory(list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Callable
 
@@ -32,6 +33,7 @@ from ._replicas import Replicas
 from ._view_reader import Answer, ViewReader
 from .errors import StorePutBackError
 from .operations.changes import Changes
+from .operations.history import ChangeHistory
 
 log = logging.getLogger("insync.node")
 
@@ -50,6 +52,7 @@ class ClusterState:
         self._replicas = replicas
         self._nursery = nursery
         self._reader = ViewReader()
+        self.history = ChangeHistory()
         self._store_id = ""
         self.counted_at = trio.current_time()
         """When the store took a write of this node last; it is asked to every `proof_interval_ms`."""
@@ -178,6 +181,7 @@ class ClusterState:
 
         for each in Changes(before, after, tells, self._isr.reasons).events():
             log.info(each)
+            self.history.remember(each, time.time())
         self._isr.forget_reasons(after.partitions)
 
     # Writes

@@ -66,6 +66,7 @@ class Handlers:
             m.Kind.OFFSET_FETCH: self._fetch_offsets,
             m.Kind.GET_REPLICA_LOG_INFO: self._get_replica_log_info,
             m.Kind.DESCRIBE_NODE: self._describe_node,
+            m.Kind.DESCRIBE_CHANGES: self._describe_changes,
         }
 
     def serve(self, request: Request) -> None:
@@ -126,6 +127,11 @@ class Handlers:
     def _describe_node(self, request: Inbound) -> None:
         wire.decode_request(m.Kind.DESCRIBE_NODE, request.body)
         request.reply(wire.encode(self.health.describe()))
+
+    def _describe_changes(self, request: Inbound) -> None:
+        message: m.DescribeChangesRequest = wire.decode_request(m.Kind.DESCRIBE_CHANGES, request.body)
+        me = self._identity
+        request.reply(wire.encode(self._state.history.describe(message, me.node_id, me.incarnation)))
 
     def _get_replica_log_info(self, request: Inbound) -> None:
         message: m.GetReplicaLogInfoRequest = wire.decode_request(request.kind, request.body)

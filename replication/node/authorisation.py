@@ -47,6 +47,7 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.INIT_PRODUCER_ID: CLIENTS,
     Kind.DESCRIBE_PARTITIONS: CLIENTS,
     Kind.DESCRIBE_NODE: CLIENTS,
+    Kind.DESCRIBE_CHANGES: CLIENTS,
     Kind.DESCRIBE_PRODUCERS: frozenset({Operation.PRODUCE}),
     Kind.OFFSET_COMMIT: frozenset({Operation.CONSUME}),
     Kind.OFFSET_FETCH: frozenset({Operation.CONSUME}),

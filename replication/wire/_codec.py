@@ -33,6 +33,7 @@ REQUEST_TYPES: dict[int, type] = {
     m.Kind.ALTER_PARTITION_REASSIGNMENTS: m.AlterReassignmentsRequest,
     m.Kind.ALTER_CLIENT_QUOTAS: m.AlterQuotasRequest,
     m.Kind.DESCRIBE_NODE: m.DescribeNodeRequest,
+    m.Kind.DESCRIBE_CHANGES: m.DescribeChangesRequest,
     m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsRequest,
     m.Kind.GET_REPLICA_LOG_INFO: m.GetReplicaLogInfoRequest,
 }
@@ -54,6 +55,7 @@ RESPONSE_TYPES: dict[int, type] = {
     m.Kind.ALTER_PARTITION_REASSIGNMENTS: m.AlterReassignmentsResponse,
     m.Kind.ALTER_CLIENT_QUOTAS: m.AlterQuotasResponse,
     m.Kind.DESCRIBE_NODE: m.DescribeNodeResponse,
+    m.Kind.DESCRIBE_CHANGES: m.DescribeChangesResponse,
     m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsResponse,
     m.Kind.GET_REPLICA_LOG_INFO: m.GetReplicaLogInfoResponse,
 }

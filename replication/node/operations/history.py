@@ -1,0 +1,57 @@
+"""The last changes that a node has told of, kept for those who ask later: a dashboard, or an operator."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+
+from ...core.messages import ChangeInfo, DescribeChangesRequest, DescribeChangesResponse
+from ..logs import Event
+
+REMEMBERED = 2_000
+"""About 1 MiB at 0.5 KiB a change; the log has them all."""
+MOST_TOLD = 500
+"""In one answer, so that it stays far below a frame."""
+MOST_TEXT = 500
+"""Characters of one fact; the log has all of them."""
+
+
+class ChangeHistory:
+    """Numbers changes from 1 on and forgets the oldest."""
+
+    def __init__(self, remembered: int = REMEMBERED) -> None:
+        self._changes: deque[ChangeInfo] = deque(maxlen=remembered)
+        self._next = 1
+
+    def remember(self, event: Event, now: float) -> None:
+        """`now`: the wall clock, in seconds since 1970."""
+        facts = {name: _fact(value) for name, value in event.facts.items()}
+        self._changes.append(
+            ChangeInfo(number=self._next, at_ms=int(1000 * now), name=event.name, facts=facts)
+        )
+        self._next += 1
+
+    def describe(
+        self, request: DescribeChangesRequest, node_id: int, incarnation: int
+    ) -> DescribeChangesResponse:
+        """The answer of the node `node_id`, whose process is `incarnation`."""
+        first = self._next - len(self._changes)
+        same = request.incarnation in (-1, incarnation)
+        start = min(max(request.start, first), self._next) if same else first
+        limit = min(max(request.limit, 0), MOST_TOLD)
+        told = list(islice(self._changes, start - first, start - first + limit))
+        return DescribeChangesResponse(
+            node_id=node_id,
+            incarnation=incarnation,
+            first_number=first,
+            next_number=start + len(told),
+            changes=told,
+        )
+
+
+def _fact(value: object) -> str | int | list[int]:
+    if isinstance(value, list | tuple):
+        return [int(each) for each in value]
+    if isinstance(value, int):
+        return int(value)
+    return str(value)[:MOST_TEXT]

@@ -1,0 +1,76 @@
+"""The changes that nodes remember for those who ask: numbered, bounded, and the same as in the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import attrs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insync.replication import Admin, Node
+from insync.replication.client import NodeChanges
+from insync.replication.core.messages import DescribeChangesRequest
+from insync.replication.node.logs import event
+from insync.replication.node.operations.history import MOST_TEXT, MOST_TOLD, ChangeHistory
+
+from .test_cluster import settings, until
+
+
+@given(
+    remembered=st.integers(1, 30),
+    counts=st.lists(st.integers(0, 40), max_size=6),
+    limit=st.integers(-1, 50),
+)
+def test_one_who_goes_on_where_it_was_told_misses_only_what_was_forgotten(
+    remembered: int, counts: list[int], limit: int
+) -> None:
+    history, total, number = ChangeHistory(remembered), 0, 1
+    for count in counts:
+        for total in range(total + 1, total + count + 1):  # noqa: B020 - goes on where it stopped
+            history.remember(event("x", at=total), 1.5)
+        told = history.describe(DescribeChangesRequest(start=number, incarnation=7, limit=limit), 1, 7)
+        first = max(1, total - remembered + 1)
+        expected = list(range(max(number, first), total + 1))[: max(0, limit)]
+        assert [each.number for each in told.changes] == expected
+        assert all(each.facts == {"at": each.number} and each.at_ms == 1500 for each in told.changes)
+        assert (told.first_number, told.next_number) == (first, max(number, first) + len(expected))
+        number = told.next_number
+
+
+def test_another_process_tells_all_that_it_has_and_no_answer_is_without_bound() -> None:
+    history = ChangeHistory()
+    for number in range(MOST_TOLD + 2):
+        history.remember(event("x", n=number, nodes=(1, 2), why="y" * (2 * MOST_TEXT)), 0)
+    told = history.describe(DescribeChangesRequest(start=400, incarnation=6, limit=10**9), 3, 7)
+    assert (told.node_id, told.incarnation, len(told.changes)) == (3, 7, MOST_TOLD)
+    assert told.changes[0].facts == {"n": 0, "nodes": [1, 2], "why": "y" * MOST_TEXT}
+    rest = history.describe(DescribeChangesRequest(start=told.next_number, incarnation=7), 3, 7)
+    assert [each.number for each in rest.changes] == [MOST_TOLD + 1, MOST_TOLD + 2]
+    ahead = history.describe(DescribeChangesRequest(start=10**6, incarnation=7), 3, 7)
+    assert (ahead.changes, ahead.next_number) == ([], MOST_TOLD + 3)
+
+
+async def test_a_cluster_tells_why_a_leader_changed_once_to_each_who_asks(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
+        async with Node(settings(tmp_path, 2)):
+            await admin.create_topic("t", 4, 2)
+            seen = {each.node_id: each for each in await admin.describe_changes()}
+            assert sorted(seen) == [1, 2] and not any(each.error for each in seen.values())
+
+        async def told() -> bool:
+            nonlocal seen
+            found = {each.node_id: each for each in await admin.describe_changes(seen)}
+            changes = [each for each in found[1].changes if each.name == "partition_changed"]
+            gone = [each for each in found[1].changes if each.name == "node_changed"]
+            reasons = {str(each.facts["why"]) for each in changes if each.facts["was_leader"] == 2}
+            return bool(gone) and any("node 2" in why for why in reasons)
+
+        await until(told)
+        again = {each.node_id: each for each in await admin.describe_changes(seen)}
+        numbers = [each.number for each in again[1].changes]
+        assert numbers == list(range(seen[1].next_number, again[1].next_number))
+        last = NodeChanges(node_id=1, incarnation=again[1].incarnation, next_number=again[1].next_number)
+        assert (await admin.describe_changes({1: last}))[0].changes == []
+        other = attrs.evolve(last, incarnation=last.incarnation + 1)
+        assert (await admin.describe_changes({1: other}))[0].changes != []
