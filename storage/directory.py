@@ -49,6 +49,7 @@ LOG_STARTS = "log-start-offset-checkpoint"
 CLEANED = "cleaner-offset-checkpoint"
 
 DELETED_SUFFIX = "-delete"
+_DEVICE_CHECK = "device-check"
 
 VERIFY_ON_OPEN_BYTES = 256 << 20
 MANY_FOLDERS = 4
@@ -202,6 +203,17 @@ class LogDirectory:
             if self.proof is None or self.proof.pulse <= proof.pulse:
                 write_proof(self.path, proof)
                 self.proof = proof
+
+    def check_device(self) -> None:
+        """Have a small file written and brought to the device, to tell a single file that it refuses from a device
+        that fails. Raises StorageError.
+        """
+        path = self.path / _DEVICE_CHECK
+        try:
+            replace_file(path, b"")
+            path.unlink()
+        except OSError as error:
+            raise storage_error(error, f"cannot write to {self.path}") from error
 
     def partitions(self) -> list[PartitionKey]:
         """The partitions that have a folder here, in order."""

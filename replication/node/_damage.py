@@ -74,8 +74,12 @@ class DamagedLogs:
                 remedy="a sound replica leads, and this one is copied from it; check the device",
             )
         )
-        self._given_up.add(partition)
+        self.give_up(partition)
         self._node.directories.failed(partition, error)
+
+    def give_up(self, partition: PartitionId) -> None:
+        """Its log is not used any more; have it copied again as soon as others have all of it."""
+        self._given_up.add(partition)
 
     def view_changed(self) -> None:
         """Copy again what others lead by now, and nobody counts on."""

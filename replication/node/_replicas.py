@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
-from ...storage import CompactionResult, LogClosedError, StorageError
+from ...storage import CompactionResult, CorruptLogError, LogClosedError, StorageError
 from ...transport import turn
 from ..core import messages as m
 from ..core.broker.broker import Broker
@@ -164,7 +164,7 @@ class Replicas:
                 self.settle()
 
     def adopt(self, found: Found) -> None:
-        """Take over the logs that were found; what is in an unusable directory is offline."""
+        """Take over the logs that were found; what is in an unusable directory, or cannot be opened, is offline."""
         marks = found.high_watermarks()
         for partition, opened in found.logs.items():
             host = self._new_host(partition, self.directories.home_of(partition))
@@ -173,9 +173,12 @@ class Replicas:
             self.step(found_as)
         where = ", ".join(map(str, found.unusable))
         for partition in found.offline:
-            host = self._new_host(partition, None)
+            host = self._new_host(partition, self.directories.home_of(partition))
             host.lane.broken = host.lane.closed = True
-            reason = f"it is, or may be, in a log directory that is offline: {where}"
+            refused = found.refused.get(partition)
+            reason = str(refused or f"it is, or may be, in a log directory that is offline: {where}")
+            if isinstance(refused, CorruptLogError):
+                self.damaged_logs.give_up(partition)
             self.step(LogFound(partition, found.topic_ids[partition], ev.LogFailed(reason=reason)))
 
     def apply(self, view: ClusterView) -> None:
@@ -325,7 +328,7 @@ class Replicas:
         return {
             (key.topic, key.partition): self.hosts[key].replica.log.high_watermark
             for key in partitions
-            if key in self.hosts
+            if key in self.hosts and self.hosts[key].log is not None
         }
 
     def _new_host(self, partition: PartitionId, home: Home | None) -> ReplicaHost:

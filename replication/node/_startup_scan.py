@@ -10,6 +10,7 @@ from pathlib import Path
 import attrs
 
 from ...storage import (
+    CorruptLogError,
     DuplicateLogError,
     FolderProof,
     Log,
@@ -47,10 +48,14 @@ class Found:
     """Configured directories that the device refuses, and why."""
     logs: dict[PartitionId, Log] = attrs.Factory(dict)
     offline: set[PartitionId] = attrs.Factory(set)
-    """Partitions of this node that are, or may be, in an unusable directory."""
+    """Partitions of this node that are, or may be, in an unusable directory; and those that are refused."""
+    refused: dict[PartitionId, StorageError] = attrs.Factory(dict)
+    """Logs that cannot be opened though their directory works, and why. Nothing was changed in them."""
     topic_ids: dict[PartitionId, str] = attrs.Factory(dict)
     """Of which topic what was found is; empty where the store knows none of that name."""
     _homes: dict[PartitionId, LogDirectory] = attrs.Factory(dict)
+    """Of the logs that are open, and of damaged ones: whose folders are certainly those of their partitions."""
+    _folders: dict[PartitionId, LogDirectory] = attrs.Factory(dict)
 
     @classmethod
     def open_directories(cls, settings: NodeSettings, cluster_id: str) -> Found:
@@ -81,11 +86,12 @@ class Found:
         return found
 
     def open_logs(self, view: ClusterView, node_id: int) -> None:
-        """Open every log that there is; then `offline` says which of the node's partitions could not be found.
+        """Open every log that there is; then `offline` says which of the node's partitions cannot be used.
+
+        A log that cannot be opened costs its partition alone, a device that refuses its directory.
 
         Raises:
-          DuplicateLogError: A partition has a folder in two directories.
-          StorageError: A log cannot be opened as it is; nothing was changed.
+          LogDirectoryError: No directory works.
         """
         for directory in list(self.directories):
             try:
@@ -103,29 +109,61 @@ class Found:
                 for partition, versioned in view.partitions.items()
                 if node_id in versioned.record.replicas and partition not in self.logs
             )
+        self.offline.update(self.refused)
         for partition in (*self.logs, *self.offline):
             self.topic_ids[partition] = _topic_id(view, partition)
 
     def _open_logs_of(self, directory: LogDirectory, view: ClusterView) -> None:
+        """Raises StorageFullError or StorageBrokenError if the device is to blame."""
         for topic, number in directory.partitions():
             partition = PartitionId(topic, number)
-            other = self._homes.get(partition)
-            if other is not None:
-                raise DuplicateLogError(str(partition), str(other.path), str(directory.path))
+            other = self._folders.setdefault(partition, directory)
+            if other is not directory:
+                # Nobody can know which of them has what was acknowledged.
+                self.logs.pop(partition, None)
+                self._homes.pop(partition, None)
+                self._refuse(
+                    partition, DuplicateLogError(str(partition), str(other.path), str(directory.path))
+                )
+                continue
             try:
                 self.logs[partition] = open_log(directory, partition, view, create=False)
+            except StorageFullError:
+                raise
+            except StorageBrokenError as error:
+                directory.check_device()
+                self._refuse(partition, error)
             except WrongTopicIdError as error:
                 if any(topic.topic_id == error.found for topic in view.topics.values()):
-                    raise  # of a topic that there is, under the name of another: never deleted
+                    # Of a topic that there is, under the name of another: never deleted.
+                    self._refuse(partition, error)
+                    continue
                 log.warning("%s is deleted: %s", partition, error)
                 directory.delete_log(*partition)
-                continue
-            self._homes[partition] = directory
+                del self._folders[partition]
+            except StorageError as error:
+                self._refuse(partition, error)
+                if isinstance(error, CorruptLogError):
+                    self._homes[partition] = directory
+            else:
+                self._homes[partition] = directory
+
+    def _refuse(self, partition: PartitionId, error: StorageError) -> None:
+        self.refused[partition] = error
+        log.error(
+            event(
+                "log_refused",
+                partition=str(partition),
+                why=error,
+                remedy="the node serves its other partitions; this one is led elsewhere, if another replica can",
+            )
+        )
 
     def _drop_logs_of(self, directory: LogDirectory) -> None:
         for partition in self.held_by(directory):
             del self._homes[partition]
             self.logs.pop(partition, None)
+            self.refused.pop(partition, None)
             self.offline.add(partition)
 
     def _give_up(self, folder: Path, error: StorageError) -> None:

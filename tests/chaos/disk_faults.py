@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 import signal
 from pathlib import Path
 
@@ -152,12 +151,12 @@ def _forget_proof(member: Member) -> None:
 
 
 async def bit_flip(scene: Scene) -> Bite:
-    """A flipped bit inside a log of a node that is down: it refuses to start, and names the place."""
+    """A flipped bit inside a log of a node that is down: it starts without that log, and names the place."""
     member = scene.any_member()
     await member.end(signal.SIGKILL)
     path = member.segments()[0]
     _flip(scene, path)
-    evidence = await _refuses_to_start(scene, member, path)
+    evidence = await _refuses_log(scene, member, path)
     return Bite(f"node {member.number}", evidence)
 
 
@@ -180,7 +179,7 @@ async def bit_flip_live(scene: Scene) -> Bite:
     while not (told := await _shows_it(scene, member.number, others, partition)) and attempts < 3:
         attempts += 1
     await member.end(signal.SIGKILL)
-    refused = await _refuses_to_start(scene, member, path)
+    refused = await _refuses_log(scene, member, path)
     return Bite(target, f"a reader was told of it, then {refused}" if told and refused else "")
 
 
@@ -233,11 +232,9 @@ async def _reads_as_corrupt(scene: Scene, topic: str, partition: int) -> bool:
     return False
 
 
-async def _refuses_to_start(scene: Scene, member: Member, path: Path) -> str:
-    """The evidence that a node which is down will not start with that file; people move it aside."""
+async def _refuses_log(scene: Scene, member: Member, path: Path) -> str:
+    """The evidence that a node which is down starts without that log; it is copied again by itself."""
     since = member.position()
-    if await member.start():
+    if not await member.start():
         return ""
-    evidence = f"refused, naming {path.parent.name}" if member.said(path.name, since) else ""
-    shutil.move(path.parent, member.folder / f"aside-{path.parent.name}-{scene.random.randrange(1 << 30)}")
-    return evidence if await member.start() else ""
+    return f"refused, naming {path.parent.name}" if member.said(path.name, since) else ""

@@ -104,16 +104,6 @@ async def test_new_partitions_go_where_there_are_fewest_and_are_found_again(tmp_
         assert {each: folders(tmp_path / f"1-{each}") for each in "ab"} == before
 
 
-async def test_a_partition_in_two_directories_is_refused(tmp_path: Path) -> None:
-    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
-        await admin.create_topic("t", 2, 1)
-    (tmp_path / "1-b" / "t-0").mkdir()
-    (tmp_path / "1-a" / "t-0").mkdir(exist_ok=True)
-    with pytest.raises(NodeStartError, match=r"t-0 has a folder both in .*1-a and in .*1-b"):
-        async with Node(settings(tmp_path, 1)):
-            pytest.fail("it cannot know which is right")
-
-
 def test_settings_that_cannot_be_meant(tmp_path: Path) -> None:
     for wrong in ({"log_dirs": ()}, {"data_dir": "x"}, {"log_dirs": (tmp_path, tmp_path / ".")}):
         with pytest.raises(InvalidSettingError, match="log_dirs"):
