@@ -2,6 +2,7 @@
 
 Record batches do not stand in them: they follow as the payload, in the order of the partitions named here,
 `size` bytes for each. Names are those of Kafka's protocol guide. Fields may be added; none may change.
+Those about groups stand in `coordination.group_messages`.
 """
 
 from __future__ import annotations
@@ -39,21 +40,34 @@ class Kind(enum.IntEnum):
     METADATA = 3
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
     CREATE_TOPIC = 19
     DELETE_TOPIC = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     ALTER_CONFIG = 33
     CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     ALTER_PARTITION_REASSIGNMENTS = 45
+    OFFSET_DELETE = 47
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_PRODUCERS = 61
+    CONSUMER_GROUP_HEARTBEAT = 68
+    CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_PARTITIONS = 75
     GET_REPLICA_LOG_INFO = 93
     DESCRIBE_NODE = 1000
-    """Kafka has none of this, nor of those above it."""
+    COMMIT_GROUP_OFFSETS = 1008
+    GROUP_OFFSETS = 1009
     DESCRIBE_CHANGES = 1020
+    """Kafka has none of these, from `DESCRIBE_NODE` on."""
 
 
 EARLIEST_TIMESTAMP = -2

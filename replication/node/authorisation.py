@@ -51,6 +51,17 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.DESCRIBE_PRODUCERS: frozenset({Operation.PRODUCE}),
     Kind.OFFSET_COMMIT: frozenset({Operation.CONSUME}),
     Kind.OFFSET_FETCH: frozenset({Operation.CONSUME}),
+    Kind.FIND_COORDINATOR: CLIENTS,
+    Kind.JOIN_GROUP: frozenset({Operation.CONSUME}),
+    Kind.SYNC_GROUP: frozenset({Operation.CONSUME}),
+    Kind.HEARTBEAT: frozenset({Operation.CONSUME}),
+    Kind.CONSUMER_GROUP_HEARTBEAT: frozenset({Operation.CONSUME}),
+    # An operator may put a member out, and set the offsets of a group that has none.
+    Kind.LEAVE_GROUP: frozenset({Operation.CONSUME, Operation.ADMIN}),
+    Kind.COMMIT_GROUP_OFFSETS: frozenset({Operation.CONSUME, Operation.ADMIN}),
+    Kind.GROUP_OFFSETS: frozenset({Operation.CONSUME, Operation.ADMIN}),
+    Kind.DESCRIBE_GROUPS: frozenset({Operation.CONSUME, Operation.ADMIN}),
+    Kind.CONSUMER_GROUP_DESCRIBE: frozenset({Operation.CONSUME, Operation.ADMIN}),
     Kind.GET_REPLICA_LOG_INFO: frozenset({Operation.REPLICATE}),
     **dict.fromkeys(STORE_KINDS, frozenset({Operation.STORE})),
 }

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from ..core import messages as m
+from ..core.coordination import group_messages as gm
 from ..errors import ReplicationError
 
 R = TypeVar("R")
@@ -36,6 +37,19 @@ REQUEST_TYPES: dict[int, type] = {
     m.Kind.DESCRIBE_CHANGES: m.DescribeChangesRequest,
     m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsRequest,
     m.Kind.GET_REPLICA_LOG_INFO: m.GetReplicaLogInfoRequest,
+    m.Kind.FIND_COORDINATOR: gm.FindCoordinatorRequest,
+    m.Kind.JOIN_GROUP: gm.JoinGroupRequest,
+    m.Kind.HEARTBEAT: gm.HeartbeatRequest,
+    m.Kind.LEAVE_GROUP: gm.LeaveGroupRequest,
+    m.Kind.SYNC_GROUP: gm.SyncGroupRequest,
+    m.Kind.DESCRIBE_GROUPS: gm.DescribeGroupsRequest,
+    m.Kind.LIST_GROUPS: gm.ListGroupsRequest,
+    m.Kind.DELETE_GROUPS: gm.DeleteGroupRequest,
+    m.Kind.OFFSET_DELETE: gm.DeleteGroupOffsetsRequest,
+    m.Kind.CONSUMER_GROUP_HEARTBEAT: gm.ConsumerGroupHeartbeatRequest,
+    m.Kind.CONSUMER_GROUP_DESCRIBE: gm.ConsumerGroupDescribeRequest,
+    m.Kind.COMMIT_GROUP_OFFSETS: gm.CommitGroupOffsetsRequest,
+    m.Kind.GROUP_OFFSETS: gm.GroupOffsetsRequest,
 }
 RESPONSE_TYPES: dict[int, type] = {
     m.Kind.PRODUCE: m.ProduceResponse,
@@ -58,6 +72,8 @@ RESPONSE_TYPES: dict[int, type] = {
     m.Kind.DESCRIBE_CHANGES: m.DescribeChangesResponse,
     m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsResponse,
     m.Kind.GET_REPLICA_LOG_INFO: m.GetReplicaLogInfoResponse,
+    m.Kind.FIND_COORDINATOR: gm.FindCoordinatorResponse,
+    **{kind: gm.RESPONSES[cls] for kind, cls in REQUEST_TYPES.items() if cls in gm.RESPONSES},
 }
 
 

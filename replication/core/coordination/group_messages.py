@@ -1,6 +1,8 @@
 """Requests to a group's coordinator and its answers; Kafka's kinds and meanings unless a line says so.
 
 An `error` is an `ErrorCode`. `leader` and `leader_epoch` of an answer hint at another coordinator, if it is known.
+`coordinator_epoch` of a request: the `leader_epoch` that `FindCoordinatorResponse` gave; -1 if the sender does not
+say. A coordinator that has lost the group and got it back refuses what was meant for its former self.
 """
 
 from __future__ import annotations
@@ -12,6 +14,41 @@ JOIN = 0
 LEAVE = -1
 LEAVE_STATIC = -2
 """`member_epoch` of a heartbeat that joins, leaves for good, or leaves as a static member that comes back."""
+
+
+@attrs.frozen(kw_only=True)
+class FindCoordinatorRequest:
+    """Which nodes coordinate these groups? Any node knows (KIP-699). The first one makes the internal topic.
+
+    `key_type`: `GROUP`, or `TRANSACTION` for transactional ids.
+    """
+
+    keys: list[str]
+    key_type: int = 0
+
+
+GROUP = 0
+TRANSACTION = 1
+"""`key_type` of `FindCoordinatorRequest`, as in Kafka."""
+
+
+@attrs.frozen(kw_only=True)
+class Coordinator:
+    """`error`: COORDINATOR_NOT_AVAILABLE while nobody leads; the same question may be asked again."""
+
+    key: str
+    error: int = 0
+    message: str = ""
+    node_id: int = -1
+    endpoints: list[str] = attrs.Factory(list)
+    leader_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True)
+class FindCoordinatorResponse:
+    """One for each key, in their order."""
+
+    coordinators: list[Coordinator]
 
 
 @attrs.frozen(kw_only=True)
@@ -46,6 +83,7 @@ class ConsumerGroupHeartbeatRequest:
     sequence: int = -1
     client_id: str = ""
     client_host: str = ""
+    coordinator_epoch: int = NO_EPOCH
 
 
 @attrs.frozen(kw_only=True)
@@ -90,6 +128,7 @@ class CommitGroupOffsetsRequest:
     epoch: int = NO_EPOCH
     instance_id: str | None = None
     offsets: list[GroupOffset]
+    coordinator_epoch: int = NO_EPOCH
 
 
 @attrs.frozen(kw_only=True)
@@ -104,6 +143,7 @@ class TxnOffsetCommitRequest:
     epoch: int = NO_EPOCH
     instance_id: str | None = None
     offsets: list[GroupOffset]
+    coordinator_epoch: int = NO_EPOCH
 
 
 @attrs.frozen(kw_only=True)
@@ -147,6 +187,7 @@ class GroupOffsetsRequest:
     epoch: int = NO_EPOCH
     partitions: list[TopicPartitionName] | None = None
     require_stable: bool = False
+    coordinator_epoch: int = NO_EPOCH
 
 
 @attrs.frozen(kw_only=True)
@@ -205,6 +246,13 @@ class DescribeGroupsRequest:
 
 
 @attrs.frozen(kw_only=True)
+class ConsumerGroupDescribeRequest:
+    """Groups of the consumer protocol; one of another type is GROUP_ID_NOT_FOUND, as in Kafka."""
+
+    groups: list[str]
+
+
+@attrs.frozen(kw_only=True)
 class DescribedMember:
     """`owned`: what it has; `target`: what it is to have (consumer protocol)."""
 
@@ -251,6 +299,7 @@ class DeleteGroupRequest:
     """One group, with its offsets; it must have no members."""
 
     group: str
+    coordinator_epoch: int = NO_EPOCH
 
 
 @attrs.frozen(kw_only=True)
@@ -267,6 +316,7 @@ class DeleteGroupOffsetsRequest:
 
     group: str
     partitions: list[TopicPartitionName]
+    coordinator_epoch: int = NO_EPOCH
 
 
 @attrs.frozen(kw_only=True)
@@ -296,6 +346,7 @@ class JoinGroupRequest:
     client_id: str = ""
     client_host: str = ""
     fresh_id: str = ""
+    coordinator_epoch: int = NO_EPOCH
 
 
 @attrs.frozen(kw_only=True)
@@ -337,6 +388,7 @@ class SyncGroupRequest:
     instance_id: str | None = None
     generation: int
     assignments: list[MemberAssignment] = attrs.Factory(list)
+    coordinator_epoch: int = NO_EPOCH
 
 
 @attrs.frozen(kw_only=True)
@@ -356,6 +408,7 @@ class HeartbeatRequest:
     member_id: str
     instance_id: str | None = None
     generation: int
+    coordinator_epoch: int = NO_EPOCH
 
 
 @attrs.frozen(kw_only=True)
@@ -378,6 +431,7 @@ class LeavingMember:
 class LeaveGroupRequest:
     group: str
     members: list[LeavingMember]
+    coordinator_epoch: int = NO_EPOCH
 
 
 @attrs.frozen(kw_only=True)
@@ -402,6 +456,7 @@ Request = (
     | GroupOffsetsRequest
     | ListGroupsRequest
     | DescribeGroupsRequest
+    | ConsumerGroupDescribeRequest
     | DeleteGroupRequest
     | DeleteGroupOffsetsRequest
 )
@@ -416,6 +471,7 @@ RESPONSES: dict[type, type] = {
     GroupOffsetsRequest: GroupOffsetsResponse,
     ListGroupsRequest: ListGroupsResponse,
     DescribeGroupsRequest: DescribeGroupsResponse,
+    ConsumerGroupDescribeRequest: DescribeGroupsResponse,
     DeleteGroupRequest: DeleteGroupResponse,
     DeleteGroupOffsetsRequest: CommitGroupOffsetsResponse,
 }

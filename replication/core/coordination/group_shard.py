@@ -10,6 +10,7 @@ import attrs
 from ..errors import ErrorCode
 from . import group_messages as gm
 from . import records as r
+from .bounds import check_bounds
 from .classic_members import KINDS as CLASSIC_KINDS
 from .classic_members import ClassicMembers
 from .classic_state import ClassicState
@@ -166,6 +167,7 @@ class GroupCoordinator:
             return Decision(request_id=request_id, replies=(reply,))
 
     def _decide(self, request_id: int, message: gm.Request, clock: Clock) -> Decision:
+        check_bounds(message)
         context = self.context(clock)
         match message:
             case gm.ConsumerGroupHeartbeatRequest(group=group):
@@ -198,6 +200,14 @@ class GroupCoordinator:
                 return _read(request_id, gm.ListGroupsResponse(groups=wanted))
             case gm.DescribeGroupsRequest(groups=names):
                 told = [describe(name, self._known(name), self.classics.get(name)) for name in names]
+                return _read(request_id, gm.DescribeGroupsResponse(groups=told), *names)
+            case gm.ConsumerGroupDescribeRequest(groups=names):
+                told = [
+                    each
+                    if each.type == "consumer"
+                    else gm.DescribedGroup(group=each.group, error=ErrorCode.GROUP_ID_NOT_FOUND, state="Dead")
+                    for each in (describe(name, self._known(name), self.classics.get(name)) for name in names)
+                ]
                 return _read(request_id, gm.DescribeGroupsResponse(groups=told), *names)
             case gm.DeleteGroupRequest(group=group):
                 entries = delete_group(self._known(group), self.classics.get(group), group)

@@ -25,6 +25,9 @@ ADMINS = {
     m.Kind.CREATE_PARTITIONS,
     m.Kind.ELECT_LEADERS,
     m.Kind.ALTER_PARTITION_REASSIGNMENTS,
+    m.Kind.LIST_GROUPS,
+    m.Kind.DELETE_GROUPS,
+    m.Kind.OFFSET_DELETE,
 }
 
 
