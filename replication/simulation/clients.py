@@ -41,6 +41,8 @@ class Unsettled:
 class Producer:
     """Writes numbered batches with acks=all, up to `in_flight` at a time, each until it is acknowledged.
 
+    Until one is acknowledged in a producer epoch it has a single batch on its way, as a client's send window does:
+    a leader that does not know the producer accepts any sequence, so a second one could be taken before the first.
     Now and then it begins again in a new producer epoch, as one that was started anew does.
     Every attempt sends all that is unsettled, in order and in one message, as one connection would.
     """
@@ -52,6 +54,7 @@ class Producer:
         self._id = producer_id
         self._epoch = 0
         self._sequence = 0
+        self._established = False
         self.window: deque[Unsettled] = deque()
 
     def turn(self) -> None:
@@ -62,9 +65,10 @@ class Producer:
             self.window.popleft()
         if not cluster.calm and not cluster.lull:
             if not self.window and cluster.chance(NEW_EPOCH_CHANCE):
-                self._epoch, self._sequence = self._epoch + 1, 0
+                self._epoch, self._sequence, self._established = self._epoch + 1, 0, False
+            room = cluster.settings.in_flight if self._established else 1
             for _ in range(cluster.random.randint(1, cluster.settings.in_flight)):
-                if len(self.window) < cluster.settings.in_flight:
+                if len(self.window) < room:
                     self._add()
         open_ones = [entry for entry in self.window if not entry.acknowledged]
         if open_ones:
@@ -93,6 +97,7 @@ class Producer:
     def _told(self, entry: Unsettled, reply: ProduceResult) -> None:
         if reply.error == ErrorCode.NONE:
             entry.acknowledged = True
+            self._established |= entry.batch.producer_epoch == self._epoch
 
     def _judge(self, entry: Unsettled, reply: ProduceResult, by_the_leader: bool) -> None:
         """S12: the leader has all that was acknowledged, so the first unsettled batch goes on from there."""

@@ -87,7 +87,7 @@ class Members:
         except NodeIdTakenError as error:
             cluster.refuses(node, error)
             return
-        session = node.session
+        session, replaces = node.session, node.id in store.nodes
         replicas = [p for p, known in store.partitions.items() if node.id in known.record.replicas]
 
         def write() -> bool:
@@ -97,6 +97,9 @@ class Members:
             if node.up and node.process == process:
                 node.lost_data = False
             node.registered = outcome.revision
+            if replaces:
+                # As if the session of the former process had ended now: controllers see it later.
+                node.left = cluster.now
             for each in replicas:
                 cluster.oracle.quorum(each)
             return True

@@ -149,9 +149,7 @@ class Requests:
         self._waiting[request] = None
         for sent in batches:
             sent.arrived = True
-            # Not those of idempotent producers: if the first batch of all is refused, and one behind it is not, a
-            # leader that knows nothing of the producer takes that one for the first (as Kafka's does).
-            damaged = not (cluster.calm or sent.again) and cluster.chance(DAMAGED)
+            damaged = not cluster.calm and cluster.chance(DAMAGED)
             payload.add((Stored(sent.batch, sent.payload),), sent.batch.size_bytes, damaged=damaged)
         message = m.ProduceRequest(
             acks=batches[0].acks,
