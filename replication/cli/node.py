@@ -176,6 +176,7 @@ def _announce(node: Node, as_json: bool) -> None:
             "event": "ready",
             "node_id": node.node_id,
             "endpoints": list(node.endpoints),
+            "gateways": list(node.gateway_endpoints),
             "store": node.store_url,
             "metrics": node.metrics_address,
             "cluster_id": node.cluster_id,
@@ -183,9 +184,8 @@ def _announce(node: Node, as_json: bool) -> None:
         }
         print(json_.dumps(ready), flush=True)
     else:
-        print(
-            f"node {node.node_id} of cluster {node.cluster_id} serves {', '.join(node.endpoints)}", flush=True
-        )
+        served = ", ".join([*node.endpoints, *node.gateway_endpoints])
+        print(f"node {node.node_id} of cluster {node.cluster_id} serves {served}", flush=True)
 
 
 def _log_to_stderr(settings: NodeSettings, level: str) -> None:

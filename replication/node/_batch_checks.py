@@ -6,7 +6,7 @@ Records that no reader can read would stop every consumer of the partition, and 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import partial
 
 import attrs
@@ -14,7 +14,6 @@ import trio
 
 from ...storage import CorruptBatchError, InflatedTooLargeError, InvalidRecordsError, StorageError
 from ...storage.batch import MAX_INFLATED_BYTES, BatchInfo, check_produced, scan_produced
-from ...transport import Connection
 from ..core.broker.payloads import RefusedBatchError
 from ..core.errors import ErrorCode
 
@@ -94,11 +93,11 @@ class CompressedChecks:
         """`settle` is called after each request that had to wait."""
         self._nursery = nursery
         self._settle = settle
-        self._held: dict[Connection, deque[_Held]] = {}
+        self._held: dict[Hashable, deque[_Held]] = {}
         self._one = trio.CapacityLimiter(1)
 
     def proceed(
-        self, connection: Connection, to_check: Mapping[int, memoryview], proceed: Callable[[Findings], None]
+        self, connection: Hashable, to_check: Mapping[int, memoryview], proceed: Callable[[Findings], None]
     ) -> None:
         """Call `proceed` with what is wrong with these batches: at once if there is nothing to wait for."""
         waiting = self._held.get(connection)
@@ -110,7 +109,7 @@ class CompressedChecks:
             self._nursery.start_soon(self._work_off, connection, waiting)
         waiting.append(_Held(to_check, proceed))
 
-    async def _work_off(self, connection: Connection, waiting: deque[_Held]) -> None:
+    async def _work_off(self, connection: Hashable, waiting: deque[_Held]) -> None:
         while waiting:
             held = waiting[0]
             findings: Findings = {}

@@ -132,6 +132,7 @@ async def _serve(settings: NodeSettings, report: Report, orders: Iterator[bytes]
             report.say(
                 "ready",
                 endpoints=list(node.endpoints),
+                gateway_endpoints=list(node.gateway_endpoints),
                 store_url=node.store_url,
                 cluster_id=node.cluster_id,
                 incarnation=node.incarnation,

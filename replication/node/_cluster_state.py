@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 import uuid
 from collections.abc import Callable
@@ -37,6 +38,8 @@ from .operations.history import ChangeHistory
 
 log = logging.getLogger("insync.node")
 
+CONFIRM_PAUSE = 0.02
+"""Seconds between two readings of the store that gateways ask for: names that do not exist must not flood it."""
 ADMIN_TIMEOUT = 9.0
 """Seconds until a request that could not be granted is answered; whoever forwarded it waits a little longer."""
 
@@ -77,6 +80,11 @@ class ClusterState:
         """That of our registration, once there is one: what was read before it is of our predecessor's time."""
         self.leaving = False
         self._applied = trio.Event()
+        self.on_view: Callable[[], None] = _nobody
+        """Called whenever the view is another one."""
+        self._confirming = trio.Lock()
+        self._confirmations_begun = self._confirmations_done = 0
+        self._confirmed_at = -math.inf
         self._suspects: set[rec.NodeRecord] = set()
 
     @property
@@ -139,6 +147,22 @@ class ClusterState:
             self._read_again = trio.Event()
             await self._read()
 
+    async def confirm(self) -> None:
+        """Return when the view shows a reading of the store that began after this call.
+
+        Raises:
+          MetadataError: The store cannot be read.
+        """
+        wanted = self._confirmations_begun + 1
+        async with self._confirming:
+            if self._confirmations_done >= wanted:
+                return
+            await trio.sleep_until(self._confirmed_at + CONFIRM_PAUSE)
+            self._confirmed_at = trio.current_time()
+            self._confirmations_begun = number = self._confirmations_begun + 1
+            await self._read()
+            self._confirmations_done = number
+
     async def _read(self) -> None:
         known = self._replicas.view.revision
         answer = await self._reader.ask(self._store)
@@ -164,6 +188,7 @@ class ClusterState:
         self._step(ctl.ViewChanged(view=view))
         self._applied.set()
         self._applied = trio.Event()
+        self.on_view()
         if self._replicas.settings.node_id in view.nodes:
             self.ready.set()
         else:
@@ -307,3 +332,7 @@ class ClusterState:
             outcome = await self._store.commit([compare], [store_api.Put(rec.PRODUCER_IDS_KEY, record)])
             if isinstance(outcome, store_api.Committed):
                 return first
+
+
+def _nobody() -> None:
+    """Who is told of views where there is no gateway."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ...transport import Connection
-from .. import wire
 from ..core import messages as m
 from ..core.broker.effects import Answer, CloseConnection, Fail, Refuse
 from ..core.broker.events import Cancelled, FetchArrived
@@ -16,6 +15,7 @@ from ..core.control.quotas import CONSUMER
 from ..core.errors import ErrorCode
 from ._maintenance_thread import clock_distance
 from .operations.inbound import Inbound
+from .service import Caller
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
@@ -29,8 +29,7 @@ class Fetches:
 
     def serve(self, request: Inbound) -> None:
         """Take a request from the transport; its client's quota may have it wait."""
-        message: m.FetchRequest = wire.decode_request(m.Kind.FETCH, request.body)
-        request.message = message
+        message: m.FetchRequest = request.message
         if message.replica_id >= 0 and message.time_ms > 0 and request.peer.node_id == message.replica_id:
             self._node.clocks.heard(message.replica_id, clock_distance(message.time_ms))
         serve = partial(self._serve, request, message)
@@ -51,7 +50,7 @@ class Fetches:
         self._account(request, message, response)
         if request.throttle_ms:
             response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)
-        request.reply(wire.encode(response), effect.parts)  # type: ignore[arg-type]  # the log reader's own ranges
+        request.reply(response, effect.parts)  # type: ignore[arg-type]  # the log reader's own ranges
 
     def _account(self, request: Inbound, message: m.FetchRequest, response: m.FetchResponse) -> None:
         counters, total, is_client = self._node.counters, 0, message.replica_id < 0
@@ -78,5 +77,5 @@ def refuse(effect: Refuse) -> None:
 
 
 def close_connection(effect: CloseConnection) -> None:
-    assert isinstance(effect.connection, Connection)
+    assert isinstance(effect.connection, Connection | Caller)
     effect.connection.abort(effect.reason)

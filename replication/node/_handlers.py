@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import sys
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 
 import attrs
 import trio
 
-from ...transport import Connection, Identity, Request
+from ...transport import Identity, Request
 from .. import wire
 from ..core import messages as m
 from ..core.broker.events import Disconnected, ForwardArrived
@@ -22,7 +22,7 @@ from ..metadata import MetadataError
 from ._cluster_state import ClusterState
 from ._replicas import Replicas
 from .operations.health import Health
-from .operations.inbound import Inbound
+from .operations.inbound import Inbound, TransportInbound
 
 log = logging.getLogger("insync.node")
 
@@ -71,25 +71,35 @@ class Handlers:
 
     def serve(self, request: Request) -> None:
         """Answer now or later; what is no request is refused and harms nothing."""
-        serve = self._by_kind.get(request.kind)
-        if serve is None:
+        if request.kind not in self._by_kind:
             request.payload.release()
             request.fail(ErrorCode.INVALID_REQUEST, f"this node knows no request of kind {request.kind}")
             return
-        inbound = Inbound(request, self._replicas.counters, self._replicas.now)
+        message, problem = None, ""
         try:
-            serve(inbound)
+            message = wire.decode_request(request.kind, request.body)
         except wire.WireError as error:
-            inbound.fail(ErrorCode.INVALID_REQUEST, str(error))
-        if request.kind != m.Kind.PRODUCE:
+            problem = str(error)
+        inbound = TransportInbound(request, message, self._replicas.counters, self._replicas.now)
+        if problem:
             request.payload.release()
+            inbound.fail(ErrorCode.INVALID_REQUEST, problem)
+        else:
+            self.take(inbound)
+
+    def take(self, inbound: Inbound) -> None:
+        """Serve a decoded request, wherever it came from."""
+        self._by_kind[inbound.kind](inbound)
+        if inbound.kind != m.Kind.PRODUCE:
+            inbound.payload.release()
         self._replicas.settle()
 
-    def disconnected(self, connection: Connection) -> None:
+    def disconnected(self, connection: Hashable) -> None:
+        """A connection has ended, and nothing of it is in flight."""
         self._replicas.step(Disconnected(connection))
 
     def _list_offsets(self, request: Inbound) -> None:
-        message: m.ListOffsetsRequest = wire.decode_request(m.Kind.LIST_OFFSETS, request.body)
+        message: m.ListOffsetsRequest = request.message
         if any(wanted.timestamp >= 0 for wanted in message.partitions):
             self._nursery.start_soon(self._list_offsets_by_time, request, message)
         else:
@@ -106,14 +116,14 @@ class Handlers:
     def _tell_offsets(self, request: Inbound, message: m.ListOffsetsRequest) -> None:
         list_offset = self._replicas.broker.queries.list_offset
         results = [list_offset(wanted) for wanted in message.partitions]
-        request.reply(wire.encode(m.ListOffsetsResponse(partitions=results)))
+        request.reply(m.ListOffsetsResponse(partitions=results))
 
     def _metadata(self, request: Inbound) -> None:
-        message: m.MetadataRequest = wire.decode_request(m.Kind.METADATA, request.body)
-        request.reply(wire.encode(describe_view(self._replicas.view, message)))
+        message: m.MetadataRequest = request.message
+        request.reply(describe_view(self._replicas.view, message))
 
     def _describe_partitions(self, request: Inbound) -> None:
-        message: m.DescribePartitionsRequest = wire.decode_request(m.Kind.DESCRIBE_PARTITIONS, request.body)
+        message: m.DescribePartitionsRequest = request.message
         partitions, next_cursor = self._replicas.describe(message)
         response = m.DescribePartitionsResponse(
             node_id=self._identity.node_id,
@@ -122,11 +132,10 @@ class Handlers:
             next_cursor=next_cursor,
             store_age_ms=self._state.store_age_ms,
         )
-        request.reply(wire.encode(response))
+        request.reply(response)
 
     def _describe_node(self, request: Inbound) -> None:
-        wire.decode_request(m.Kind.DESCRIBE_NODE, request.body)
-        request.reply(wire.encode(self.health.describe()))
+        request.reply(self.health.describe())
 
     def _describe_changes(self, request: Inbound) -> None:
         message: m.DescribeChangesRequest = wire.decode_request(m.Kind.DESCRIBE_CHANGES, request.body)
@@ -134,19 +143,19 @@ class Handlers:
         request.reply(wire.encode(self._state.history.describe(message, me.node_id, me.incarnation)))
 
     def _get_replica_log_info(self, request: Inbound) -> None:
-        message: m.GetReplicaLogInfoRequest = wire.decode_request(request.kind, request.body)
-        request.reply(wire.encode(self._replicas.broker.peers.tell_logs(message)))
+        message: m.GetReplicaLogInfoRequest = request.message
+        request.reply(self._replicas.broker.peers.tell_logs(message))
 
     def _admin_request(self, request: Inbound) -> None:
         """What only the controller can grant: ours does, or the request is passed on to it."""
-        message: AdminRequestBody = wire.decode_request(request.kind, request.body)
+        message: AdminRequestBody = request.message
         if self._state.is_controller or message.forwarded:
-            self._state.grant(message, lambda response: request.reply(wire.encode(response)))
+            self._state.grant(message, lambda response: request.reply(response))
         else:
             self._replicas.step(ForwardArrived(request, m.Kind(request.kind), message))
 
     def _init_producer_id(self, request: Inbound) -> None:
-        message: m.InitProducerIdRequest = wire.decode_request(m.Kind.INIT_PRODUCER_ID, request.body)
+        message: m.InitProducerIdRequest = request.message
         self._nursery.start_soon(self._give_producer_id, request, message)
 
     async def _give_producer_id(self, request: Inbound, message: m.InitProducerIdRequest) -> None:
@@ -164,7 +173,7 @@ class Handlers:
                 )
         except (MetadataError, wire.WireError) as error:
             response = m.InitProducerIdResponse(error=_store_error(error), message=str(error))
-        request.reply(wire.encode(response))
+        request.reply(response)
 
     async def _new_producer_id(self) -> int:
         async with self._taking_ids:
@@ -175,11 +184,11 @@ class Handlers:
         return producer_id
 
     def _commit_offsets(self, request: Inbound) -> None:
-        message: m.OffsetCommitRequest = wire.decode_request(m.Kind.OFFSET_COMMIT, request.body)
+        message: m.OffsetCommitRequest = request.message
         self._nursery.start_soon(self._keep, request, lambda: self._state.kept.commit_offsets(message))
 
     def _fetch_offsets(self, request: Inbound) -> None:
-        message: m.OffsetFetchRequest = wire.decode_request(m.Kind.OFFSET_FETCH, request.body)
+        message: m.OffsetFetchRequest = request.message
         self._nursery.start_soon(self._keep, request, lambda: self._state.kept.offsets(message.group))
 
     async def _keep(self, request: Inbound, ask: Callable[[], Awaitable[m.OffsetsResponse]]) -> None:
@@ -187,13 +196,13 @@ class Handlers:
             response = await ask()
         except (MetadataError, wire.WireError) as error:
             response = m.OffsetsResponse(error=_store_error(error), message=str(error))
-        request.reply(wire.encode(response))
+        request.reply(response)
 
     def _describe_producers(self, request: Inbound) -> None:
-        message: m.DescribeProducersRequest = wire.decode_request(m.Kind.DESCRIBE_PRODUCERS, request.body)
+        message: m.DescribeProducersRequest = request.message
         describe = self._replicas.broker.queries.describe_producer
         results = [describe(wanted, message.producer_id) for wanted in message.partitions]
-        request.reply(wire.encode(m.DescribeProducersResponse(partitions=results)))
+        request.reply(m.DescribeProducersResponse(partitions=results))
 
 
 def _store_error(error: Exception) -> ErrorCode:

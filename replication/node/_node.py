@@ -24,12 +24,14 @@ from ...transport import (
 from ..metadata import MetadataError, MetadataStore, SessionExpiredError, open_store, serve_store
 from ..metadata.registry import REMOTE
 from ..wire import WireError
+from . import gateways
 from ._claims import Claims
 from ._cluster_state import ClusterState
 from ._directories import Home, Offline, remove_deleted_logs
 from ._handlers import Handlers
 from ._registration import Registration, found_or_join
 from ._replicas import Replicas
+from ._service import Service
 from ._startup_scan import Found, clusters_of
 from ._view_reader import ViewReader
 from .authorisation import Authoriser
@@ -55,7 +57,8 @@ class Node:
         async with Node(NodeSettings(node_id=1, data_dir="data", store="sqlite:///srv/meta.db")) as node:
             ...
 
-    `endpoints` are the URLs at which it is reached, `store_url` what other nodes may be given as their store,
+    `endpoints` are the URLs at which insync's clients reach it, `gateway_endpoints` those for clients of other
+    protocols, `store_url` what other nodes may be given as their store,
     `metrics_address` (host:port) where it serves metrics and its health, if it was asked to.
 
     own_process: Run the node in a child process. Code of this process that keeps the interpreter's lock for longer
@@ -77,6 +80,7 @@ class Node:
         self.cluster_id = ""
         self.incarnation = 0
         self.endpoints: list[str] = []
+        self.gateway_endpoints: list[str] = []
         self.store_url = settings.store
         self.metrics_address = ""
         self._running: AsyncExitStack | None = None
@@ -85,7 +89,8 @@ class Node:
         self._registered = False
 
     async def __aenter__(self) -> Self:
-        self.endpoints, self._replicas, self._failed, self._registered = [], None, None, False
+        self.endpoints, self.gateway_endpoints = [], []
+        self._replicas, self._failed, self._registered = None, None, False
         self._running = AsyncExitStack()
         run = self._run_child if self.own_process else self._run
         await self._running.enter_async_context(run())
@@ -121,6 +126,7 @@ class Node:
         try:
             async with child(self.settings) as facts:
                 self.endpoints, self.store_url = facts.endpoints, facts.store_url
+                self.gateway_endpoints = facts.gateway_endpoints
                 self.cluster_id, self.incarnation = facts.cluster_id, facts.incarnation
                 self.metrics_address = facts.metrics_address
                 yield
@@ -184,23 +190,34 @@ class Node:
         security = replicas.dialler.security
         authoriser = Authoriser(settings.allow)
         handlers = Handlers(replicas, state, identity, nursery)
+        budget = ReceiveBudget(settings.queued_max_request_bytes)
+        service = Service(self.cluster_id, replicas, state, handlers, authoriser, budget)
         listening = partial(
             serve,
             handler=handlers.serve,
             identity=identity,
             security=security,
             authorise=authoriser,
-            budget=ReceiveBudget(settings.queued_max_request_bytes),
+            budget=budget,
             group=ServingGroup(),
             claims=Claims(lambda: replicas.view, demands_proof=bool(settings.allow)),
             on_disconnect=handlers.disconnected,
         )
         for url in settings.listeners:
             try:
-                listener = await nursery.start(listening, url)
+                found_gateway = gateways.find(url)
+                if found_gateway is None:
+                    self.endpoints += (await nursery.start(listening, url)).endpoints
+                else:
+                    serving = await nursery.start(gateways.serve, *found_gateway, service, security)
+                    self.gateway_endpoints += serving.endpoints
             except (OSError, ValueError) as error:
                 raise NodeStartError(f"node {self.node_id} cannot listen on {url}: {error}") from error
-            self.endpoints += listener.endpoints
+        if not self.endpoints:
+            raise NodeStartError(
+                f"node {self.node_id} listens for other protocols alone: give a URL at which nodes reach it, too, "
+                "such as tcp://127.0.0.1:0"
+            )
         if settings.serve_store is not None:
             serving = partial(
                 serve_store,
@@ -242,12 +259,17 @@ class Node:
         stack.push_async_callback(self._depart, registration, replicas, state)
         await state.ready.wait()
 
+    @property
+    def _all_endpoints(self) -> list[str]:
+        """What the registration names: insync's own addresses first."""
+        return [*self.endpoints, *self.gateway_endpoints]
+
     async def _enter(self, store: MetadataStore, registration: Registration, state: ClusterState) -> None:
         """Register for the first time. On a machine that is very busy a session may end before that."""
         for attempts_left in reversed(range(_ENTRIES)):
             patience = state.session.timeout_ms / 1000 + 1
             try:
-                state.oldest_revision = await registration.enter(state.session, self.endpoints, patience)
+                state.oldest_revision = await registration.enter(state.session, self._all_endpoints, patience)
             except SessionExpiredError:
                 if not attempts_left:
                     raise
@@ -274,7 +296,7 @@ class Node:
             try:
                 if state.session.expired.is_set():
                     state.session = await store.open_session(self._session_timeout_ms(store))
-                state.oldest_revision = await registration.enter_again(state.session, self.endpoints)
+                state.oldest_revision = await registration.enter_again(state.session, self._all_endpoints)
                 state.unregistered = trio.Event()
             except (MetadataError, WireError) as error:
                 log.warning("node %d cannot register: %s", self.node_id, error)
@@ -299,7 +321,7 @@ class Node:
         self, registration: Registration, state: ClusterState, offline: Offline
     ) -> bool:
         try:
-            return await registration.say_offline(state.session, self.endpoints, offline.untrusted)
+            return await registration.say_offline(state.session, self._all_endpoints, offline.untrusted)
         except MetadataError as error:
             log.warning("node %d cannot tell which partitions are offline: %s", self.node_id, error)
             return False
@@ -330,7 +352,7 @@ class Node:
         if timeout and self._failed is None and trio.current_effective_deadline() > trio.current_time():
             with trio.move_on_after(timeout) as waiting:
                 try:
-                    if await registration.say_leaving(state.session, self.endpoints):
+                    if await registration.say_leaving(state.session, self._all_endpoints):
                         state.read_again()
                         await state.relieved()
                 except MetadataError as error:

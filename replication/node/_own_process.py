@@ -33,6 +33,7 @@ class Facts:
     """What the child's node says of itself when it serves."""
 
     endpoints: list[str]
+    gateway_endpoints: list[str]
     store_url: str
     cluster_id: str
     incarnation: int

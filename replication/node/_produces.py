@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
-from .. import wire
 from ..core import messages as m
 from ..core.broker.effects import Reply
 from ..core.broker.events import DeleteRecordsArrived, ProduceArrived
@@ -31,18 +30,14 @@ class Produces:
 
     def serve(self, request: Inbound) -> None:
         """Take a produce request from the transport; its client's quota may have it wait."""
-        try:
-            message: m.ProduceRequest = wire.decode_request(m.Kind.PRODUCE, request.body)
-        except wire.WireError:
-            request.payload.release()
-            raise
+        message: m.ProduceRequest = request.message
         serve = partial(self._serve, request, message)
         if not self._node.quotas.hold(PRODUCER, request, message.client_id, serve):
             serve()
 
     def serve_deletion(self, request: Inbound) -> None:
         """Take a delete-records request from the transport."""
-        message: m.DeleteRecordsRequest = wire.decode_request(m.Kind.DELETE_RECORDS, request.body)
+        message: m.DeleteRecordsRequest = request.message
         self._node.step(DeleteRecordsArrived(request, message))
 
     def reply(self, effect: Reply) -> None:
@@ -55,7 +50,7 @@ class Produces:
                     self._node.counters.failed_produces[result.topic] += 1
             if request.throttle_ms:
                 response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)
-        request.reply(response if isinstance(response, bytes) else wire.encode(response))
+        request.reply(response)
 
     def _serve(self, request: Inbound, message: m.ProduceRequest) -> None:
         payload = SharedPayload(request.payload)

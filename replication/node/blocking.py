@@ -44,6 +44,11 @@ class NodeFacts(ABC):
         return self._running.endpoints
 
     @property
+    def gateway_endpoints(self) -> list[str]:
+        """The URLs at which clients of other protocols reach it."""
+        return self._running.gateway_endpoints
+
+    @property
     def store_url(self) -> str:
         """What other nodes may be given as their store."""
         return self._running.store_url

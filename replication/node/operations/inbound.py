@@ -1,15 +1,18 @@
-"""A request as the node's handlers see it: the transport's, timed, and with what a quota has to say about it."""
+"""A request as the node's handlers see it, wherever it came from: timed, with what a quota says about it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
-from ....transport import Buffer, Connection, Part, Payload, PeerIdentity, Request
+from ....transport import Part, Payload, PeerIdentity, Request
+from ... import wire
 from .counters import Counters
 
 
-class Inbound:
-    """Answered exactly once, like the request that it stands for.
+class Inbound(ABC):
+    """Answered exactly once. `message`: what is asked; `connection`: by which connection, compared by identity.
 
     `throttle_ms`: for how long the client is to send no more of this kind; handlers put it into the answer.
     """
@@ -18,8 +21,7 @@ class Inbound:
         "_arrived",
         "_counters",
         "_now",
-        "_request",
-        "body",
+        "connection",
         "is_answered",
         "kind",
         "message",
@@ -27,46 +29,88 @@ class Inbound:
         "throttle_ms",
     )
 
-    def __init__(self, request: Request, counters: Counters, now: Callable[[], float]) -> None:
-        self._request = request
+    def __init__(
+        self,
+        kind: int,
+        message: Any,
+        payload: Payload,
+        connection: Hashable,
+        counters: Counters,
+        now: Callable[[], float],
+    ) -> None:
         self._now = now
         self._counters = counters
-        self._arrived = self._now()
-        self.kind: int = request.kind
-        self.body: bytes = request.body
-        self.payload: Payload = request.payload
+        self._arrived = now()
+        self.kind = kind
+        self.message: Any = message
+        self.payload = payload
+        self.connection = connection
         self.throttle_ms = 0
-        self.message: object = None
-        """What `body` was decoded to, for whoever answers."""
         self.is_answered = False
 
     @property
+    @abstractmethod
     def peer(self) -> PeerIdentity:
-        return self._request.peer
+        """Who asks."""
 
-    @property
-    def connection(self) -> Connection:
-        return self._request.connection
-
-    def reply(self, body: Buffer = b"", parts: Sequence[Part] = ()) -> None:
-        """See `Request.reply`."""
+    def reply(self, message: object, parts: Sequence[Part] = ()) -> None:
+        """Answer by a message, or by the bytes of one that another node has given; `parts` follow it."""
         self._count(failed=False)
-        self._request.reply(body, parts)
+        self._reply(message, parts)
 
     def fail(self, code: int, detail: str) -> None:
         """See `Request.fail`."""
         self._count(failed=True)
-        self._request.fail(code, detail)
+        self._fail(code, detail)
 
     def refuse(self, detail: str) -> None:
         """See `Request.refuse`."""
         self._count(failed=True)
-        self._request.refuse(detail)
+        self._refuse(detail)
+
+    @abstractmethod
+    def on_cancel(self, callback: Callable[[], None]) -> None:
+        """See `Request.on_cancel`."""
+
+    @abstractmethod
+    def _reply(self, message: object, parts: Sequence[Part]) -> None: ...
+
+    @abstractmethod
+    def _fail(self, code: int, detail: str) -> None: ...
+
+    @abstractmethod
+    def _refuse(self, detail: str) -> None: ...
+
+    def _count(self, *, failed: bool) -> None:
+        self.is_answered = True
+        self._counters.answered(self.kind, self._now() - self._arrived, failed=failed)
+
+
+class TransportInbound(Inbound):
+    """One that came over a transport, and is answered over it."""
+
+    __slots__ = ("_request",)
+
+    def __init__(
+        self, request: Request, message: object, counters: Counters, now: Callable[[], float]
+    ) -> None:
+        super().__init__(request.kind, message, request.payload, request.connection, counters, now)
+        self._request = request
+
+    @property
+    def peer(self) -> PeerIdentity:
+        """Who has proved to be at the other end."""
+        return self._request.peer
 
     def on_cancel(self, callback: Callable[[], None]) -> None:
         """See `Request.on_cancel`."""
         self._request.on_cancel(callback)
 
-    def _count(self, *, failed: bool) -> None:
-        self.is_answered = True
-        self._counters.answered(self.kind, self._now() - self._arrived, failed=failed)
+    def _reply(self, message: object, parts: Sequence[Part]) -> None:
+        self._request.reply(message if isinstance(message, bytes) else wire.encode(message), parts)
+
+    def _fail(self, code: int, detail: str) -> None:
+        self._request.fail(code, detail)
+
+    def _refuse(self, detail: str) -> None:
+        self._request.refuse(detail)
