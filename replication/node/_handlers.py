@@ -89,7 +89,12 @@ class Handlers:
 
     def take(self, inbound: Inbound) -> None:
         """Serve a decoded request, wherever it came from."""
-        self._by_kind[inbound.kind](inbound)
+        serve = self._by_kind.get(inbound.kind)
+        if serve is None:
+            inbound.fail(ErrorCode.INVALID_REQUEST, f"this node knows no request of kind {inbound.kind}")
+            inbound.payload.release()
+            return
+        serve(inbound)
         if inbound.kind != m.Kind.PRODUCE:
             inbound.payload.release()
         self._replicas.settle()
@@ -138,9 +143,9 @@ class Handlers:
         request.reply(self.health.describe())
 
     def _describe_changes(self, request: Inbound) -> None:
-        message: m.DescribeChangesRequest = wire.decode_request(m.Kind.DESCRIBE_CHANGES, request.body)
+        message: m.DescribeChangesRequest = request.message
         me = self._identity
-        request.reply(wire.encode(self._state.history.describe(message, me.node_id, me.incarnation)))
+        request.reply(self._state.history.describe(message, me.node_id, me.incarnation))
 
     def _get_replica_log_info(self, request: Inbound) -> None:
         message: m.GetReplicaLogInfoRequest = request.message
