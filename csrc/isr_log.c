@@ -133,14 +133,14 @@ int isr_producers_replay(isr_producers *table, int fd, int64_t *position, int64_
     return reason;
 }
 
-int isr_log_find_timestamp(int fd, int64_t *position, int64_t end, int64_t timestamp, int64_t min_offset,
-                           int64_t *size)
+int isr_log_find_timestamp(int fd, int64_t *position, int64_t limit, int64_t end, int64_t timestamp,
+                           int64_t min_offset, int64_t *size)
 {
     isr_batch_info infos[FEW];
     int reason = ISR_OK;
     int64_t next = *position;
     size_t capacity = 16;
-    while (next < end && reason == ISR_OK) {
+    while (next < limit && next < end && reason == ISR_OK) {
         size_t count = isr_batch_scan_file(fd, next, end, infos, capacity, &next, &reason);
         for (size_t i = 0; i < count; i++) {
             if (infos[i].record_count > 0 && infos[i].max_timestamp >= timestamp &&

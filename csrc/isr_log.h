@@ -78,8 +78,9 @@ int isr_log_scan(int fd, int64_t end, int64_t interval, isr_log_state *state, is
                  isr_producers *producers);
 
 /* The first batch with records of a file's bytes [*position, end) whose greatest timestamp is at least `timestamp`
- * and that ends above `min_offset`; *position = end if there is none, else *size is its size. Returns a reason. */
-int isr_log_find_timestamp(int fd, int64_t *position, int64_t end, int64_t timestamp, int64_t min_offset,
-                           int64_t *size);
+ * and that ends above `min_offset`: *position is where it starts, *size its size. Without one *position is where
+ * to go on: `end`, or the first batch at or above `limit` that was not looked at. Returns a reason. */
+int isr_log_find_timestamp(int fd, int64_t *position, int64_t limit, int64_t end, int64_t timestamp,
+                           int64_t min_offset, int64_t *size);
 
 #endif

@@ -7,7 +7,7 @@ import random
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,9 +20,9 @@ from ._log_scan import LogScan
 from ._native import ffi, lib
 from ._open_files import OPEN_FILES
 from ._transactions import TRANSACTION_INDEX_SUFFIX, encode_index, read_index
-from .errors import CorruptBatchError, StorageBrokenError
+from .errors import CorruptBatchError, LookUpStoppedError, StorageBrokenError
 from .file_range import RangeFile, read_at
-from .log import TimestampedOffset
+from .log import TimestampedOffset, never
 from .settings import MAX_SEGMENT_BYTES, LogSettings
 
 LOG_SUFFIX = ".log"
@@ -31,8 +31,11 @@ TIME_INDEX_SUFFIX = ".timeindex"
 DELETED_SUFFIX = ".deleted"
 
 _RECENT = 1024
+_MANY_RECORDS = 0xFFFF
 _MAX_TIMESTAMP_AT = 35
 _NO_LIMIT = (1 << 63) - 1
+LOOK_UP_PORTION = 16 << 20
+"""Bytes of batches whose headers are looked at between two questions whether a look-up is still wanted."""
 
 
 def segment_path(folder: Path, base_offset: int, suffix: str) -> Path:
@@ -440,24 +443,42 @@ class Segment:
             position += size
         self.largest = Largest(timestamp, offset)
 
-    def find_timestamp(self, timestamp: int, start_offset: int) -> TimestampedOffset | None:
-        """The first record at or above `start_offset` whose timestamp is at least the one given."""
+    def find_timestamp(
+        self, timestamp: int, start_offset: int, stop: Callable[[], bool] = never
+    ) -> TimestampedOffset | None:
+        """The first record at or above `start_offset` whose timestamp is at least the one given.
+
+        Raises LookUpStoppedError soon after `stop` has become true.
+        """
         position = self.index.position_for(max(self.time_index.offset_for(timestamp), start_offset))
-        while (found := self._reaching(timestamp, position, start_offset)) is not None:
+        while (found := self._reaching(timestamp, position, start_offset, stop)) is not None:
             position, size = found
             data = read_at(self.file.fileno(), size, position)
-            for record in records(data, start_offset=start_offset):
+            for number, record in enumerate(records(data, start_offset=start_offset)):
+                if number & _MANY_RECORDS == _MANY_RECORDS and stop():
+                    raise LookUpStoppedError(f"{self.path}: a timestamp was not found in time")
                 if record.timestamp_ms >= timestamp:
                     return TimestampedOffset(record.offset, record.timestamp_ms)
             position += size
         return None
 
-    def _reaching(self, timestamp: int, start: int, min_offset: int) -> tuple[int, int] | None:
-        """Position and size of the first batch from `start` on with such a timestamp that ends above the offset."""
+    def _reaching(
+        self, timestamp: int, start: int, min_offset: int, stop: Callable[[], bool] = never
+    ) -> tuple[int, int] | None:
+        """Position and size of the first batch from `start` on with such a timestamp that ends above the offset.
+
+        Timestamps are their producers' to give: that batch may be anywhere behind the entry of the time index.
+        """
         position, size = ffi.new("int64_t *", start), ffi.new("int64_t *")
         end = self.end.position
-        reason = lib.isr_log_find_timestamp(self.file.fileno(), position, end, timestamp, min_offset, size)
-        self._check(reason, position[0])
+        while position[0] < end and not size[0]:
+            if stop():
+                raise LookUpStoppedError(f"{self.path}: a timestamp was not found in time")
+            limit = position[0] + LOOK_UP_PORTION
+            reason = lib.isr_log_find_timestamp(
+                self.file.fileno(), position, limit, end, timestamp, min_offset, size
+            )
+            self._check(reason, position[0])
         return (position[0], size[0]) if size[0] else None
 
     def _walk(self, start: int, *, stop_offset: int = _NO_LIMIT) -> Spot:

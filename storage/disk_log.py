@@ -27,6 +27,7 @@ from .log import (
     ReadResult,
     RecoveryReport,
     TimestampedOffset,
+    never,
 )
 from .settings import LogSettings
 
@@ -201,11 +202,13 @@ class DiskLog(MaintainedLog):
     def is_at_hand(self, offset: int) -> bool:
         return offset >= self._log_end_offset or self._segments[-1].is_at_hand(offset)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, stop: Callable[[], bool] = never
+    ) -> TimestampedOffset | None:
         start, end = self._log_start_offset, self._log_end_offset
         for segment in self._segments:
             if segment.end.offset > start and segment.largest.timestamp >= timestamp_ms:
-                found = segment.find_timestamp(timestamp_ms, start)
+                found = segment.find_timestamp(timestamp_ms, start, stop)
                 if found is not None:
                     return found if found.offset < end else None
         return None

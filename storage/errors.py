@@ -81,6 +81,10 @@ class OffsetOutOfRangeError(StorageError):
         self.log_end_offset = log_end_offset
 
 
+class LookUpStoppedError(StorageError):
+    """A look-up was given up because the one who asked does not wait any more."""
+
+
 class AppendError(StorageError):
     """Batches that do not run on from the end of the log. Nothing was written."""
 

@@ -17,6 +17,11 @@ KEY_MAP_BYTES = 128 << 20
 """Memory for the keys of one compaction (Kafka's log.cleaner.dedupe.buffer.size)."""
 
 
+def never() -> bool:
+    """For work that nobody stops."""
+    return False
+
+
 class EpochEntry(NamedTuple):
     """The first offset of a leader epoch (KIP-101)."""
 
@@ -266,10 +271,16 @@ class Log(abc.ABC):
         return True
 
     @abc.abstractmethod
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, stop: Callable[[], bool] = never
+    ) -> TimestampedOffset | None:
         """The first record, in order of offsets, with at least that timestamp; None if there is none.
 
-        Takes O(log n) of the batches of one segment.
+        Takes O(log n) of the batches of one segment where timestamps rise. Where they do not, all batches of a
+        segment may have to be looked at: `stop` is asked now and then, and ends that.
+
+        Raises:
+          LookUpStoppedError: `stop` has become true.
         """
 
     @abc.abstractmethod

@@ -57,7 +57,8 @@ class _Query:
             by_leader = self._by_leader()
             async with trio.open_nursery() as nursery:
                 for node_id, asked in by_leader.items():
-                    nursery.start_soon(self._ask, node_id, asked)
+                    for first in range(0, len(asked), m.MOST_LOOK_UPS):
+                        nursery.start_soon(self._ask, node_id, asked[first : first + m.MOST_LOOK_UPS])
             if self.missing and self.refusal is None:
                 attempt += 1
                 await trio.sleep(self._cluster.quick_backoff(attempt))

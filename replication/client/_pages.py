@@ -9,8 +9,8 @@ import attrs
 
 from ..core import messages as m
 
-PAGE = 2_000
-"""Partitions in one answer; Kafka's `max.request.partition.size.limit` (KIP-966)."""
+PAGE = m.MOST_DESCRIBED
+"""Partitions in one answer."""
 _RESTARTS = 10
 """How often a listing begins again because what it lists was changed meanwhile."""
 

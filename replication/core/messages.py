@@ -72,6 +72,11 @@ class Kind(enum.IntEnum):
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
+MOST_DESCRIBED = 2_000
+"""Partitions that one answer describes (Kafka's `max.request.partition.size.limit`, KIP-966); a cursor says where
+the next one goes on."""
+MOST_LOOK_UPS = 1_000
+"""Timestamps of records that one `ListOffsetsRequest` may have looked for in logs."""
 
 
 @attrs.frozen(kw_only=True)

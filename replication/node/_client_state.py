@@ -15,6 +15,8 @@ from ..core.errors import ErrorCode
 
 GREATEST_EPOCH = 2**15 - 1
 MAX_NAME_BYTES = 1024
+MAX_OFFSETS_BYTES = 512 << 10
+"""Of all that is kept under one name; an answer with it fits into a frame."""
 _DELETED_AT_ONCE = 200
 
 
@@ -88,7 +90,14 @@ class KeptForClients:
             if entry is not None and message.if_absent:
                 return _told(entry)
             record = _merged(entry, by_topic)
-            if await self._swap(key, entry, wire.encode_record(record) if by_topic else None):
+            value = wire.encode_record(record)
+            if by_topic and len(value) > MAX_OFFSETS_BYTES:
+                return m.OffsetsResponse(
+                    error=ErrorCode.INVALID_REQUEST,
+                    message=f"the offsets of {message.group!r} would take {len(value)} bytes, above "
+                    f"{MAX_OFFSETS_BYTES}: keep them under several names, or forget those that nobody needs",
+                )
+            if await self._swap(key, entry, value if by_topic else None):
                 return _listed(record if by_topic else rec.OffsetsRecord(offsets={}))
 
     async def _swap(self, key: str, entry: store_api.Entry | None, value: bytes | None) -> bool:

@@ -6,20 +6,27 @@ wait. Each log directory has its own threads: one whose device hangs holds up it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+import threading
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
-from ...storage import Log, StorageError
+from ...storage import Log, LookUpStoppedError, StorageError
 from ..core.broker.effects import Warm
 from ..core.broker.events import Warmed
+from ..core.broker.ports import LogReadError
+from ..core.broker.queries import LOOK_UP_TIME, Found, LookUp
+from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 
 if TYPE_CHECKING:
     from ._directories import Home
     from ._replicas import Replicas
+
+log = logging.getLogger("insync.node")
 
 THREADS = 4
 """For each log directory."""
@@ -36,6 +43,7 @@ class ColdReads:
         self._nursery = nursery
         self._found: dict[_Place, None] = {}
         self._limits: dict[Home | None, trio.CapacityLimiter] = {}
+        self._look_ups: dict[Home | None, trio.CapacityLimiter] = {}
 
     def is_at_hand(self, partition: PartitionId, log: Log, offset: int) -> bool:
         """Whether reading a log from `offset` on will not wait for the device."""
@@ -54,11 +62,26 @@ class ColdReads:
         )
         self._nursery.start_soon(self._read, (effect.partition, effect.offset), host.home, read)
 
-    async def look_up(self, partition: PartitionId, timestamp_ms: int) -> None:
-        """Have it found in a thread; after that the event loop finds it without a wait."""
-        host = self._node.hosts.get(partition)
-        if host is not None and host.log is not None:
-            await self._in_thread(host.home, partial(host.log.offset_for_timestamp, timestamp_ms))
+    async def look_up(self, wanted: Sequence[LookUp]) -> dict[LookUp, Found]:
+        """Have timestamps found in a thread, one after the other; only those that were found in `LOOK_UP_TIME`.
+
+        The threads are others than those of reads: whoever has many timestamps looked for holds up nobody but those
+        who do the same.
+        """
+        found: dict[LookUp, Found] = {}
+        late = threading.Event()
+        with trio.move_on_after(LOOK_UP_TIME):
+            try:
+                for each in wanted:
+                    host = self._node.hosts.get(each.partition)
+                    if host is None or host.log is None:
+                        continue
+                    look = partial(_look_up, host.log, each.timestamp_ms, late.is_set)
+                    limit = self._look_ups.setdefault(host.home, trio.CapacityLimiter(1))
+                    found[each] = await trio.to_thread.run_sync(look, limiter=limit, abandon_on_cancel=True)
+            finally:
+                late.set()
+        return found
 
     async def _in_thread(self, home: Home | None, look: Callable[[], object]) -> None:
         limit = self._limits.setdefault(home, trio.CapacityLimiter(THREADS))
@@ -79,3 +102,14 @@ def _find(look: Callable[[], object]) -> None:
     except StorageError:
         # The one who asked is told when the event loop reads.
         return
+
+
+def _look_up(opened: Log, timestamp_ms: int, stop: Callable[[], bool]) -> Found:
+    try:
+        found = opened.offset_for_timestamp(timestamp_ms, stop=stop)
+    except LookUpStoppedError as error:
+        return LogReadError(ErrorCode.OFFSET_NOT_AVAILABLE, str(error))
+    except StorageError as error:
+        log.warning("%s-%d: looking for a timestamp failed: %s", opened.topic, opened.partition, error)
+        return LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+    return found.offset if found is not None else None

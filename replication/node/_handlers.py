@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-import sys
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 
 import attrs
 import trio
@@ -14,6 +13,7 @@ from ...transport import Identity, Request
 from .. import wire
 from ..core import messages as m
 from ..core.broker.events import Disconnected, ForwardArrived
+from ..core.broker.queries import Found, LookUp
 from ..core.control.admin_requests import Request as AdminRequestBody
 from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
@@ -105,22 +105,29 @@ class Handlers:
 
     def _list_offsets(self, request: Inbound) -> None:
         message: m.ListOffsetsRequest = request.message
-        if any(wanted.timestamp >= 0 for wanted in message.partitions):
-            self._nursery.start_soon(self._list_offsets_by_time, request, message)
+        look_ups = self._replicas.broker.queries.look_ups(message.partitions)
+        if len(look_ups) > m.MOST_LOOK_UPS:
+            request.fail(
+                ErrorCode.INVALID_REQUEST,
+                f"{len(look_ups)} timestamps are more than the {m.MOST_LOOK_UPS} that are looked for at a time: "
+                "ask in several requests",
+            )
+        elif look_ups:
+            self._nursery.start_soon(self._list_offsets_by_time, request, message, look_ups)
         else:
-            self._tell_offsets(request, message)
+            self._tell_offsets(request, message, {})
 
-    async def _list_offsets_by_time(self, request: Inbound, message: m.ListOffsetsRequest) -> None:
+    async def _list_offsets_by_time(
+        self, request: Inbound, message: m.ListOffsetsRequest, look_ups: Sequence[LookUp]
+    ) -> None:
         """The device may have to be waited for."""
-        for wanted in message.partitions:
-            if wanted.timestamp >= 0:
-                partition = PartitionId(wanted.topic, wanted.partition)
-                await self._replicas.cold_reads.look_up(partition, wanted.timestamp)
-        self._tell_offsets(request, message)
+        self._tell_offsets(request, message, await self._replicas.cold_reads.look_up(look_ups))
 
-    def _tell_offsets(self, request: Inbound, message: m.ListOffsetsRequest) -> None:
+    def _tell_offsets(
+        self, request: Inbound, message: m.ListOffsetsRequest, found: Mapping[LookUp, Found]
+    ) -> None:
         list_offset = self._replicas.broker.queries.list_offset
-        results = [list_offset(wanted) for wanted in message.partitions]
+        results = [list_offset(wanted, found) for wanted in message.partitions]
         request.reply(m.ListOffsetsResponse(partitions=results))
 
     def _metadata(self, request: Inbound) -> None:
@@ -129,7 +136,7 @@ class Handlers:
 
     def _describe_partitions(self, request: Inbound) -> None:
         message: m.DescribePartitionsRequest = request.message
-        partitions, next_cursor = self._replicas.describe(message)
+        partitions, next_cursor = self._replicas.describe(message, page_size(message.partition_limit))
         response = m.DescribePartitionsResponse(
             node_id=self._identity.node_id,
             incarnation=self._identity.incarnation,
@@ -217,13 +224,18 @@ def _store_error(error: Exception) -> ErrorCode:
     )
 
 
+def page_size(wanted: int) -> int:
+    """How many partitions an answer may describe; a client that does not say gets as many as there may be."""
+    return wanted if 0 < wanted < m.MOST_DESCRIBED else m.MOST_DESCRIBED
+
+
 def describe_view(view: ClusterView, message: m.MetadataRequest) -> m.MetadataResponse:
     """The answer to a metadata request."""
     names = _from_cursor(
         sorted(view.topics) if message.topics is None else list(dict.fromkeys(message.topics)), message
     )
     topics: list[m.TopicInfo] = []
-    room = message.partition_limit or sys.maxsize
+    room = page_size(message.partition_limit)
     next_cursor = None
     for name in names:
         first = message.cursor.partition if message.cursor and name == message.cursor.topic else 0

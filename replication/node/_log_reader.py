@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from ...storage import OffsetOutOfRangeError, StorageError
@@ -12,8 +11,6 @@ from ..core.types import PartitionId
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
-
-log = logging.getLogger("insync.node")
 
 
 class LogReader:
@@ -40,15 +37,3 @@ class LogReader:
             raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error)) from error
         except StorageError as error:
             raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-
-    def offset_for_timestamp(self, partition: PartitionId, timestamp_ms: int) -> int | None:
-        """It may wait for the device, unless `ColdReads.look_up` has been there before."""
-        opened = self._node.hosts[partition].log
-        if opened is None:
-            raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, f"the log of {partition} is not open")
-        try:
-            found = opened.offset_for_timestamp(timestamp_ms)
-        except StorageError as error:
-            log.warning("%s: looking for a timestamp failed: %s", partition, error)
-            raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        return found.offset if found is not None else None

@@ -336,17 +336,17 @@ class Replicas:
         return host
 
     def describe(
-        self, message: m.DescribePartitionsRequest
+        self, message: m.DescribePartitionsRequest, most: int
     ) -> tuple[list[m.ReplicaInfo], m.PartitionName | None]:
-        """The state of every replica here that is asked for, and where the next answer goes on."""
-        start = message.cursor
+        """The state of at most so many replicas here that are asked for, and where the next answer goes on."""
+        start, topics = message.cursor, frozenset(message.topics or ())
         keys = sorted(
             key
             for key in self.hosts
-            if (message.topics is None or key.topic in message.topics)
+            if (message.topics is None or key.topic in topics)
             and (start is None or key >= (start.topic, start.partition))
         )
-        page = keys[: message.partition_limit] if message.partition_limit else keys
+        page = keys[:most]
         left = keys[len(page) :]
         following = m.PartitionName(topic=left[0].topic, partition=left[0].partition) if left else None
         return [_describe(key, self.hosts[key]) for key in page], following

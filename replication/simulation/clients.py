@@ -193,7 +193,10 @@ class Consumer:
         assert host.node.broker is not None
         topic, number = self._partition
         wanted = ListOffsetsPartition(topic=topic, partition=number, timestamp=timestamp)
-        told = host.node.broker.queries.list_offset(wanted)
+        queries = host.node.broker.queries
+        look_up = host.node.broker.context.logs.offset_for_timestamp
+        found = {each: look_up(each.partition, each.timestamp_ms) for each in queries.look_ups([wanted])}
+        told = queries.list_offset(wanted, found)
         if told.error == ErrorCode.NONE and not host.facts.unclean:
             committed = len(host.facts.committed)
             require(

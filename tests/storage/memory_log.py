@@ -32,6 +32,7 @@ from insync.storage.log import (
     ProducerSnapshot,
     ReadResult,
     TimestampedOffset,
+    never,
 )
 from insync.storage.settings import UNLIMITED, LogSettings
 
@@ -193,7 +194,9 @@ class MemoryLog(Log):
             FileRange(segment.file, start, size), held[first].start_offset, last.next_offset, size
         )
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampedOffset | None:
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, stop: Callable[[], bool] = never
+    ) -> TimestampedOffset | None:
         start, end = self._start, self._end
         for segment in self._segments:
             at = bisect_left(segment.held, timestamp_ms, key=lambda each: each.max_timestamp)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import struct
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from insync.storage import Chunk, Log, LogSettings
+from insync.storage import Chunk, Log, LogSettings, LookUpStoppedError
 from insync.storage.batch import build_batch, records, scan
 
 from .building import all_bytes, append, batch, open_disk
@@ -179,3 +180,24 @@ def test_control_batches_are_passed_over(log: Log) -> None:
     log.append([Chunk(bytes(control), scan(control, verify_crc=False), 0, 0)])
     append(log, at(2000))
     assert log.offset_for_timestamp(500) == (1, 2000)
+
+
+def test_a_look_up_that_nobody_waits_for_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timestamps that fall keep the time index from helping: all of the segment would be looked at."""
+    monkeypatch.setattr("insync.storage._segment.LOOK_UP_PORTION", 1000)
+    settings = LogSettings(index_interval_bytes=300)
+    with closing(open_disk(tmp_path / "t-0", settings)) as log:
+        append(log, at(1000))
+        for _ in range(200):
+            append(log, at(5))
+        append(log, at(2000))
+        asked: list[bool] = []
+
+        def stop() -> bool:
+            asked.append(len(asked) >= 3)
+            return asked[-1]
+
+        with pytest.raises(LookUpStoppedError):
+            log.offset_for_timestamp(1500, stop=stop)
+        assert asked == [False, False, False, True]
+        assert log.offset_for_timestamp(1500) == (201, 2000)

@@ -55,11 +55,3 @@ class LogPort(Protocol):
           LogReadError: The offset is not in the log (OFFSET_OUT_OF_RANGE), or the log cannot be read.
         """
         ...
-
-    def offset_for_timestamp(self, partition: PartitionId, timestamp_ms: int) -> int | None:
-        """The offset of the first record with at least that timestamp, committed or not; None if there is none.
-
-        Raises:
-          LogReadError: The log cannot be read.
-        """
-        ...

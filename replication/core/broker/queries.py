@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
 from ..errors import ErrorCode
 from ..messages import (
     EARLIEST_TIMESTAMP,
@@ -16,6 +19,21 @@ from ..types import PartitionId
 from .context import Context
 from .ports import LogReadError
 
+LOOK_UP_TIME = 5.0
+"""Seconds after which what has not been found is not looked for any more; clients ask again."""
+
+
+class LookUp(NamedTuple):
+    """A timestamp that has to be looked for in the log of a partition that is led here in this epoch."""
+
+    partition: PartitionId
+    timestamp_ms: int
+    leader_epoch: int
+
+
+Found = int | None | LogReadError
+"""The offset of the first record with at least that timestamp, committed or not; None if there is none."""
+
 
 class Queries:
     """What this node tells of the partitions that it leads; of others it tells who leads them."""
@@ -23,10 +41,27 @@ class Queries:
     def __init__(self, context: Context) -> None:
         self._context = context
 
-    def list_offset(self, wanted: ListOffsetsPartition) -> ListOffsetsResult:
+    def look_ups(self, wanted: Iterable[ListOffsetsPartition]) -> list[LookUp]:
+        """What the driver has to look for before it asks `list_offset`, where that may wait for the device.
+
+        Each once, however often it is asked for, and only in partitions that are led here.
+        """
+        asked = {
+            (PartitionId(each.topic, each.partition), each.timestamp): None
+            for each in wanted
+            if each.timestamp >= 0
+        }
+        return [
+            LookUp(partition, timestamp, replica.hint()[1])
+            for partition, timestamp in asked
+            if (replica := self._context.replicas.get(partition)) is not None and replica.leader is not None
+        ]
+
+    def list_offset(self, wanted: ListOffsetsPartition, found: Mapping[LookUp, Found]) -> ListOffsetsResult:
         """The offset that a timestamp stands for; -1 if no committed record is that young.
 
-        A timestamp of records is looked for in the log: whoever must not wait for a device has that done before.
+        `found`: what came of the look-ups. One that is missing was not done in time, or in another leader epoch,
+        when the log may have held something else: the client may ask again.
         """
         partition = PartitionId(wanted.topic, wanted.partition)
         replica, offset = self._context.replicas.get(partition), -1
@@ -42,7 +77,7 @@ class Queries:
             elif wanted.timestamp == LATEST_TIMESTAMP:
                 error, offset = replica.leader.latest_offset()
             elif wanted.timestamp >= 0:
-                error, offset = self._offset_at(partition, replica.leader, wanted.timestamp)
+                error, offset = _offset_at(replica.leader, LookUp(partition, wanted.timestamp, epoch), found)
             else:
                 error = ErrorCode.INVALID_REQUEST
         return ListOffsetsResult(
@@ -53,19 +88,6 @@ class Queries:
             leader_epoch=epoch,
             leader=hinted,
         )
-
-    def _offset_at(
-        self, partition: PartitionId, leader: LeaderRole, timestamp_ms: int
-    ) -> tuple[ErrorCode, int]:
-        """The first committed record with at least that timestamp."""
-        try:
-            found = self._context.logs.offset_for_timestamp(partition, timestamp_ms)
-        except LogReadError as failure:
-            return failure.code, -1
-        if found is not None and leader.is_committed(found):
-            return ErrorCode.NONE, found
-        # "None is that young" is an answer too, and is to be trusted no sooner than the latest offset is.
-        return leader.latest_offset()[0], -1
 
     def describe_producer(self, wanted: PartitionName, producer_id: int) -> DescribeProducersResult:
         """What a producer has last written to a partition (KIP-664)."""
@@ -84,3 +106,16 @@ class Queries:
             leader=hinted,
             leader_epoch=epoch,
         )
+
+
+def _offset_at(leader: LeaderRole, look_up: LookUp, found: Mapping[LookUp, Found]) -> tuple[ErrorCode, int]:
+    """The first committed record with at least that timestamp."""
+    if look_up not in found:
+        return ErrorCode.OFFSET_NOT_AVAILABLE, -1
+    offset = found[look_up]
+    if isinstance(offset, LogReadError):
+        return offset.code, -1
+    if offset is not None and leader.is_committed(offset):
+        return ErrorCode.NONE, offset
+    # "None is that young" is an answer too, and is to be trusted no sooner than the latest offset is.
+    return leader.latest_offset()[0], -1

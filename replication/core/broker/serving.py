@@ -156,7 +156,11 @@ class Serving:
         """What a request asks, with what its session has asked before."""
         message, now = event.message, self._context.now
         questions = {PartitionId(each.topic, each.partition): each for each in message.partitions}
-        if message.session_epoch < NEW_SESSION:
+        if message.session_epoch < NEW_SESSION or (
+            message.session_epoch == NEW_SESSION and message.replica_id < 0
+        ):
+            # Clients get none: what a session remembers outlives its requests, and a thousand of them could have
+            # as many sessions.
             inquiry = Inquiry(None, questions, event.connection)
             self._look_at(inquiry, questions)
             return inquiry

@@ -15,7 +15,7 @@ from .. import messages as m
 from ..errors import ErrorCode
 from ..types import NO_LEADER, PartitionId
 from . import quotas, topic_changes, transitions
-from .capacity import check_room
+from .capacity import check_room, room
 from .elections import POLICIES, AskLogs, Elect, Policy, Situation, most_complete
 from .records import (
     PartitionRecord,
@@ -96,6 +96,8 @@ class Knowledge:
 
 Planned = Plan | LogsNeeded | Response
 
+MOST_QUOTAS = 2_000
+"""Entities with limits of their own: each node knows all of them, and one answer tells them."""
 BROKEN = "the controller has an error of its own, please report it: "
 """How the refusal of a request begins whose planning has raised."""
 
@@ -366,6 +368,7 @@ def replace(record: PartitionRecord, known: Versioned, view: ClusterView) -> Put
 def _alter_reassignments(request: m.AlterReassignmentsRequest, view: ClusterView) -> Planned:
     """Each partition for itself, as in KIP-455: one that cannot be moved does not keep the others from it."""
     results, changes = [], []
+    free = room(view)
     for named, wanted in {
         PartitionId(each.topic, each.partition): each for each in request.partitions
     }.items():
@@ -376,6 +379,8 @@ def _alter_reassignments(request: m.AlterReassignmentsRequest, view: ClusterView
             error, message = _cancellable(versioned.record)
         else:
             error, message = check_target(wanted.replicas, versioned.record, view.nodes.keys())
+            if error == ErrorCode.NONE:
+                error, message = _take_room(wanted.replicas, versioned.record, free)
         if versioned is not None and error == ErrorCode.NONE:
             record = versioned.record
             target = record.origin if wanted.replicas is None else wanted.replicas
@@ -385,6 +390,21 @@ def _alter_reassignments(request: m.AlterReassignmentsRequest, view: ClusterView
         results.append(_result(named, error, message))
     response = m.AlterReassignmentsResponse(error=ErrorCode.NONE, partitions=results)
     return _plan_or_answer(changes, response, view, "partitions are reassigned")
+
+
+def _take_room(target: list[int], record: PartitionRecord, free: dict[int, int]) -> tuple[ErrorCode, str]:
+    """Whether the nodes that a move adds take one replica more (max_partitions_per_node)."""
+    added = [node for node in target if node not in record.replicas]
+    assert all(node in free for node in added), "a target that is no replica is alive"
+    full = [node for node in added if free[node] < 1]
+    if full:
+        return (
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"node {full[0]} takes no more replicas: choose another one, or raise its max_partitions_per_node",
+        )
+    for node in added:
+        free[node] -= 1
+    return ErrorCode.NONE, ""
 
 
 def _cancellable(record: PartitionRecord) -> tuple[ErrorCode, str]:
@@ -419,6 +439,11 @@ def _alter_quotas(request: m.AlterQuotasRequest, view: ClusterView) -> Planned:
     done = m.AlterQuotasResponse(error=ErrorCode.NONE, limits=record.limits)
     if record == known or (known is None and not record.limits):
         return done
+    if known is None and len(view.quotas) >= MOST_QUOTAS:
+        return m.AlterQuotasResponse(
+            error=ErrorCode.POLICY_VIOLATION,
+            message=f"{len(view.quotas)} users, client ids and nodes have limits: use defaults, or remove some",
+        )
     put = Put(key=key, record=record if record.limits else None, version=version)
     return Plan(
         puts=(put,), response=done, reason=f"limits of {quotas.Entity(request.entity_type, request.name)}"

@@ -9,6 +9,12 @@ from .topics import TopicError, assign
 from .view import ClusterView
 
 
+def room(view: ClusterView) -> dict[int, int]:
+    """How many replicas more each living node takes; below 0 where a node has more than it says it takes."""
+    hosted = Counter(node for known in view.partitions.values() for node in known.record.replicas)
+    return {node: each.max_partitions - hosted[node] for node, each in view.nodes.items()}
+
+
 def check_room(name: str, replication_factor: int, partitions: int, view: ClusterView) -> None:
     """Whether `partitions` new partitions of a topic fit on the nodes that are alive, placed as they would be.
 

@@ -29,6 +29,8 @@ _RANGES: dict[str, tuple[float, float]] = {
     "max_compaction_lag_ms": (1, _INT64_MAX),
     "delete_retention_ms": (0, _INT64_MAX),
 }
+LONGEST_CREATION_ID = 256
+"""Characters: every node keeps it as long as there is the topic."""
 _TEXTS = ("unclean_leader_election", "cleanup_policy", "produce_batch_validation")
 _VALIDATIONS = ("auto", "relaxed", "strict")
 _CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
@@ -117,6 +119,11 @@ def check_request(
       TopicError: Name, counts or settings are not possible; the text says what would be.
     """
     check_name(request.name)
+    if len(request.creation_id) > LONGEST_CREATION_ID:
+        raise TopicError(
+            ErrorCode.INVALID_REQUEST,
+            f"a creation id of {len(request.creation_id)} characters: use at most {LONGEST_CREATION_ID}",
+        )
     if request.partitions < 1:
         raise TopicError(
             ErrorCode.INVALID_PARTITIONS,

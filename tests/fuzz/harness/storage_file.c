@@ -44,7 +44,7 @@ static void headers(const fuzz_input *in)
     else if (count < capacity)
         CHECK(why == reason && position == consumed);
     position = 0;
-    why = isr_log_find_timestamp(fd, &position, (int64_t)in->len, in->second, in->first, &size);
+    why = isr_log_find_timestamp(fd, &position, (int64_t)in->len, (int64_t)in->len, in->second, in->first, &size);
     if (late < count)
         CHECK(why == ISR_OK && position == here[late].position && size == here[late].size_bytes);
     else if (count < capacity)

@@ -272,6 +272,23 @@ def test_partitions_move_as_admin_requested_and_each_that_cannot_is_told_why() -
     assert (number, record.target, record.origin) == (0, (4, 2), (2, 1, 3))
 
 
+def test_a_move_is_refused_that_its_nodes_have_no_room_for() -> None:
+    """Each partition for itself; who is a replica already takes no more room."""
+    view = cluster(partition(0), partition(1), partition(2))
+    rooms = {1: 9, 2: 9, 3: 9, 4: 1}
+    nodes = {node: attrs.evolve(each, max_partitions=rooms[node]) for node, each in view.nodes.items()}
+    view = attrs.evolve(view, nodes=nodes)
+    answer = planned(moves((0, [4, 1]), (1, [4, 2]), (2, [3, 2, 1])), view)
+    told = outcomes(answer)
+    assert {number: each.error for number, each in told.items()} == {
+        0: ErrorCode.NONE,
+        1: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+        2: ErrorCode.NONE,
+    }
+    assert "node 4 takes no more replicas" in told[1].message
+    assert set(written(answer, view)) == {0, 2}
+
+
 def test_of_two_admin_requests_for_one_partition_the_later_counts() -> None:
     view = cluster(partition(0))
     answer = planned(moves((0, [4]), (0, [3, 4])), view)

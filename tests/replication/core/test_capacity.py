@@ -10,11 +10,25 @@ from hypothesis import strategies as st
 from insync.replication.core import messages as m
 from insync.replication.core.control import controller as ctl
 from insync.replication.core.control import topic_changes
-from insync.replication.core.control.admin_requests import AdminRequest, Knowledge, Plan, plan
+from insync.replication.core.control.admin_requests import (
+    MOST_QUOTAS,
+    AdminRequest,
+    Knowledge,
+    Plan,
+    Planned,
+    plan,
+)
 from insync.replication.core.control.capacity import check_room
 from insync.replication.core.control.controller import Controller
 from insync.replication.core.control.elections import POLICIES
-from insync.replication.core.control.records import ControllerRecord, NodeRecord, PartitionRecord, Versioned
+from insync.replication.core.control.records import (
+    ControllerRecord,
+    NodeRecord,
+    PartitionRecord,
+    QuotaRecord,
+    Versioned,
+    quota_key,
+)
 from insync.replication.core.control.topics import TopicError
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
@@ -96,6 +110,36 @@ def test_a_node_that_is_about_to_stop_offers_no_room() -> None:
     leaving = attrs.evolve(view.nodes[2], leaving=True)
     with pytest.raises(TopicError, match="at most 10,"):
         check_room("t", 1, 11, attrs.evolve(view, nodes={**view.nodes, 2: leaving}))
+
+
+def test_an_id_of_a_creation_is_short() -> None:
+    """Every node keeps it."""
+    request = m.CreateTopicRequest(name="t", partitions=1, replication_factor=1, creation_id="x" * 257)
+    known = Knowledge(view=cluster(9), situation=lambda record: pytest.fail("nobody leads uncleanly here"))
+    refused = plan(AdminRequest(request_id=1, request=request, fresh_id="i"), known)
+    assert isinstance(refused, m.CreateTopicResponse)
+    assert (refused.error, "at most 256" in refused.message) == (ErrorCode.INVALID_REQUEST, True)
+
+
+def test_so_many_entities_have_limits_and_no_more() -> None:
+    def change(name: str, **limits: int) -> Planned:
+        request = m.AlterQuotasRequest(entity_type="user", name=name, limits=limits)
+        view = attrs.evolve(cluster(9), quotas=there)
+        known = Knowledge(view=view, situation=lambda record: pytest.fail("nobody leads uncleanly here"))
+        return plan(AdminRequest(request_id=1, request=request, fresh_id="i"), known)
+
+    limits = {"producer_byte_rate": 5}
+    there = {
+        quota_key("user", f"u{number}"): (
+            QuotaRecord(entity_type="user", name=f"u{number}", limits=limits),
+            1,
+        )
+        for number in range(MOST_QUOTAS)
+    }
+    refused = change("new", producer_byte_rate=9)
+    assert isinstance(refused, m.AlterQuotasResponse)
+    assert refused.error == ErrorCode.POLICY_VIOLATION and "2000 users" in refused.message
+    assert isinstance(change("u7", producer_byte_rate=9), Plan)
 
 
 def controller(most: int) -> Controller:

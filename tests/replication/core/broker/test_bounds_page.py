@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from insync.replication.core.broker import peers, producing
-from insync.replication.core.messages import Kind
+from insync.replication.core.broker import peers, producing, queries
+from insync.replication.core.control import admin_requests
+from insync.replication.core.messages import MOST_DESCRIBED, MOST_LOOK_UPS, Kind
+from insync.replication.wire._codec import REQUEST_TYPES
 
 HERE = Path(__file__).parent
 PAGE = (HERE.parents[3] / "docs" / "broker-machine.md").read_text(encoding="utf-8")
@@ -17,19 +19,24 @@ ROWS = [[cell.strip() for cell in row.strip("|").split("|")] for row in TABLE.sp
 def test_every_bound_has_a_test_that_exists() -> None:
     assert len(ROWS) >= 9
     for request, bound, tests in ROWS:
-        named = re.findall(r"`(test_\w+\.py)::(\w+)`", tests)
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", tests)
         assert named, (request, bound)
         for file, name in named:
-            assert re.search(rf"^(def )?{name}\b", (HERE / file).read_text(encoding="utf-8"), re.M), (
-                file,
-                name,
-            )
+            text = place(file).read_text(encoding="utf-8")
+            assert re.search(rf"^((async )?def )?{name}\b", text, re.M), (file, name)
 
 
-def test_the_requests_are_kinds_that_there_are() -> None:
+def place(file: str) -> Path:
+    """A test of this folder by its name alone, others by their path; a kit's cases stand with the kit."""
+    if "/" not in file:
+        return HERE / file
+    return HERE.parents[3] / ("" if "/_kit" in file else "tests") / file
+
+
+def test_every_kind_of_request_has_a_bound() -> None:
+    """A new kind comes with a row that says what its requests may cost, and a test of that."""
     kinds = {kind for request, _, _ in ROWS for kind in re.findall(r"`([A-Z_]+)`", request)}
-    assert kinds == {"PRODUCE", "DELETE_RECORDS", "GET_REPLICA_LOG_INFO", "FETCH"}
-    assert all(kind in Kind.__members__ for kind in kinds)
+    assert kinds == {kind.name for kind in Kind} == {Kind(kind).name for kind in REQUEST_TYPES}
 
 
 def test_the_numbers_are_those_of_the_code() -> None:
@@ -37,6 +44,10 @@ def test_the_numbers_are_those_of_the_code() -> None:
         "LONGEST_TIMEOUT": (producing.LONGEST_TIMEOUT, "300 s"),
         "MOST_QUEUED": (producing.MOST_QUEUED, "1,000"),
         "FORWARD_TIMEOUT": (peers.FORWARD_TIMEOUT, "10 s"),
+        "LOOK_UP_TIME": (queries.LOOK_UP_TIME, "5 s"),
+        "MOST_LOOK_UPS": (MOST_LOOK_UPS, "1,000"),
+        "MOST_DESCRIBED": (MOST_DESCRIBED, "2,000"),
+        "MOST_QUOTAS": (admin_requests.MOST_QUOTAS, "2,000"),
     }
     for name, (value, text) in limits.items():
         (bound,) = [bound for _, bound, _ in ROWS if f"`{name}`" in bound]

@@ -28,9 +28,6 @@ class NoLogs:
     ) -> LogRange | Cold:
         return COLD
 
-    def offset_for_timestamp(self, partition: PartitionId, timestamp_ms: int) -> int | None:
-        return None
-
 
 @pytest.fixture
 def broker() -> Broker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from insync.replication.core.broker.ports import LogReadError
+from insync.replication.core.broker.queries import Found, LookUp
 from insync.replication.core.control.records import Versioned
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
@@ -19,23 +20,20 @@ from insync.replication.core.partition import events as ev
 from insync.replication.core.types import PartitionId
 from tests.replication.core.test_isr_change import A, B, record
 
-from .test_serving import Logs, Serve
+from .test_serving import Serve
 
 
-class Dated(Logs):
-    """Each record is as old as its offset says."""
-
-    def offset_for_timestamp(self, partition: PartitionId, timestamp_ms: int) -> int | None:
-        if partition in self.broken:
-            raise LogReadError(self.broken[partition], "it cannot be read")
-        return timestamp_ms if timestamp_ms < 3 else None
+def dated(serve: Serve, look_up: LookUp) -> Found:
+    """Each of three records is as old as its offset says."""
+    if look_up.partition in serve.logs.broken:
+        return LogReadError(serve.logs.broken[look_up.partition], "it cannot be read")
+    return look_up.timestamp_ms if look_up.timestamp_ms < 3 else None
 
 
 @pytest.fixture
 def serve() -> Serve:
     """Three records, of which B has two."""
     serve = Serve()
-    serve.logs = serve.context.logs = Dated()
     (partition,) = serve.partitions
     serve.append(partition, partition, partition)
     serve.fetch(serve.question(partition, 2))
@@ -45,7 +43,11 @@ def serve() -> Serve:
 
 def offset(serve: Serve, timestamp: int, topic: str = "x") -> ListOffsetsResult:
     wanted = ListOffsetsPartition(topic=topic, partition=0, timestamp=timestamp)
-    return serve.broker.queries.list_offset(wanted)
+    queries, found = serve.broker.queries, {}
+    for each in queries.look_ups([wanted, wanted]):
+        assert each not in found
+        found[each] = dated(serve, each)
+    return queries.list_offset(wanted, found)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +61,6 @@ def test_only_committed_records_are_told_of(serve: Serve, timestamp: int, found:
 
 def test_nobody_is_told_that_no_record_is_that_young_before_the_high_watermark_may_be_trusted() -> None:
     serve = Serve()
-    serve.logs = serve.context.logs = Dated()
     (partition,) = serve.partitions
     serve.append(partition, partition, partition)
     serve.report(partition, ev.RecordChanged(versioned=Versioned(record(leader=B, epoch=2), 2)))

@@ -49,9 +49,6 @@ class Logs:
         count = min(limit_offset - offset, max(1, max_bytes // SIZE))
         return Range(f"{partition}:{offset}..{offset + count}", count * SIZE)
 
-    def offset_for_timestamp(self, partition: PartitionId, timestamp_ms: int) -> int | None:
-        return None
-
 
 class Peer(NamedTuple):
     node_id: int

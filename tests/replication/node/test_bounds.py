@@ -1,0 +1,189 @@
+"""What one request may cost a node: the bounds that a real node keeps, each of a kind that names many things."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import Admin, Consumer, Node, Producer, wire
+from insync.replication.core import messages as m
+from insync.replication.node import _client_state, _cold_reads
+from insync.replication.node._handlers import describe_view
+from insync.storage import Log, LookUpStoppedError, batch
+from insync.transport import Connection, Identity, RemoteError, connect
+
+from .test_cluster import produce, settings
+from .test_pages import view
+
+
+@asynccontextmanager
+async def asked(node: Node) -> AsyncIterator[Connection]:
+    """A client's connection without any of the clients' manners."""
+    async with trio.open_nursery() as nursery:
+        yield await connect(node.endpoints[0], identity=Identity(), nursery=nursery, timeout=5)
+        nursery.cancel_scope.cancel()
+
+
+async def ask(connection: Connection, kind: m.Kind, message: object) -> Any:
+    with await connection.request(kind, wire.encode(message), timeout=20) as answer:
+        return wire.decode_response(kind, bytes(answer.body))
+
+
+def by_time(*timestamps: int) -> m.ListOffsetsRequest:
+    return m.ListOffsetsRequest(
+        partitions=[m.ListOffsetsPartition(topic="t", partition=0, timestamp=each) for each in timestamps]
+    )
+
+
+async def test_timestamps_are_looked_for_once_each_and_so_many_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    real = batch.records
+
+    def decoded(*arguments: Any, **options: Any) -> Any:
+        threads.append(threading.get_ident())
+        return real(*arguments, **options)
+
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin, asked(node) as stranger:
+        await admin.create_topic("t", 1, 1)
+        await produce(node.endpoints, "t", [b"x"])
+        monkeypatch.setattr("insync.storage._segment.records", decoded)
+        answer = await ask(stranger, m.Kind.LIST_OFFSETS, by_time(*[5] * 3_000, m.LATEST_TIMESTAMP))
+        assert [each.offset for each in answer.partitions] == [0] * 3_000 + [1]
+        assert len(threads) == 1 and threads[0] != threading.get_ident()
+        with pytest.raises(RemoteError, match="1001 timestamps are more than the 1000"):
+            await ask(stranger, m.Kind.LIST_OFFSETS, by_time(*range(m.MOST_LOOK_UPS + 1)))
+        assert len(threads) == 1
+
+
+async def test_a_client_asks_for_many_partitions_by_time_in_portions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(m, "MOST_LOOK_UPS", 4)
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 10, 1)
+        await produce(node.endpoints, "t", [b"x"])
+        async with Consumer(node.endpoints) as consumer:
+            found = await consumer.offsets_for_times({("t", number): 5 for number in range(10)})
+        assert sorted(str(each) for each in found.values()) == ["0"] + 9 * ["None"]
+
+
+async def test_a_look_up_that_takes_long_is_given_up_and_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Records whose timestamps fall have a whole segment looked at."""
+    monkeypatch.setattr(_cold_reads, "LOOK_UP_TIME", 0.3)
+    begun, stopped = threading.Event(), threading.Event()
+
+    def endless(self: Log, timestamp_ms: int, *, stop: Any) -> None:
+        begun.set()
+        while not stop():
+            stopped.wait(0.01)
+        stopped.set()
+        raise LookUpStoppedError("given up")
+
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin, asked(node) as stranger:
+        await admin.create_topic("t", 1, 1)
+        await produce(node.endpoints, "t", [b"x"] * 3)
+        monkeypatch.setattr("insync.storage.disk_log.DiskLog.offset_for_timestamp", endless)
+        answers: list[Any] = []
+
+        async def look() -> None:
+            answers.append(await ask(stranger, m.Kind.LIST_OFFSETS, by_time(5)))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(_cold_reads.THREADS + 1):
+                nursery.start_soon(look)
+            await trio.to_thread.run_sync(begun.wait)
+            monkeypatch.setattr(
+                "insync.storage.disk_log.DiskLog.is_at_hand", lambda self, offset: False
+            )  # what has to be read from the device has its own threads
+            async with Consumer(node.endpoints, auto_offset_reset="earliest") as consumer:
+                consumer.assign([("t", 0)])
+                with trio.fail_after(10):
+                    while not await consumer.poll(timeout_ms=100):
+                        pass
+        assert await trio.to_thread.run_sync(stopped.wait, 10)
+        assert [each.partitions[0].error for each in answers] == [78] * len(answers)
+
+
+def test_an_answer_describes_so_many_partitions_whatever_is_asked_for() -> None:
+    shown = view({"t": 3_000})
+    for limit in (0, -7, 5_000):
+        answer = describe_view(shown, m.MetadataRequest(partition_limit=limit))
+        (topic,) = answer.topics
+        assert len(topic.partitions) == m.MOST_DESCRIBED
+        assert answer.next_cursor == m.PartitionName(topic="t", partition=m.MOST_DESCRIBED)
+
+
+class Walked(list[str]):
+    """A list that must not be gone through for each replica."""
+
+    def __contains__(self, item: object) -> bool:
+        pytest.fail("each replica goes through the list of topics")
+
+
+async def test_a_description_goes_through_the_topics_once(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 3, 1)
+        assert node._replicas is not None
+        told, following = node._replicas.describe(m.DescribePartitionsRequest(topics=Walked(["t"])), 2)
+        assert [each.partition for each in told] == [0, 1]
+        assert following == m.PartitionName(topic="t", partition=2)
+
+
+async def test_what_is_kept_under_one_name_stays_small(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_client_state, "MAX_OFFSETS_BYTES", 2_000)
+
+    def commit(*names: str) -> m.OffsetCommitRequest:
+        offsets = [m.CommittedOffset(topic=name, partition=0, offset=7) for name in names]
+        return m.OffsetCommitRequest(group="g", offsets=offsets)
+
+    async with Node(settings(tmp_path, 1)) as node, asked(node) as stranger:
+        kept = []
+        for number in range(10):
+            names = [f"{number}-{each}" for each in range(20)]
+            kept.append(await ask(stranger, m.Kind.OFFSET_COMMIT, commit(*names)))
+        assert (kept[0].error, len(kept[0].offsets)) == (0, 20)
+        assert kept[-1].error == 42 and "above 2000" in kept[-1].message
+        found = await ask(stranger, m.Kind.OFFSET_FETCH, m.OffsetFetchRequest(group="g"))
+        assert 0 < len(found.offsets) < 200
+        assert (await ask(stranger, m.Kind.OFFSET_COMMIT, commit())).error == 0
+
+
+async def test_a_client_has_no_fetch_session(tmp_path: Path) -> None:
+    """What a session remembers outlives its requests, and clients may be many."""
+    async with Node(settings(tmp_path, 1)) as node, asked(node) as stranger:
+        async with Admin(node.endpoints) as admin, Producer(node.endpoints) as producer:
+            await admin.create_topic("t", 1, 1)
+            await (await producer.send("t", b"x")).wait()
+        wanted = m.FetchPartition(topic="t", partition=0, fetch_offset=0, max_bytes=1000)
+        request = m.FetchRequest(
+            replica_id=-1,
+            incarnation=-1,
+            max_wait_ms=0,
+            min_bytes=1,
+            max_bytes=1000,
+            partitions=[wanted],
+            session_epoch=0,
+        )
+        answer = await ask(stranger, m.Kind.FETCH, request)
+        assert (answer.session_id, answer.partitions[0].error) == (0, 0)
+        assert node._replicas is not None
+        assert not node._replicas.broker.serving.sessions
+
+
+async def test_the_name_of_a_producer_is_short(tmp_path: Path) -> None:
+    async with Node(settings(tmp_path, 1)) as node, asked(node) as stranger:
+        request = m.InitProducerIdRequest(identity="x" * 1_025)
+        answer = await ask(stranger, m.Kind.INIT_PRODUCER_ID, request)
+        assert answer.error == 42 and "too long" in answer.message
