@@ -13,6 +13,7 @@ import trio
 
 from insync.replication import Admin, Consumer, Node, Producer, wire
 from insync.replication.core import messages as m
+from insync.replication.core.errors import ErrorCode
 from insync.replication.node import _client_state, _cold_reads
 from insync.replication.node._handlers import describe_view
 from insync.storage import Log, LookUpStoppedError, batch
@@ -75,43 +76,52 @@ async def test_a_client_asks_for_many_partitions_by_time_in_portions(
         assert sorted(str(each) for each in found.values()) == ["0"] + 9 * ["None"]
 
 
-async def test_a_look_up_that_takes_long_is_given_up_and_holds_up_nobody_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Records whose timestamps fall have a whole segment looked at."""
-    monkeypatch.setattr(_cold_reads, "LOOK_UP_TIME", 0.3)
-    begun, stopped = threading.Event(), threading.Event()
+class Endless:
+    """A look-up that ends when it is stopped, or let go."""
 
-    def endless(self: Log, timestamp_ms: int, *, stop: Any) -> None:
-        begun.set()
-        while not stop():
-            stopped.wait(0.01)
-        stopped.set()
-        raise LookUpStoppedError("given up")
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.stopped, self.let_go = threading.Event(), threading.Event(), threading.Event()
 
+        def look(log: Log, timestamp_ms: int, *, stop: Any) -> None:
+            self.begun.set()
+            while not stop():
+                if self.let_go.wait(0.01):
+                    return
+            self.stopped.set()
+            raise LookUpStoppedError("given up")
+
+        monkeypatch.setattr("insync.storage.disk_log.DiskLog.offset_for_timestamp", look)
+
+
+async def test_a_look_up_that_takes_long_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_cold_reads, "LOOK_UP_TIME", 0.1)
+    async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin, asked(node) as stranger:
+        await admin.create_topic("t", 1, 1)
+        await produce(node.endpoints, "t", [b"x"])
+        endless = Endless(monkeypatch)
+        answer = await ask(stranger, m.Kind.LIST_OFFSETS, by_time(5))
+        assert answer.partitions[0].error == ErrorCode.OFFSET_NOT_AVAILABLE
+        assert await trio.to_thread.run_sync(endless.stopped.wait, 10)
+
+
+async def test_look_ups_hold_up_nobody_who_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with Node(settings(tmp_path, 1)) as node, Admin(node.endpoints) as admin, asked(node) as stranger:
         await admin.create_topic("t", 1, 1)
         await produce(node.endpoints, "t", [b"x"] * 3)
-        monkeypatch.setattr("insync.storage.disk_log.DiskLog.offset_for_timestamp", endless)
-        answers: list[Any] = []
-
-        async def look() -> None:
-            answers.append(await ask(stranger, m.Kind.LIST_OFFSETS, by_time(5)))
-
+        endless = Endless(monkeypatch)
+        monkeypatch.setattr(_cold_reads, "LOOK_UP_TIME", 60)
+        # What is not at hand is read in a thread.
+        monkeypatch.setattr("insync.storage.disk_log.DiskLog.is_at_hand", lambda self, offset: False)
         async with trio.open_nursery() as nursery:
             for _ in range(_cold_reads.THREADS + 1):
-                nursery.start_soon(look)
-            await trio.to_thread.run_sync(begun.wait)
-            monkeypatch.setattr(
-                "insync.storage.disk_log.DiskLog.is_at_hand", lambda self, offset: False
-            )  # what has to be read from the device has its own threads
+                nursery.start_soon(ask, stranger, m.Kind.LIST_OFFSETS, by_time(5))
+            await trio.to_thread.run_sync(endless.begun.wait)
             async with Consumer(node.endpoints, auto_offset_reset="earliest") as consumer:
                 consumer.assign([("t", 0)])
                 with trio.fail_after(10):
                     while not await consumer.poll(timeout_ms=100):
                         pass
-        assert await trio.to_thread.run_sync(stopped.wait, 10)
-        assert [each.partitions[0].error for each in answers] == [78] * len(answers)
+            endless.let_go.set()
 
 
 def test_an_answer_describes_so_many_partitions_whatever_is_asked_for() -> None:
