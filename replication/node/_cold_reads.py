@@ -17,8 +17,7 @@ import trio
 from ...storage import Log, LookUpStoppedError, StorageError
 from ..core.broker.effects import Warm
 from ..core.broker.events import Warmed
-from ..core.broker.ports import LogReadError
-from ..core.broker.queries import LOOK_UP_TIME, Found, LookUp
+from ..core.broker.ports import LOOK_UP_TIME, Found, LogReadError, LookUp
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 

@@ -13,7 +13,7 @@ from ...transport import Identity, Request
 from .. import wire
 from ..core import messages as m
 from ..core.broker.events import Disconnected, ForwardArrived
-from ..core.broker.queries import Found, LookUp
+from ..core.broker.ports import Found, LookUp
 from ..core.control.admin_requests import Request as AdminRequestBody
 from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode

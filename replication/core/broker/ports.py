@@ -55,3 +55,19 @@ class LogPort(Protocol):
           LogReadError: The offset is not in the log (OFFSET_OUT_OF_RANGE), or the log cannot be read.
         """
         ...
+
+
+LOOK_UP_TIME = 5.0
+"""Seconds after which what has not been found is not looked for any more; clients ask again."""
+
+
+class LookUp(NamedTuple):
+    """A timestamp that has to be looked for in the log of a partition that is led here in this epoch."""
+
+    partition: PartitionId
+    timestamp_ms: int
+    leader_epoch: int
+
+
+Found = int | None | LogReadError
+"""The offset of the first record with at least that timestamp, committed or not; None if there is none."""

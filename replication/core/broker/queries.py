@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from ..errors import ErrorCode
 from ..messages import (
@@ -17,22 +16,7 @@ from ..messages import (
 from ..partition.leader import LeaderRole
 from ..types import PartitionId
 from .context import Context
-from .ports import LogReadError
-
-LOOK_UP_TIME = 5.0
-"""Seconds after which what has not been found is not looked for any more; clients ask again."""
-
-
-class LookUp(NamedTuple):
-    """A timestamp that has to be looked for in the log of a partition that is led here in this epoch."""
-
-    partition: PartitionId
-    timestamp_ms: int
-    leader_epoch: int
-
-
-Found = int | None | LogReadError
-"""The offset of the first record with at least that timestamp, committed or not; None if there is none."""
+from .ports import Found, LogReadError, LookUp
 
 
 class Queries:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from insync.replication.core.broker import peers, producing, queries
+from insync.replication.core.broker import peers, ports, producing
 from insync.replication.core.control import admin_requests
 from insync.replication.core.messages import MOST_DESCRIBED, MOST_LOOK_UPS, Kind
 from insync.replication.wire._codec import REQUEST_TYPES
@@ -44,7 +44,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
         "LONGEST_TIMEOUT": (producing.LONGEST_TIMEOUT, "300 s"),
         "MOST_QUEUED": (producing.MOST_QUEUED, "1,000"),
         "FORWARD_TIMEOUT": (peers.FORWARD_TIMEOUT, "10 s"),
-        "LOOK_UP_TIME": (queries.LOOK_UP_TIME, "5 s"),
+        "LOOK_UP_TIME": (ports.LOOK_UP_TIME, "5 s"),
         "MOST_LOOK_UPS": (MOST_LOOK_UPS, "1,000"),
         "MOST_DESCRIBED": (MOST_DESCRIBED, "2,000"),
         "MOST_QUOTAS": (admin_requests.MOST_QUOTAS, "2,000"),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from insync.replication.core.broker.ports import LogReadError
-from insync.replication.core.broker.queries import Found, LookUp
+from insync.replication.core.broker.ports import Found, LogReadError, LookUp
 from insync.replication.core.control.records import Versioned
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
