@@ -5,7 +5,7 @@ Everything else is an event or an effect. Bytes never pass through the broker: a
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from ..errors import ErrorCode
 from ..types import PartitionId
