@@ -21,8 +21,8 @@ from .refusals import code_of
 BACKOFF = 0.1
 LEASE_SHARE = 0.95
 """Of its session: the member's clock may be slower than the coordinator's by the rest."""
-_LOOK_AGAIN = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-_LATER = frozenset(
+LOOK_AGAIN = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+LATER = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.REQUEST_TIMED_OUT,
@@ -54,6 +54,7 @@ class Membership:
 
     def __init__(self, settings: MembershipSettings, now: float) -> None:
         self.settings = settings
+        self.member_id = settings.member_id
         self.epoch = 0
         self.topics: tuple[str, ...] = ()
         self.held = HeldPartitions()
@@ -92,6 +93,21 @@ class Membership:
         self._effects: list[me.Effect] = []
 
     @property
+    def lease_end(self) -> float | None:
+        """Until when (monotonic) what is held may be handed out; None: it holds nothing by the coordinator's word."""
+        return self._lease_end
+
+    @property
+    def wants_poll(self) -> bool:
+        """Whether a callback waits for its caller to poll."""
+        return bool(self.held.lost or self.held.revoking or self.held.ready)
+
+    @property
+    def is_member(self) -> bool:
+        """Whether the coordinator counts on it, as far as it knows."""
+        return self._joined
+
+    @property
     def deadline(self) -> float | None:
         """Monotonic; None: nothing happens by itself."""
         if self.ended:
@@ -127,8 +143,8 @@ class Membership:
                 if wanted != self.topics:
                     self.topics = wanted
                     self._say_all(now)
-            case me.TopicsKnown(names=names):
-                self.held.names.update(names)
+            case me.TopicsKnown():
+                self._topics_known(event, now)
             case me.PollBegan():
                 self._poll_began(now)
             case me.PollEnded(handed=handed):
@@ -152,6 +168,9 @@ class Membership:
                 self._tick(now)
         self._go_on(now)
         return self._effects
+
+    def _topics_known(self, event: me.TopicsKnown, now: float) -> None:
+        self.held.names.update(event.names)
 
     # What is to be done next
 
@@ -236,7 +255,7 @@ class Membership:
         self._beat = self._send(
             gm.ConsumerGroupHeartbeatRequest(
                 group=settings.group,
-                member_id=settings.member_id,
+                member_id=self.member_id,
                 member_epoch=self.epoch,
                 instance_id=settings.instance_id,
                 rack=settings.rack if full else None,
@@ -259,17 +278,21 @@ class Membership:
         error = code_of(reply.error)
         if error == ErrorCode.NONE:
             self._take(reply, now)
-        elif error in _LOOK_AGAIN:
+        elif error in LOOK_AGAIN:
             self._forget_coordinator(now)
-        elif error in _LATER:
+        elif error in LATER:
             self._say_all(now)
             self._beat_at = now + BACKOFF
         elif error in _OUT:
             self._is_out(now)
         else:
-            self._is_out(now)
-            self.topics = ()
-            self._effects.append(me.Failed(error=error, message=reply.message))
+            self._fail(error, reply.message, now)
+
+    def _fail(self, error: ErrorCode, message: str, now: float) -> None:
+        """The caller's poll raises this; it may subscribe again."""
+        self._is_out(now)
+        self.topics = ()
+        self._effects.append(me.Failed(error=error, message=message))
 
     def _take(self, reply: gm.ConsumerGroupHeartbeatResponse, now: float) -> None:
         self._joined = True
@@ -348,7 +371,7 @@ class Membership:
         self._offsets_token = self._send(
             gm.GroupOffsetsRequest(
                 group=self.settings.group,
-                member_id=self.settings.member_id,
+                member_id=self.member_id,
                 epoch=self.epoch,
                 partitions=[
                     gm.TopicPartitionName(
@@ -362,7 +385,7 @@ class Membership:
 
     def _offsets_known(self, reply: gm.GroupOffsetsResponse, now: float) -> None:
         error = code_of(reply.error)
-        if error in _LOOK_AGAIN:
+        if error in LOOK_AGAIN:
             self._forget_coordinator(now)
         elif error != ErrorCode.NONE:
             self._offsets_at = now + BACKOFF
@@ -461,7 +484,7 @@ class Membership:
         self.commits.token = self._send(
             gm.CommitGroupOffsetsRequest(
                 group=self.settings.group,
-                member_id=self.settings.member_id,
+                member_id=self.member_id,
                 epoch=self.epoch,
                 instance_id=self.settings.instance_id,
                 offsets=[
@@ -481,7 +504,7 @@ class Membership:
         outcome = self.commits.judge(reply, self.epoch)
         if outcome.error is None:
             self.commits.again_at = now + BACKOFF
-            if reply.error in _LOOK_AGAIN:
+            if reply.error in LOOK_AGAIN:
                 self._forget_coordinator(now)
         else:
             self._commit_over(commit, outcome.error, outcome.message)
@@ -516,13 +539,20 @@ class Membership:
             self._wanted = False
             self._is_out(now)
 
+    @property
+    def _leaves_for_good(self) -> bool:
+        """A static member comes back, unless its caller says that it does not."""
+        return self.settings.instance_id is None or (
+            self._closing is not None and self._closing.leave_group is True
+        )
+
     def _leave(self) -> None:
-        epoch = gm.LEAVE if self.settings.instance_id is None else gm.LEAVE_STATIC
+        epoch = gm.LEAVE if self._leaves_for_good else gm.LEAVE_STATIC
         self._sequence += 1
         self._leaving = self._send(
             gm.ConsumerGroupHeartbeatRequest(
                 group=self.settings.group,
-                member_id=self.settings.member_id,
+                member_id=self.member_id,
                 member_epoch=epoch,
                 instance_id=self.settings.instance_id,
                 sequence=self._sequence,
@@ -549,7 +579,7 @@ class Membership:
                 return
         if self.held.lost or self.commits.waiting:
             return
-        if not closing.leave_group or not self._joined:
+        if closing.leave_group is False or not self._joined:
             self._end()
         elif self._known:
             self._leave()

@@ -22,9 +22,14 @@ class Subscribed:
 
 @attrs.frozen(kw_only=True, slots=True)
 class TopicsKnown:
-    """The names of topics by their ids, as far as the client knows them."""
+    """The names of topics by their ids, as far as the client knows them.
+
+    `counts`: their partitions, by name. `looked`: names that were looked for, whether there is such a topic or not.
+    """
 
     names: Mapping[str, str]
+    counts: Mapping[str, int] = attrs.Factory(dict)
+    looked: frozenset[str] = frozenset()
 
 
 @attrs.frozen(slots=True)
@@ -84,10 +89,14 @@ class CommitAsked:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Closed:
-    """End the membership in good order: commit, call back, leave; by `deadline` in any case."""
+    """End the membership in good order: commit, call back, leave; by `deadline` in any case.
+
+    `leave_group` None: a static member only says that it is away; True: it leaves as others do; False: nobody says
+    anything, and its session runs out.
+    """
 
     deadline: float
-    leave_group: bool = True
+    leave_group: bool | None = None
 
 
 @attrs.frozen(slots=True)
@@ -122,6 +131,13 @@ class Send:
     message: Any
     timeout: float
     leader_epoch: int = -1
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class LearnTopics:
+    """Look these topics up, by name, and tell what came of it by `TopicsKnown`."""
+
+    topics: frozenset[str]
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -183,4 +199,4 @@ Event = (
     | Closed
     | Tick
 )
-Effect = FindCoordinator | Send | Withhold | CallBack | Serve | CommitDone | Failed | Ended
+Effect = FindCoordinator | Send | LearnTopics | Withhold | CallBack | Serve | CommitDone | Failed | Ended
