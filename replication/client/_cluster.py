@@ -7,7 +7,7 @@ wrong, at once; while a leader is suspected, every 20 to 50 ms; otherwise each `
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -131,7 +131,7 @@ class Cluster:
         if not isinstance(name, str):
             raise refused("topic", name, "a topic is named by a text")
         if name not in self.topics:
-            _check_name(name)
+            check_topic_name(name)
         denials = 0
         deadline = trio.current_time() + timeout
         self._topic_names.add(name)
@@ -179,6 +179,15 @@ class Cluster:
                 str(at),
                 f"its topic has the partitions 0 to {count - 1}",
             )
+
+    def watch(self, names: Iterable[str]) -> None:
+        """Have these topics looked for, with the rest, from the next look on; one may not exist (yet)."""
+        self._topic_names.update(names)
+
+    def named_topics(self) -> tuple[dict[str, str], dict[str, int]]:
+        """Of the topics that exist, as far as known: names by id, and numbers of partitions by name."""
+        found = [topic for topic in self.topics.values() if not topic.deleted]
+        return {each.topic_id: each.name for each in found}, {each.name: len(each.leaders) for each in found}
 
     # What is told by others
 
@@ -395,8 +404,8 @@ def _without(url: str, text: str) -> str:
     return text
 
 
-def _check_name(name: str) -> None:
-    """So that what cannot even be asked for is refused to who asks, and does not end the task that looks."""
+def check_topic_name(name: str) -> None:
+    """Raises `InvalidTopicError`, so that what cannot be asked for does not end the task that looks."""
     try:
         check_name(name)
     except TopicError as error:

@@ -1,4 +1,4 @@
-"""Questions for the coordinators of groups: which node that is, asked again whenever another may have taken over."""
+"""Questions for the coordinators of groups: which node that is, asked again when another may have taken over."""
 
 from __future__ import annotations
 
@@ -43,6 +43,10 @@ class Coordinators:
         self._cluster = cluster
         self._known: dict[str, gm.Coordinator] = {}
 
+    def backoff(self, attempt: int) -> float:
+        """Seconds until the same question is worth asking again."""
+        return self._cluster.quick_backoff(attempt)
+
     async def find(self, group: str, *, timeout: float = _FIND_TIMEOUT) -> gm.Coordinator:
         """Ask once who coordinates a group.
 
@@ -80,7 +84,7 @@ class Coordinators:
         thing: What it is about, for an error's text.
 
         Raises:
-          RequestTimeoutError: No coordinator has carried it out within `timeout` seconds; it names the last trouble.
+          RequestTimeoutError: No coordinator has carried it out within `timeout` seconds; names the trouble.
           ClientError: The client may not ask for this, or the node does not understand it.
         """
         thing = thing or f"group {group!r}"

@@ -62,6 +62,8 @@ class Reading:
     corrupt: int = 0
     error: ClientError | None = None
     paused: bool = False
+    withheld: bool = False
+    """Its group has taken it back: it is here only until its caller has been told."""
     topic_id: str = ""
     """Of which topic `position` is; empty if anybody's."""
     last_epoch: int = NO_EPOCH
@@ -178,7 +180,7 @@ class Fetcher:
         return min([next_at, *(poll.slow_at for poll in self._polls.values())])
 
     def _fetchable_at(self, reading: Reading, leader: Leader, now: float) -> float:
-        if reading.error is not None or reading.paused or self._full(reading):
+        if reading.error is not None or reading.paused or reading.withheld or self._full(reading):
             return _NEVER
         if not reading.known:
             if not reading.learning:

@@ -131,7 +131,13 @@ class Member:
         self._warned: ErrorCode | None = None
         self._scope = trio.CancelScope()
         self._silent = False
+        self.is_closing = False
         cluster.listeners.append(self._cluster_changed)
+
+    @staticmethod
+    def clock() -> float:
+        """What the machine goes by: unlike trio's it can be read in any thread."""
+        return time.monotonic()
 
     # The machine
 
@@ -181,8 +187,6 @@ class Member:
 
     async def run(self) -> None:
         """Give the machine its time; ends with the membership."""
-        if self.pattern is not None:
-            self._nursery.start_soon(self._watch_topics)
         self._cluster_changed()
         with self._scope:
             while not self.machine.ended:
@@ -227,7 +231,7 @@ class Member:
         names, counts = self._cluster.named_topics()
         self.step(me.TopicsKnown(names=names, counts=counts, looked=topics))
 
-    async def _watch_topics(self) -> None:
+    async def watch_topics(self) -> None:
         """Find the topics that the pattern means, again and again."""
         with self._scope:
             while not self.machine.ended and (pattern := self.pattern) is not None:
@@ -372,9 +376,7 @@ class Member:
         """Of what the caller may commit."""
         held = {partition: at for at, partition in self.held.items()}
         may_commit = self.machine.held.may_commit
-        return {
-            held[each]: offset for each, offset in self._handed().items() if may_commit(each)
-        }
+        return {held[each]: offset for each, offset in self._handed().items() if may_commit(each)}
 
     def commit_nowait(
         self, offsets: dict[PartitionId, int], timeout: float, done: Callable[[Exception | None], None]
@@ -429,6 +431,7 @@ class Member:
 
     def begin_to_close(self, timeout: float, leave_group: bool | None) -> None:
         """Commit, call back and leave, within so many seconds."""
+        self.is_closing = True
         self.step(me.Closed(deadline=time.monotonic() + timeout, leave_group=leave_group))
 
     async def next_of_close(self) -> Due | None:

@@ -11,6 +11,8 @@ import attrs
 
 from ...storage.batch import Compression
 from ...transport import SecretError, Security, TlsFiles, UnknownSchemeError, registry
+from ..core.coordination.assignment import Assignor
+from ._assignors import find_assignors
 from .errors import InvalidSettingError
 
 Partitioner = Callable[[str, bytes | None, int], int]
@@ -26,7 +28,7 @@ Deserializer = Callable[[bytes], Any]
 
 S = TypeVar("S", bound="ClientSettings")
 
-_TEXTS = ("client_id", "producer_name")
+_TEXTS = ("client_id", "producer_name", "group_id", "group_instance_id", "group_remote_assignor")
 
 
 @attrs.frozen(kw_only=True)
@@ -191,6 +193,23 @@ class ConsumerSettings(ClientSettings):
       records are not what they claim to be, its codec is unknown, it grows too large. "raise": the consumer stops
       there and raises; "skip": it steps over the batch, logs that, and tells it by `skipped()`.
     key_deserializer, value_deserializer: functions of the bytes; without them keys and values are bytes.
+    group_id: the consumer group that this consumer belongs to; empty: none, and nothing is committed.
+    group_instance_id: makes it a static member (KIP-345): a process that comes back under the same name within its
+      session gets its partitions again without a rebalance. Each process needs a name of its own.
+    group_protocol: "consumer" (KIP-848): the coordinator assigns; "classic": a member does. All members of a group
+      use the same one.
+    group_remote_assignor: how the coordinator assigns: one of `group_consumer_assignors` of the nodes; empty: what
+      they prefer. Only with group_protocol="consumer".
+    partition_assignment_strategy: how members assign, in order of preference: "range", "roundrobin", "sticky",
+      "cooperative-sticky", names of entry points in the group `insync.assignors`, or objects with `name` and
+      `assign`. Only with group_protocol="classic".
+    enable_auto_commit: commit what earlier polls have returned, at the start of a poll, when
+      `auto_commit_interval_ms` have passed since the last time; and when a partition is taken away.
+    session_timeout_ms, heartbeat_interval_ms: after how long without a heartbeat the group goes on without this
+      consumer, and how often it sends one. Only with group_protocol="classic"; otherwise the nodes say
+      (`group_consumer_session_timeout_ms`).
+    max_poll_interval_ms: a consumer that does not poll for so long leaves its group: others get its partitions.
+      It is also how long a revoked partition is waited for.
     """
 
     auto_offset_reset: Literal["latest", "earliest", "none"] = "latest"
@@ -204,6 +223,19 @@ class ConsumerSettings(ClientSettings):
     on_corrupt: Literal["raise", "skip"] = "raise"
     key_deserializer: Deserializer | None = None
     value_deserializer: Deserializer | None = None
+    group_id: str = ""
+    group_instance_id: str = ""
+    group_protocol: Literal["consumer", "classic"] = "consumer"
+    group_remote_assignor: str = ""
+    partition_assignment_strategy: str | Assignor | Sequence[str | Assignor] = (
+        "range",
+        "cooperative-sticky",
+    )
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    max_poll_interval_ms: int = 300_000
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()
@@ -220,6 +252,29 @@ class ConsumerSettings(ClientSettings):
         if self.max_poll_records < 1:
             raise InvalidSettingError("max_poll_records must be at least 1")
         self._check_callable("key_deserializer", "value_deserializer")
+        self._check_group()
+
+    def _check_group(self) -> None:
+        if self.group_protocol not in ("consumer", "classic"):
+            raise InvalidSettingError(
+                f"group_protocol is {self.group_protocol!r}; it must be consumer or classic"
+            )
+        if self.group_instance_id and not self.group_id:
+            raise InvalidSettingError("group_instance_id needs group_id: it names a member of a group")
+        if self.group_remote_assignor and self.group_protocol == "classic":
+            raise InvalidSettingError(
+                "group_remote_assignor needs group_protocol='consumer'; classic members assign themselves: "
+                "set partition_assignment_strategy"
+            )
+        for name in ("auto_commit_interval_ms", "max_poll_interval_ms", "heartbeat_interval_ms"):
+            if getattr(self, name) < 1:
+                raise InvalidSettingError(f"{name} must be at least 1")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise InvalidSettingError(
+                f"heartbeat_interval_ms is {self.heartbeat_interval_ms}; it must be below session_timeout_ms, "
+                f"{self.session_timeout_ms}: a third of it lets two heartbeats get lost"
+            )
+        find_assignors(self.partition_assignment_strategy)
 
 
 def load_security(settings: ClientSettings) -> Security:

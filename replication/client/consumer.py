@@ -21,10 +21,12 @@ from ...storage.batch import (
 from ..core import messages as m
 from ..core.types import PartitionId
 from . import _arguments as given
-from ._client import Client
+from ._coordinators import Coordinators
 from ._corrupt import SkippedRecords
 from ._fetcher import Fetcher, Reading
+from ._group import GroupReader
 from ._isolation import CODEC_BITS, Chunk, cut
+from ._member import Due
 from ._offsets import list_offsets
 from ._serializing import Deserializers
 from ._settings import ConsumerSettings, make_settings
@@ -36,6 +38,7 @@ from .errors import (
     OffsetOutOfRangeError,
     UndecodableError,
 )
+from .group_errors import SubscriptionError
 
 _YIELD_EVERY = 256
 _LEAST_INFLATED = 16 << 20
@@ -74,11 +77,12 @@ class FetchedBatches:
     high_watermark: int
 
 
-class Consumer(Client):
-    """Reads partitions that it is told to read.
+class Consumer(GroupReader):
+    """Reads topics with the other members of its group (`subscribe`), or partitions that it is told (`assign`).
 
-    It belongs to no group, and nothing is committed for it: there are no consumer groups. A reader keeps its
-    position where its results are, best in one transaction with them (`docs/delivery-semantics.md`).
+    With a `group_id` offsets can be committed: the next reader of the group goes on there (`docs/groups.md`). A
+    reader that keeps its position where its results are, in one transaction with them, needs no group
+    (`docs/delivery-semantics.md`).
 
     Args:
       bootstrap_servers: URLs of some nodes, as a list or comma separated; `host:port` means tcp.
@@ -88,10 +92,8 @@ class Consumer(Client):
       InvalidSettingError: A setting that does not exist, or cannot be.
       BootstrapError: On entering the block: no node could be reached.
 
-    `async for record in consumer` never ends; `poll` comes back after its timeout.
+    `async for record in consumer` never ends; `poll` comes back after its timeout. One task at a time may poll.
     """
-
-    _fetcher: Fetcher
 
     def __init__(
         self,
@@ -103,13 +105,13 @@ class Consumer(Client):
         self._settings = make_settings(ConsumerSettings, options, settings)
         super().__init__(bootstrap_servers, self._settings)
         self._deserializers = Deserializers(self._settings)
-        self._turns: deque[Reading] = deque()
         self._inflated = 0
         """Bytes of records from compressed batches that the call under way has decoded."""
         self._unyielded = 0
 
     def _start(self) -> None:
         self._fetcher = Fetcher(self._settings, self._cluster, self._nursery)
+        self._coordinators = Coordinators(self._cluster)
         self._nursery.start_soon(self._fetcher.run)
 
     # What is read, and from where
@@ -118,15 +120,24 @@ class Consumer(Client):
         """Read exactly these partitions from now on; those already assigned keep their positions.
 
         New ones begin where `auto_offset_reset` says, unless `seek` is called before the next poll. One that
-        does not exist is told by the next `poll`. Of those that stay, the paused ones stay paused.
+        does not exist is told by the next `poll`. Of those that stay, the paused ones stay paused. With a
+        `group_id` new ones begin where the group has committed, if it has; only `commit` commits.
+
+        Raises `SubscriptionError` if topics are subscribed to.
         """
         self._check_open()
+        if self._member is not None:
+            raise SubscriptionError(
+                "this consumer is subscribed, so its group assigns to it; call unsubscribe before assign"
+            )
         former = self._fetcher.readings
         wanted = given.partitions(partitions)
         self._fetcher.readings = {at: former.get(at) or self._fetcher.new_reading(at) for at in wanted}
         self._turns = deque(self._fetcher.readings.values())
         for at in former.keys() - self._fetcher.readings.keys():
             former[at].restart(None)
+        if self._settings.group_id and (new := [each for each in self._turns if each.at not in former]):
+            self._start_at_committed(new)
         self._fetcher.interrupt()
 
     async def assign_topic(self, topic: str) -> list[PartitionId]:
@@ -253,7 +264,9 @@ class Consumer(Client):
         at = given.partition(partition)
         reading = self._fetcher.readings.get(at)
         if reading is None:
-            raise NotAssignedError(f"{at} is not assigned; call assign first")
+            raise NotAssignedError(
+                f"{at} is not assigned; call assign first, or wait until the group assigns it"
+            )
         return reading
 
     # Reading
@@ -293,7 +306,8 @@ class Consumer(Client):
         if self._unyielded >= _YIELD_EVERY:
             self._unyielded = 0
             await trio.lowlevel.checkpoint()
-        if not self._closed and (taken := self._take(1)):
+        quick = not self._closed and (self._member is None or self._member.may_go_on)
+        if quick and (taken := self._take(1)):
             return taken[0]
         while True:
             if taken := await self._wait(lambda: self._take(1), self._settings.fetch_max_wait_ms):
@@ -301,26 +315,26 @@ class Consumer(Client):
 
     async def _wait(self, take: Any, timeout_ms: int) -> Any:
         self._check_open()
-        seconds = given.duration("timeout_ms", timeout_ms) / 1000
-        await trio.lowlevel.checkpoint()
-        with trio.move_on_after(seconds):
-            while True:
-                self._fetcher.arrived = trio.Event()
-                if taken := take():
-                    return taken
-                self._raise_error()
-                await self._fetcher.arrived.wait()
-        return take()
+        deadline = trio.current_time() + given.duration("timeout_ms", timeout_ms) / 1000
+        while True:
+            step = await self._advance(take, deadline)
+            if not isinstance(step, Due):
+                return step
+            await self._listen(step)
 
     def _raise_error(self) -> None:
         if not self._turns:
-            raise NotAssignedError("nothing is assigned to this consumer; call assign or assign_topic first")
+            if self._member is not None:
+                return
+            raise NotAssignedError(
+                "nothing is assigned to this consumer; call subscribe, assign or assign_topic first"
+            )
         for reading in self._turns:
             if reading.paused:
                 continue
             if reading.error is not None:
                 raise reading.error
-            if reading.position is None and reading.reset is None:
+            if reading.position is None and reading.reset is None and not reading.resolving:
                 raise OffsetOutOfRangeError(
                     f"{reading.at} has no position and auto_offset_reset is none; seek before the first poll"
                 )

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from ..core.errors import ErrorCode
-from .errors import ServerError, add_errors
+from .errors import ClientError, ServerError, add_errors
+
+
+class SubscriptionError(ClientError):
+    """What a consumer reads is chosen in one way: `assign`, or `subscribe` with a `group_id`. It was asked for what
+    only the other way has.
+    """
 
 
 class GroupError(ServerError):

@@ -302,7 +302,9 @@ class ClassicMembership(Membership):
             try:
                 said = decode_subscription(each.metadata)
             except RecordFormatError as error:
-                what = f"member {each.member_id!r} says what it reads in a way that is not understood: {error}"
+                what = (
+                    f"member {each.member_id!r} says what it reads in a way that is not understood: {error}"
+                )
                 self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, what, now)
                 return
             members[each.member_id] = Subscription(
@@ -321,7 +323,9 @@ class ClassicMembership(Membership):
         counts = {name: count for name, count in self._shared.items() if count}
         assignor = next((each for each in self.settings.assignors if each.name == self._led.protocol), None)
         if assignor is None:
-            what = f"the group has chosen the assignor {self._led.protocol!r}, which this member does not have"
+            what = (
+                f"the group has chosen the assignor {self._led.protocol!r}, which this member does not have"
+            )
             self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, what, now)
             return
         try:
@@ -349,9 +353,7 @@ class ClassicMembership(Membership):
         self._leaving = self._send(
             gm.LeaveGroupRequest(
                 group=self.settings.group,
-                members=[
-                    gm.LeavingMember(member_id=self.member_id, instance_id=self.settings.instance_id)
-                ],
+                members=[gm.LeavingMember(member_id=self.member_id, instance_id=self.settings.instance_id)],
             )
         )
 

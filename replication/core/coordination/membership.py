@@ -94,7 +94,7 @@ class Membership:
 
     @property
     def lease_end(self) -> float | None:
-        """Until when (monotonic) what is held may be handed out; None: it holds nothing by the coordinator's word."""
+        """Until when (monotonic) what is held may be handed out; None: no coordinator counts on it."""
         return self._lease_end
 
     @property

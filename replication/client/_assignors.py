@@ -1,0 +1,61 @@
+"""Assignors by name: those of the core, and what others register as entry points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+
+from ..core.coordination.assignment import Assignor
+from ..core.coordination.assignors import CLIENT_ASSIGNORS
+from .errors import InvalidSettingError
+
+ENTRY_POINT_GROUP = "insync.assignors"
+"""The name is the assignor's; the object is an `Assignor`, or a class or function that makes one."""
+_SETTING = "partition_assignment_strategy"
+_BUILT_IN: dict[str, Assignor] = {each.name: each for each in CLIENT_ASSIGNORS}
+
+
+def find_assignors(strategy: object) -> tuple[Assignor, ...]:
+    """The assignors that a setting means, in its order; names may stand in one text, comma separated.
+
+    Raises `InvalidSettingError` for a name that nobody has registered, and for what is no assignor.
+    """
+    if isinstance(strategy, str):
+        listed: Sequence[object] = [each.strip() for each in strategy.split(",") if each.strip()]
+    else:
+        listed = strategy if isinstance(strategy, Sequence) else [strategy]
+    found = tuple([_named(each) if isinstance(each, str) else _checked(each, repr(each)) for each in listed])
+    if not found:
+        raise InvalidSettingError(f"{_SETTING} is empty; name at least one of {', '.join(_BUILT_IN)}")
+    names = [each.name for each in found]
+    if len(set(names)) < len(names):
+        raise InvalidSettingError(f"{_SETTING} is {', '.join(names)}; name each once")
+    return found
+
+
+def _named(name: str) -> Assignor:
+    if name in _BUILT_IN:
+        return _BUILT_IN[name]
+    points = entry_points(group=ENTRY_POINT_GROUP)
+    for point in points:
+        if point.name == name:
+            try:
+                made = point.load()
+                made = made() if callable(made) else made
+            except Exception as error:
+                raise InvalidSettingError(
+                    f"{_SETTING}: assignor {name!r} ({point.value}) cannot be loaded: {error!r}"
+                ) from error
+            return _checked(made, f"{name!r} ({point.value})")
+    known = ", ".join([*_BUILT_IN, *(point.name for point in points)])
+    raise InvalidSettingError(
+        f"{_SETTING} has {name!r}, which nobody has registered in {ENTRY_POINT_GROUP}; there are {known}"
+    )
+
+
+def _checked(made: object, what: str) -> Assignor:
+    if not isinstance(getattr(made, "name", None), str) or not callable(getattr(made, "assign", None)):
+        raise InvalidSettingError(
+            f"{_SETTING}: {what} is no assignor; it needs a name and assign(counts, members)"
+        )
+    return made  # type: ignore[return-value]
