@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import re
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from ..client import ClosedError, ConsumerRecord, ConsumerSettings, FetchedBatches, SkippedRecords
 from ..client import Consumer as TrioConsumer
-from ..client import ConsumerRecord, ConsumerSettings, FetchedBatches, SkippedRecords
 from ..client import _arguments as given
+from ..client import _elsewhere as there
+from ..client._group import LEAVE_SECONDS, GroupMetadata
+from ..client._member import Due, OnCommit
 from ..client._settings import make_settings
 from ..client.blocking import client_portal
-from ..client.consumer import put_back, put_back_batches
+from ..client.consumer import put_back
 from ..core.types import PartitionId
-from ._bridge import Bridge
+from ._bridge import Bridge, soon
 
 R = TypeVar("R")
 
@@ -41,10 +49,107 @@ class Consumer(Bridge[TrioConsumer]):
         settings: ConsumerSettings | None = None,
         **options: Any,
     ) -> None:
-        settings = make_settings(ConsumerSettings, options, settings)
-        super().__init__(lambda: client_portal(lambda: TrioConsumer(bootstrap_servers, settings=settings)))
+        made = make_settings(ConsumerSettings, options, settings)
+        super().__init__(lambda: client_portal(lambda: there.consumer_elsewhere(bootstrap_servers, made)))
         self._ahead: deque[ConsumerRecord] = deque()
         """Polled by `async for`, and not seen by anybody yet."""
+
+    async def subscribe(
+        self,
+        topics: Iterable[str] | re.Pattern[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: object = None,
+    ) -> None:
+        """See `insync.replication.Consumer.subscribe`; callbacks, plain or async, run in the task that polls."""
+        await self._do(lambda: self._held.subscribe(topics, pattern=pattern, listener=listener))
+
+    async def unsubscribe(self) -> None:
+        """Leave the group; then `subscribe` or `assign` may be called again."""
+        self._put_back()
+        await self._leave(LEAVE_SECONDS, None)
+
+    async def subscription(self) -> list[str]:
+        """The topics that are subscribed to by name, or that the pattern has found."""
+        return await self._run(self._held.subscription)
+
+    async def commit(
+        self, offsets: Mapping[tuple[str, int], int] | None = None, *, timeout_ms: int | None = None
+    ) -> None:
+        """See `insync.replication.Consumer.commit`."""
+        unread = there.first_of([self._ahead])
+        await self._call(lambda: there.commit(self._held, offsets, timeout_ms, unread))
+
+    async def commit_nowait(
+        self,
+        offsets: Mapping[tuple[str, int], int] | None = None,
+        on_commit: OnCommit | None = None,
+    ) -> None:
+        """See `insync.replication.Consumer.commit_nowait`; `on_commit` runs in this event loop."""
+        unread = there.first_of([self._ahead])
+        loop = asyncio.get_running_loop()
+        tell: OnCommit | None = None
+        if on_commit is not None:
+            given.function("on_commit", on_commit)
+            tell = partial(soon, loop, on_commit)
+        await self._run(lambda: there.commit_nowait(self._held, offsets, tell, unread))
+
+    async def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int | None]:
+        """What the group has committed of each partition; None: nothing."""
+        return await self._call(lambda: self._held.committed(partitions))
+
+    async def positions(self) -> dict[PartitionId, int | None]:
+        """Of all assigned partitions the offset of the next record to be handed out; None until it is found."""
+        return await self._do(self._held.positions)
+
+    async def lag(self) -> dict[PartitionId, int]:
+        """How many offsets are behind the position of each assigned partition."""
+        self._put_back()
+        return await self._call(self._held.lag)
+
+    async def group_metadata(self) -> GroupMetadata:
+        """Who this consumer is in its group now."""
+        return await self._run(self._held.group_metadata)
+
+    async def close(self, timeout: float | None = None, *, leave_group: bool | None = None) -> None:
+        """Commit what is due, run `on_revoked`, leave the group and end; see `insync.replication.Consumer.close`.
+
+        After `timeout` seconds without what is left of that, beside what `on_revoked` takes. May be called again.
+        """
+        seconds = given.timeout(timeout)
+        if leave_group is not None:
+            given.flag("leave_group", leave_group)
+        try:
+            if not self._portal.closed and seconds != 0 and there.in_group(self._held):
+                with suppress(ClosedError):
+                    await self._leave(LEAVE_SECONDS if seconds is None else seconds, leave_group)
+        finally:
+            await super().close(timeout)
+
+    async def _leave(self, seconds: float, leave_group: bool | None) -> None:
+        failure: Exception | None = None
+        while (
+            due := await self._call(lambda: there.close_step(self._held, seconds, leave_group))
+        ) is not None:
+            try:
+                await self._listen(due)
+            except ClosedError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the group is left first
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    async def _listen(self, due: Due) -> None:
+        """Run a callback, in this task."""
+        try:
+            result = due.function(due.partitions)
+            if inspect.isawaitable(result):
+                await result
+        except Exception:
+            await self._run(lambda: there.called_back(self._held))
+            raise
+        await self._run(lambda: there.called_back(self._held))
 
     async def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """See `insync.replication.Consumer.assign`; so do the methods below."""
@@ -115,22 +220,30 @@ class Consumer(Bridge[TrioConsumer]):
 
         Raises what `insync.replication.Consumer.poll` raises.
         """
-        self._put_back()
-        return await self._call(lambda: self._held.poll(timeout_ms), undo=partial(put_back, self._held))
+        return await self._poll(timeout_ms, batches=False)
 
     async def poll_batches(self, timeout_ms: int = 1000) -> list[FetchedBatches]:
         """As `poll`, but whole batches as they came."""
+        return await self._poll(timeout_ms, batches=True)
+
+    async def _poll(self, timeout_ms: int, *, batches: bool) -> Any:
         self._put_back()
-        return await self._call(
-            lambda: self._held.poll_batches(timeout_ms),
-            undo=partial(put_back_batches, self._held),
-        )
+        deadline = time.monotonic() + given.duration("timeout_ms", timeout_ms) / 1000
+        while True:
+            seconds = max(0.0, deadline - time.monotonic())
+            step = await self._call(
+                lambda: there.poll_step(self._held, seconds, batches=batches),  # noqa: B023 - called at once
+                undo=partial(there.undo_step, self._held),
+            )
+            if not isinstance(step, Due):
+                return step
+            await self._listen(step)
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        while not self._ahead:
+        while not (self._ahead and there.may_hand_out(self._held)):
             self._ahead.extend(await self.poll())
         return self._ahead.popleft()
 

@@ -4,6 +4,8 @@ import logging
 
 from ...transport.repeats import limited
 from ._corrupt import SkippedRecords
+from ._group import GroupMetadata
+from ._member import Listener
 from ._murmur2 import partition_for_key
 from ._settings import (
     ClientSettings,
@@ -102,6 +104,7 @@ from .group_errors import (
     RebalanceInProgressError,
     RecordListTooLargeError,
     StaleMemberEpochError,
+    SubscriptionError,
     UnknownMemberIdError,
     UnreleasedInstanceIdError,
     UnstableOffsetCommitError,
@@ -126,6 +129,8 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "FetchedBatches",
+    "GroupMetadata",
+    "Listener",
     "SkippedRecords",
     "Admin",
     "ClusterInfo",
@@ -152,6 +157,7 @@ __all__ = [
     "MetadataTimeoutError",
     "BufferFullError",
     "NotAssignedError",
+    "SubscriptionError",
     "DeliveryTimeoutError",
     "RequestTimeoutError",
     "SerializationError",

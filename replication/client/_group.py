@@ -6,7 +6,6 @@ import inspect
 import logging
 import re
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
@@ -28,12 +27,15 @@ from ._coordinators import Coordinators
 from ._fetcher import Fetcher, Reading
 from ._member import Due, Listener, Member, OnCommit
 from ._offsets import list_offsets
+from ._reads import Reads
 from ._settings import ConsumerSettings
 from .errors import ClientError, NotAssignedError, error_for
 from .group_errors import SubscriptionError
 
 _log = logging.getLogger("insync.client")
-_CALLBACKS = ("on_assigned", "on_revoked", "on_lost")
+CALLBACKS = ("on_assigned", "on_revoked", "on_lost")
+LEAVE_SECONDS = 30.0
+"""How long a consumer takes at most to leave its group, unless it is told."""
 _GOODBYE = 1.0
 """Seconds for which a consumer whose block is cancelled tells its group so."""
 
@@ -56,11 +58,11 @@ class GroupReader(Client):
 
     _settings: ConsumerSettings
     _fetcher: Fetcher
+    _reads: Reads
     _coordinators: Coordinators
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._turns: deque[Reading] = deque()
         self._member: Member | None = None
         self._listens_elsewhere = False
         """Whether callbacks are run by a façade, in another thread."""
@@ -97,19 +99,19 @@ class GroupReader(Client):
           InvalidTopicError: No topic can be called so.
         """
         self._check_open()
+        heard = _listener(listener)
+        if isinstance(topics, re.Pattern):
+            topics, pattern = None, topics
+        compiled = _compiled(pattern)
+        if (topics is None) == (pattern is None):
+            raise given.refused("topics", topics, "give names or a pattern, and not both")
+        names = self._checked_names(topics)
         if not self._settings.group_id:
             raise SubscriptionError("subscribe needs a group_id; set one, or use assign or assign_topic")
         if self._member is None and self._fetcher.readings:
             raise SubscriptionError(
                 "partitions are assigned to this consumer; call assign([]) first, or use another consumer"
             )
-        if isinstance(topics, re.Pattern):
-            topics, pattern = None, topics
-        if (topics is None) == (pattern is None):
-            raise given.refused("topics", topics, "give names or a pattern, and not both")
-        names = self._checked_names(topics)
-        compiled = _compiled(pattern)
-        heard = _listener(listener)
         member = self._member
         if member is None:
             member = self._member = self._join(heard)
@@ -164,7 +166,7 @@ class GroupReader(Client):
         member = Member(
             machine,
             listener,
-            self,
+            self._reads,
             self._cluster,
             self._coordinators,
             self._nursery,
@@ -207,44 +209,7 @@ class GroupReader(Client):
             elif offset is not None:
                 reading.restart(offset)
         self._fetcher.interrupt()
-        self.wake()
-
-    # Told by the group
-
-    def serve(self, at: PartitionId, offset: int | None) -> None:
-        """Hand this partition out (its group says so); not for callers."""
-        reading = self._fetcher.new_reading(at)
-        if offset is not None:
-            reading.restart(offset)
-        self._fetcher.readings[at] = reading
-        self._turns.append(reading)
-        self._fetcher.interrupt()
-        self.wake()
-
-    def withhold(self, partitions: Iterable[PartitionId]) -> None:
-        """Hand out nothing of these any more (their group says so); not for callers."""
-        for at in partitions:
-            reading = self._fetcher.readings.get(at)
-            if reading is not None:
-                reading.restart(reading.position)
-                reading.withheld = True
-        self._turns = deque([each for each in self._turns if not each.withheld])
-        self._fetcher.interrupt()
-
-    def drop(self, partitions: Iterable[PartitionId]) -> None:
-        """Forget these (their group says so); not for callers."""
-        for at in partitions:
-            reading = self._fetcher.readings.get(at)
-            if reading is not None and reading.withheld:
-                del self._fetcher.readings[at]
-
-    def reading(self, at: PartitionId) -> Reading | None:
-        """What is known of a partition; not for callers."""
-        return self._fetcher.readings.get(at)
-
-    def wake(self) -> None:
-        """Look again whether a poll can end; not for callers."""
-        self._fetcher.arrived.set()
+        self._reads.wake()
 
     # Polls
 
@@ -369,20 +334,28 @@ class GroupReader(Client):
         return True
 
     def _to_commit(self, offsets: Mapping[tuple[str, int], int] | None) -> dict[PartitionId, int]:
+        wanted = None if offsets is None else given.offsets("offset", offsets, least=0)
         if not self._settings.group_id:
             raise SubscriptionError("a commit needs a group_id: offsets are stored for a group; set one")
-        if offsets is None:
+        if wanted is None:
             if self._member is not None:
                 return self._member.positions()
             readings = self._fetcher.readings.values()
             return {each.at: each.position for each in readings if each.position is not None}
-        wanted = given.offsets("offset", offsets, least=0)
         for at in wanted:
             if at not in self._fetcher.readings:
                 raise NotAssignedError(
                     f"{at} is not assigned to this consumer, so it cannot commit it; commit only what it reads"
                 )
         return wanted
+
+    def _read_but(
+        self, offsets: Mapping[tuple[str, int], int] | None, unread: Mapping[PartitionId, int]
+    ) -> Mapping[tuple[str, int], int] | None:
+        """What a façade's caller has seen, which polls ahead of it."""
+        if offsets is not None or not unread or not self._settings.group_id:
+            return offsets
+        return {at: min(end, unread.get(at, end)) for at, end in self._to_commit(None).items()}
 
     async def _commit_alone(self, offsets: dict[PartitionId, int], timeout: float) -> None:
         """Without membership: for a group that has no members."""
@@ -414,10 +387,10 @@ class GroupReader(Client):
           RequestTimeoutError: The coordinator has not answered within `request_timeout_ms`.
         """
         self._check_open()
+        wanted = given.partitions(partitions)
         group = self._settings.group_id
         if not group:
             raise SubscriptionError("committed needs a group_id: offsets are stored for a group; set one")
-        wanted = given.partitions(partitions)
         names = [gm.TopicPartitionName(topic=at.topic, partition=at.partition) for at in wanted]
         request = gm.GroupOffsetsRequest(group=group, partitions=names, require_stable=True)
         found = await group_offsets(
@@ -457,21 +430,22 @@ class GroupReader(Client):
 
     # The end
 
-    async def close(self, *, leave_group: bool | None = None, timeout_ms: int = 30_000) -> None:
+    async def close(self, timeout: float | None = None, *, leave_group: bool | None = None) -> None:
         """Commit what is due, run `on_revoked`, leave the group and end. Leaving the block does the same.
 
         What the last poll returned is committed only by `commit`: nobody knows whether the caller is done with it.
 
         Args:
+          timeout: How many seconds this may take, beside what `on_revoked` takes; by default 30.
           leave_group: None: leave, but a static member only says that it is away: its partitions wait for it until
             its session ends. True: leave for good. False: say nothing; the group waits until the session ends.
-          timeout_ms: How long this may take, beside what `on_revoked` takes.
 
         Raises what `on_revoked` raises, when all is done.
         """
         if leave_group is not None:
             given.flag("leave_group", leave_group)
-        seconds = given.duration("timeout_ms", timeout_ms) / 1000
+        chosen = given.timeout(timeout)
+        seconds = LEAVE_SECONDS if chosen is None else chosen
         if self._closed:
             await trio.lowlevel.checkpoint()
             return
@@ -501,15 +475,13 @@ class GroupReader(Client):
         due = await member.next_of_close()
         if due is None:
             self._member = None
-            self._fetcher.readings = {}
-            self._turns.clear()
-            self._fetcher.interrupt()
+            self._reads.assign([])
         return due
 
     async def _finish(self) -> None:
         if self._member is not None and self._listens_elsewhere:
             self._member.mute()
-        await self._end_membership(30.0, None)
+        await self._end_membership(LEAVE_SECONDS, None)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -563,9 +535,9 @@ def _compiled(pattern: object) -> re.Pattern[str] | None:
 def _listener(listener: object) -> Listener:
     if listener is None:
         return Listener()
-    found = {name: getattr(listener, name, None) for name in _CALLBACKS}
+    found = {name: getattr(listener, name, None) for name in CALLBACKS}
     if not any(found.values()):
-        raise given.refused("listener", listener, f"it needs at least one of {', '.join(_CALLBACKS)}")
+        raise given.refused("listener", listener, f"it needs at least one of {', '.join(CALLBACKS)}")
     for name, function in found.items():
         if function is not None:
             given.function(f"the listener's {name}", function)

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import attrs
 import trio
@@ -27,8 +27,8 @@ from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 from ._cluster import Cluster
 from ._coordinators import Coordinators
-from ._fetcher import Reading
 from ._pages import whole_metadata
+from ._reads import Reads
 from .errors import AuthorizationError, ClientError, error_for
 
 _log = logging.getLogger("insync.client")
@@ -65,24 +65,6 @@ class Listener:
                 return self.on_revoked
             case me.CallbackKind.LOST:
                 return self.on_lost or self.on_revoked
-
-
-class Reads(Protocol):
-    """What a consumer fetches and hands out, as its group has it."""
-
-    def serve(self, at: PartitionId, offset: int | None) -> None:
-        """Hand this partition out from an offset; None: by `auto_offset_reset`."""
-
-    def withhold(self, partitions: Iterable[PartitionId]) -> None:
-        """Hand out nothing of these any more; their positions stay known."""
-
-    def drop(self, partitions: Iterable[PartitionId]) -> None:
-        """Forget these."""
-
-    def reading(self, at: PartitionId) -> Reading | None: ...
-
-    def wake(self) -> None:
-        """Whoever waits for records looks again."""
 
 
 @attrs.define(eq=False)

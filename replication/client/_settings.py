@@ -203,8 +203,8 @@ class ConsumerSettings(ClientSettings):
     partition_assignment_strategy: how members assign, in order of preference: "range", "roundrobin", "sticky",
       "cooperative-sticky", names of entry points in the group `insync.assignors`, or objects with `name` and
       `assign`. Only with group_protocol="classic".
-    enable_auto_commit: commit what earlier polls have returned, at the start of a poll, when
-      `auto_commit_interval_ms` have passed since the last time; and when a partition is taken away.
+    enable_auto_commit, auto_commit_interval_ms: commit what earlier polls have returned, at the start of a poll, if
+      it is so long since the last time; and when a partition is taken away.
     session_timeout_ms, heartbeat_interval_ms: after how long without a heartbeat the group goes on without this
       consumer, and how often it sends one. Only with group_protocol="classic"; otherwise the nodes say
       (`group_consumer_session_timeout_ms`).

@@ -7,9 +7,12 @@ process that was forked belongs to the parent: open new ones there.
 
 from __future__ import annotations
 
+import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -18,13 +21,16 @@ from .._portal import Held, Portal
 from ..core.messages import NodeInfo, QuotaInfo
 from ..core.types import PartitionId, Value
 from . import _arguments as given
+from . import _elsewhere as there
 from ._client import Client
 from ._corrupt import SkippedRecords
+from ._group import LEAVE_SECONDS, GroupMetadata
 from ._handover import HandedOver, Handover
+from ._member import Due, OnCommit
 from ._operations import EntityType, NodeChanges, NodeHealth
 from ._settings import ClientSettings, ConsumerSettings, ProducerSettings, make_settings
 from .admin import Admin, ClusterInfo, NodeReport, Reassignment, TopicInfo
-from .consumer import Consumer, ConsumerRecord, FetchedBatches, put_back, put_back_batches
+from .consumer import Consumer, ConsumerRecord, FetchedBatches, put_back
 from .delivery import Deliveries, Delivery, RecordMetadata
 from .errors import ClosedError, ServerError
 from .producer import Producer, unprepared
@@ -292,8 +298,99 @@ class BlockingConsumer(_BlockingClient[Consumer]):
         settings: ConsumerSettings | None = None,
         **options: Any,
     ) -> None:
-        settings = make_settings(ConsumerSettings, options, settings)
-        super().__init__(client_portal(lambda: Consumer(bootstrap_servers, settings=settings)))
+        made = make_settings(ConsumerSettings, options, settings)
+        self._aheads: list[deque[ConsumerRecord]] = []
+        """Of each loop what was polled for it and what it has not come to yet."""
+        super().__init__(client_portal(lambda: there.consumer_elsewhere(bootstrap_servers, made)))
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | re.Pattern[str] | None = None,
+        *,
+        pattern: str | re.Pattern[str] | None = None,
+        listener: object = None,
+    ) -> None:
+        """See `Consumer.subscribe`; callbacks run in the thread that polls, and must not be async."""
+        there.refuse_async(listener)
+        self._run(lambda: self._held.subscribe(topics, pattern=pattern, listener=listener))
+
+    def unsubscribe(self) -> None:
+        """See `Consumer.unsubscribe`."""
+        self._leave(LEAVE_SECONDS, None)
+
+    def subscription(self) -> list[str]:
+        """See `Consumer.subscription`."""
+        return self._run(self._held.subscription)
+
+    def commit(
+        self, offsets: Mapping[tuple[str, int], int] | None = None, *, timeout_ms: int | None = None
+    ) -> None:
+        """See `Consumer.commit`."""
+        unread = there.first_of(self._aheads)
+        self._portal.call(lambda: there.commit(self._held, offsets, timeout_ms, unread))
+
+    def commit_nowait(
+        self,
+        offsets: Mapping[tuple[str, int], int] | None = None,
+        on_commit: OnCommit | None = None,
+    ) -> None:
+        """See `Consumer.commit_nowait`; `on_commit` runs in the client's thread and must not call it."""
+        unread = there.first_of(self._aheads)
+        self._run(lambda: there.commit_nowait(self._held, offsets, on_commit, unread))
+
+    def committed(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int | None]:
+        """See `Consumer.committed`."""
+        return self._portal.call(lambda: self._held.committed(partitions))
+
+    def positions(self) -> dict[PartitionId, int | None]:
+        """See `Consumer.positions`."""
+        return self._run(self._held.positions)
+
+    def lag(self) -> dict[PartitionId, int]:
+        """See `Consumer.lag`."""
+        return self._portal.call(self._held.lag)
+
+    def group_metadata(self) -> GroupMetadata:
+        """See `Consumer.group_metadata`."""
+        return self._run(self._held.group_metadata)
+
+    def close(self, timeout: float | None = None, *, leave_group: bool | None = None) -> None:
+        """Commit what is due, run `on_revoked`, leave the group and end; see `Consumer.close`.
+
+        After `timeout` seconds without what is left of that, beside what `on_revoked` takes. May be called again.
+        """
+        seconds = given.timeout(timeout)
+        if leave_group is not None:
+            given.flag("leave_group", leave_group)
+        try:
+            if not self._portal.closed and there.in_group(self._held):
+                with suppress(ClosedError):
+                    self._leave(LEAVE_SECONDS if seconds is None else seconds, leave_group)
+        finally:
+            super().close(timeout)
+
+    def _leave(self, seconds: float, leave_group: bool | None) -> None:
+        failure: Exception | None = None
+        while (
+            due := self._portal.call(lambda: there.close_step(self._held, seconds, leave_group))
+        ) is not None:
+            try:
+                self._listen(due)
+            except ClosedError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the group is left first
+                failure = failure or error
+        if failure is not None:
+            raise failure
+
+    def _listen(self, due: Due) -> None:
+        """Run a callback, in this thread."""
+        try:
+            due.function(due.partitions)
+        except Exception:
+            self._run(lambda: there.called_back(self._held))
+            raise
+        self._run(lambda: there.called_back(self._held))
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """See `Consumer.assign`."""
@@ -357,25 +454,43 @@ class BlockingConsumer(_BlockingClient[Consumer]):
 
     def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
         """See `Consumer.poll`."""
-        return self._portal.call(lambda: self._held.poll(timeout_ms), undo=partial(put_back, self._held))
+        return self._poll(timeout_ms, batches=False)
 
     def poll_batches(self, timeout_ms: int = 1000) -> list[FetchedBatches]:
         """See `Consumer.poll_batches`."""
-        return self._portal.call(
-            lambda: self._held.poll_batches(timeout_ms),
-            undo=partial(put_back_batches, self._held),
-        )
+        return self._poll(timeout_ms, batches=True)
+
+    def _poll(self, timeout_ms: int, *, batches: bool) -> Any:
+        deadline = time.monotonic() + given.duration("timeout_ms", timeout_ms) / 1000
+        while True:
+            seconds = max(0.0, deadline - time.monotonic())
+            step = self._portal.call(
+                lambda: there.poll_step(self._held, seconds, batches=batches),  # noqa: B023 - called at once
+                undo=partial(there.undo_step, self._held),
+            )
+            if not isinstance(step, Due):
+                return step
+            self._listen(step)
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        while True:
-            polled = self.poll()
-            for index, record in enumerate(polled):
-                try:
-                    yield record
-                except GeneratorExit:
-                    # A loop was left: go on from the first record that it did not see.
-                    self._portal.try_post(lambda unread=polled[index + 1 :]: put_back(self._held, unread))  # type: ignore[misc]
-                    raise
+        ahead: deque[ConsumerRecord] = deque()
+        self._aheads.append(ahead)
+        try:
+            while True:
+                while ahead and there.may_hand_out(self._held):
+                    yield ahead.popleft()
+                self._put_back(ahead)
+                ahead.extend(self.poll())
+        finally:
+            # A loop was left: go on from the first record that it did not see.
+            self._aheads.remove(ahead)
+            self._put_back(ahead)
+
+    def _put_back(self, ahead: deque[ConsumerRecord]) -> None:
+        if ahead:
+            unread = list(ahead)
+            ahead.clear()
+            self._portal.try_post(lambda: put_back(self._held, unread))
 
     def _run(self, function: Callable[[], Any]) -> Any:
         async def run() -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -28,6 +27,7 @@ from ._group import GroupReader
 from ._isolation import CODEC_BITS, Chunk, cut
 from ._member import Due
 from ._offsets import list_offsets
+from ._reads import Reads
 from ._serializing import Deserializers
 from ._settings import ConsumerSettings, make_settings
 from .errors import (
@@ -111,6 +111,7 @@ class Consumer(GroupReader):
 
     def _start(self) -> None:
         self._fetcher = Fetcher(self._settings, self._cluster, self._nursery)
+        self._reads = Reads(self._fetcher)
         self._coordinators = Coordinators(self._cluster)
         self._nursery.start_soon(self._fetcher.run)
 
@@ -126,19 +127,14 @@ class Consumer(GroupReader):
         Raises `SubscriptionError` if topics are subscribed to.
         """
         self._check_open()
+        wanted = given.partitions(partitions)
         if self._member is not None:
             raise SubscriptionError(
                 "this consumer is subscribed, so its group assigns to it; call unsubscribe before assign"
             )
-        former = self._fetcher.readings
-        wanted = given.partitions(partitions)
-        self._fetcher.readings = {at: former.get(at) or self._fetcher.new_reading(at) for at in wanted}
-        self._turns = deque(self._fetcher.readings.values())
-        for at in former.keys() - self._fetcher.readings.keys():
-            former[at].restart(None)
-        if self._settings.group_id and (new := [each for each in self._turns if each.at not in former]):
+        new = self._reads.assign(wanted)
+        if self._settings.group_id and new:
             self._start_at_committed(new)
-        self._fetcher.interrupt()
 
     async def assign_topic(self, topic: str) -> list[PartitionId]:
         """Assign all partitions of one topic.
@@ -313,6 +309,13 @@ class Consumer(GroupReader):
             if taken := await self._wait(lambda: self._take(1), self._settings.fetch_max_wait_ms):
                 return taken[0]
 
+    async def _step(self, deadline: float, *, batches: bool) -> Any:
+        """A part of a poll, for a façade; see `_advance`."""
+        self._check_open()
+        return await self._advance(
+            self._take_batches if batches else lambda: self._take(self._settings.max_poll_records), deadline
+        )
+
     async def _wait(self, take: Any, timeout_ms: int) -> Any:
         self._check_open()
         deadline = trio.current_time() + given.duration("timeout_ms", timeout_ms) / 1000
@@ -323,13 +326,13 @@ class Consumer(GroupReader):
             await self._listen(step)
 
     def _raise_error(self) -> None:
-        if not self._turns:
+        if not self._reads.turns:
             if self._member is not None:
                 return
             raise NotAssignedError(
                 "nothing is assigned to this consumer; call subscribe, assign or assign_topic first"
             )
-        for reading in self._turns:
+        for reading in self._reads.turns:
             if reading.paused:
                 continue
             if reading.error is not None:
@@ -343,11 +346,11 @@ class Consumer(GroupReader):
         """Decode up to `limit` records from what has been read ahead, partitions taking turns."""
         taken: list[ConsumerRecord] = []
         self._inflated = 0
-        for _ in range(len(self._turns)):
-            self._take_from(self._turns[0], taken, limit)
+        for _ in range(len(self._reads.turns)):
+            self._take_from(self._reads.turns[0], taken, limit)
             if len(taken) >= limit or self._is_enough:
                 break
-            self._turns.rotate(-1)
+            self._reads.turns.rotate(-1)
         return taken
 
     @property
@@ -440,7 +443,7 @@ class Consumer(GroupReader):
 
     def _take_batches(self) -> list[FetchedBatches]:
         taken: list[FetchedBatches] = []
-        for reading in self._turns:
+        for reading in self._reads.turns:
             while reading.chunks and not reading.paused:
                 chunk = reading.chunks[0]
                 begun = reading.records is not None and reading.position is not None

@@ -400,7 +400,7 @@ async def test_a_consumer_to_which_nothing_is_assigned_says_so():
         for _ in range(2):
             with (
                 trio.fail_after(2),
-                pytest.raises(NotAssignedError, match="call assign or assign_topic first"),
+                pytest.raises(NotAssignedError, match="call subscribe, assign or assign_topic first"),
             ):
                 await consumer.poll(60_000)
             with trio.fail_after(2), pytest.raises(NotAssignedError):

@@ -61,6 +61,10 @@ WRONG: dict[str, list[Any]] = {
     "headers": [5, "ab", [5], [("a", "b")], {"a": b"b"}, iter([("a", b"b")])],
     "timestamp_ms": [*NUMBER, -5],
     "on_delivery": FUNCTION,
+    "on_commit": FUNCTION,
+    "listener": [5, "f", {}, SOMETHING],
+    "pattern": [5, "(", b"t", ["t"], SOMETHING],
+    "leave_group": FLAG,
     "batch": [None, 5, "x", ["x"]],
 }
 RIGHT: dict[str, Any] = {
