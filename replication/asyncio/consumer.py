@@ -127,6 +127,7 @@ class Consumer(Bridge[TrioConsumer]):
             await super().close(timeout)
 
     async def _leave(self, seconds: float, leave_group: bool | None) -> None:
+        self._put_back()
         failure: Exception | None = None
         while (
             due := await self._call(lambda: there.close_step(self._held, seconds, leave_group))
@@ -245,7 +246,9 @@ class Consumer(Bridge[TrioConsumer]):
     async def __anext__(self) -> ConsumerRecord:
         while not (self._ahead and there.may_hand_out(self._held)):
             self._ahead.extend(await self.poll())
-        return self._ahead.popleft()
+        record = self._ahead.popleft()
+        there.at_hand(self._held, record)
+        return record
 
     async def _do(self, function: Callable[[], R]) -> R:
         self._put_back()

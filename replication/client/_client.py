@@ -20,6 +20,8 @@ class Client(ABC):
 
     _cluster: Cluster
     _nursery: trio.Nursery
+    _says_goodbye = False
+    """Whether its tasks go on when its block is cancelled, until the block is left."""
 
     def __init__(self, bootstrap_servers: str | Sequence[str], settings: ClientSettings) -> None:
         self._bootstrap = bootstrap_urls(bootstrap_servers)
@@ -31,6 +33,8 @@ class Client(ABC):
     async def __aenter__(self) -> Self:
         self._manager = trio.open_nursery()
         self._nursery = await self._manager.__aenter__()
+        if self._says_goodbye:
+            self._nursery = await self._nursery.start(_shielded)
         self._cluster = Cluster(self._bootstrap, self._client_settings, self._nursery, self._security)
         self._nursery.start_soon(self._cluster.run)
         try:
@@ -85,3 +89,10 @@ class Client(ABC):
     def _check_open(self) -> None:
         if self._closed:
             raise ClosedError(f"the {type(self).__name__} is not open; use it inside its `async with` block")
+
+
+async def _shielded(task_status: trio.TaskStatus[trio.Nursery]) -> None:
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            task_status.started(nursery)
+            await trio.sleep_forever()

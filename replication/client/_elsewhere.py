@@ -82,6 +82,12 @@ def commit_nowait(
     consumer.commit_nowait(consumer._read_but(offsets, unread), on_commit)
 
 
+def at_hand(consumer: Consumer, record: ConsumerRecord) -> None:
+    """A loop hands this out, and all that it handed out before is done with; in any thread."""
+    if consumer._member is not None:
+        consumer._at_hand = PartitionId(record.topic, record.partition), record.offset
+
+
 def first_of(aheads: Iterable[Iterable[ConsumerRecord]]) -> Unread:
     """Where the records begin that are in none of the callers' hands."""
     found: Unread = {}

@@ -60,10 +60,13 @@ class GroupReader(Client):
     _fetcher: Fetcher
     _reads: Reads
     _coordinators: Coordinators
+    _says_goodbye = True
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._member: Member | None = None
+        self._at_hand: tuple[PartitionId, int] | None = None
+        """The record with which an iteration is not done, by its partition and offset."""
         self._listens_elsewhere = False
         """Whether callbacks are run by a façade, in another thread."""
 
@@ -116,11 +119,11 @@ class GroupReader(Client):
         if member is None:
             member = self._member = self._join(heard)
         member.listener, member.failure = heard, None
-        was, member.pattern = member.pattern, compiled
+        member.pattern = compiled
         if compiled is None:
             member.read(names)
-        elif was is None:
-            self._nursery.start_soon(member.watch_topics)
+        else:
+            self._nursery.start_soon(member.watch_topics, compiled)
 
     def _checked_names(self, topics: object) -> list[str]:
         if topics is None:
@@ -216,6 +219,7 @@ class GroupReader(Client):
     async def _advance(self, take: Callable[[], Any], deadline: float) -> Any:
         """What `take` finds until `deadline`; or a `Due`, which is to be run before this is called again."""
         await trio.lowlevel.checkpoint()
+        self._at_hand = None
         member = self._member
         if member is not None:
             member.begin_poll()
@@ -471,7 +475,7 @@ class GroupReader(Client):
         if member is None:
             return None
         if not member.is_closing:
-            member.begin_to_close(seconds, leave_group)
+            member.begin_to_close(seconds, leave_group, self._at_hand)
         due = await member.next_of_close()
         if due is None:
             self._member = None

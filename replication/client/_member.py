@@ -33,6 +33,7 @@ from .errors import AuthorizationError, ClientError, error_for
 
 _log = logging.getLogger("insync.client")
 _LOOK_AGAIN = 0.2
+_METADATA_TIMEOUT = 5.0
 _SYNC_SECONDS = 0.1
 """How seldom an iteration that has nothing else to tell its group does so."""
 
@@ -213,22 +214,22 @@ class Member:
         names, counts = self._cluster.named_topics()
         self.step(me.TopicsKnown(names=names, counts=counts, looked=topics))
 
-    async def watch_topics(self) -> None:
-        """Find the topics that the pattern means, again and again."""
-        with self._scope:
-            while not self.machine.ended and (pattern := self.pattern) is not None:
-                pause = self._max_age
-                try:
-                    ask = partial(self._cluster.ask, m.Kind.METADATA, timeout=5.0)
-                    answer = await whole_metadata(ask, m.MetadataRequest(topics=None))
-                except ClientError as error:
-                    if not error.retriable:
-                        self._stumble(error)
-                    pause = _LOOK_AGAIN
-                else:
-                    found = [each.name for each in answer.topics if not each.name.startswith("__")]
-                    self.read([name for name in found if pattern.fullmatch(name)])
-                await trio.sleep(pause)
+    async def watch_topics(self, pattern: re.Pattern[str]) -> None:
+        """Find the topics that the pattern means, again and again, while it is the one that counts."""
+        while self.pattern is pattern and not self.machine.ended:
+            pause = self._max_age
+            try:
+                ask = partial(self._cluster.ask, m.Kind.METADATA, timeout=_METADATA_TIMEOUT)
+                answer = await whole_metadata(ask, m.MetadataRequest(topics=None))
+            except ClientError as error:
+                if not error.retriable:
+                    self._stumble(error)
+                pause = _LOOK_AGAIN
+            else:
+                if self.pattern is pattern:
+                    names = [each.name for each in answer.topics if not each.name.startswith("__")]
+                    self.read(filter(pattern.fullmatch, names))
+            await trio.sleep(pause)
 
     def read(self, topics: Iterable[str]) -> None:
         """The topics of the subscription, as they are from now on."""
@@ -274,7 +275,8 @@ class Member:
 
     def _warn(self, reply: Any) -> None:
         """What is waited for silently is to be seen somewhere."""
-        if isinstance(reply, gm.ConsumerGroupHeartbeatResponse | gm.JoinGroupResponse):
+        told = isinstance(reply, gm.ConsumerGroupHeartbeatResponse | gm.JoinGroupResponse)
+        if told and not self.is_closing:
             error = None if reply.error == ErrorCode.NONE else ErrorCode(reply.error)
             if error is not None and error != self._warned and error != ErrorCode.MEMBER_ID_REQUIRED:
                 _log.warning("%s", error_for(error, f"group {self._group!r}", reply.message))
@@ -411,9 +413,24 @@ class Member:
 
     # The end
 
-    def begin_to_close(self, timeout: float, leave_group: bool | None) -> None:
-        """Commit, call back and leave, within so many seconds."""
+    def begin_to_close(
+        self, timeout: float, leave_group: bool | None, at_hand: tuple[PartitionId, int] | None = None
+    ) -> None:
+        """Commit, call back and leave, within so many seconds.
+
+        at_hand: Partition and offset of the one record that the caller may not be done with; None: nobody knows
+          what it is done with of the last poll.
+        """
         self.is_closing = True
+        if at_hand is not None:
+            at, offset = at_hand
+            done = self._handed()
+            partition = self.held.get(at)
+            if partition is not None and partition in done:
+                committed = self.machine.held.committed_of(partition)
+                if committed is None or committed <= offset:
+                    done[partition] = min(done[partition], offset)
+            self.step(me.PollEnded(handed=done), me.PollBegan())
         self.step(me.Closed(deadline=time.monotonic() + timeout, leave_group=leave_group))
 
     async def next_of_close(self) -> Due | None:

@@ -478,7 +478,9 @@ class BlockingConsumer(_BlockingClient[Consumer]):
         try:
             while True:
                 while ahead and there.may_hand_out(self._held):
-                    yield ahead.popleft()
+                    record = ahead.popleft()
+                    there.at_hand(self._held, record)
+                    yield record
                 self._put_back(ahead)
                 ahead.extend(self.poll())
         finally:

@@ -303,11 +303,13 @@ class Consumer(GroupReader):
             self._unyielded = 0
             await trio.lowlevel.checkpoint()
         quick = not self._closed and (self._member is None or self._member.may_go_on)
-        if quick and (taken := self._take(1)):
-            return taken[0]
-        while True:
-            if taken := await self._wait(lambda: self._take(1), self._settings.fetch_max_wait_ms):
-                return taken[0]
+        taken: list[ConsumerRecord] = self._take(1) if quick else []
+        while not taken:
+            taken = await self._wait(lambda: self._take(1), self._settings.fetch_max_wait_ms)
+        record = taken[0]
+        if self._member is not None:
+            self._at_hand = PartitionId(record.topic, record.partition), record.offset
+        return record
 
     async def _step(self, deadline: float, *, batches: bool) -> Any:
         """A part of a poll, for a façade; see `_advance`."""

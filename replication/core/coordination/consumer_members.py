@@ -122,7 +122,7 @@ class ConsumerMembers:
             refuse_if(bool(state.classic.members), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "a classic group")
             draft.put(r.ClassicGroupKey(state.group), None)
         if beat.member_epoch in (LEAVE, LEAVE_STATIC):
-            return self._leave(request_id, beat, draft, context)
+            return self._leave(request_id, beat, state, draft, context)
         fenced = place in self._fenced and beat.member_epoch != JOIN
         refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, "it did not let its partitions go in time")
         changed = admit(draft, beat, context)
@@ -168,26 +168,37 @@ class ConsumerMembers:
             timeout = draft.state.members[member_id].rebalance_timeout_ms
             self._set(REVOCATION, *place, context.clock.now + timeout / 1000)
 
-    def _leave(self, request_id: int, beat: Beat, draft: Draft, context: Context) -> Decision:
+    def _leave(
+        self, request_id: int, beat: Beat, state: GroupState, draft: Draft, context: Context
+    ) -> Decision:
         check_member(draft.state, beat.member_id, beat.instance_id)
         if beat.member_epoch == LEAVE:
             remove(draft, beat.member_id, context)
         else:
             step_out(draft, beat.member_id)
         place = beat.group, beat.member_id
+        replies: list[Reply] = []
+        parked = self._find(*place)
+        steps_out = beat.member_epoch == LEAVE_STATIC
+        if parked is not None and steps_out:
+            # It waits no more: to look at it again would be to take a member that is away for alive.
+            replies.append(self._reply(parked.request_id, parked.beat, state, context, news=False))
 
         def then() -> None:
-            parked = self._find(*place)
             self._sequences.pop(place, None)
             self._fenced.discard(place)
-            if beat.member_epoch == LEAVE_STATIC:
+            if steps_out:
                 self._sequences[place] = beat.sequence
-            if parked is not None:
+            if parked is not None and steps_out:
+                self.withdrawn(parked.request_id)
+            elif parked is not None:
                 self._dirty[beat.group] = None
 
         body = ConsumerGroupHeartbeatResponse(member_id=beat.member_id, member_epoch=beat.member_epoch)
-        reply = Reply(request_id=request_id, body=body, groups=frozenset({beat.group}))
-        return Decision(request_id=request_id, entries=tuple(draft.entries), replies=(reply,), then=then)
+        replies.append(Reply(request_id=request_id, body=body, groups=frozenset({beat.group})))
+        return Decision(
+            request_id=request_id, entries=tuple(draft.entries), replies=tuple(replies), then=then
+        )
 
     def _reply(
         self, request_id: int, beat: Beat, state: GroupState, context: Context, *, news: bool

@@ -156,6 +156,11 @@ class HeldPartitions:
             if partition in self._held:
                 self._held[partition].committed = offset
 
+    def committed_of(self, partition: TopicPartition) -> int | None:
+        """What is committed, as far as this process knows."""
+        held = self._held.get(partition)
+        return None if held is None else held.committed
+
     def may_commit(self, partition: TopicPartition) -> bool:
         """Whether it is this member's to commit: also while it is being let go."""
         held = self._held.get(partition)

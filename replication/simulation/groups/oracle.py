@@ -102,7 +102,20 @@ class Oracle:
 
     # Decisions
 
+    def _check_away(self, state: Naive, batch: _Batch) -> None:
+        """G9: nothing is decided for a static member that is away until it, or its session's end, is heard of."""
+        for key, value in batch.entries:
+            if isinstance(key, r.CurrentKey) and value is not None and value.epoch != gm.LEAVE_STATIC:
+                before = state.now.get(key)
+                away = before is not None and before[0].epoch == gm.LEAVE_STATIC
+                message = batch.message
+                back = isinstance(message, gm.ConsumerGroupHeartbeatRequest) and (
+                    (message.member_id, message.member_epoch) == (key.member_id, gm.JOIN)
+                )
+                require(back or not away, "G9", f"{key} is away, and was moved to {value.epoch}")
+
     def _check_request(self, state: Naive, batch: _Batch) -> None:
+        self._check_away(state, batch)
         match batch.message:
             case gm.CommitGroupOffsetsRequest() | gm.TxnOffsetCommitRequest():
                 self._check_commit(state, batch.message, batch)

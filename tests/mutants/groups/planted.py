@@ -464,3 +464,23 @@ def _(patch: Patch) -> None:
         return frozenset(), bool(withheld)
 
     patch.setattr(HeldPartitions, "assign", assign)
+
+
+@mutant("GZ52", "a parked heartbeat of a static member that is away is looked at again")
+def _(patch: Patch) -> None:
+    right = ConsumerMembers._leave
+
+    def leave(self: ConsumerMembers, request_id: int, beat: Any, *rest: Any) -> Any:
+        parked = self._find(beat.group, beat.member_id)
+        self._find = lambda *place: None  # type: ignore[method-assign]
+        decision = right(self, request_id, beat, *rest)
+        del self._find
+
+        def then() -> None:
+            decision.then()
+            if parked is not None:
+                self._dirty[beat.group] = None
+
+        return attrs.evolve(decision, then=then)
+
+    patch.setattr(ConsumerMembers, "_leave", leave)

@@ -8,7 +8,7 @@ from .hunting import hunt
 from .planted import MUTANTS
 
 
-@pytest.mark.parametrize(("name", "invariant"), [("GZ1", "G1"), ("GZ3", "G7"), ("GZ5", "G7")])
+@pytest.mark.parametrize(("name", "invariant"), [("GZ1", "G1"), ("GZ3", "G7"), ("GZ5", "G7"), ("GZ52", "G9")])
 def test_it_is_noticed(name: str, invariant: str) -> None:
     assert hunt(name, 4).invariant == invariant
 

@@ -88,6 +88,16 @@ def test_a_loop_commits_what_it_has_come_to() -> None:
         assert len(left) == 7
 
 
+def test_a_loop_that_is_left_is_done_with_all_but_its_last_record() -> None:
+    with group_thread() as cluster:
+        with BlockingConsumer(cluster.urls, **QUICK) as consumer:
+            consumer.subscribe(["t"])
+            for seen, _ in enumerate(consumer, 1):
+                if seen == 13:
+                    break
+        assert sum(cluster.coordinator.committed().values()) == 12
+
+
 def test_async_callbacks_are_not_for_threads() -> None:
     async def on_assigned(partitions: object) -> None: ...
 

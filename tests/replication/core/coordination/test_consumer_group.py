@@ -286,6 +286,18 @@ def test_a_parked_heartbeat_ends_when_its_member_does() -> None:
     assert host.said[asked].error == ErrorCode.UNKNOWN_MEMBER_ID
 
 
+def test_a_parked_heartbeat_of_a_static_member_that_is_away_changes_nothing() -> None:
+    host = GroupHost()
+    one, two = Member(host, "one", instance_id="i"), Member(host, "two")
+    settle(one, two)
+    asked = one.park()
+    assert host.ask(one.request(member_epoch=gm.LEAVE_STATIC)).error == ErrorCode.NONE
+    assert not host.waits(asked)
+    back = Member(host, "three", instance_id="i")
+    assert back.beat() == ErrorCode.NONE
+    assert back.owned == one.owned
+
+
 def test_a_parked_heartbeat_ends_when_its_member_is_fenced() -> None:
     host = GroupHost(GroupSettings(consumer_heartbeat_interval_ms=40_000))
     one, two = Member(host, "one", rebalance_timeout_ms=20_000), Member(host, "two")
