@@ -555,5 +555,5 @@ def _tell(on_commit: OnCommit | None, offsets: dict[PartitionId, int], error: Ex
         return
     try:
         on_commit(offsets, error)
-    except Exception:
+    except Exception:  # noqa: BLE001 - it is the caller's, and must not end the client
         _log.exception("on_commit %r raised", on_commit)

@@ -99,7 +99,7 @@ async def test_a_member_reads_all_and_the_next_one_goes_on_where_it_committed(
 
 @PROTOCOLS
 async def test_partitions_go_to_one_member_each_and_come_back(settings: dict[str, Any]) -> None:
-    async with group_cluster(t=4) as (cluster, coordinator):
+    async with group_cluster(t=4) as (cluster, _coordinator):
         first, second = Heard(), Heard()
         async with Consumer(cluster.urls, **settings) as one:
             one.subscribe(["t"], listener=first)

@@ -196,24 +196,28 @@ async def test_a_static_member_that_comes_back_gets_its_own_again() -> None:
 
 
 async def test_a_pattern_finds_topics_and_new_ones() -> None:
-    async with group_cluster(orders_eu=1, orders_us=1, other=1) as (cluster, _):
-        async with Consumer(cluster.urls, **QUICK, metadata_max_age_ms=50) as consumer:
-            consumer.subscribe(re.compile("orders_.*"))
-            await poll_until(lambda: len(consumer.assignment()) == 2, consumer)
-            assert consumer.subscription() == ["orders_eu", "orders_us"]
-            cluster.create("orders_jp")
-            await poll_until(lambda: len(consumer.assignment()) == 3, consumer)
+    async with (
+        group_cluster(orders_eu=1, orders_us=1, other=1) as (cluster, _),
+        Consumer(cluster.urls, **QUICK, metadata_max_age_ms=50) as consumer,
+    ):
+        consumer.subscribe(re.compile("orders_.*"))
+        await poll_until(lambda: len(consumer.assignment()) == 2, consumer)
+        assert consumer.subscription() == ["orders_eu", "orders_us"]
+        cluster.create("orders_jp")
+        await poll_until(lambda: len(consumer.assignment()) == 3, consumer)
 
 
 @PROTOCOLS
 async def test_a_topic_that_comes_later_is_read(settings: dict[str, Any]) -> None:
-    async with group_cluster(t=1) as (cluster, _):
-        async with Consumer(cluster.urls, **settings, metadata_max_age_ms=50) as consumer:
-            consumer.subscribe(["t", "later"])
-            await poll_until(lambda: len(consumer.assignment()) == 1, consumer)
-            fill(cluster.create("later", 2)[1], 3)
-            assert {each.topic for each in await records_of(consumer, 3)} == {"later"}
-            assert len(consumer.assignment()) == 3
+    async with (
+        group_cluster(t=1) as (cluster, _),
+        Consumer(cluster.urls, **settings, metadata_max_age_ms=50) as consumer,
+    ):
+        consumer.subscribe(["t", "later"])
+        await poll_until(lambda: len(consumer.assignment()) == 1, consumer)
+        fill(cluster.create("later", 2)[1], 3)
+        assert {each.topic for each in await records_of(consumer, 3)} == {"later"}
+        assert len(consumer.assignment()) == 3
 
 
 async def test_what_a_callback_raises_the_poll_raises() -> None:
