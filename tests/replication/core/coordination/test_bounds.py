@@ -27,6 +27,7 @@ _LIKELY = {
     "topic_id": st.just(""),
     "partition": st.sampled_from([0, 1]),
     "group": st.sampled_from(["g", "h"]),
+    "epoch": st.just(-1),
     "session_timeout_ms": st.just(6_000),
 }
 """What most of a request must be for anything to come of it."""
@@ -48,7 +49,9 @@ def _values(hint: Any) -> st.SearchStrategy[Any]:
 def _messages(cls: type) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(cls)
     names = [field.name for field in attrs.fields(cls)]
-    return st.builds(cls, **{each: _LIKELY.get(each) or _values(hints[each]) for each in names})
+    return st.builds(
+        cls, **{each: _LIKELY[each] if each in _LIKELY else _values(hints[each]) for each in names}
+    )
 
 
 @settings(max_examples=300, deadline=None)
