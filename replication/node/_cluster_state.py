@@ -26,6 +26,7 @@ from ..core.types import PartitionId
 from ..metadata import MetadataError, MetadataStore, Session
 from . import _store
 from ._client_state import KeptForClients
+from ._group_settings import internal_topics
 from ._isr_writer import RETRY_PAUSE, IsrWriter
 from ._policies import election_policies
 from ._registration import REPAIR
@@ -65,6 +66,7 @@ class ClusterState:
             replicas.incarnation,
             policies=election_policies(),
             imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
+            internal=internal_topics(settings),
             fits=lambda transaction: _store.fits(store.limits, transaction),
         )
         self._isr = IsrWriter(

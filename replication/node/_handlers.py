@@ -20,6 +20,7 @@ from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 from ..metadata import MetadataError
 from ._cluster_state import ClusterState
+from ._coordination import KINDS as COORDINATION_KINDS
 from ._replicas import Replicas
 from .operations.health import Health
 from .operations.inbound import Inbound, TransportInbound
@@ -66,6 +67,7 @@ class Handlers:
             m.Kind.OFFSET_FETCH: self._fetch_offsets,
             m.Kind.GET_REPLICA_LOG_INFO: self._get_replica_log_info,
             m.Kind.DESCRIBE_NODE: self._describe_node,
+            **dict.fromkeys(COORDINATION_KINDS, replicas.coordination.serve),
             m.Kind.DESCRIBE_CHANGES: self._describe_changes,
         }
 

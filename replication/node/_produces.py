@@ -14,6 +14,7 @@ from ..core.broker.events import DeleteRecordsArrived, ProduceArrived
 from ..core.control.quotas import PRODUCER
 from ..core.errors import ErrorCode
 from ._batch_checks import CompressedChecks, Findings, is_compressed
+from ._coordination import Creation
 from ._payloads import SharedPayload
 from .operations.inbound import Inbound
 
@@ -43,6 +44,9 @@ class Produces:
     def reply(self, effect: Reply) -> None:
         """Send what the broker says, with what the client's quota has to say."""
         request, response = effect.request, effect.response
+        if isinstance(request, Creation):
+            request.answered(response)
+            return
         assert isinstance(request, Inbound)
         if isinstance(response, m.ProduceResponse):
             for result in response.partitions:

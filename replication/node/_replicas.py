@@ -32,6 +32,7 @@ from ..core.broker.effects import (
     Warm,
 )
 from ..core.broker.events import Event, LogDeleted, LogFound, ViewRead
+from ..core.control.admin_requests import Request, Response
 from ..core.control.quotas import Entity
 from ..core.control.records import NodeRecord, TopicConfig
 from ..core.control.view import ClusterView
@@ -41,15 +42,18 @@ from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
 from ..core.types import PartitionId
 from ._cold_reads import ColdReads
+from ._coordination import Coordination
 from ._damage import DamagedLogs
 from ._dialler import Dialler
 from ._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
 from ._fetches import Fetches, close_connection, fail, refuse
+from ._group_settings import group_settings
 from ._log_reader import LogReader
 from ._log_writer import CallWork, Lane
 from ._maintenance_thread import clock_distance, wall_clock_ms
 from ._produces import Produces
 from ._replica_host import ReplicaHost, opened_event
+from ._shard_reader import BatchMaker
 from ._startup_scan import Found, open_log
 from ._timers import Timers
 from .errors import LogDirectoryFailedError, NodeError
@@ -76,6 +80,11 @@ class StoreWriter(Protocol):
 
     def logs_gathered(self, effect: LogsGathered) -> None: ...
 
+    @property
+    def is_controller(self) -> bool: ...
+
+    def grant(self, request: Request, reply: Callable[[Response], None]) -> None: ...
+
 
 class Replicas:
     """Owns every `ReplicaHost`. Each entry from outside ends with `settle`."""
@@ -86,7 +95,7 @@ class Replicas:
         self.now = trio.lowlevel.current_clock().current_time
         """As `trio.current_time`, which looks the clock up each time."""
         self.broker = Broker(
-            Context(settings.node_id, incarnation, _broker_settings(settings), LogReader(self)),
+            Context(settings.node_id, incarnation, _broker_settings(settings), LogReader(self), BatchMaker()),
             seed=secrets.token_bytes(32),
         )
         self.hosts: dict[PartitionId, ReplicaHost] = {}
@@ -108,6 +117,7 @@ class Replicas:
         self.cold_reads = ColdReads(self, nursery)
         self.damaged_logs = DamagedLogs(self, nursery)
         self.dialler = Dialler(self, nursery)
+        self.coordination = Coordination(self, nursery)
         self._obey: dict[type, Callable[[Any], None]] = {
             Job: self._job,
             CreateLog: self._create,
@@ -122,6 +132,7 @@ class Replicas:
             CheckLog: self.damaged_logs.check,
             CloseConnection: close_connection,
             **self.dialler.obey,
+            **self.coordination.obey,
         }
         self.store: StoreWriter
         self._nursery = nursery
@@ -160,6 +171,7 @@ class Replicas:
             with trio.move_on_at(timers.deadline):
                 await sooner.wait()
             if timers.deadline <= self.now():
+                self.coordination.look_at_clock()
                 self.obey(self.broker.tick(self.now()))
                 self.settle()
 
@@ -391,6 +403,8 @@ def _describe(partition: PartitionId, host: ReplicaHost) -> m.ReplicaInfo:
 def _broker_settings(settings: NodeSettings) -> BrokerSettings:
     """What the broker wants to know of them: durations in seconds."""
     return BrokerSettings(
+        groups=group_settings(settings),
+        offsets_commit_timeout=settings.offsets_commit_timeout_ms / 1000,
         replica=ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000),
         fetch_max_bytes=settings.fetch_max_bytes,
         max_fetch_sessions=settings.max_incremental_fetch_session_cache_slots,

@@ -22,7 +22,7 @@ from .settings import NodeSettings
 PREFIX = "INSYNC_NODE_"
 """What stands before a setting's name, in capitals, in the environment."""
 
-_LISTS = ("listeners", "log_dirs", "allow")
+_LISTS = ("listeners", "log_dirs", "allow", "group_consumer_assignors")
 _SECRETS = ("secret", "node_secret")
 """What every user of a machine could read, if it stood among a process's arguments."""
 

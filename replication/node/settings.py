@@ -9,6 +9,7 @@ from typing import Literal
 import attrs
 
 from ...transport import DEFAULT_BUDGET
+from ._group_settings import ASSIGNORS, check_groups
 from .authorisation import Rule
 from .errors import InvalidSettingError
 
@@ -49,6 +50,14 @@ def _folders(given: str | Path | Iterable[str | Path]) -> tuple[str | Path, ...]
 def _texts(given: str | Iterable[str]) -> tuple[str, ...]:
     """One alone may be given without a list; taken for a list it would be one of letters."""
     return (given,) if isinstance(given, str) else tuple(given)
+
+
+def _assignors(
+    instance: NodeSettings, attribute: attrs.Attribute[tuple[str, ...]], value: tuple[str, ...]
+) -> None:
+    for name in value or ("",):
+        if name not in ASSIGNORS:
+            raise InvalidSettingError(f"{attribute.name}={name!r}: use one or more of {', '.join(ASSIGNORS)}")
 
 
 def _rules(
@@ -119,6 +128,21 @@ class NodeSettings:
       refused with the number that would fit.
     queued_max_request_bytes: how much memory the payloads of requests that wait or are being served may take, those
       of all connections together (Kafka: no limit); beyond that they stay unread, each connection in its turn.
+    offsets_topic_num_partitions, offsets_topic_replication_factor, offsets_topic_segment_bytes: how the controller
+      makes `__consumer_offsets`, which keeps groups and their offsets, when it is first needed; the settings of the
+      node that is controller then count, and the number of partitions stays for ever.
+    offsets_retention_minutes, offsets_retention_check_interval_ms: how long offsets are kept that nobody uses, and
+      how often that is looked at.
+    offset_metadata_max_bytes: how much text may stand beside a committed offset.
+    offsets_commit_timeout_ms: how long an answer of a coordinator waits for its write.
+    group_min_session_timeout_ms, group_max_session_timeout_ms: what members of the classic protocol may ask for.
+    group_initial_rebalance_delay_ms: how long an empty classic group waits for more members.
+    group_max_size, group_consumer_max_size: how many members a group of the classic, or consumer, protocol takes.
+    group_consumer_session_timeout_ms: how long a silent member of the consumer protocol stays one.
+    group_consumer_heartbeat_interval_ms: how often it sends a sign of life, at least.
+    group_consumer_assignors: what members may choose among, the standard one first.
+    coordinator_isolation_timeout_ms: for how long a coordinator that has lost its followers answers members; for so
+      long, too, a new one lets members be silent beyond their sessions.
     allow_insecure: listen also beyond this machine without a secret or certificates.
     allow: what clients may do, `WHO=OPERATION[+OPERATION]`, see `insync.replication.node.authorisation`; none: all.
     """
@@ -176,6 +200,25 @@ class NodeSettings:
     proof_interval_ms: int = attrs.field(default=2000, validator=_positive)
     max_partitions_per_node: int = attrs.field(default=20_000, validator=_positive)
 
+    offsets_topic_num_partitions: int = attrs.field(default=50, validator=_positive)
+    offsets_topic_replication_factor: int = attrs.field(default=3, validator=_positive)
+    offsets_topic_segment_bytes: int = attrs.field(default=100 << 20, validator=_positive)
+    offsets_retention_minutes: int = attrs.field(default=10_080, validator=_positive)
+    offsets_retention_check_interval_ms: int = attrs.field(default=600_000, validator=_positive)
+    offset_metadata_max_bytes: int = attrs.field(default=4096, validator=_not_negative)
+    offsets_commit_timeout_ms: int = attrs.field(default=5000, validator=_positive)
+    group_min_session_timeout_ms: int = attrs.field(default=6000, validator=_positive)
+    group_max_session_timeout_ms: int = attrs.field(default=1_800_000, validator=_positive)
+    group_initial_rebalance_delay_ms: int = attrs.field(default=3000, validator=_not_negative)
+    group_max_size: int = attrs.field(default=2**31 - 1, validator=_positive)
+    group_consumer_session_timeout_ms: int = attrs.field(default=45000, validator=_positive)
+    group_consumer_heartbeat_interval_ms: int = attrs.field(default=5000, validator=_positive)
+    group_consumer_max_size: int = attrs.field(default=2**31 - 1, validator=_positive)
+    group_consumer_assignors: tuple[str, ...] = attrs.field(
+        default=tuple(ASSIGNORS), converter=_texts, validator=_assignors
+    )
+    coordinator_isolation_timeout_ms: int = attrs.field(default=3000, validator=_positive)
+
     @property
     def folders(self) -> tuple[Path, ...]:
         """The log directories, however they were given."""
@@ -195,6 +238,7 @@ class NodeSettings:
                 f"session_timeout_ms={self.session_timeout_ms}: a node could not renew its session in time; use "
                 f"{LEAST_SESSION_TIMEOUT_MS} or more"
             )
+        check_groups(self)
         if self.log_format not in ("text", "json"):
             raise InvalidSettingError(f"log_format={self.log_format!r}: use text or json")
         if self.replica_fetch_wait_max_ms >= self.replica_lag_time_max_ms:

@@ -6,14 +6,16 @@ model disks and a model network.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..partition import effects as fx
 from ..partition import events as ev
+from ..types import PartitionId
 from .assignments import Assignments
 from .channels import Channels
 from .context import Context
+from .coordinating import Coordinating, group_kind
 from .effects import Effect
 from .events import (
     Answered,
@@ -21,6 +23,7 @@ from .events import (
     AskLogs,
     Cancelled,
     Connected,
+    CoordinationArrived,
     CopyAgain,
     DeleteRecordsArrived,
     DialFailed,
@@ -33,6 +36,7 @@ from .events import (
     PeerDisconnected,
     ProduceArrived,
     Report,
+    ShardRead,
     ViewRead,
     Warmed,
 )
@@ -41,6 +45,7 @@ from .peers import Peers
 from .producing import Producing
 from .queries import Queries
 from .serving import Serving
+from .shards import ShardKind, Shards
 
 TICK = ev.Tick()
 
@@ -48,8 +53,11 @@ TICK = ev.Tick()
 class Broker:
     """`step` is the only way in; what it returns is to be carried out in order."""
 
-    def __init__(self, context: Context, seed: bytes) -> None:
-        """seed: random bytes of this process that nobody else knows, for whatever must not be guessed."""
+    def __init__(self, context: Context, seed: bytes, kinds: Sequence[ShardKind] | None = None) -> None:
+        """
+        seed: random bytes of this process that nobody else knows, for whatever must not be guessed.
+        kinds: what this node coordinates; None: groups.
+        """
         self.context = context
         self.serving = Serving(context, seed)
         self.channels = Channels(context)
@@ -62,6 +70,14 @@ class Broker:
         self.producing = Producing(context)
         context.routes[fx.ReplyProduce] = self.producing.replied
         context.routes[fx.ReplyDeleteRecords] = self.producing.deletion_replied
+        found = (
+            (group_kind(context.settings.groups, context.settings.offsets_commit_timeout),)
+            if kinds is None
+            else tuple(kinds)
+        )
+        self.shards = Shards(context, self.serving, found)
+        self.coordinating = Coordinating(context, self.shards)
+        context.routes[fx.Wake] = self._woken
         self._handlers: dict[type, Callable[[Any], None]] = {
             Report: self._report,
             FetchArrived: self.serving.arrived,
@@ -72,7 +88,9 @@ class Broker:
             Cancelled: lambda event: self.serving.cancelled(event.request),
             Disconnected: lambda event: self.serving.disconnected(event.connection),
             Warmed: self.serving.warmed,
-            ViewRead: self.assignments.read,
+            ViewRead: self._view_read,
+            CoordinationArrived: self.coordinating.arrived,
+            ShardRead: self.shards.read,
             LogFound: self.assignments.found,
             LogDeleted: self.assignments.deleted,
             CopyAgain: self.assignments.copy_again,
@@ -114,12 +132,21 @@ class Broker:
         context = self.context
         context.now = now
         context.is_unsettled = False
+        self.shards.settle()
         if self.serving.woken:
             self.serving.settle()
         # Last: what the others have come to want is in the one request that follows.
         self.following.settle()
         effects, context.effects = context.effects, []
         return effects
+
+    def _woken(self, partition: PartitionId, effect: fx.Wake) -> None:
+        self.serving.wake(partition)
+        self.shards.wake(partition)
+
+    def _view_read(self, event: ViewRead) -> None:
+        self.assignments.read(event)
+        self.shards.view_changed()
 
     def _tick_replicas(self) -> None:
         """Let time pass for every replica: who waits too long is answered, who lags is put out."""

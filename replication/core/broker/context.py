@@ -8,13 +8,14 @@ from typing import Any, get_args
 import attrs
 
 from ..control.view import ClusterView
+from ..coordination.group_settings import GroupSettings
 from ..errors import ErrorCode
 from ..partition import effects as fx
 from ..partition import events as ev
 from ..partition.replica import Replica, ReplicaSettings
 from ..types import PartitionId
 from .effects import Effect, Job
-from .ports import LogPort
+from .ports import BatchPort, LogPort, NoBatches
 from .timers import Timers
 
 
@@ -23,6 +24,9 @@ class BrokerSettings:
     """Seconds and bytes throughout; the names are those of the node's settings without `_ms`."""
 
     replica: ReplicaSettings = attrs.Factory(ReplicaSettings)
+    groups: GroupSettings = attrs.Factory(GroupSettings)
+    offsets_commit_timeout: float = 5.0
+    """How long a reply of a coordinator waits for its write."""
     ticks_per_lag_time: int = 20
     """How often within `replica_lag_time_max` a leader looks who lags; at least once a second."""
     replica_fetch_backoff: float = 0.05
@@ -54,11 +58,21 @@ class Context:
     last. `routes` says which part takes which effect of a replica; what none takes goes to the driver as a `Job`.
     """
 
-    def __init__(self, node_id: int, incarnation: int, settings: BrokerSettings, logs: LogPort) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        incarnation: int,
+        settings: BrokerSettings,
+        logs: LogPort,
+        batches: BatchPort | None = None,
+    ) -> None:
         self.node_id = node_id
         self.incarnation = incarnation
         self.settings = settings
         self.logs = logs
+        self.batches: BatchPort = batches if batches is not None else NoBatches()
+        self.wall_distance = 0.0
+        """Seconds from the driver's clock to the wall clock, which the driver looks up now and then."""
         self.now = 0.0
         self.view = ClusterView()
         self.replicas: dict[PartitionId, Replica] = {}
@@ -72,6 +86,11 @@ class Context:
         """What this step has asked for so far."""
         self.is_unsettled = False
         """Whether some part has left something for the end of the turn (`Broker.settle`)."""
+
+    @property
+    def wall_ms(self) -> int:
+        """The wall clock at the current event, in milliseconds since 1970, for what records say."""
+        return int(1000 * (self.now + self.wall_distance))
 
     def new_replica(self, partition: PartitionId, topic_id: str = "") -> Replica:
         """A replica of this process that is `closed` until its log is reported open."""

@@ -198,6 +198,60 @@ class CloseConnection(NamedTuple):
     reason: str
 
 
+# Coordinators
+
+
+class CoordinatorReply(NamedTuple):
+    """Answer a request to a coordinator."""
+
+    request: Hashable
+    response: object
+
+
+class ReadShard(NamedTuple):
+    """Read some of [start, end) of a log and decode its records, off the event loop; `events.ShardRead` follows."""
+
+    partition: PartitionId
+    reading: int
+    start: int
+    end: int
+
+
+class ShardLoaded(NamedTuple):
+    """For the operator: this node coordinates what the partition keeps. `skipped`: records not understood."""
+
+    partition: PartitionId
+    leader_epoch: int
+    records: int
+    skipped: int
+    seconds: float
+
+
+class ShardUnreadable(NamedTuple):
+    """The log of an internal partition that this node leads could not be read, again and again.
+
+    Whatever it keeps is served by nobody until another node leads it.
+    """
+
+    partition: PartitionId
+    leader_epoch: int
+
+
+class GroupNoted(NamedTuple):
+    """For the operator: what has become of a group, and why."""
+
+    partition: PartitionId
+    group: str
+    reason: str
+    details: Mapping[str, object]
+
+
+class CreateInternalTopic(NamedTuple):
+    """Have the controller make an internal topic. That it is there, the view will show."""
+
+    name: str
+
+
 Effect = (
     Job
     | CreateLog
@@ -218,4 +272,10 @@ Effect = (
     | Warm
     | CheckLog
     | CloseConnection
+    | CoordinatorReply
+    | ReadShard
+    | ShardLoaded
+    | ShardUnreadable
+    | GroupNoted
+    | CreateInternalTopic
 )

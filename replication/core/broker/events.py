@@ -10,6 +10,7 @@ import attrs
 from ..control.admin_requests import Request as AdminRequest
 from ..control.controller import AskReplicas
 from ..control.view import ClusterView
+from ..coordination.shard_events import Entry, Marker
 from ..messages import DeleteRecordsRequest, FetchRequest, Kind, ProduceRequest
 from ..partition import events as ev
 from ..types import PartitionId
@@ -162,6 +163,25 @@ class Disconnected(NamedTuple):
     connection: Hashable
 
 
+class CoordinationArrived(NamedTuple):
+    """A request to a coordinator, answered by exactly one `effects.CoordinatorReply`."""
+
+    request: Hashable
+    message: object
+
+
+class ShardRead(NamedTuple):
+    """What an `effects.ReadShard` found, in order; `entries` None: nothing that can be read.
+
+    `next_offset`: where to read on; above the start even if compaction has left nothing there.
+    """
+
+    partition: PartitionId
+    reading: int
+    entries: tuple[Entry | Marker, ...] | None
+    next_offset: int
+
+
 class Warmed(NamedTuple):
     """What `effects.Warm` asked for is done, or has failed: the log says so when it is read."""
 
@@ -187,5 +207,7 @@ Event = (
     | AskLogs
     | Cancelled
     | Disconnected
+    | CoordinationArrived
+    | ShardRead
     | Warmed
 )

@@ -25,6 +25,7 @@ import attrs
 
 from ..control import records as rec
 from ..control import transitions
+from ..control.internal_topics import STANDARD as INTERNAL_TOPICS
 from ..transaction import AtVersion, Compare, Put, SameValue, Seen, Transaction, unchanged
 from ..types import PartitionId
 
@@ -442,6 +443,7 @@ class Membership:
             rack=self._rack,
             offline=self.holdings.offline(),
             max_partitions=self._max_partitions,
+            coordinates=tuple(INTERNAL_TOPICS),
             leaving=self.leaving,
         )
         return Put(rec.node_key(self.node_id), record, ephemeral=True)

@@ -5,10 +5,13 @@ Everything else is an event or an effect. Bytes never pass through the broker: a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
+from ..coordination.shard_events import ProducerId
 from ..errors import ErrorCode
 from ..types import PartitionId
+from .payloads import Batches
 
 
 class LogRange(Protocol):
@@ -35,6 +38,43 @@ class LogReadError(Exception):
         super().__init__(code, message)
         self.code = code
         self.message = message
+
+
+class BatchTooLarge(Exception):
+    """Records that do not fit a batch of the size that is allowed."""
+
+
+class BatchPort(Protocol):
+    """Record batches of a coordinator's own, made where the bytes are."""
+
+    def build(
+        self,
+        records: Sequence[tuple[bytes, bytes | None]],
+        timestamp_ms: int,
+        producer: ProducerId | None,
+        max_bytes: int,
+    ) -> Batches:
+        """One batch of keys and values, for a replica to append; a value of None is a tombstone.
+
+        producer: whose transaction it belongs to, if any; its sequence is not said.
+
+        Raises:
+          BatchTooLarge: It would have more than `max_bytes`.
+        """
+        ...
+
+
+class NoBatches:
+    """Of a host without coordinators."""
+
+    def build(
+        self,
+        records: Sequence[tuple[bytes, bytes | None]],
+        timestamp_ms: int,
+        producer: ProducerId | None,
+        max_bytes: int,
+    ) -> Batches:
+        raise BatchTooLarge
 
 
 class LogPort(Protocol):

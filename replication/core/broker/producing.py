@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import attrs
 
 from .. import messages as m
+from ..control.internal_topics import STANDARD as INTERNAL_TOPICS
+from ..control.internal_topics import refusal_of_produce
 from ..control.records import TopicConfig
 from ..errors import ErrorCode
 from ..partition import effects as partition_fx
@@ -122,6 +124,8 @@ class Producing:
         What costs least is looked at first: nothing is scanned for a partition that is not here, or over the limit.
         """
         ctx = self._ctx
+        if wanted.topic in INTERNAL_TOPICS:
+            raise RefusedBatchError(ErrorCode.INVALID_TOPIC, refusal_of_produce(wanted.topic))
         if partition not in ctx.replicas:
             raise RefusedBatchError(ctx.missing_error(partition), "")
         topic = ctx.view.topics.get(wanted.topic)
@@ -164,6 +168,8 @@ class Producing:
 
     def replied(self, partition: PartitionId, effect: partition_fx.ReplyProduce) -> None:
         """The outcome of one partition's part of a request."""
+        if effect.request_id < 0:
+            return  # a coordinator's, which goes by the high watermark
         self._add(
             self._produces.pop(effect.request_id),
             m.ProduceResult(
@@ -195,7 +201,10 @@ class Producing:
     ) -> None:
         ctx, partition = self._ctx, PartitionId(wanted.topic, wanted.partition)
         topic, error, message = ctx.view.topics.get(wanted.topic), ErrorCode.NONE, ""
-        if partition not in ctx.replicas:
+        if wanted.topic in INTERNAL_TOPICS:
+            error = ErrorCode.POLICY_VIOLATION
+            message = f"topic {wanted.topic!r} is internal: deleting its records would lose what it keeps"
+        elif partition not in ctx.replicas:
             error = ctx.missing_error(partition)
         elif topic is not None and not topic.config.deletes:
             error = ErrorCode.POLICY_VIOLATION

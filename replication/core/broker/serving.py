@@ -7,7 +7,7 @@ question is new, or which have had news since they were looked at last: what is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import partial
 
 import attrs
@@ -54,6 +54,12 @@ class Inquiry:
     is_quiet: bool = False
     """There is nothing to tell but a high watermark, which is told at `tell_at`."""
     tell_at: float = 0.0
+    sent_at: float = float("-inf")
+    """When the last answer of the session went out."""
+    confirmed_at: float = float("-inf")
+    """When the answer went out that the last request goes on from: so long its sender has followed, at least."""
+    is_hurried: bool = False
+    """The next request is answered at once, so that its sender comes again and shows that it follows."""
     quiet: Timer | None = None
     """Comes at `tell_at` or before: it is not cancelled when an answer takes the high watermark along, so that it
     wakes the driver once in a while and not for each record."""
@@ -94,6 +100,11 @@ class Serving:
         """Partitions that are throttled and will be looked at again when the pause is over."""
         self.throttle = Throttle(settings.leader_replication_throttled_rate)
         """Of what is sent to replicas that a reassignment adds."""
+        self.on_followed: Callable[[int, float, Mapping[PartitionId, int]], None] | None = None
+        """Told of each request of a follower that goes on from an answer: the node, when that answer went out, and
+        the partitions that it asks about anew, with their leader epochs."""
+        self._followers: dict[int, dict[Inquiry, None]] = {}
+        """Sessions of followers, by node."""
         context.routes[fx.Wake] = lambda partition, effect: self.wake(partition)
         context.routes[fx.Truncate] = self._truncate
 
@@ -124,7 +135,8 @@ class Serving:
             return
         assert inquiry.request is None, "a session has one request at a time"
         inquiry.request, inquiry.message = event.request, message
-        if self._try_answer(inquiry, final=message.max_wait_ms <= 0):
+        hurried, inquiry.is_hurried = inquiry.is_hurried, False
+        if self._try_answer(inquiry, final=message.max_wait_ms <= 0 or hurried):
             return
         self._parked[event.request] = inquiry
         self._set_timer(inquiry, self._context.now + message.max_wait_ms / 1000)
@@ -173,6 +185,7 @@ class Serving:
             return session
         inquiry = self.sessions[session.id]
         withdrawn = tuple([PartitionId(each.topic, each.partition) for each in message.forgotten])
+        answers = session.answers
         changed = session.accept(
             SessionRequest(message.session_id, message.session_epoch, questions, withdrawn)
         )
@@ -190,7 +203,45 @@ class Serving:
         for partition in withdrawn:
             self._overlook(inquiry, partition)
         self._look_at(inquiry, changed)
+        if message.replica_id >= 0:
+            self._confirm(inquiry, message, changed, lost=session.answers < answers)
         return inquiry
+
+    def _confirm(
+        self, inquiry: Inquiry, message: FetchRequest, changed: Collection[PartitionId], *, lost: bool
+    ) -> None:
+        """A follower goes on from an answer: when that went out it still followed, whenever its request arrives."""
+        if lost:
+            # It has not had the last answer, so what it has shown is what it showed before.
+            inquiry.sent_at = inquiry.confirmed_at
+        inquiry.confirmed_at = inquiry.sent_at
+        self._followers.setdefault(message.replica_id, {})[inquiry] = None
+        if self.on_followed is not None:
+            epochs = {partition: inquiry.open[partition].leader_epoch for partition in changed}
+            self.on_followed(message.replica_id, inquiry.confirmed_at, epochs)
+
+    def followed_since(self, node: int, partition: PartitionId, leader_epoch: int) -> float:
+        """When a node still followed in this leader epoch, for all that its open questions show.
+
+        A question stays open until it is answered or withdrawn, and a follower that turns to another leader
+        withdraws it with its next request.
+        """
+        found = float("-inf")
+        for inquiry in self._followers.get(node, ()):
+            wanted = inquiry.open.get(partition)
+            if wanted is not None and wanted.leader_epoch == leader_epoch:
+                found = max(found, inquiry.confirmed_at)
+        return found
+
+    def hurry(self, node: int, partition: PartitionId) -> None:
+        """Have a follower come again: answer its request though there is no news, or its next one."""
+        for inquiry in list(self._followers.get(node, ())):
+            if partition not in inquiry.open:
+                inquiry.is_hurried = True  # an answer about it is on its way: the request after that shows it
+            elif inquiry.request is not None:
+                self._try_answer(inquiry, final=True)
+            else:
+                inquiry.is_hurried = True
 
     def _begin(self, connection: Hashable, questions: dict[PartitionId, FetchPartition]) -> Inquiry:
         """A new session; it replaces that of the same connection. Without a slot for it, one without a session."""
@@ -244,6 +295,8 @@ class Serving:
         if inquiry.session is not None:
             self.sessions.pop(inquiry.session.id, None)
             self._cache.end(inquiry.session.id)
+            for sessions in self._followers.values():
+                sessions.pop(inquiry, None)
 
     def _end_sessions(self, connection: Hashable) -> None:
         for inquiry in [each for each in self.sessions.values() if each.connection is connection]:
@@ -363,6 +416,7 @@ class Serving:
                 # An answered question is closed; whatever found no room in this answer stays news for the next.
                 self._overlook(inquiry, partition)
             session.answer(results)
+            inquiry.sent_at = self._context.now
         response = FetchResponse(
             partitions=list(results.values()),
             session_id=session.id if session is not None else NO_SESSION,

@@ -14,7 +14,7 @@ import attrs
 from .. import messages as m
 from ..errors import ErrorCode
 from ..types import NO_LEADER, PartitionId
-from . import quotas, topic_changes, transitions
+from . import internal_topics, quotas, topic_changes, transitions
 from .capacity import check_room, room
 from .elections import POLICIES, AskLogs, Elect, Policy, Situation, most_complete
 from .records import (
@@ -91,6 +91,7 @@ class Knowledge:
     view: ClusterView
     situation: Callable[[PartitionRecord], Situation]
     policies: Mapping[str, Policy] = POLICIES
+    internal: Mapping[str, internal_topics.InternalTopic] = internal_topics.STANDARD
     may_ask: bool = True
 
 
@@ -204,8 +205,12 @@ def _create_topic(request: m.CreateTopicRequest, topic_id: str, known: Knowledge
             error=ErrorCode.TOPIC_ALREADY_EXISTS,
             message=f"topic {request.name!r} exists already: choose another name, or use it as it is",
         )
-    live = sorted(view.staying)
     try:
+        internal = known.internal.get(request.name)
+        if internal is not None:
+            view = internal_topics.able(request.name, view)
+            request = internal.request(request, view)
+        live = sorted(view.staying)
         config = check_request(request, live, known.policies)
         check_room(request.name, request.replication_factor, request.partitions, view)
     except TopicError as error:
@@ -242,6 +247,8 @@ def _topic_puts(
 def _change_topic(request: ChangeTopicRequest, known: Knowledge) -> Planned:
     topic = known.view.topics.get(request.name)
     try:
+        if request.name in known.internal:
+            internal_topics.check_change(request.name, request)
         changes = topic_changes.plan(request, topic, known.view, known.policies)
     except TopicError as error:
         return m.TopicChanged(error=error.code, message=error.message)
@@ -306,6 +313,9 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
         error, message = ErrorCode.NONE, ""
         if versioned is None:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif named.topic in known.internal:
+            error = ErrorCode.POLICY_VIOLATION
+            message = f"topic {named.topic!r} is internal: what its clients were told must not be lost"
         elif versioned.record.leader != NO_LEADER or transitions.has_clean_leader(
             versioned.record, view.live_for(named)
         ):

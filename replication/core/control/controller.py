@@ -39,6 +39,7 @@ from .elections import (
     Verdict,
     decide,
 )
+from .internal_topics import STANDARD, InternalTopic
 from .records import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
@@ -169,6 +170,7 @@ class Controller:
     imbalance_percentage: how many of the partitions that prefer a node may be led elsewhere before they are
       moved back (`leader_imbalance_per_broker_percentage`).
     fits: whether the metadata store takes a transaction of that size.
+    internal: how internal topics are made, by name.
     """
 
     def __init__(
@@ -179,12 +181,14 @@ class Controller:
         policies: Mapping[str, Policy] = POLICIES,
         imbalance_percentage: int = 10,
         fits: Callable[[tx.Transaction], bool] = lambda transaction: True,
+        internal: Mapping[str, InternalTopic] = STANDARD,
     ) -> None:
         self._node_id = node_id
         self._incarnation = incarnation
         self._policies = policies
         self._imbalance_percentage = imbalance_percentage
         self._fits = fits
+        self._internal = internal
         self._view = ClusterView()
         self._committing = False
         self._unclear = False
@@ -410,6 +414,7 @@ class Controller:
                 view=self._view,
                 situation=self._situation,
                 policies=self._policies,
+                internal=self._internal,
                 may_ask=admin_request is not self._may_not_ask,
             )
             planned = plan(admin_request, known)

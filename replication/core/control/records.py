@@ -85,6 +85,8 @@ class NodeRecord(HolderRecord):
     alive, for these alone."""
     max_partitions: int = 20_000
     """How many replicas it takes, as its settings say; those of a release that said nothing take as many."""
+    coordinates: tuple[str, ...] = ()
+    """The internal topics whose partitions it can lead, as a coordinator of what they keep."""
     leaving: bool = False
     """Whether it is about to stop: where others can take over it is to lead nothing and be in no ISR (KIP-841)."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import attrs
@@ -42,6 +42,15 @@ class Reply:
 
 
 @attrs.frozen(kw_only=True, slots=True)
+class Note:
+    """For the operator: what a decision does to a group (`reason`), in numbers and names (`details`)."""
+
+    group: str
+    reason: str
+    details: Mapping[str, object] = attrs.Factory(dict)
+
+
+@attrs.frozen(kw_only=True, slots=True)
 class Decision:
     """One batch and what is said once it is committed; no entries: a read, an error, or nothing to change.
 
@@ -54,6 +63,7 @@ class Decision:
     replies: tuple[Reply, ...] = ()
     producer: ProducerId | None = None
     then: Callable[[], None] | None = None
+    notes: tuple[Note, ...] = ()
 
 
 class StateMachine(Protocol):

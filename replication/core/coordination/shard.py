@@ -105,6 +105,11 @@ class Shard:
         return min(times, default=None)
 
     @property
+    def awaits_proof(self) -> bool:
+        """Whether a reply waits for nothing but `Contacted`: the host had better hear of all who could lead."""
+        return bool(self._unproved)
+
+    @property
     def open_requests(self) -> int:
         """Requests that have not been answered."""
         return len(self._opened)
@@ -293,6 +298,8 @@ class Shard:
     def _settle(self, decision: Decision, clock: Clock) -> None:
         if decision.then is not None:
             decision.then()
+        for note in decision.notes:
+            self._effects.append(fx.Noted(group=note.group, reason=note.reason, details=note.details))
         for reply in decision.replies:
             opened = self._opened.get(reply.request_id)
             if opened is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -46,10 +47,19 @@ class MarkerApplied:
 
 
 @attrs.frozen(kw_only=True, slots=True)
+class Noted:
+    """For the operator: what has become of a group, and why. It stands in the log, and may be lost with it."""
+
+    group: str
+    reason: str
+    details: Mapping[str, object]
+
+
+@attrs.frozen(kw_only=True, slots=True)
 class Resign:
     """The log cannot be read: this node must give up the leadership of that epoch, or nobody is served."""
 
     leader_epoch: int
 
 
-Effect = ReadLog | Write | Answer | MarkerApplied | Resign
+Effect = ReadLog | Write | Answer | MarkerApplied | Noted | Resign

@@ -1,0 +1,204 @@
+"""The driver of this node's coordinators: requests on their way in and out, logs read in threads, topics made."""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import trio
+
+from ...storage import StorageError
+from .. import wire
+from ..core import messages as m
+from ..core.broker.effects import (
+    CoordinatorReply,
+    CreateInternalTopic,
+    GroupNoted,
+    ReadShard,
+    ShardLoaded,
+    ShardUnreadable,
+)
+from ..core.broker.events import CoordinationArrived, ForwardArrived, ShardRead
+from ..core.coordination import group_messages as gm
+from ..core.errors import ErrorCode
+from ._shard_reader import read_shard
+from .logs import event
+from .operations.inbound import Inbound
+
+if TYPE_CHECKING:
+    from ._replicas import Replicas
+
+log = logging.getLogger("insync.node")
+
+KINDS = (
+    m.Kind.FIND_COORDINATOR,
+    m.Kind.JOIN_GROUP,
+    m.Kind.SYNC_GROUP,
+    m.Kind.HEARTBEAT,
+    m.Kind.LEAVE_GROUP,
+    m.Kind.DESCRIBE_GROUPS,
+    m.Kind.LIST_GROUPS,
+    m.Kind.DELETE_GROUPS,
+    m.Kind.OFFSET_DELETE,
+    m.Kind.CONSUMER_GROUP_HEARTBEAT,
+    m.Kind.CONSUMER_GROUP_DESCRIBE,
+    m.Kind.COMMIT_GROUP_OFFSETS,
+    m.Kind.GROUP_OFFSETS,
+)
+"""Requests to coordinators, by their kinds on the wire."""
+READERS = 2
+"""Threads that read logs for shards that begin; a thread that decodes records holds the interpreter's lock."""
+
+Answered = Callable[[Any], None]
+
+
+class Coordination:
+    """For the event loop. `ask` is what a gateway in this process calls."""
+
+    def __init__(self, node: Replicas, nursery: trio.Nursery) -> None:
+        self._node = node
+        self._nursery = nursery
+        self._reading = trio.CapacityLimiter(READERS)
+        self.rebalances = 0
+        """Since the start of the process."""
+        self.obey: dict[type, Callable[[Any], None]] = {
+            CoordinatorReply: self._reply,
+            ReadShard: self._read,
+            ShardLoaded: self._loaded,
+            ShardUnreadable: self._unreadable,
+            GroupNoted: self._noted,
+            CreateInternalTopic: self._create,
+        }
+
+    # Requests
+
+    def serve(self, request: Inbound) -> None:
+        """Take a request from the transport; the client's connection is not held up if it has to wait."""
+        message = wire.decode_request(request.kind, request.body)
+        # A member is not gone with its connection: what it has asked is decided, and told to nobody.
+        self._take(self._as_seen(message, str(request.peer)), lambda reply: request.reply(wire.encode(reply)))
+
+    async def ask(self, message: Any, *, client_host: str = "") -> Any:
+        """Put a request of `group_messages` to this node's coordinators; the reply.
+
+        A reply says by NOT_COORDINATOR that another node coordinates the group (`FindCoordinatorRequest`). Who is
+        cancelled does not learn the outcome of a write, which may take place.
+
+        client_host: where the client is, for those who ask about the group.
+        """
+        replies: list[Any] = []
+        done = trio.Event()
+
+        def answered(reply: Any) -> None:
+            replies.append(reply)
+            done.set()
+
+        self._take(self._as_seen(message, client_host), answered)
+        self._node.settle()
+        await done.wait()
+        return replies[0]
+
+    def _take(self, message: Any, answered: Answered) -> None:
+        self.look_at_clock()
+        self._node.step(CoordinationArrived(answered, message))
+
+    @staticmethod
+    def _as_seen(message: Any, host: str) -> Any:
+        """What the node knows better than the client: where that is, and a member id that nobody has."""
+        match message:
+            case gm.JoinGroupRequest():
+                prefix = message.instance_id or message.client_id or "member"
+                return attrs.evolve(message, client_host=host, fresh_id=f"{prefix[:64]}-{uuid.uuid4()}")
+            case gm.ConsumerGroupHeartbeatRequest():
+                return attrs.evolve(message, client_host=host)
+        return message
+
+    @staticmethod
+    def _reply(effect: CoordinatorReply) -> None:
+        assert callable(effect.request)
+        effect.request(effect.response)
+
+    def look_at_clock(self) -> None:
+        """Records say when they were written by the wall clock, which may be set at any time."""
+        self._node.broker.context.wall_distance = time.time() - self._node.now()
+
+    # Logs
+
+    def _read(self, effect: ReadShard) -> None:
+        self._nursery.start_soon(self._read_in_thread, effect)
+
+    async def _read_in_thread(self, effect: ReadShard) -> None:
+        node = self._node
+        host = node.hosts.get(effect.partition)
+        entries, next_offset = None, -1
+        if host is not None and host.log is not None:
+            decode = node.broker.shards.kinds[effect.partition.topic].decode
+            try:
+                entries, next_offset = await trio.to_thread.run_sync(
+                    read_shard, host.log, effect.start, effect.end, decode, limiter=self._reading
+                )
+            except StorageError as error:
+                log.warning("%s: reading what it keeps failed: %s", effect.partition, error)
+        node.step(ShardRead(effect.partition, effect.reading, entries, next_offset))
+        node.settle()
+
+    # For the operator
+
+    @staticmethod
+    def _loaded(effect: ShardLoaded) -> None:
+        log.info(
+            event(
+                "shard_loaded",
+                partition=str(effect.partition),
+                leader_epoch=effect.leader_epoch,
+                records=effect.records,
+                skipped=effect.skipped,
+                seconds=round(effect.seconds, 3),
+            )
+        )
+
+    def _unreadable(self, effect: ShardUnreadable) -> None:
+        log.error(
+            event(
+                "shard_unreadable",
+                partition=str(effect.partition),
+                leader_epoch=effect.leader_epoch,
+                remedy=f"stop node {self._node.settings.node_id}, so that another replica leads; check the device",
+            )
+        )
+
+    def _noted(self, effect: GroupNoted) -> None:
+        if effect.reason:
+            self.rebalances += 1
+        log.info(event("group_changed", group=effect.group, why=effect.reason, **effect.details))
+
+    # The topic
+
+    def _create(self, effect: CreateInternalTopic) -> None:
+        """By way of our own controller, or of the one that acts."""
+        log.info("topic %s is needed, and the controller is asked to make it", effect.name)
+        request = m.CreateTopicRequest(name=effect.name, partitions=1, replication_factor=1)
+        store = self._node.store
+        if store.is_controller:
+            store.grant(request, self._created)
+        else:
+            self._node.step(ForwardArrived(Creation(self._created), m.Kind.CREATE_TOPIC, request))
+
+    @staticmethod
+    def _created(response: object) -> None:
+        if isinstance(response, bytes):
+            response = wire.decode_response(m.Kind.CREATE_TOPIC, response)
+        assert isinstance(response, m.CreateTopicResponse)
+        if response.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+            log.warning("the topic was not made: %s", response.message or response.error)
+
+
+@attrs.frozen(eq=False)
+class Creation:
+    """The request of this node itself that the controller makes a topic."""
+
+    answered: Answered

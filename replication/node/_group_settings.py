@@ -1,0 +1,70 @@
+"""The settings of a node that are about groups, as its coordinators take them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..core.control.internal_topics import GROUPS, STANDARD, InternalTopic
+from ..core.coordination.assignors import SERVER_ASSIGNORS
+from ..core.coordination.group_settings import GroupSettings
+from .errors import InvalidSettingError
+
+if TYPE_CHECKING:
+    from .settings import NodeSettings
+
+ASSIGNORS = {each.name: each for each in SERVER_ASSIGNORS}
+MAX_METADATA = 32_767
+"""Bytes of a text in the records of `__consumer_offsets`, whose length has 16 bits."""
+
+
+def group_settings(settings: NodeSettings) -> GroupSettings:
+    """What a coordinator goes by."""
+    return GroupSettings(
+        consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
+        consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
+        consumer_max_size=settings.group_consumer_max_size,
+        consumer_assignors=tuple(ASSIGNORS[name] for name in settings.group_consumer_assignors),
+        min_session_timeout_ms=settings.group_min_session_timeout_ms,
+        max_session_timeout_ms=settings.group_max_session_timeout_ms,
+        initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+        max_size=settings.group_max_size,
+        offset_metadata_max_bytes=settings.offset_metadata_max_bytes,
+        offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
+        offsets_retention_check_interval_ms=settings.offsets_retention_check_interval_ms,
+        isolation_timeout_ms=settings.coordinator_isolation_timeout_ms,
+    )
+
+
+def internal_topics(settings: NodeSettings) -> dict[str, InternalTopic]:
+    """How this node makes internal topics when it is controller, by name."""
+    groups = attrs.evolve(
+        GROUPS,
+        partitions=settings.offsets_topic_num_partitions,
+        replication_factor=settings.offsets_topic_replication_factor,
+        segment_bytes=settings.offsets_topic_segment_bytes,
+    )
+    return {**STANDARD, groups.name: groups}
+
+
+def check_groups(settings: NodeSettings) -> None:
+    """Raises `InvalidSettingError` for what cannot work together."""
+    session, interval = (
+        settings.group_consumer_session_timeout_ms,
+        settings.group_consumer_heartbeat_interval_ms,
+    )
+    if interval >= session:
+        raise InvalidSettingError(
+            f"group_consumer_heartbeat_interval_ms={interval} must be below "
+            f"group_consumer_session_timeout_ms={session}: members would be put out between two heartbeats"
+        )
+    least, most = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
+    if least > most:
+        raise InvalidSettingError(
+            f"group_min_session_timeout_ms={least} must not be above group_max_session_timeout_ms={most}"
+        )
+    if settings.offset_metadata_max_bytes > MAX_METADATA:
+        raise InvalidSettingError(
+            f"offset_metadata_max_bytes={settings.offset_metadata_max_bytes}: use at most {MAX_METADATA}"
+        )
