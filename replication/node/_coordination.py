@@ -27,7 +27,7 @@ from ..core.coordination import group_messages as gm
 from ..core.errors import ErrorCode
 from ._shard_reader import read_shard
 from .logs import event
-from .operations.inbound import Inbound
+from .operations.inbound import Inbound, TransportInbound
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
@@ -57,7 +57,7 @@ Answered = Callable[[Any], None]
 
 
 class Coordination:
-    """For the event loop. `ask` is what a gateway in this process calls."""
+    """For the event loop."""
 
     def __init__(self, node: Replicas, nursery: trio.Nursery) -> None:
         self._node = node
@@ -77,50 +77,17 @@ class Coordination:
     # Requests
 
     def serve(self, request: Inbound) -> None:
-        """Take a request from the transport; the client's connection is not held up if it has to wait."""
-        message = wire.decode_request(request.kind, request.body)
-        # A member is not gone with its connection: what it has asked is decided, and told to nobody.
-        self._take(self._as_seen(message, str(request.peer)), lambda reply: request.reply(wire.encode(reply)))
+        """Take a request; others of its connection are served while it waits.
 
-    async def ask(self, message: Any, *, client_host: str = "") -> Any:
-        """Put a request of `group_messages` to this node's coordinators; the reply.
-
-        A reply says by NOT_COORDINATOR that another node coordinates the group (`FindCoordinatorRequest`). Who is
-        cancelled does not learn the outcome of a write, which may take place.
-
-        client_host: where the client is, for those who ask about the group.
+        A member is not gone with its connection: what it has asked is decided though nobody hears of it.
         """
-        replies: list[Any] = []
-        done = trio.Event()
-
-        def answered(reply: Any) -> None:
-            replies.append(reply)
-            done.set()
-
-        self._take(self._as_seen(message, client_host), answered)
-        self._node.settle()
-        await done.wait()
-        return replies[0]
-
-    def _take(self, message: Any, answered: Answered) -> None:
         self.look_at_clock()
-        self._node.step(CoordinationArrived(answered, message))
-
-    @staticmethod
-    def _as_seen(message: Any, host: str) -> Any:
-        """What the node knows better than the client: where that is, and a member id that nobody has."""
-        match message:
-            case gm.JoinGroupRequest():
-                prefix = message.instance_id or message.client_id or "member"
-                return attrs.evolve(message, client_host=host, fresh_id=f"{prefix[:64]}-{uuid.uuid4()}")
-            case gm.ConsumerGroupHeartbeatRequest():
-                return attrs.evolve(message, client_host=host)
-        return message
+        self._node.step(CoordinationArrived(request, _as_seen(request)))
 
     @staticmethod
     def _reply(effect: CoordinatorReply) -> None:
-        assert callable(effect.request)
-        effect.request(effect.response)
+        assert isinstance(effect.request, Inbound)
+        effect.request.reply(effect.response)
 
     def look_at_clock(self) -> None:
         """Records say when they were written by the wall clock, which may be set at any time."""
@@ -202,3 +169,20 @@ class Creation:
     """The request of this node itself that the controller makes a topic."""
 
     answered: Answered
+
+
+def _as_seen(request: Inbound) -> Any:
+    """What the node knows better than a client: where that is, and a member id that nobody has.
+
+    A gateway says itself where its clients are.
+    """
+    message = request.message
+    changes: dict[str, str] = {}
+    if isinstance(message, gm.JoinGroupRequest):
+        prefix = message.instance_id or message.client_id or "member"
+        changes["fresh_id"] = f"{prefix[:64]}-{uuid.uuid4()}"
+    elif not isinstance(message, gm.ConsumerGroupHeartbeatRequest):
+        return message
+    if isinstance(request, TransportInbound) or not message.client_host:
+        changes["client_host"] = str(request.peer)
+    return attrs.evolve(message, **changes)

@@ -16,6 +16,7 @@ import trio.lowlevel
 
 from insync.replication import Admin, Consumer, Node, NodeSettings
 from insync.replication.core import messages as m
+from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node import NodeError, gateways
 from insync.replication.node.authorisation import Operation
@@ -318,3 +319,29 @@ async def test_what_is_installed_under_the_scheme_is_looked_at(
     with pytest.raises(NodeError, match="no transport for nobody://"):
         async with node_at(tmp_path, "nobody://here"):
             pass
+
+
+async def test_groups_are_coordinated_for_clients_of_gateways(tmp_path: Path) -> None:
+    async with node_at(tmp_path, offsets_topic_num_partitions=1) as node, Admin(node.endpoints[:1]) as admin:
+        await admin.create_topic("t", partitions=1, replication_factor=1)
+        client, service = Client(), Probe.service
+        found = gm.Coordinator(key="", error=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        with trio.fail_after(10):
+            while found.error:
+                answer = (await service.ask(client, gm.FindCoordinatorRequest(keys=["g"]))).message
+                assert isinstance(answer, gm.FindCoordinatorResponse)
+                (found,) = answer.coordinators
+            join = gm.ConsumerGroupHeartbeatRequest(
+                group="g",
+                member_id="m",
+                member_epoch=0,
+                rebalance_timeout_ms=1000,
+                topics=["t"],
+                owned=[],
+                client_host="/192.0.2.7",
+            )
+            joined = (await service.ask(client, join)).message
+            described = (await service.ask(client, gm.DescribeGroupsRequest(groups=["g"]))).message
+        assert isinstance(joined, gm.ConsumerGroupHeartbeatResponse) and joined.error == 0
+        assert isinstance(described, gm.DescribeGroupsResponse)
+        assert described.groups[0].members[0].client_host == "/192.0.2.7"

@@ -209,20 +209,6 @@ async def test_groups_are_listed_described_and_deleted(tmp_path: Path) -> None:
         assert [each.group for each in listed] == names[1:]
 
 
-async def test_a_node_in_this_process_is_asked_without_the_wire(tmp_path: Path) -> None:
-    """What a gateway does."""
-    async with cluster(tmp_path, 1) as (nodes, caller, admin):
-        await admin.create_topic("t", partitions=1, replication_factor=1)
-        assert not (await caller.ask(commit("g", 3))).error
-        replicas = nodes.running[1]._replicas
-        assert replicas is not None
-        with trio.fail_after(10):
-            told = await replicas.coordination.ask(committed("g"))
-            found = await replicas.coordination.ask(gm.FindCoordinatorRequest(keys=["g", ""]))
-        assert [each.offset for each in told.offsets] == [3]
-        assert [each.error for each in found.coordinators] == [0, ErrorCode.INVALID_GROUP_ID]
-
-
 async def test_nobody_else_changes_an_internal_topic(tmp_path: Path) -> None:
     async with cluster(tmp_path, 1) as (nodes, caller, admin):
         await admin.create_topic("t", partitions=1, replication_factor=1)
