@@ -142,7 +142,11 @@ class Shards:
         hosted = self._hosted.get(partition)
         if hosted is None:
             leader, epoch = self._hint(partition)
-            answered(self._idle[partition.topic].failure(message, ErrorCode.NOT_COORDINATOR, leader, epoch))
+            error = ErrorCode.NOT_COORDINATOR
+            if leader == self._context.node_id:
+                # Its log is being made, or waits for what it was asked before.
+                error, leader, epoch = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, -1, -1
+            answered(self._idle[partition.topic].failure(message, error, leader, epoch))
             return
         number = next(self._ids)
         hosted.answers[number] = answered
@@ -273,19 +277,17 @@ class Shards:
             hosted.timer.cancel()
             hosted.timer = None
         leader, epoch = self._hint(hosted.partition)
+        if leader == self._context.node_id:
+            leader, epoch = -1, -1  # another leadership of this node begins in a moment
         self._obey(hosted, sev.ShardEnded(leader=leader, leader_epoch=epoch))
         assert not hosted.answers, "whoever waits is told that the coordinator has moved"
 
     def _hint(self, partition: PartitionId) -> tuple[int, int]:
-        """(leader, leader epoch) as this node knows them; nobody if that is this node, which begins in a moment."""
+        """(leader, leader epoch) as this node knows them."""
         replica, known = self._context.replicas.get(partition), self._context.view.partitions.get(partition)
-        if replica is not None:
-            leader, epoch = replica.hint()
-        elif known is not None:
-            leader, epoch = known.record.leader, known.record.leader_epoch
-        else:
-            return -1, -1
-        return (-1, -1) if leader == self._context.node_id else (leader, epoch)
+        if replica is not None and replica.hint()[1] >= 0:
+            return replica.hint()
+        return (-1, -1) if known is None else (known.record.leader, known.record.leader_epoch)
 
     # Steps
 
