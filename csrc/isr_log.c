@@ -6,11 +6,17 @@
 #include <unistd.h>
 
 #include "isr_file.h"
+#include "isr_record.h"
 
 #define BLOCK (2 * 1024 * 1024)
 #define FEW 512
 #define LENGTH_AT 8
 #define LENGTH_END 12
+#define TRANSACTIONAL (1 << 4)
+#define CONTROL (1 << 5)
+#define MOST_OF_MARKER 128     /* bytes of a marker's record that are looked at; Kafka's has some 20 */
+#define MARKER_KEY 4           /* version and type, two bytes each */
+#define MARKER_VALUE 6         /* version, and the coordinator's epoch */
 
 /* Producers: a dense array, and open addressing from ids to places in it. */
 
@@ -19,6 +25,9 @@ struct isr_producers {
     int32_t *slots;           /* place + 1; 0 = free */
     int64_t count;
     int64_t room;             /* of items; there are twice as many slots */
+    isr_transaction_step *steps;
+    int64_t step_count;
+    int64_t step_room;
 };
 
 isr_producers *isr_producers_new(void)
@@ -32,6 +41,7 @@ void isr_producers_free(isr_producers *table)
         return;
     free(table->items);
     free(table->slots);
+    free(table->steps);
     free(table);
 }
 
@@ -43,6 +53,34 @@ int64_t isr_producers_count(const isr_producers *table)
 const isr_producer *isr_producers_at(const isr_producers *table, int64_t index)
 {
     return index >= 0 && index < table->count ? &table->items[index] : NULL;
+}
+
+int64_t isr_producers_step_count(const isr_producers *table)
+{
+    return table->step_count;
+}
+
+const isr_transaction_step *isr_producers_steps(const isr_producers *table)
+{
+    return table->steps;
+}
+
+int isr_batch_marker(const uint8_t *records, size_t len, int32_t *coordinator_epoch)
+{
+    const uint8_t *p = records;
+    record_view record;
+    *coordinator_epoch = -1;
+    if (!get_record(&p, records + len, &record) || record.key_length < MARKER_KEY)
+        return ISR_MARKER_NONE;
+    int type = (int16_t)(record.key[2] << 8 | record.key[3]);
+    if (type != ISR_MARKER_ABORT && type != ISR_MARKER_COMMIT)
+        return ISR_MARKER_NONE;
+    if (record.value_length >= MARKER_VALUE) {
+        const uint8_t *at = record.value + 2;
+        *coordinator_epoch =
+            (int32_t)((uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3]);
+    }
+    return type;
 }
 
 /* The slot of an id: where it is, or the free one where it belongs. */
@@ -84,13 +122,48 @@ static isr_producer *producer_of(isr_producers *table, int64_t producer_id)
         isr_producer *fresh = &table->items[table->count++];
         memset(fresh, 0, sizeof *fresh);
         fresh->producer_id = producer_id;
+        fresh->coordinator_epoch = -1;
         *slot = (int32_t)table->count;
     }
     return &table->items[*slot - 1];
 }
 
 /* 0 if there is no memory. */
-static int add_producer(isr_producers *table, const isr_batch_info *info)
+static int add_step(isr_producers *table, isr_transaction_step step)
+{
+    if (table->step_count == table->step_room) {
+        int64_t room = table->step_room ? table->step_room * 2 : 64;
+        isr_transaction_step *steps = realloc(table->steps, (size_t)room * sizeof *steps);
+        if (steps == NULL)
+            return 0;
+        table->steps = steps;
+        table->step_room = room;
+    }
+    table->steps[table->step_count++] = step;
+    return 1;
+}
+
+/* A transactional batch; `records` are those of a marker, at least their beginning. 0 if there is no memory. */
+static int add_transactional(isr_producers *table, isr_producer *producer, const isr_batch_info *info,
+                             const uint8_t *records, size_t len)
+{
+    isr_transaction_step step = {info->producer_id, info->base_offset, -1, ISR_TRANSACTION_BEGUN};
+    if (!(info->attributes & CONTROL)) {
+        if (producer->is_open)
+            return 1;
+        producer->is_open = 1;
+        return add_step(table, step);
+    }
+    step.type = isr_batch_marker(records, len, &step.coordinator_epoch);
+    if (step.type == ISR_MARKER_NONE)
+        return 1;
+    producer->is_open = 0;
+    producer->coordinator_epoch = step.coordinator_epoch;
+    return add_step(table, step);
+}
+
+/* 0 if there is no memory. */
+static int add_producer(isr_producers *table, const isr_batch_info *info, const uint8_t *records, size_t len)
 {
     if (info->producer_id < 0)
         return 1;
@@ -102,6 +175,8 @@ static int add_producer(isr_producers *table, const isr_batch_info *info)
         producer->count = 0;
     }
     producer->timestamp = info->max_timestamp;
+    if ((info->attributes & TRANSACTIONAL) && !add_transactional(table, producer, info, records, len))
+        return 0;
     if (info->base_sequence < 0)
         return 1;
     if (producer->count == ISR_PRODUCER_WINDOW) {
@@ -117,14 +192,31 @@ static int add_producer(isr_producers *table, const isr_batch_info *info)
     return 1;
 }
 
+/* The beginning of a control batch's records, from the file; how many bytes, or -1 with errno. */
+static ssize_t read_marker(int fd, const isr_batch_info *info, uint8_t *out)
+{
+    size_t size = (size_t)info->size_bytes - ISR_BATCH_HEADER;
+    ssize_t got;
+    if (size > MOST_OF_MARKER)
+        size = MOST_OF_MARKER;
+    do {
+        got = pread(fd, out, size, info->position + ISR_BATCH_HEADER);
+    } while (got < 0 && errno == EINTR);
+    return got;
+}
+
 int isr_producers_replay(isr_producers *table, int fd, int64_t *position, int64_t end)
 {
     isr_batch_info infos[FEW];
+    uint8_t marker[MOST_OF_MARKER];
     int reason = ISR_OK;
     while (*position < end && reason == ISR_OK) {
         size_t count = isr_batch_scan_file(fd, *position, end, infos, FEW, position, &reason);
         for (size_t i = 0; i < count; i++) {
-            if (!add_producer(table, &infos[i])) {
+            ssize_t got = infos[i].attributes & CONTROL ? read_marker(fd, &infos[i], marker) : 0;
+            if (got < 0)
+                return ISR_IO_ERROR;
+            if (!add_producer(table, &infos[i], marker, (size_t)got)) {
                 errno = ENOMEM;
                 return ISR_IO_ERROR;
             }
@@ -288,6 +380,13 @@ static int take(isr_log_state *state, const isr_batch_info *info, int64_t interv
     return ISR_OK;
 }
 
+/* As many bytes of a batch's records as `read_marker` reads, so that both see the same. */
+static size_t shown(const isr_batch_info *info)
+{
+    size_t size = (size_t)info->size_bytes - ISR_BATCH_HEADER;
+    return size > MOST_OF_MARKER ? MOST_OF_MARKER : size;
+}
+
 int isr_log_scan(int fd, int64_t end, int64_t interval, isr_log_state *state, isr_log_found *found,
                  isr_producers *producers)
 {
@@ -297,9 +396,14 @@ int isr_log_scan(int fd, int64_t end, int64_t interval, isr_log_state *state, is
     while (reason == ISR_OK && state->position < end && found->index_count < found->capacity &&
            found->epoch_count < found->capacity) {
         reason = whole_batch(&s, state->position, end, &info);
-        if (reason == ISR_OK)
+        /* Where the records lie in memory, before `take` moves the position behind them. */
+        const uint8_t *records = NULL;
+        if (reason == ISR_OK) {
+            records = s.bytes + (state->position - s.start) + ISR_BATCH_HEADER;
             reason = take(state, &info, interval, found);
-        if (reason == ISR_OK && producers != NULL && !add_producer(producers, &info)) {
+        }
+        if (reason == ISR_OK && producers != NULL &&
+            !add_producer(producers, &info, records, shown(&info))) {
             errno = ENOMEM;
             reason = ISR_IO_ERROR;
         }

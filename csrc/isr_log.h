@@ -2,6 +2,7 @@
 #ifndef ISR_LOG_H
 #define ISR_LOG_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #define ISR_PRODUCER_WINDOW 5
@@ -24,7 +25,27 @@ typedef struct {
     int32_t epoch;
     int32_t count;
     isr_produced batches[5];  /* the latest, in order */
+    int32_t coordinator_epoch; /* of the last marker; -1 without one */
+    int32_t is_open;          /* a transactional batch was seen, and no marker since */
 } isr_producer;
+
+enum isr_marker_type {
+    ISR_MARKER_NONE = -1,     /* no end of a transaction */
+    ISR_MARKER_ABORT = 0,
+    ISR_MARKER_COMMIT = 1,
+    ISR_TRANSACTION_BEGUN = 2, /* as a step only: the first batch of a transaction, as far as was gone over */
+};
+
+/* A step of a producer's transaction, in the order of the log. `offset`: of the first batch, or of the marker. */
+typedef struct {
+    int64_t producer_id;
+    int64_t offset;
+    int32_t coordinator_epoch;
+    int32_t type;
+} isr_transaction_step;
+
+/* What the records of a control batch say, from behind its header on: a type of `isr_marker_type`. */
+int isr_batch_marker(const uint8_t *records, size_t len, int32_t *coordinator_epoch);
 
 /* A table of producers, in the order of their first batch. */
 typedef struct isr_producers isr_producers;
@@ -33,8 +54,11 @@ isr_producers *isr_producers_new(void);
 void isr_producers_free(isr_producers *table);
 int64_t isr_producers_count(const isr_producers *table);
 const isr_producer *isr_producers_at(const isr_producers *table, int64_t index);
+int64_t isr_producers_step_count(const isr_producers *table);
+const isr_transaction_step *isr_producers_steps(const isr_producers *table);
 
-/* Adds the batches that begin in a file's bytes [*position, end), going by their headers, and moves *position.
+/* Adds the batches that begin in a file's bytes [*position, end), going by their headers (and what markers say), and
+ * moves *position.
  * Returns a reason: ISR_OK, or what is wrong with the batch at *position. */
 int isr_producers_replay(isr_producers *table, int fd, int64_t *position, int64_t end);
 

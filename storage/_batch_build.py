@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from ._batch_scan import (
     ATTRIBUTES_AT,
     BATCH_OVERHEAD_BYTES,
+    CONTROL,
     LENGTH,
     LENGTH_AT,
     LENGTH_END,
@@ -23,6 +24,10 @@ from .errors import BatchTooLargeError, CorruptBatchError
 _CRC_AT = 17
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
+_MARKER_KEY = struct.Struct(">hh")
+"""Version, then 0 for an abort and 1 for a commit."""
+_MARKER_VALUE = struct.Struct(">hi")
+"""Version and coordinator epoch."""
 
 
 def record_overhead_bytes(key_len: int, value_len: int) -> int:
@@ -119,6 +124,29 @@ def build_batch_into(
             f"{count} records of {key.size + value.size} bytes do not fit one record batch"
         )
     return memoryview(out)[:size]
+
+
+def build_marker(
+    producer_id: int, producer_epoch: int, *, committed: bool, coordinator_epoch: int, timestamp_ms: int
+) -> bytes:
+    """The control batch that ends a producer's transaction in a partition (KIP-98), as `build_batch` makes batches.
+
+    Its record says whether the transaction is committed or aborted, and under which coordinator epoch.
+    """
+    batch = bytearray(
+        build_batch(
+            [_MARKER_KEY.pack(0, int(committed))],
+            [_MARKER_VALUE.pack(0, coordinator_epoch)],
+            timestamps_ms=timestamp_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=True,
+        )
+    )
+    (attributes,) = _ATTRIBUTES.unpack_from(batch, ATTRIBUTES_AT)
+    _ATTRIBUTES.pack_into(batch, ATTRIBUTES_AT, attributes | CONTROL)
+    _CRC.pack_into(batch, _CRC_AT, crc32c(memoryview(batch)[ATTRIBUTES_AT:]))
+    return bytes(batch)
 
 
 def recompressed(batch: memoryview, codec: int) -> bytes:

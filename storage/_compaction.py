@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Generic, Protocol, TypeVar
@@ -163,6 +163,19 @@ def producers_last(
     return found
 
 
+def markers_last(
+    producers: Iterable[ProducerSnapshot], markers: Mapping[int, int], now_ms: int, settings: LogSettings
+) -> list[int]:
+    """The offsets of the markers that alone tell of a producer's epoch."""
+    return [
+        markers[each.producer_id]
+        for each in producers
+        if not each.batches
+        and each.producer_id in markers
+        and now_ms - each.timestamp_ms <= settings.producer_id_expiration_ms
+    ]
+
+
 @attrs.define(eq=False, slots=True)
 class Totals:
     """Of all passes."""
@@ -254,7 +267,11 @@ class Pass(Generic[S]):
         kept = [group[-1].end.offset - 1 for group in self.groups]
         kept += [entry.start_offset - 1 for entry in epochs]
         if known:
-            kept += producers_last(producers, known[-1].end.offset, now_ms, settings)
+            held = [*producers]
+            kept += producers_last(held, known[-1].end.offset, now_ms, settings)
+            if any(not each.batches and each.coordinator_epoch >= 0 for each in held):
+                # A marker alone tells of the epoch that it has begun.
+                kept += markers_last(held, transactions().markers, now_ms, settings)
         rules = Rules(kept, self.covered_offset, now_ms, settings.delete_retention_ms)
         self._copier = Copier(keys, rules, transactions)
         self.done = self._copier.done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 
@@ -15,6 +15,7 @@ from .log import EpochEntry, ProducedBatch, ProducerSnapshot
 
 _CAPACITY = 1 << 14
 _EPOCH = struct.Struct("@qq")
+_STEP = struct.Struct("@qqii")
 _MISPLACED = {lib.ISR_WRONG_OFFSET, lib.ISR_WRONG_EPOCH}
 
 
@@ -39,6 +40,15 @@ class LogScan:
     time_index: bytearray = attrs.Factory(bytearray)
 
 
+class TransactionStep(NamedTuple):
+    """The first batch of a producer's transaction (`type` ISR_TRANSACTION_BEGUN), or the marker that ends it."""
+
+    producer_id: int
+    offset: int
+    coordinator_epoch: int
+    type: int
+
+
 class ProducerScan:
     """The idempotent producers of the batches that were gone over, each with its last five batches."""
 
@@ -46,6 +56,8 @@ class ProducerScan:
         self.table = ffi.gc(lib.isr_producers_new(), lib.isr_producers_free)
         if self.table == ffi.NULL:
             raise MemoryError
+        self.end_offset = 0
+        """Below which all of them lie; whoever goes over the log says so."""
 
     def add_headers(self, fd: int, start: int, end: int) -> tuple[int, str]:
         """Take the batches of a file's bytes [start, end) by their headers; where it stopped and why.
@@ -63,7 +75,22 @@ class ProducerScan:
                 ProducedBatch(each.base_sequence, each.last_sequence, each.base_offset, each.last_offset)
                 for each in ffi.unpack(item.batches, item.count)
             )
-            yield ProducerSnapshot(item.producer_id, item.epoch, batches, item.timestamp)
+            yield ProducerSnapshot(
+                item.producer_id, item.epoch, batches, item.timestamp, item.coordinator_epoch
+            )
+
+    @property
+    def has_transactions(self) -> bool:
+        return bool(lib.isr_producers_step_count(self.table))
+
+    def steps(self) -> Iterator[TransactionStep]:
+        """Where transactions begin and end, in the order of the log. One that was open before begins once more."""
+        if not self.has_transactions:
+            return iter(())
+        raw = ffi.buffer(
+            lib.isr_producers_steps(self.table), lib.isr_producers_step_count(self.table) * _STEP.size
+        )
+        return map(TransactionStep._make, _STEP.iter_unpack(raw[:]))
 
 
 def scan_log(

@@ -16,7 +16,6 @@ from ._producers import SNAPSHOT_SUFFIX, ProducerTable, snapshots_in
 from ._retention import SetAside, expired
 from ._segment import Segment, segment_path
 from ._swap import CleanedSegment
-from ._transactions import read_index
 from .errors import CorruptBatchError, LogClosedError, StorageBrokenError, StorageError
 from .log import KEY_MAP_BYTES, CompactionResult, Log, MaintenanceResult
 from .settings import UNLIMITED, LogSettings
@@ -241,7 +240,7 @@ class MaintainedLog(Log):
         made = CleanedSegment(self._folder, group[0].base_offset)
         try:
             with self._device(f"cannot compact {self.name}"):
-                aborted = [each for segment in group for each in read_index(segment.transaction_index)]
+                aborted = [each for segment in group for each in segment.aborted]
                 made.write(
                     step.copy(group),
                     group[-1].end.offset,

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import attrs
 
-from ._batch_scan import BATCH_OVERHEAD_BYTES, LENGTH_AT, LENGTH_END, BatchInfo
+from ._batch_scan import BATCH_OVERHEAD_BYTES, CONTROL, LENGTH_AT, LENGTH_END, BatchInfo
 from ._columns import Buffer
 from ._native import ffi, lib
+from ._transactions import Marker, marker_of
 from .errors import AppendError
 from .log import Chunk, EpochEntry
 
@@ -46,6 +47,8 @@ class Piece:
     max_timestamp: int
     skips: bool
     """Offsets are missing before or between the batches."""
+    markers: dict[int, Marker]
+    """By the base offset of the control batch."""
 
 
 def prepare(
@@ -70,9 +73,23 @@ def prepare(
             )
         batches = []
         size, newest, gap, skipped = 0, -1, False, 0
+        markers: dict[int, Marker] = {}
         given = chunk.leader_epoch
         # Unpacked at once, which is the cheapest way to get at several fields; there may be thousands of batches.
-        for base, _, _, _, newest_of_batch, batch_size, delta, batch_epoch, count, _, _, _ in chunk.batches:
+        for (
+            base,
+            _,
+            _,
+            _,
+            newest_of_batch,
+            batch_size,
+            delta,
+            batch_epoch,
+            count,
+            _,
+            _,
+            bits,
+        ) in chunk.batches:
             if given is not None:
                 batch_epoch = given
             else:
@@ -90,11 +107,17 @@ def prepare(
             batches.append(placed((offset, offset + delta, batch_size, timestamp)))
             if timestamp > newest:
                 newest = timestamp
+            if bits & CONTROL:
+                marker = marker_of(memoryview(chunk.data)[size : size + batch_size])
+                if marker is not None:
+                    markers[offset] = marker
             size += batch_size
             offset += delta + 1
         if size != len(chunk.data):
             raise AppendError(f"{len(chunk.data)} bytes for {name} are not the {len(batches)} batches named")
-        pieces.append(Piece(_buffers_of(name, chunk, offset), size, batches, chunk.batches, newest, gap))
+        pieces.append(
+            Piece(_buffers_of(name, chunk, offset), size, batches, chunk.batches, newest, gap, markers)
+        )
     return pieces, epochs
 
 

@@ -20,7 +20,7 @@ from ._native import ffi, lib
 from ._producers import Tail
 from ._segment import DELETED_SUFFIX, INDEX_SUFFIX, LOG_SUFFIX, TIME_INDEX_SUFFIX, Segment, segment_path
 from ._swap import finish_swaps
-from ._transactions import TRANSACTION_INDEX_SUFFIX
+from ._transactions import TRANSACTION_INDEX_SUFFIX, index_is_sane
 from .errors import CorruptBatchError, CorruptLogError
 from .log import EpochEntry, RecoveryReport
 from .settings import LogSettings
@@ -38,6 +38,8 @@ class Recovered:
     epochs: list[EpochEntry] = attrs.Factory(list)
     """Of the batches that were scanned."""
     producers: Tail | None = None
+    scanned: list[Segment] = attrs.Factory(list)
+    """Of the segments."""
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -87,7 +89,7 @@ def _ends_well(segment: Segment) -> bool:
     if not segment.time_index.is_sane(segment.end.offset):
         return False
     segment.load_largest()
-    return True
+    return index_is_sane(segment.transaction_index, segment.base_offset, segment.end.offset)
 
 
 def recover(
@@ -143,7 +145,8 @@ def recover(
     verified = verify([each for each in segments if each not in scans], verify_bytes, gaps=gaps)
     kept, report = _settle(segments, scans, expected)
     epochs = [entry for found in scans.values() for entry in found.epochs]
-    return Recovered(kept, attrs.evolve(report, bytes_verified=verified), epochs, producers)
+    scanned = [segment for segment in kept if segment in scans]
+    return Recovered(kept, attrs.evolve(report, bytes_verified=verified), epochs, producers, scanned)
 
 
 def _settle(

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from ._batch_records import records
 from ._batch_scan import scan
 from ._columns import Buffer
-from ._files import replace_file, write_all
+from ._files import fsync_file, replace_file, write_all
 from ._index import MAX_RELATIVE, OffsetIndex, TimeIndex
 from ._log_scan import LogScan
 from ._native import ffi, lib
 from ._open_files import OPEN_FILES
-from ._transactions import TRANSACTION_INDEX_SUFFIX, encode_index, read_index
+from ._transactions import ENTRY_BYTES, TRANSACTION_INDEX_SUFFIX, AbortedTransaction, encode_index, read_index
 from .errors import CorruptBatchError, LookUpStoppedError, StorageBrokenError
 from .file_range import RangeFile, read_at
 from .log import TimestampedOffset, never
@@ -158,6 +158,8 @@ class Segment:
         self._first_timestamp: int | None = None
         self._begun = time.monotonic()
         self._jitter_ms = random.randint(0, settings.segment_jitter_ms)
+        self.aborted: Sequence[AbortedTransaction] = read_index(self.transaction_index)
+        """Transactions whose ABORT marker lies in the segment, in the order of the markers."""
 
     def configure(self, settings: LogSettings) -> None:
         """Go by other settings from the next batch on."""
@@ -187,7 +189,7 @@ class Segment:
 
     @property
     def transaction_index(self) -> Path:
-        """Kafka's list of aborted transactions; there if the segment came from Kafka with any."""
+        """Kafka's list of aborted transactions; there if the segment has a marker of any."""
         return self.path.with_suffix(TRANSACTION_INDEX_SUFFIX)
 
     @property
@@ -343,6 +345,8 @@ class Segment:
         if not self.indexes_synced:
             self.index.sync()
             self.time_index.sync()
+            if self.aborted:
+                fsync_file(self.transaction_index)
             self.indexes_synced = True
 
     def was_synced(self) -> None:
@@ -378,11 +382,24 @@ class Segment:
             files.append(aborted.rename(aborted.with_name(aborted.name + DELETED_SUFFIX)))
         return files
 
+    def add_aborted(self, entries: Sequence[AbortedTransaction]) -> None:
+        """Their markers stand in the segment now. Raises OSError."""
+        self.indexes_synced = False
+        with self.transaction_index.open("ab") as file:
+            file.write(encode_index(entries))
+        # A list of its own for whoever reads the old one, in another thread.
+        self.aborted = [*self.aborted, *entries]
+
+    def set_aborted(self, entries: Sequence[AbortedTransaction]) -> None:
+        """Have these entries and no others. Raises OSError."""
+        if [*entries] != [*self.aborted] or len(entries) * ENTRY_BYTES != _size_of(self.transaction_index):
+            self.indexes_synced = False
+            replace_file(self.transaction_index, encode_index(entries))
+            self.aborted = entries
+
     def _cut_transactions(self, end_offset: int) -> None:
-        aborted = read_index(self.transaction_index)
-        kept = [entry for entry in aborted if entry.last_offset < end_offset]
-        if kept != aborted:
-            replace_file(self.transaction_index, encode_index(kept))
+        if self.aborted:
+            self.set_aborted([entry for entry in self.aborted if entry.last_offset < end_offset])
 
     def slice(self, offset: int, limit_offset: int, max_bytes: int, min_one: bool) -> tuple[Spot, Spot]:
         """First batch and end of the whole batches from the one holding `offset` to below the limits."""
@@ -497,3 +514,7 @@ class Segment:
             )
         if reason != lib.ISR_OK:
             raise CorruptBatchError(position, "its header makes no sense", path=str(self.path))
+
+
+def _size_of(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,25 +1,26 @@
-"""What became of transactions, told from the batches themselves: by the headers, and the key of each marker.
-
-Nothing here writes transactions. But a folder may come from Kafka, whose records of an aborted transaction must not
-take the place of others.
-"""
+"""What became of transactions, told from the batches themselves: by the headers, and the record of each marker."""
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import attrs
 
 from ._batch_records import control_type
-from ._batch_scan import BatchInfo, scan_file
+from ._batch_scan import BATCH_OVERHEAD_BYTES, BatchInfo, scan_file
+from ._columns import Buffer
+from ._native import ffi, lib
 from .file_range import ReadableFile, read_at
 
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 
 _ENTRY = struct.Struct(">hqqqq")  # version, then the fields of an entry
+ENTRY_BYTES = _ENTRY.size
 _VERSION = 0
 
 _ABORT = 0
@@ -32,6 +33,48 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+class Marker(NamedTuple):
+    """What the control batch at a transaction's end says."""
+
+    is_abort: bool
+    coordinator_epoch: int
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that has ended in a log; the last offset is that of its marker.
+
+    `last_stable_offset`: where the oldest transaction that was open then begins; else the offset after the marker.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+    is_aborted: bool
+
+    @property
+    def index_entry(self) -> AbortedTransaction:
+        return AbortedTransaction(*self[:4])
+
+
+def marker_of(batch: Buffer) -> Marker | None:
+    """What a whole control batch says; None if it ends no transaction."""
+    view, epoch = ffi.from_buffer(batch), ffi.new("int32_t *")
+    kind = lib.isr_batch_marker(view + BATCH_OVERHEAD_BYTES, max(0, len(view) - BATCH_OVERHEAD_BYTES), epoch)
+    return None if kind == lib.ISR_MARKER_NONE else Marker(kind == lib.ISR_MARKER_ABORT, epoch[0])
+
+
+def index_is_sane(path: Path, base_offset: int, end_offset: int) -> bool:
+    """Whether a `.txnindex` has whole entries alone, in order, of a segment with these offsets. Raises OSError."""
+    if not path.exists():
+        return True
+    entries = read_index(path)
+    if len(entries) * _ENTRY.size != path.stat().st_size:
+        return False
+    lasts = [base_offset - 1, *(entry.last_offset for entry in entries), end_offset]
+    return all(before < after for before, after in pairwise(lasts))
 
 
 def read_index(path: Path) -> list[AbortedTransaction]:
@@ -50,6 +93,25 @@ def encode_index(entries: Iterable[AbortedTransaction]) -> bytes:
     return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
 
 
+def aborted_between(
+    indexes: Iterable[Sequence[AbortedTransaction]], start_offset: int, end_offset: int
+) -> list[AbortedTransaction]:
+    """What a reader of [start_offset, end_offset) must know, from the indexes of the segment of the start and of
+    all later ones: a marker may lie many segments behind its transaction's batches.
+    """
+    found: list[AbortedTransaction] = []
+    for entries in indexes:
+        if not entries:
+            continue
+        for entry in entries[bisect_left(entries, start_offset, key=lambda each: each.last_offset) :]:
+            if entry.first_offset < end_offset:
+                found.append(entry)
+            if entry.last_stable_offset >= end_offset:
+                # Whatever was open then, or began later, begins behind the end.
+                return found
+    return found
+
+
 @attrs.define(eq=False, slots=True)
 class Transactions:
     """Of batches in order. `aborted`: producer id, first offset and the marker's offset."""
@@ -57,6 +119,8 @@ class Transactions:
     aborted: list[tuple[int, int, int]] = attrs.Factory(list)
     open: dict[int, int] = attrs.Factory(dict)
     """First offset of each producer's transaction that has not ended."""
+    markers: dict[int, int] = attrs.Factory(dict)
+    """Offset of each producer's last marker."""
 
     @classmethod
     def of(cls, files: Iterable[tuple[ReadableFile, int]]) -> Transactions:
@@ -72,6 +136,7 @@ class Transactions:
         if not info.is_control:
             self.open.setdefault(info.producer_id, info.base_offset)
             return
+        self.markers[info.producer_id] = info.next_offset - 1
         first = self.open.pop(info.producer_id, info.base_offset)
         if info.record_count and _marker_type(file, info) == _ABORT:
             self.aborted.append((info.producer_id, first, info.next_offset - 1))

@@ -17,7 +17,13 @@ from ._arrow import (
     pack_records,
     partition_keys,
 )
-from ._batch_build import build_batch, build_batch_into, record_overhead_bytes, restamp_producer
+from ._batch_build import (
+    build_batch,
+    build_batch_into,
+    build_marker,
+    record_overhead_bytes,
+    restamp_producer,
+)
 from ._batch_records import Columns, Record, check_produced, control_type, decode_columns, records
 from ._batch_scan import (
     BATCH_OVERHEAD_BYTES,
@@ -66,6 +72,7 @@ __all__ = [
     "Record",
     "build_batch",
     "build_batch_into",
+    "build_marker",
     "check_produced",
     "control_type",
     "crc32c",

@@ -14,10 +14,11 @@ from ._flushing import bring_to_device
 from ._maintenance import MaintainedLog
 from ._open_files import OPEN_FILES
 from ._prepare import Piece, prepare
-from ._producers import SNAPSHOT_SUFFIX, ProducerTable, replay, snapshots_in
+from ._producers import SNAPSHOT_SUFFIX, ProducerTable, completed_since, replay, snapshots_in
 from ._recovery import Recovered, open_segments, recover, remove_leftovers, trust, verify
 from ._retention import remove_below
 from ._segment import Segment, Spot, segment_path
+from ._transactions import AbortedTransaction, CompletedTransaction, aborted_between
 from .errors import AppendError, OffsetOutOfRangeError, StorageBrokenError, StorageError
 from .file_range import FileRange
 from .log import (
@@ -144,6 +145,22 @@ class DiskLog(MaintainedLog):
         held = [each for each in snapshots_in(self._folder) if each <= self._log_end_offset]
         self._keep_snapshots({*held[:1], *self.segment_base_offsets} & {*held})
         self._producers = replay(self._folder, self._segments, found.producers)
+        self._index_transactions(found.scanned)
+
+    def _index_transactions(self, segments: Sequence[Segment]) -> None:
+        """Build the transaction indexes of segments that were gone over; what lies between them is trusted."""
+        known = self._producers.has_transactions or any(segment.aborted for segment in segments)
+        if not segments or not known:
+            return
+        ended = completed_since(self._folder, self._segments, segments[0].base_offset)
+        for segment in segments:
+            segment.set_aborted(
+                [
+                    each.index_entry
+                    for each in ended
+                    if each.is_aborted and segment.base_offset <= each.last_offset < segment.end.offset
+                ]
+            )
 
     def __repr__(self) -> str:
         return f"<DiskLog {self.name} {self.log_start_offset}..{self.log_end_offset}>"
@@ -179,6 +196,16 @@ class DiskLog(MaintainedLog):
 
     def producer_states(self) -> tuple[ProducerSnapshot, ...]:
         return self._producers.snapshots()
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        segments = self._segments
+        at = bisect_right(segments, start_offset, key=lambda each: each.base_offset) - 1
+        return aborted_between((each.aborted for each in segments[max(at, 0) :]), start_offset, end_offset)
+
+    def completed_transactions(self, offset: int) -> list[CompletedTransaction]:
+        if offset >= self._log_end_offset or not self._producers.has_transactions:
+            return []
+        return completed_since(self._folder, self._segments, offset)
 
     # Reading
 
@@ -226,16 +253,24 @@ class DiskLog(MaintainedLog):
                 self._write(pieces)
                 self._enter(pieces, epochs)
         except OSError as error:
-            raise self._undo(end, error) from error
+            failure = self._undo(end, error)
+            if any(piece.markers for piece in pieces):
+                # It may have been the entry of the transaction index that was refused.
+                self._producers = replay(self._folder, self._segments)
+            raise failure from error
         self._tell_flusher()
 
     def _enter(self, pieces: Sequence[Piece], epochs: Sequence[EpochEntry]) -> None:
         """Move the log end to the end of the last segment, over the pieces that stand there."""
         self._epochs.add(epochs)
         for piece in pieces:
+            ends = piece.markers
             for info, placed in zip(piece.infos, piece.batches, strict=True):
                 if info.producer_id >= 0:
-                    self._producers.add(info, placed.base_offset)
+                    offset = placed.base_offset
+                    ended = self._producers.add(info, offset, ends.get(offset) if ends else None)
+                    if ended is not None and ended.is_aborted:
+                        self._segment_of(self._segments, offset).add_aborted([ended.index_entry])
         self._log_end_offset = self._segments[-1].end.offset
 
     def _tell_flusher(self) -> None:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import attrs
 
 from ._columns import Buffer
+from ._transactions import AbortedTransaction, CompletedTransaction
 from .batch import BatchInfo
 from .file_range import FileRange
 from .settings import LogSettings
@@ -40,12 +41,19 @@ class ProducedBatch(NamedTuple):
 
 @attrs.frozen(slots=True)
 class ProducerSnapshot:
-    """What the log holds of one idempotent producer: its epoch and its last batches, five at most (KIP-98)."""
+    """What the log holds of one idempotent producer: its epoch and its last batches, five at most (KIP-98).
+
+    Without batches it tells of the epoch alone: a marker has ended the producer's transaction under a new one.
+    """
 
     producer_id: int
     producer_epoch: int
     batches: tuple[ProducedBatch, ...]
     timestamp_ms: int
+    coordinator_epoch: int = -1
+    """Of its last marker; -1 without one."""
+    first_offset: int = -1
+    """Where its open transaction begins; -1 without one."""
 
 
 @attrs.frozen(slots=True)
@@ -286,6 +294,22 @@ class Log(abc.ABC):
     @abc.abstractmethod
     def producer_states(self) -> tuple[ProducerSnapshot, ...]:
         """The idempotent producers seen in the log."""
+
+    @abc.abstractmethod
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        """Those that a reader of [start_offset, end_offset) must know, in the order of their markers: each ends at
+        or above the start, and begins below the end.
+
+        Any thread may call it.
+        """
+
+    @abc.abstractmethod
+    def completed_transactions(self, offset: int) -> list[CompletedTransaction]:
+        """Those whose marker stands at or above `offset`, in the order of their markers.
+
+        It goes over the log from the last snapshot of producers below `offset` on, unless no producer ever ended a
+        transaction.
+        """
 
     @abc.abstractmethod
     def flush(self) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from insync.storage import Chunk, DiskLog, LogSettings
-from insync.storage.batch import build_batch, records, scan
+from insync.storage._transactions import read_index
+from insync.storage.batch import build_batch, build_marker, records, scan
 
 from . import samples
 from .kafka import Java
@@ -102,3 +103,74 @@ def test_it_finds_no_fault_after_a_crash_and_recovery(java: Java, tmp_path: Path
     assert not FAULT.search(told), FAULT.search(told)
     assert told.count("isvalid: true") == 50
     assert [each.offset for path in logs for each in records(path.read_bytes())] == list(range(100))
+
+
+def test_it_reads_markers_and_the_indexes_of_aborted_transactions(java: Java, tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    folder.mkdir()
+    log = DiskLog(folder, "t", 0, settings=LogSettings(segment_bytes=1024))
+
+    def append(data: bytes) -> None:
+        log.append([Chunk(data, scan(data), log.log_end_offset, 1)])
+
+    for at in range(12):
+        producer, epoch = 5 + at % 2, at // 2
+        append(
+            build_batch(
+                [b"key"],
+                [bytes(200)],
+                timestamps_ms=samples.START + at,
+                producer_id=producer,
+                producer_epoch=epoch,
+                base_sequence=0,
+                transactional=True,
+            )
+        )
+        if at % 2:
+            # The other producer's transaction goes on until the next round.
+            append(
+                build_marker(
+                    producer,
+                    epoch,
+                    committed=at % 4 == 1,
+                    coordinator_epoch=7,
+                    timestamp_ms=samples.START + at,
+                )
+            )
+            if at > 1:
+                append(
+                    build_marker(
+                        5,
+                        epoch + 1,
+                        committed=at % 4 == 3,
+                        coordinator_epoch=7,
+                        timestamp_ms=samples.START + at,
+                    )
+                )
+    log.close()
+    logs, aborted = files(folder, ".log"), files(folder, ".txnindex")
+    snapshots = files(folder, ".snapshot")
+    assert len(logs) > 3 and len(aborted) > 1
+    told = java.dump(*logs)
+    assert not FAULT.search(told), FAULT.search(told)
+    markers = re.findall(r"endTxnMarker: (\w+) coordinatorEpoch: (\d+)", told)
+    assert markers.count(("COMMIT", "7")) == 6 and markers.count(("ABORT", "7")) == 5, markers
+    assert told.count("isTransactional: true isControl: true") == 11
+    told = java.dump(*aborted)
+    assert not FAULT.search(told), FAULT.search(told)
+    found = re.findall(
+        r"producerId: (\d+) firstOffset: (\d+) lastOffset: (\d+) lastStableOffset: (\d+)", told
+    )
+    assert [tuple(map(int, each)) for each in found] == [
+        (*each,) for path in aborted for each in read_index(path)
+    ]
+    assert found
+    told = java.dump(*snapshots)
+    assert not FAULT.search(told), FAULT.search(told)
+    assert re.search(
+        r"producerId: 5 producerEpoch: 6 .*coordinatorEpoch: 7 currentTxnFirstOffset: OptionalLong.empty",
+        told,
+    )
+    assert re.search(
+        r"producerId: 5 .*coordinatorEpoch: -?\d+ currentTxnFirstOffset: OptionalLong\[0\]", told
+    )

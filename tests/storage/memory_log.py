@@ -19,6 +19,7 @@ from insync.storage._prepare import Piece, Placed, prepare
 from insync.storage._producers import ProducerTable
 from insync.storage._retention import expired
 from insync.storage._segment import Spot
+from insync.storage._transactions import AbortedTransaction, CompletedTransaction, marker_of
 from insync.storage.batch import BatchInfo, records, scan
 from insync.storage.errors import AppendError, LogClosedError, OffsetOutOfRangeError
 from insync.storage.file_range import FileRange, RangeFile, read_at
@@ -132,6 +133,7 @@ class MemoryLog(Log):
         self._begin_segment(0)
         self._epochs = EpochCache(None)
         self._producers = ProducerTable()
+        self._completed: list[CompletedTransaction] = []
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -168,6 +170,16 @@ class MemoryLog(Log):
 
     def producer_states(self) -> tuple[ProducerSnapshot, ...]:
         return self._producers.snapshots()
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        return [
+            each.index_entry
+            for each in self._completed
+            if each.is_aborted and each.last_offset >= start_offset and each.first_offset < end_offset
+        ]
+
+    def completed_transactions(self, offset: int) -> list[CompletedTransaction]:
+        return [each for each in self._completed if each.last_offset >= offset]
 
     # Reading
 
@@ -225,7 +237,9 @@ class MemoryLog(Log):
     def _hold(self, piece: Piece) -> None:
         for info, place in zip(piece.infos, piece.batches, strict=True):
             self._segments[-1].add(info, place)
-            self._producers.add(info, place.base_offset)
+            ended = self._producers.add(info, place.base_offset, piece.markers.get(place.base_offset))
+            if ended is not None:
+                self._completed.append(ended)
 
     def _enter(self, epochs: Sequence[EpochEntry]) -> None:
         self._epochs.add(epochs)
@@ -261,10 +275,15 @@ class MemoryLog(Log):
         self._end = end
         self._start, self._flushed = min(self._start, end), min(self._flushed, end)
         self.cleaned_offset = min(self.cleaned_offset, end)
+        self._completed = [each for each in self._completed if each.last_offset < end]
         if not self._producers.cut(end):
             self._producers = ProducerTable()
-            for held in (each for kept in self._segments for each in kept.held):
-                self._producers.add(held.info, held.base_offset)
+            for kept in self._segments:
+                for held in kept.held:
+                    marker = None
+                    if held.info.is_control:
+                        marker = marker_of(read_at(kept.file.fileno(), held.info.size_bytes, held.position))
+                    self._producers.add(held.info, held.base_offset, marker)
 
     def truncate_fully(self, new_start_offset: int) -> None:
         self._check_open()
@@ -276,6 +295,7 @@ class MemoryLog(Log):
             self.cleaned_offset = min(self.cleaned_offset, new_start_offset)
             self._epochs.replace(())
             self._producers = ProducerTable()
+            self._completed = []
 
     def advance_log_start_offset(self, offset: int) -> None:
         self._check_open()

@@ -92,6 +92,13 @@ static void same_producers(const isr_producers *one, const isr_producers *other)
         CHECK(a->producer_id == b->producer_id && a->epoch == b->epoch && a->timestamp == b->timestamp);
         CHECK(a->count == b->count && a->count >= 0 && a->count <= ISR_PRODUCER_WINDOW);
         CHECK(memcmp(a->batches, b->batches, sizeof *a->batches * (size_t)a->count) == 0);
+        CHECK(a->coordinator_epoch == b->coordinator_epoch && a->is_open == b->is_open);
+    }
+    CHECK(isr_producers_step_count(one) == isr_producers_step_count(other));
+    for (int64_t i = 0; i < isr_producers_step_count(one); i++) {
+        const isr_transaction_step *a = &isr_producers_steps(one)[i], *b = &isr_producers_steps(other)[i];
+        CHECK(a->producer_id == b->producer_id && a->offset == b->offset && a->type == b->type);
+        CHECK(a->coordinator_epoch == b->coordinator_epoch);
     }
     CHECK(isr_producers_at(one, isr_producers_count(one)) == NULL && isr_producers_at(one, -1) == NULL);
 }
