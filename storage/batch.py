@@ -40,6 +40,7 @@ from ._batch_scan import (
 )
 from ._codecs import MAX_INFLATED_BYTES, Compression
 from ._columns import Buffer, Headers
+from ._transactions import Marker, marker_of
 from .errors import (
     BatchTooLargeError,
     CorruptBatchError,
@@ -69,6 +70,7 @@ __all__ = [
     "Columns",
     "Compression",
     "Headers",
+    "Marker",
     "Record",
     "build_batch",
     "build_batch_into",
@@ -78,6 +80,7 @@ __all__ = [
     "crc32c",
     "decode_columns",
     "find_batch",
+    "marker_of",
     "record_overhead_bytes",
     "records",
     "restamp_producer",

@@ -77,6 +77,7 @@ MOST_DESCRIBED = 2_000
 the next one goes on."""
 MOST_LOOK_UPS = 1_000
 """Timestamps of records that one `ListOffsetsRequest` may have looked for in logs."""
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
 @attrs.frozen(kw_only=True)
@@ -154,7 +155,8 @@ class FetchRequest:
 
     `session_epoch` (KIP-227): -1 without a session; 0 asks for one; else how many answers have arrived in
     `session_id`, and `partitions` are only those whose question is new, `forgotten` those that are withdrawn.
-    `time_ms`: a follower's wall clock, in milliseconds since 1970; 0 from others.
+    `time_ms`: a follower's wall clock, in milliseconds since 1970; 0 from others. `isolation_level` (of
+    consumers): with READ_COMMITTED the answer ends where a transaction is not decided (KIP-98).
     """
 
     replica_id: int
@@ -168,6 +170,7 @@ class FetchRequest:
     forgotten: list[PartitionName] = attrs.Factory(list)
     client_id: str = ""
     time_ms: int = 0
+    isolation_level: int = READ_UNCOMMITTED
 
 
 @attrs.frozen(kw_only=True)
@@ -188,22 +191,47 @@ class FetchResult:
 
 
 @attrs.frozen(kw_only=True)
+class AbortedProducer:
+    """The transactional batches of a producer from `first_offset` up to its next ABORT marker count for nothing."""
+
+    producer_id: int
+    first_offset: int
+
+
+@attrs.frozen(kw_only=True)
+class FetchedTransactions:
+    """What a reader of committed records must know to read the batches of a partition in a fetch response.
+
+    `aborted`: by first offset, every transaction that was aborted and reaches into the batches.
+    """
+
+    topic: str
+    partition: int
+    last_stable_offset: int
+    aborted: list[AbortedProducer]
+
+
+@attrs.frozen(kw_only=True)
 class FetchResponse:
     """Partitions that have nothing to say are left out of an answer to a consumer or a follower.
 
     `session_id`: the session that this belongs to, 0 for none. `error`: the session is over, ask everything anew.
-    `throttle_time_ms`: as in `ProduceResponse`, for fetches.
+    `throttle_time_ms`: as in `ProduceResponse`, for fetches. `transactions`: of each partition without an error, if
+    only committed records were asked for.
     """
 
     partitions: list[FetchResult]
     session_id: int = 0
     error: int = 0
     throttle_time_ms: int = 0
+    transactions: list[FetchedTransactions] | None = None
 
 
 @attrs.frozen(kw_only=True)
 class ListOffsetsPartition:
-    """`timestamp`: EARLIEST_TIMESTAMP, LATEST_TIMESTAMP (the high watermark), or milliseconds since 1970."""
+    """`timestamp`: EARLIEST_TIMESTAMP, LATEST_TIMESTAMP (the high watermark; for readers of committed records the
+    last stable offset), or milliseconds since 1970.
+    """
 
     topic: str
     partition: int
@@ -214,6 +242,7 @@ class ListOffsetsPartition:
 @attrs.frozen(kw_only=True)
 class ListOffsetsRequest:
     partitions: list[ListOffsetsPartition]
+    isolation_level: int = READ_UNCOMMITTED
 
 
 @attrs.frozen(kw_only=True)

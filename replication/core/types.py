@@ -42,6 +42,21 @@ class EpochEnd(NamedTuple):
     end_offset: int
 
 
+class TransactionMarker(NamedTuple):
+    """What the control batch at a transaction's end says."""
+
+    committed: bool
+    coordinator_epoch: int
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction whose marker stands in a log."""
+
+    producer_id: int
+    first_offset: int
+    marker_offset: int
+
+
 class BatchMeta(NamedTuple):
     """What the protocol needs to know of a record batch; the bytes stay with the host.
 
@@ -55,6 +70,9 @@ class BatchMeta(NamedTuple):
     producer_id: int = NO_PRODUCER
     producer_epoch: int = -1
     base_sequence: int = -1
+    transactional: bool = False
+    marker: TransactionMarker | None = None
+    """Of a control batch that ends a transaction."""
 
     @property
     def next_offset(self) -> int:
@@ -77,8 +95,15 @@ class SequencedBatch(NamedTuple):
 
 @attrs.frozen(slots=True)
 class ProducerEntry:
-    """One producer's last batches (five at most) in a log."""
+    """One producer's last batches (five at most) in a log.
+
+    There are none once a marker has ended its transaction under a new epoch: only that epoch is known then.
+    """
 
     producer_id: int
     producer_epoch: int
     batches: tuple[SequencedBatch, ...]
+    coordinator_epoch: int = -1
+    """Of its last marker; -1 without one."""
+    first_offset: int = -1
+    """Where its open transaction begins; -1 without one."""

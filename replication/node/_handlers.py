@@ -129,7 +129,7 @@ class Handlers:
         self, request: Inbound, message: m.ListOffsetsRequest, found: Mapping[LookUp, Found]
     ) -> None:
         list_offset = self._replicas.broker.queries.list_offset
-        results = [list_offset(wanted, found) for wanted in message.partitions]
+        results = [list_offset(wanted, found, message.isolation_level) for wanted in message.partitions]
         request.reply(m.ListOffsetsResponse(partitions=results))
 
     def _metadata(self, request: Inbound) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from ...storage import OffsetOutOfRangeError, StorageError
@@ -37,3 +38,12 @@ class LogReader:
             raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error)) from error
         except StorageError as error:
             raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+
+    def aborted_transactions(
+        self, partition: PartitionId, start_offset: int, end_offset: int
+    ) -> Sequence[tuple[int, int]]:
+        """See `LogPort`."""
+        opened = self._node.hosts[partition].log
+        assert opened is not None, f"the log of {partition} is not open"
+        found = opened.aborted_transactions(start_offset, end_offset)
+        return [(each.producer_id, each.first_offset) for each in found]

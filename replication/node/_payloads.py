@@ -8,10 +8,11 @@ from typing import Final
 import attrs
 
 from ...storage import CorruptBatchError
-from ...storage.batch import BatchInfo, scan
+from ...storage.batch import BatchInfo, marker_of, scan
 from ...transport import Payload
 from ..core.broker.payloads import MalformedBatchError, RefusedBatchError
 from ..core.errors import ErrorCode
+from ..core.types import TransactionMarker
 from ._batch_checks import Findings, check_batches
 
 
@@ -26,6 +27,12 @@ class Batches:
     infos: Sequence[BatchInfo]
     release: Callable[[], None]
     taken: bool = False
+
+    def marker(self, at: int) -> TransactionMarker | None:
+        """See `core.broker.payloads.Batches`."""
+        position = sum(info.size_bytes for info in self.infos[:at])
+        said = marker_of(self.data[position : position + self.infos[at].size_bytes])
+        return None if said is None else TransactionMarker(not said.is_abort, said.coordinator_epoch)
 
 
 class SharedPayload:

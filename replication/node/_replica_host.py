@@ -13,7 +13,7 @@ from ..core.control.records import TopicConfig
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.partition.replica import Replica
-from ..core.types import EpochEntry, PartitionId, ProducerEntry, SequencedBatch
+from ..core.types import EndedTransaction, EpochEntry, PartitionId, ProducerEntry, SequencedBatch
 from ._log_writer import AppendWork, CallWork, Lane, Work
 from ._maintenance_thread import log_settings
 from ._payloads import Batches
@@ -122,7 +122,8 @@ class ReplicaHost:
                 )
             )
         cut = partial(opened.truncate_fully if effect.restart else opened.truncate, effect.offset)
-        self.submit(CallWork(self.lane, partial(_cut, opened, cut), self._truncated))
+        settled = self.replica.log.high_watermark
+        self.submit(CallWork(self.lane, partial(_cut, opened, cut, settled), self._truncated))
 
     def _truncated(self, event: object) -> None:
         assert isinstance(event, ev.Truncated)
@@ -201,6 +202,7 @@ def opened_event(opened: Log, high_watermark: int) -> ev.Opened:
         high_watermark=high_watermark,
         epochs=_epochs(opened),
         producers=_producers(opened),
+        ended=_ended(opened, high_watermark),
     )
 
 
@@ -211,13 +213,23 @@ def _begin_inside(opened: Log, chunk: Chunk, log_start: int) -> None:
     opened.advance_log_start_offset(log_start)
 
 
-def _cut(opened: Log, cut: Callable[[], None]) -> ev.Truncated:
+def _cut(opened: Log, cut: Callable[[], None], settled: int) -> ev.Truncated:
+    """`settled`: what the log held below it was committed."""
     cut()
     return ev.Truncated(
         log_start_offset=opened.log_start_offset,
         log_end_offset=opened.log_end_offset,
         epochs=_epochs(opened),
         producers=_producers(opened),
+        ended=_ended(opened, settled),
+    )
+
+
+def _ended(opened: Log, settled: int) -> tuple[EndedTransaction, ...]:
+    """Transactions whose marker is not known to be committed."""
+    return tuple(
+        EndedTransaction(each.producer_id, each.first_offset, each.last_offset)
+        for each in opened.completed_transactions(settled)
     )
 
 
@@ -231,7 +243,10 @@ def _producers(opened: Log) -> tuple[ProducerEntry, ...]:
             state.producer_id,
             state.producer_epoch,
             tuple(SequencedBatch(*batch) for batch in state.batches),
+            state.coordinator_epoch,
+            state.first_offset,
         )
         for state in opened.producer_states()
-        if state.batches  # none of a producer that wrote without sequences: there is nothing to compare with
+        # Of a producer that wrote without sequences, and in no transaction, there is nothing to compare with.
+        if state.batches or state.coordinator_epoch >= 0 or state.first_offset >= 0
     )

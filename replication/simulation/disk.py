@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ..core.partition import events as ev
-from ..core.types import BatchMeta, EpochEntry, ProducerEntry, SequencedBatch
+from ..core.types import BatchMeta, EndedTransaction, EpochEntry, ProducerEntry, SequencedBatch
 
 WHOLE, EMPTY, LEFT_OUT = range(3)
 BATCHES_KEPT = 5
@@ -229,19 +229,50 @@ class Disk:
                     kept.add(index)
         return kept
 
+    def _known(self) -> Iterator[BatchMeta]:
+        """What producers have written, as far as anything is left of it."""
+        yield from self._gone
+        for batch in self.batches:
+            if batch.state != LEFT_OUT:
+                yield batch.meta
+
     def producers(self) -> tuple[ProducerEntry, ...]:
         kept: dict[int, ProducerEntry] = {}
-        for meta in (*self._gone, *(batch.meta for batch in self.batches if batch.state != LEFT_OUT)):
+        for meta in self._known():
             if meta.producer_id >= 0:
                 entry = kept.get(meta.producer_id)
-                earlier = entry.batches if entry and entry.producer_epoch == meta.producer_epoch else ()
-                last = SequencedBatch(
-                    meta.base_sequence, meta.last_sequence, meta.base_offset, meta.next_offset - 1
-                )
+                batches = entry.batches if entry and entry.producer_epoch == meta.producer_epoch else ()
+                coordinator, first = (entry.coordinator_epoch, entry.first_offset) if entry else (-1, -1)
+                if meta.base_sequence >= 0:
+                    last = SequencedBatch(
+                        meta.base_sequence, meta.last_sequence, meta.base_offset, meta.next_offset - 1
+                    )
+                    batches = (*batches, last)[-5:]
+                if meta.marker is not None:
+                    coordinator, first = meta.marker.coordinator_epoch, -1
+                elif meta.transactional and first < 0:
+                    first = meta.base_offset
                 kept[meta.producer_id] = ProducerEntry(
-                    meta.producer_id, meta.producer_epoch, (*earlier, last)[-5:]
+                    meta.producer_id, meta.producer_epoch, batches, coordinator, first
                 )
         return tuple(kept.values())
+
+    def ended(self) -> list[tuple[int, int, int, bool]]:
+        """Of each transaction that has ended: producer id, first offset, that of its marker, whether aborted."""
+        found: list[tuple[int, int, int, bool]] = []
+        begun: dict[int, int] = {}
+        for meta in self._known():
+            if meta.marker is None:
+                if meta.transactional:
+                    begun.setdefault(meta.producer_id, meta.base_offset)
+            elif meta.producer_id in begun:
+                first = begun.pop(meta.producer_id)
+                found.append((meta.producer_id, first, meta.base_offset, not meta.marker.committed))
+        return found
+
+    def _unsettled(self) -> tuple[EndedTransaction, ...]:
+        """Those whose marker is not known to be committed."""
+        return tuple(EndedTransaction(*each[:3]) for each in self.ended() if each[2] >= self.high_watermark)
 
     def opened(self) -> ev.Opened:
         return ev.Opened(
@@ -250,6 +281,7 @@ class Disk:
             high_watermark=self.high_watermark,
             epochs=tuple(self.epochs),
             producers=self.producers(),
+            ended=self._unsettled(),
         )
 
     def truncated(self) -> ev.Truncated:
@@ -258,4 +290,5 @@ class Disk:
             log_end_offset=self.end,
             epochs=tuple(self.epochs),
             producers=self.producers(),
+            ended=self._unsettled(),
         )

@@ -14,7 +14,7 @@ import attrs
 from ..core.broker.effects import Answer, CloseConnection
 from ..core.broker.events import Disconnected, FetchArrived
 from ..core.broker.fetch_session import NEW_SESSION, NO_SESSION, WITHOUT_SESSION
-from ..core.broker.payloads import MalformedBatchError, to_meta
+from ..core.broker.payloads import MalformedBatchError, to_metas
 from ..core.errors import ErrorCode
 from ..core.messages import FetchRequest, FetchResponse, FetchResult, PartitionName
 from ..core.partition import events as ev
@@ -120,7 +120,7 @@ class Fetches:
                 log_start_offset=result.log_start_offset,
                 log_end_offset=result.log_end_offset,
                 diverging=result.diverging,
-                batches=tuple(map(to_meta, batches.infos)),
+                batches=to_metas(batches),
                 handle=batches,
                 may_skip=self._cluster.settings.compactions > 0,
             ),

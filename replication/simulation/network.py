@@ -17,12 +17,12 @@ from ..core import messages as m
 from ..core.broker import effects as fx
 from ..core.broker import events as ev
 from ..core.broker.membership import evict
-from ..core.broker.payloads import MalformedBatchError, RefusedBatchError
+from ..core.broker.payloads import CONTROL, TRANSACTIONAL, MalformedBatchError, RefusedBatchError
 from ..core.control.records import CONTROLLER_KEY, node_key
 from ..core.errors import ErrorCode
 from ..core.partition.effects import FetchNext
 from ..core.transaction import Committed, Outcome
-from ..core.types import BatchMeta, PartitionId
+from ..core.types import BatchMeta, PartitionId, TransactionMarker
 from .disk import LEFT_OUT, Stored
 from .node import Node
 
@@ -289,8 +289,7 @@ class ModelInfo(NamedTuple):
     producer_epoch: int
     base_sequence: int
     record_count: int
-    is_control: bool = False
-    is_transactional: bool = False
+    attributes: int = 0
 
     @classmethod
     def of(cls, meta: BatchMeta) -> ModelInfo:
@@ -304,6 +303,7 @@ class ModelInfo(NamedTuple):
             meta.producer_epoch,
             meta.base_sequence,
             meta.offset_count,
+            TRANSACTIONAL * meta.transactional | CONTROL * (meta.marker is not None),
         )
 
 
@@ -315,6 +315,10 @@ class ModelBatches(NamedTuple):
     @property
     def infos(self) -> tuple[ModelInfo, ...]:
         return tuple(ModelInfo.of(each.meta) for each in self.stored if each.state != LEFT_OUT)
+
+    def marker(self, at: int) -> TransactionMarker | None:
+        """See `core.broker.payloads.Batches`."""
+        return [each.meta.marker for each in self.stored if each.state != LEFT_OUT][at]
 
 
 class ModelPayload:

@@ -84,10 +84,11 @@ class WatchedBroker(Broker):
 
 
 class ModelRange(NamedTuple):
-    """Batches of a model disk, and how many bytes they would be."""
+    """Batches of a model disk, how many bytes they would be, and where they end."""
 
     range: tuple[Stored, ...]
     size: int
+    next_offset: int
 
 
 class ModelLogs:
@@ -124,7 +125,17 @@ class ModelLogs:
                 if size and size + batch.meta.size_bytes > max_bytes:
                     break
                 size, end = size + batch.meta.size_bytes, number
-        return ModelRange(taken[:end], size)
+        return ModelRange(taken[:end], size, taken[end - 1].meta.next_offset if end else offset)
+
+    def aborted_transactions(
+        self, partition: PartitionId, start_offset: int, end_offset: int
+    ) -> list[tuple[int, int]]:
+        """See `LogPort`."""
+        return [
+            (producer_id, first)
+            for producer_id, first, marker, is_aborted in self._node.hosts[partition].disk.ended()
+            if is_aborted and marker >= start_offset and first < end_offset
+        ]
 
     def offset_for_timestamp(self, partition: PartitionId, timestamp_ms: int) -> int | None:
         """Here a record is as old as its offset says."""

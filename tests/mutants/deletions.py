@@ -14,7 +14,7 @@ from insync.replication.core.partition.follower import FollowerRole
 from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.purgatory import ParkedDeletion
-from insync.replication.core.types import EpochEntry, ProducerEntry
+from insync.replication.core.types import EndedTransaction, EpochEntry, ProducerEntry
 
 from .catalogue import Patch, mutant
 
@@ -51,8 +51,9 @@ def _(patch: Patch) -> None:
         log_end_offset: int,
         epochs: Iterable[EpochEntry],
         producers: Iterable[ProducerEntry],
+        ended: Iterable[EndedTransaction] = (),
     ) -> LogState:
-        log = LogState.opened(log_start_offset, log_end_offset, 0, epochs, producers)
+        log = LogState.opened(log_start_offset, log_end_offset, 0, epochs, producers, ended)
         log.high_watermark = min(self.high_watermark, log_end_offset)
         return log
 

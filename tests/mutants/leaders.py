@@ -126,13 +126,13 @@ def _(patch: Patch) -> None:
 
 @mutant("K6", "expose a batch when it is asked to be written")
 def _(patch: Patch) -> None:
-    right = leader_module.LeaderRole._append
+    right = leader_module.LeaderRole.append
 
     def append(self: LeaderRole, event: ev.Produce) -> None:
         right(self, event)
         self.replica.log.log_end_offset = self.replica.log.next_offset
 
-    patch.setattr(LeaderRole, "_append", append)
+    patch.setattr(LeaderRole, "append", append)
 
 
 @mutant("Z41", "compare offsets and not epochs (Osiris)")
@@ -144,7 +144,7 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     def on_tick(self: LeaderRole) -> None:
         for parked in self._parked.expired(self.replica.now):
-            self._reply(parked.request_id, ErrorCode.REQUEST_TIMED_OUT)
+            self.reply(parked.request_id, ErrorCode.REQUEST_TIMED_OUT)
         self.change.on_tick()
 
     patch.setattr(LeaderRole, "_reconsider", lambda self: None)
@@ -178,7 +178,7 @@ def _(patch: Patch) -> None:
 
     def on_produce(self: LeaderRole, event: ev.Produce) -> None:
         if self._refusal(event) == ErrorCode.NOT_ENOUGH_REPLICAS and event.batch.producer_id < 0:
-            self._append(attrs.evolve(event, acks=0, request_id=-1))
+            self.append(attrs.evolve(event, acks=0, request_id=-1))
             self.replica._effects[:] = [e for e in self.replica._effects if getattr(e, "request_id", 0) != -1]
         right(self, event)
 
@@ -221,14 +221,14 @@ def _(patch: Patch) -> None:
 
 @mutant("K117", "take every follower for caught up when the next batch comes")
 def _(patch: Patch) -> None:
-    right = LeaderRole._append
+    right = LeaderRole.append
 
     def append(self: LeaderRole, event: ev.Produce) -> None:
         right(self, event)
         for follower in self.followers.values():
             follower.last_caught_up = max(follower.last_caught_up, self._replica.now)
 
-    patch.setattr(LeaderRole, "_append", append)
+    patch.setattr(LeaderRole, "append", append)
 
 
 @mutant("K118", "take whoever asks for caught up, whatever it asks for")
@@ -251,7 +251,7 @@ def _(patch: Patch) -> None:
     def leave(self: LeaderRole, error: ErrorCode) -> None:
         if error == ErrorCode.KAFKA_STORAGE_ERROR:
             for parked in self._parked.written(self._replica.log.next_offset):
-                self._reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
+                self.reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
         right(self, error)
 
     patch.setattr(LeaderRole, "leave", leave)

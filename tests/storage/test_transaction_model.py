@@ -1,4 +1,4 @@
-"""Any order of transactions, aborts, truncations, crashes and restarts, against a plain list of what was written."""
+"""Any order of transactions, truncations, crashes and restarts, against a plain list of what was written."""
 
 from __future__ import annotations
 

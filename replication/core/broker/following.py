@@ -21,7 +21,7 @@ from ..types import PartitionId
 from . import effects as fx
 from .channels import Channel, Channels
 from .fetch_session import NEW_SESSION, FollowerSession
-from .payloads import Batches, MalformedBatchError, Payload, ScannedBatch, to_meta
+from .payloads import Batches, MalformedBatchError, Payload, to_metas
 from .throttle import Throttle
 
 if TYPE_CHECKING:
@@ -310,7 +310,6 @@ class _Leader:
             if self._owner.is_throttled(partition):
                 self._owner.throttle.took(result.size, self._ctx.now)
             batches: Batches | None = None
-            infos: tuple[ScannedBatch, ...] = ()
             if result.size:
                 try:
                     batches = payload.batches(position, result.size)
@@ -318,11 +317,10 @@ class _Leader:
                     self._owner.damage(partition, self.channel.peer, str(error))
                     self._fail(partition, want)
                     continue
-                infos = tuple(batches.infos)
                 self._owner.damaged.pop(partition, None)
             self._ctx.step_replica(
                 partition,
-                _fetched(want, result, infos, batches, may_skip=self._owner.may_skip(partition.topic)),
+                _fetched(want, result, batches, may_skip=self._owner.may_skip(partition.topic)),
             )
             # Whatever the log was asked to do, the replica asks on when that is done.
             replica = self._ctx.replicas.get(partition)
@@ -356,7 +354,6 @@ def _error(code: int) -> ErrorCode:
 def _fetched(
     want: partition_fx.FetchNext,
     result: m.FetchResult,
-    infos: tuple[ScannedBatch, ...],
     batches: Batches | None,
     *,
     may_skip: bool,
@@ -371,7 +368,7 @@ def _fetched(
         log_start_offset=result.log_start_offset,
         log_end_offset=result.log_end_offset,
         diverging=result.diverging,
-        batches=tuple(map(to_meta, infos)),
+        batches=to_metas(batches) if batches is not None else (),
         handle=batches,
         may_skip=may_skip,
     )

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ..errors import ErrorCode
-from ..types import BatchMeta
+from ..types import BatchMeta, TransactionMarker
+
+TRANSACTIONAL, CONTROL = 1 << 4, 1 << 5
+"""Bits of `ScannedBatch.attributes` (record batch v2)."""
 
 
 class MalformedBatchError(Exception):
@@ -42,9 +45,7 @@ class ScannedBatch(Protocol):
     @property
     def record_count(self) -> int: ...
     @property
-    def is_control(self) -> bool: ...
-    @property
-    def is_transactional(self) -> bool: ...
+    def attributes(self) -> int: ...
 
 
 class Batches(Protocol):
@@ -55,6 +56,10 @@ class Batches(Protocol):
 
     @property
     def infos(self) -> Sequence[ScannedBatch]: ...
+
+    def marker(self, at: int) -> TransactionMarker | None:
+        """What the control batch `infos[at]` says; None if it ends no transaction."""
+        ...
 
 
 class Payload(Protocol):
@@ -92,4 +97,15 @@ def to_meta(info: ScannedBatch) -> BatchMeta:
         info.producer_id,
         info.producer_epoch,
         info.base_sequence,
+        bool(info.attributes & TRANSACTIONAL),
     )
+
+
+def to_metas(batches: Batches) -> tuple[BatchMeta, ...]:
+    """What a replica needs to know of batches that its leader sent: markers are among them."""
+    infos = batches.infos
+    metas = list(map(to_meta, infos))
+    for at, meta in enumerate(metas):
+        if meta.transactional and infos[at].attributes & CONTROL:
+            metas[at] = meta._replace(marker=batches.marker(at))
+    return tuple(metas)

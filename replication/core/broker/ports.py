@@ -23,6 +23,11 @@ class LogRange(Protocol):
     @property
     def size(self) -> int: ...
 
+    @property
+    def next_offset(self) -> int:
+        """Where the batches end."""
+        ...
+
 
 class Cold:
     """The read might wait for the device. Have it warmed (`effects.Warm`) and ask again after `events.Warmed`."""
@@ -93,6 +98,14 @@ class LogPort(Protocol):
 
         Raises:
           LogReadError: The offset is not in the log (OFFSET_OUT_OF_RANGE), or the log cannot be read.
+        """
+        ...
+
+    def aborted_transactions(
+        self, partition: PartitionId, start_offset: int, end_offset: int
+    ) -> Sequence[tuple[int, int]]:
+        """Producer id and first offset of each transaction that was aborted at or above `start_offset`, and began
+        below `end_offset`.
         """
         ...
 

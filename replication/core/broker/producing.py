@@ -21,7 +21,7 @@ from ..partition import events as partition_ev
 from ..types import PartitionId
 from . import effects as fx
 from . import events as ev
-from .payloads import Batches, Payload, RefusedBatchError, ScannedBatch, to_meta
+from .payloads import CONTROL, TRANSACTIONAL, Batches, Payload, RefusedBatchError, ScannedBatch, to_meta
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -145,11 +145,11 @@ class Producing:
         if len(infos) != 1:
             raise RefusedBatchError(ErrorCode.INVALID_RECORD, f"expected one batch, found {len(infos)}")
         info = infos[0]
-        if info.record_count != info.last_offset_delta + 1 or info.is_control:
+        if info.record_count != info.last_offset_delta + 1 or info.attributes & CONTROL:
             raise RefusedBatchError(
                 ErrorCode.INVALID_RECORD, "a producer's batch is dense and no control batch"
             )
-        if info.is_transactional:
+        if info.attributes & TRANSACTIONAL:
             # Nobody would ever end the transaction: readers of committed records would wait for it, and compaction.
             raise RefusedBatchError(ErrorCode.INVALID_RECORD, "nodes do not take part in transactions yet")
         if info.producer_id >= 0 and (info.base_sequence < 0 or info.producer_epoch < 0):

@@ -8,6 +8,8 @@ from ..errors import ErrorCode
 from ..messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
     DescribeProducersResult,
     ListOffsetsPartition,
     ListOffsetsResult,
@@ -41,7 +43,12 @@ class Queries:
             if (replica := self._context.replicas.get(partition)) is not None and replica.leader is not None
         ]
 
-    def list_offset(self, wanted: ListOffsetsPartition, found: Mapping[LookUp, Found]) -> ListOffsetsResult:
+    def list_offset(
+        self,
+        wanted: ListOffsetsPartition,
+        found: Mapping[LookUp, Found],
+        isolation_level: int = READ_UNCOMMITTED,
+    ) -> ListOffsetsResult:
         """The offset that a timestamp stands for; -1 if no committed record is that young.
 
         `found`: what came of the look-ups. One that is missing was not done in time, or in another leader epoch,
@@ -49,6 +56,7 @@ class Queries:
         """
         partition = PartitionId(wanted.topic, wanted.partition)
         replica, offset = self._context.replicas.get(partition), -1
+        stable = isolation_level == READ_COMMITTED
         if replica is None:
             error = self._context.missing_error(partition)
             hinted = epoch = -1
@@ -59,9 +67,10 @@ class Queries:
             elif wanted.timestamp == EARLIEST_TIMESTAMP:
                 error, offset = ErrorCode.NONE, replica.log.log_start_offset
             elif wanted.timestamp == LATEST_TIMESTAMP:
-                error, offset = replica.leader.latest_offset()
+                error, offset = replica.leader.latest_offset(read_committed=stable)
             elif wanted.timestamp >= 0:
-                error, offset = _offset_at(replica.leader, LookUp(partition, wanted.timestamp, epoch), found)
+                look_up = LookUp(partition, wanted.timestamp, epoch)
+                error, offset = _offset_at(replica.leader, look_up, found, stable)
             else:
                 error = ErrorCode.INVALID_REQUEST
         return ListOffsetsResult(
@@ -92,14 +101,16 @@ class Queries:
         )
 
 
-def _offset_at(leader: LeaderRole, look_up: LookUp, found: Mapping[LookUp, Found]) -> tuple[ErrorCode, int]:
+def _offset_at(
+    leader: LeaderRole, look_up: LookUp, found: Mapping[LookUp, Found], stable: bool
+) -> tuple[ErrorCode, int]:
     """The first committed record with at least that timestamp."""
     if look_up not in found:
         return ErrorCode.OFFSET_NOT_AVAILABLE, -1
     offset = found[look_up]
     if isinstance(offset, LogReadError):
         return offset.code, -1
-    if offset is not None and leader.is_committed(offset):
+    if offset is not None and leader.is_committed(offset, read_committed=stable):
         return ErrorCode.NONE, offset
     # "None is that young" is an answer too, and is to be trusted no sooner than the latest offset is.
-    return leader.latest_offset()[0], -1
+    return leader.latest_offset(read_committed=stable)[0], -1

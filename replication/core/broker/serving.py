@@ -13,7 +13,15 @@ from functools import partial
 import attrs
 
 from ..errors import ErrorCode
-from ..messages import FetchPartition, FetchRequest, FetchResponse, FetchResult
+from ..messages import (
+    READ_COMMITTED,
+    AbortedProducer,
+    FetchedTransactions,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+)
 from ..partition import effects as fx
 from ..partition import events as ev
 from ..types import PartitionId
@@ -21,7 +29,7 @@ from .context import Context
 from .effects import Answer, CheckLog, CloseConnection, Fail, Refuse, Warm
 from .events import FetchArrived, Warmed
 from .fetch_session import NEW_SESSION, NO_SESSION, LeaderSession, SessionCache, SessionRequest
-from .ports import Cold, LogReadError
+from .ports import Cold, LogRange, LogReadError
 from .throttle import Throttle
 from .timers import Timer
 
@@ -72,6 +80,8 @@ class _Gathered:
     budget: int
     results: dict[PartitionId, FetchResult] = attrs.Factory(dict)
     parts: list[object] = attrs.Factory(list)
+    transactions: list[FetchedTransactions] | None = None
+    """For a reader of committed records."""
     size: int = 0
     urgent: bool = False
 
@@ -399,6 +409,8 @@ class Serving:
         if request is None or message is None:
             return False
         gathered = _Gathered(min(message.max_bytes, self._max_bytes))
+        if message.isolation_level == READ_COMMITTED:
+            gathered.transactions = []
         # Whoever begins anew is told all, so that news also reach those who never keep a session for long.
         goes_on = message.session_epoch > NEW_SESSION
         self._gather(inquiry, message, list(inquiry.news), gathered, hold=goes_on)
@@ -420,6 +432,7 @@ class Serving:
         response = FetchResponse(
             partitions=list(results.values()),
             session_id=session.id if session is not None else NO_SESSION,
+            transactions=gathered.transactions,
         )
         self._context.emit(Answer(request, response, gathered.parts))
         return True
@@ -455,7 +468,7 @@ class Serving:
                     continue
                 room = min(room, self.throttle.rate)
             result, ranges = self._read(
-                inquiry.connection, wanted, answer, room, must_read=gathered.size == 0
+                inquiry.connection, wanted, answer, room, gathered, must_read=gathered.size == 0
             )
             if result is None:
                 continue  # cold: news again when it is warm
@@ -481,6 +494,7 @@ class Serving:
                 high_watermark=wanted.high_watermark,
                 log_start_offset=wanted.log_start_offset,
                 topic_id=wanted.topic_id,
+                read_committed=message.isolation_level == READ_COMMITTED,
             ),
         )
 
@@ -514,6 +528,7 @@ class Serving:
         wanted: FetchPartition,
         answer: fx.FetchAnswer,
         room: int,
+        gathered: _Gathered,
         *,
         must_read: bool,
     ) -> tuple[FetchResult | None, object | None]:
@@ -533,6 +548,8 @@ class Serving:
                     self._warm(partition, offset, most, limit)
                     return None, None
                 ranges, size = found.range, found.size
+                if gathered.transactions is not None:
+                    gathered.transactions.append(self._transactions(partition, answer, found))
         if ranges is not None:
             self._served.setdefault(partition, {})[connection] = answer.limit_offset
         result = FetchResult(
@@ -549,6 +566,21 @@ class Serving:
             message=message,
         )
         return result, ranges
+
+    def _transactions(
+        self, partition: PartitionId, answer: fx.FetchAnswer, found: LogRange
+    ) -> FetchedTransactions:
+        """What is to be left out of some batches."""
+        aborted = self._context.logs.aborted_transactions(partition, answer.fetch_offset, found.next_offset)
+        return FetchedTransactions(
+            topic=partition.topic,
+            partition=partition.partition,
+            last_stable_offset=answer.last_stable_offset,
+            aborted=[
+                AbortedProducer(producer_id=producer_id, first_offset=first)
+                for producer_id, first in sorted(aborted, key=lambda each: each[1])
+            ],
+        )
 
     def _warm(self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int) -> None:
         """Have the device read ahead, once for all who ask from there."""

@@ -80,6 +80,29 @@ class ReplyProduce:
 
 
 @attrs.frozen(kw_only=True, slots=True)
+class AddToTransaction:
+    """Have the transaction's coordinator add this partition. Answered by `AddAnswered` of the same attempt, once.
+
+    `verify_only`: ask whether the client has added it. `delay`: seconds to wait before; the coordinator was busy.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    attempt: int
+    verify_only: bool
+    delay: float = 0.0
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Admission:
+    """The answer to an `Admit`, told exactly once for each; without an error, to be acted on in the same turn."""
+
+    request_id: int
+    error: ErrorCode
+
+
+@attrs.frozen(kw_only=True, slots=True)
 class FetchAnswer:
     """What a `Fetch` may be answered now: an error, a divergence, or batches in [fetch_offset, limit_offset).
 
@@ -97,6 +120,7 @@ class FetchAnswer:
     leader_epoch: int = -1
     leader: int = NO_LEADER
     diverging: EpochEnd | None = None
+    last_stable_offset: int = -1
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -189,6 +213,8 @@ Effect = (
     | AdvanceLogStart
     | ReplyDeleteRecords
     | ReplyProduce
+    | AddToTransaction
+    | Admission
     | Wake
     | FetchNext
     | StopFetch

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import attrs
 
 from ..control.records import Versioned
 from ..errors import ErrorCode
-from ..types import NO_EPOCH, BatchMeta, EpochEnd, EpochEntry, ProducerEntry
+from ..types import NO_EPOCH, BatchMeta, EndedTransaction, EpochEnd, EpochEntry, ProducerEntry
+
+
+class Origin(enum.Enum):
+    """Who asks for an append."""
+
+    CLIENT = enum.auto()
+    COORDINATOR = enum.auto()
+
+
+class TransactionTag(NamedTuple):
+    """`version` 2: each transaction has its own epoch (KIP-890), and the partition's leader adds the partition to
+    it. Before, clients add partitions, and the leader only asks whether they have.
+    """
+
+    transactional_id: str
+    version: int = 2
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -20,6 +38,8 @@ class Opened:
     high_watermark: int
     epochs: tuple[EpochEntry, ...]
     producers: tuple[ProducerEntry, ...]
+    ended: tuple[EndedTransaction, ...] = ()
+    """Transactions whose marker stands at or above the high watermark, in the order of the markers."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -53,7 +73,11 @@ class NodesChanged:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Produce:
-    """One batch to append. `handle` is the host's name for the bytes; it comes back in `Append`."""
+    """One batch to append. `handle` is the host's name for the bytes; it comes back in `Append`.
+
+    `transaction`: of which transactional id a batch is; markers and batches of a coordinator have `origin`
+    COORDINATOR, and are asked of nobody.
+    """
 
     request_id: int
     acks: int
@@ -61,6 +85,31 @@ class Produce:
     deadline: float
     handle: object
     leader_epoch: int = NO_EPOCH
+    origin: Origin = Origin.CLIENT
+    transaction: TransactionTag | None = None
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Admit:
+    """May a transactional write of a coordinator's shard be decided on? Answered by one `Admission`.
+
+    As a producer's batch, it waits until its partition is in the transaction.
+    """
+
+    request_id: int
+    producer_id: int
+    producer_epoch: int
+    transaction: TransactionTag
+    deadline: float
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class AddAnswered:
+    """What the transaction's coordinator said to an `AddToTransaction`, or why it could not be asked."""
+
+    producer_id: int
+    attempt: int
+    error: ErrorCode
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -83,6 +132,8 @@ class Truncated:
     log_end_offset: int
     epochs: tuple[EpochEntry, ...]
     producers: tuple[ProducerEntry, ...]
+    ended: tuple[EndedTransaction, ...] = ()
+    """As in `Opened`."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -115,6 +166,7 @@ class Fetch:
     Asked by `Replica.fetch`, and again when a parked request is looked at again. `high_watermark` is the one that
     the follower knows, so that news of a greater one is never lost with an answer (KIP-1166); `log_start_offset`
     where its log begins, on its disk; `topic_id` which topic of that name is meant (KIP-516), empty if unsaid.
+    `read_committed`: a consumer's, who is shown nothing of transactions that are not decided (KIP-98).
     """
 
     replica_id: int
@@ -125,6 +177,7 @@ class Fetch:
     high_watermark: int = -1
     log_start_offset: int = 0
     topic_id: str = ""
+    read_committed: bool = False
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -191,6 +244,8 @@ Event = (
     | TopicDeleted
     | NodesChanged
     | Produce
+    | Admit
+    | AddAnswered
     | Appended
     | EpochAssigned
     | Truncated

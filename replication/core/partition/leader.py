@@ -17,6 +17,7 @@ from .epochs import diverges
 from .isr_change import IsrChange
 from .producers import SequenceVerdict
 from .purgatory import ProducePurgatory
+from .transaction_gate import TransactionGate
 
 if TYPE_CHECKING:
     from ..control.records import PartitionRecord
@@ -58,6 +59,7 @@ class LeaderRole:
         if earlier is not None:
             self.change.take_over(earlier.change)
         self.deletions = Deletions(self)
+        self.gate = TransactionGate(self)
         self._parked = ProducePurgatory()
 
     @property
@@ -88,8 +90,9 @@ class LeaderRole:
     def leave(self, error: ErrorCode) -> None:
         leader, epoch = self._replica.hint()
         for parked in self._parked.drain():
-            self._reply(parked.request_id, error, leader=leader, leader_epoch=epoch)
+            self.reply(parked.request_id, error, leader=leader, leader_epoch=epoch)
         self.deletions.leave(error)
+        self.gate.leave(error)
 
     # Produce
 
@@ -97,29 +100,47 @@ class LeaderRole:
         error = self._refusal(event)
         if error != ErrorCode.NONE:
             leader, epoch = self._replica.hint()
-            self._reply(event.request_id, error, leader=leader, leader_epoch=epoch)
+            self.reply(event.request_id, error, leader=leader, leader_epoch=epoch)
             return
+        if event.batch.transactional and not self.gate.is_open_for(event):
+            return
+        self.take(event)
+
+    def on_admitted(self, event: ev.Produce) -> None:
+        """A batch that the gate has held may be appended, if all else still allows it."""
+        error = self._refusal(event)
+        if error != ErrorCode.NONE:
+            self.reply(event.request_id, error)
+        else:
+            self.take(event)
+
+    def take(self, event: ev.Produce) -> None:
+        """Append a batch that may be, of what it says of itself: its epoch and its sequence decide."""
         verdict, original = self._replica.log.producers.check(event.batch)
         if verdict is SequenceVerdict.DUPLICATE:
             assert original is not None
-            self._await_commit(event, original.base_offset, original.last_offset + 1)
+            self.await_commit(event, original.base_offset, original.last_offset + 1)
         elif verdict is SequenceVerdict.OUT_OF_ORDER:
-            self._reply(event.request_id, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            self.reply(event.request_id, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         elif verdict is SequenceVerdict.FENCED:
-            self._reply(event.request_id, ErrorCode.INVALID_PRODUCER_EPOCH)
+            self.reply(event.request_id, ErrorCode.INVALID_PRODUCER_EPOCH)
+        elif verdict is SequenceVerdict.INSIDE_TRANSACTION:
+            self.reply(event.request_id, ErrorCode.INVALID_TXN_STATE)
         else:
-            self._append(event)
+            self.append(event)
 
     def _refusal(self, event: ev.Produce) -> ErrorCode:
         if event.leader_epoch != NO_EPOCH and event.leader_epoch != self.epoch:
             return _epoch_error(event.leader_epoch, self.epoch)
         if event.acks not in (0, 1, ACKS_ALL):
             return ErrorCode.INVALID_REQUIRED_ACKS
+        if event.batch.transactional and event.acks != ACKS_ALL:
+            return ErrorCode.INVALID_REQUIRED_ACKS
         if event.acks == ACKS_ALL and len(self.record.isr) < self.record.min_isr:
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
 
-    def _append(self, event: ev.Produce) -> None:
+    def append(self, event: ev.Produce) -> None:
         log = self._replica.log
         for follower in self.followers.values():
             if follower.log_end_offset == log.log_end_offset:
@@ -131,12 +152,12 @@ class LeaderRole:
         self._replica.emit(
             fx.Append(handle=event.handle, batches=(batch,), base_offset=base_offset, leader_epoch=self.epoch)
         )
-        self._await_commit(event, base_offset, batch.next_offset)
+        self.await_commit(event, base_offset, batch.next_offset)
 
-    def _await_commit(self, event: ev.Produce, base_offset: int, end_offset: int) -> None:
+    def await_commit(self, event: ev.Produce, base_offset: int, end_offset: int) -> None:
         """Answer when `acks` is satisfied up to `end_offset`, which may be at once."""
         if event.acks == 0:
-            self._reply(event.request_id, ErrorCode.NONE, base_offset)
+            self.reply(event.request_id, ErrorCode.NONE, base_offset)
             return
         self._parked.park(
             request_id=event.request_id,
@@ -150,15 +171,15 @@ class LeaderRole:
     def _complete_produce(self) -> None:
         log = self._replica.log
         for parked in self._parked.written(log.log_end_offset):
-            self._reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
+            self.reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
         if not self._parked.has_committed(log.high_watermark):
             return
         enough = len(self.maximal_isr()) >= self.record.min_isr
         error = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         for parked in self._parked.committed(log.high_watermark):
-            self._reply(parked.request_id, error, parked.base_offset)
+            self.reply(parked.request_id, error, parked.base_offset)
 
-    def _reply(
+    def reply(
         self,
         request_id: int,
         error: ErrorCode,
@@ -273,7 +294,10 @@ class LeaderRole:
     ) -> fx.FetchAnswer:
         log = self._replica.log
         consumer = event.replica_id == CONSUMER
-        limit = log.high_watermark if consumer else log.log_end_offset
+        limit, stable = log.log_end_offset, -1
+        if consumer:
+            stable = log.last_stable_offset
+            limit = stable if event.read_committed else log.high_watermark
         news = (
             error != ErrorCode.NONE
             or diverging is not None
@@ -292,6 +316,7 @@ class LeaderRole:
             leader_epoch=self.epoch,
             leader=self._replica.node_id,
             diverging=diverging,
+            last_stable_offset=stable,
         )
 
     # ISR and high watermark
@@ -331,8 +356,9 @@ class LeaderRole:
     def on_tick(self) -> None:
         replica = self._replica
         for parked in self._parked.expired(replica.now):
-            self._reply(parked.request_id, ErrorCode.REQUEST_TIMED_OUT)
+            self.reply(parked.request_id, ErrorCode.REQUEST_TIMED_OUT)
         self.deletions.on_tick()
+        self.gate.on_tick()
         self.change.on_tick()
         self.advance()
 
@@ -396,16 +422,20 @@ class LeaderRole:
         self.deletions.complete()
         self._replica.emit(fx.Wake())
 
-    def latest_offset(self) -> tuple[ErrorCode, int]:
-        """The end of what consumers may read; not to be trusted before it reaches this epoch (KIP-207)."""
+    def latest_offset(self, *, read_committed: bool = False) -> tuple[ErrorCode, int]:
+        """The end of what consumers may read; not to be trusted before it reaches this epoch (KIP-207).
+
+        read_committed: of those who are shown committed transactions alone.
+        """
         log = self._replica.log
         if log.high_watermark < self.epoch_start:
             return ErrorCode.OFFSET_NOT_AVAILABLE, -1
-        return ErrorCode.NONE, log.high_watermark
+        return ErrorCode.NONE, log.last_stable_offset if read_committed else log.high_watermark
 
-    def is_committed(self, offset: int) -> bool:
+    def is_committed(self, offset: int, *, read_committed: bool = False) -> bool:
         """Whether the record at `offset` may be shown to consumers: the high watermark itself may not."""
-        return offset < self._replica.log.high_watermark
+        log = self._replica.log
+        return offset < (log.last_stable_offset if read_committed else log.high_watermark)
 
     def describe_producer(self, producer_id: int) -> DescribeProducersResult:
         """What a producer has last written (KIP-664), and how far that is committed."""
@@ -421,13 +451,11 @@ class LeaderRole:
         )
         if entry is None:
             return said
+        said = attrs.evolve(said, producer_epoch=entry.producer_epoch)
+        if not entry.batches:
+            return said
         last = entry.batches[-1]
-        return attrs.evolve(
-            said,
-            producer_epoch=entry.producer_epoch,
-            last_sequence=last.last_sequence,
-            last_offset=last.last_offset,
-        )
+        return attrs.evolve(said, last_sequence=last.last_sequence, last_offset=last.last_offset)
 
     def why_out(self, node: int) -> str:
         """Why a replica is not in the ISR, in words; empty if it is."""
@@ -466,4 +494,6 @@ def _placed(batch: BatchMeta, base_offset: int, leader_epoch: int) -> BatchMeta:
         batch.producer_id,
         batch.producer_epoch,
         batch.base_sequence,
+        batch.transactional,
+        batch.marker,
     )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from ..types import NO_EPOCH, BatchMeta, EpochEntry, ProducerEntry
+from ..types import NO_EPOCH, BatchMeta, EndedTransaction, EpochEntry, ProducerEntry
 from .epochs import EpochCache
 from .producers import ProducerTable
 
@@ -39,6 +39,7 @@ class LogState:
         high_watermark: int,
         epochs: Iterable[EpochEntry],
         producers: Iterable[ProducerEntry],
+        ended: Iterable[EndedTransaction] = (),
     ) -> LogState:
         """The state of a log as found; the high watermark is a hint and is clamped to what is there."""
         return cls(
@@ -47,7 +48,7 @@ class LogState:
             next_offset=log_end_offset,
             high_watermark=max(log_start_offset, min(high_watermark, log_end_offset)),
             epochs=EpochCache(epochs),
-            producers=ProducerTable(producers),
+            producers=ProducerTable(producers, ended),
         )
 
     def truncated(
@@ -56,9 +57,12 @@ class LogState:
         log_end_offset: int,
         epochs: Iterable[EpochEntry],
         producers: Iterable[ProducerEntry],
+        ended: Iterable[EndedTransaction] = (),
     ) -> LogState:
         """The state after a cut: the high watermark never stays above the end."""
-        return LogState.opened(log_start_offset, log_end_offset, self.high_watermark, epochs, producers)
+        return LogState.opened(
+            log_start_offset, log_end_offset, self.high_watermark, epochs, producers, ended
+        )
 
     def expect(self, batches: Iterable[BatchMeta], leader_epoch: int | None = None) -> None:
         """Account an append that is about to be asked for."""
@@ -93,6 +97,11 @@ class LogState:
         """Account an append that is done."""
         self.outstanding -= 1
         self.log_end_offset = log_end_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """How far readers of committed records may read."""
+        return self.producers.transactions.stable_offset(self.high_watermark, self.log_start_offset)
 
     @property
     def is_empty(self) -> bool:

@@ -13,9 +13,11 @@ from ..types import (
     NO_PRODUCER,
     SEQUENCE_MODULUS,
     BatchMeta,
+    EndedTransaction,
     ProducerEntry,
     SequencedBatch,
 )
+from .open_transactions import OpenTransactions
 
 BATCHES_KEPT = 5
 
@@ -27,13 +29,23 @@ class SequenceVerdict(enum.Enum):
     DUPLICATE = enum.auto()
     OUT_OF_ORDER = enum.auto()
     FENCED = enum.auto()
+    INSIDE_TRANSACTION = enum.auto()
+    """It belongs to no transaction, and its producer's is open."""
 
 
 class ProducerTable:
     """The producers of one log, including batches whose append is still under way."""
 
-    def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
+    def __init__(self, entries: Iterable[ProducerEntry] = (), ended: Iterable[EndedTransaction] = ()) -> None:
         self._entries = {entry.producer_id: entry for entry in entries}
+        self.transactions = OpenTransactions(
+            (
+                (entry.producer_id, entry.first_offset)
+                for entry in self._entries.values()
+                if entry.first_offset >= 0
+            ),
+            ended,
+        )
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -51,8 +63,14 @@ class ProducerTable:
             return SequenceVerdict.ACCEPT, None
         if batch.producer_epoch < entry.producer_epoch:
             return SequenceVerdict.FENCED, None
-        expected = (entry.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS
+        if entry.first_offset >= 0 and not batch.transactional:
+            return SequenceVerdict.INSIDE_TRANSACTION, None
+        expected = (entry.batches[-1].last_sequence + 1) % SEQUENCE_MODULUS if entry.batches else 0
         if batch.producer_epoch > entry.producer_epoch:
+            if batch.transactional:
+                # A transaction of an epoch of its own begins at 0 in each partition (KIP-890): what its first batch
+                # lacks before it was lost.
+                return (SequenceVerdict.OUT_OF_ORDER if batch.base_sequence else SequenceVerdict.ACCEPT), None
             # Anew, as KIP-360 has it, or where its predecessor stopped: a producer that outlives its processes.
             fresh = batch.base_sequence in (0, expected)
             return (SequenceVerdict.ACCEPT if fresh else SequenceVerdict.OUT_OF_ORDER), None
@@ -66,6 +84,9 @@ class ProducerTable:
         """Remember a batch that stands (or is about to stand) in the log at its base offset."""
         if batch.producer_id == NO_PRODUCER:
             return
+        if batch.transactional or batch.base_sequence < 0:
+            self._record_transactional(batch)
+            return
         kept = SequencedBatch(
             batch.base_sequence, batch.last_sequence, batch.base_offset, batch.next_offset - 1
         )
@@ -74,5 +95,36 @@ class ProducerTable:
         if entry is not None and entry.producer_epoch == batch.producer_epoch:
             earlier = entry.batches[-(BATCHES_KEPT - 1) :]
         self._entries[batch.producer_id] = ProducerEntry(
-            batch.producer_id, batch.producer_epoch, (*earlier, kept)
+            batch.producer_id,
+            batch.producer_epoch,
+            (*earlier, kept),
+            entry.coordinator_epoch if entry is not None else -1,
+            entry.first_offset if entry is not None else -1,
+        )
+
+    def _record_transactional(self, batch: BatchMeta) -> None:
+        """A batch of a transaction, its marker, or a batch without sequences (a coordinator's)."""
+        entry = self._entries.get(batch.producer_id)
+        batches: tuple[SequencedBatch, ...] = ()
+        coordinator_epoch = -1
+        if entry is not None:
+            coordinator_epoch = entry.coordinator_epoch
+            if entry.producer_epoch == batch.producer_epoch:
+                batches = entry.batches
+        if batch.marker is not None:
+            coordinator_epoch = batch.marker.coordinator_epoch
+            self.transactions.end(batch.producer_id, batch.base_offset)
+        elif batch.transactional:
+            self.transactions.begin(batch.producer_id, batch.base_offset)
+        if batch.base_sequence >= 0:
+            kept = SequencedBatch(
+                batch.base_sequence, batch.last_sequence, batch.base_offset, batch.next_offset - 1
+            )
+            batches = (*batches[-(BATCHES_KEPT - 1) :], kept)
+        self._entries[batch.producer_id] = ProducerEntry(
+            batch.producer_id,
+            batch.producer_epoch,
+            batches,
+            coordinator_epoch,
+            self.transactions.first_offset(batch.producer_id),
         )

@@ -141,6 +141,11 @@ class Replica:
                     self._role.on_appended()
             case ev.EpochAssigned():
                 self.log.outstanding -= 1
+            case ev.Admit():
+                self._on_admit(event)
+            case ev.AddAnswered():
+                if isinstance(self._role, LeaderRole) and not self.stepping:
+                    self._role.gate.on_answered(event)
             case ev.DeleteRecords():
                 self._on_delete_records(event)
             case ev.LogStartAdvanced():
@@ -188,6 +193,12 @@ class Replica:
             )
         )
 
+    def _on_admit(self, event: ev.Admit) -> None:
+        if isinstance(self._role, LeaderRole) and not self.stepping:
+            self._role.gate.admit(event)
+        else:
+            self.emit(fx.Admission(request_id=event.request_id, error=self._refusal()))
+
     def _on_delete_records(self, event: ev.DeleteRecords) -> None:
         if isinstance(self._role, LeaderRole) and not self.stepping:
             self._role.deletions.on_delete_records(event)
@@ -207,7 +218,7 @@ class Replica:
     def _on_follower_event(self, event: ev.Fetched | ev.FetchFailed | ev.Truncated) -> None:
         if isinstance(event, ev.Truncated):
             self.log = self.log.truncated(
-                event.log_start_offset, event.log_end_offset, event.epochs, event.producers
+                event.log_start_offset, event.log_end_offset, event.epochs, event.producers, event.ended
             )
         if not isinstance(self._role, FollowerRole) or self.stepping:
             return
@@ -234,7 +245,12 @@ class Replica:
         # What this process knows to be committed is more than what it had written down of it.
         high_watermark = max(event.high_watermark, self.log.high_watermark)
         self.log = LogState.opened(
-            event.log_start_offset, event.log_end_offset, high_watermark, event.epochs, event.producers
+            event.log_start_offset,
+            event.log_end_offset,
+            high_watermark,
+            event.epochs,
+            event.producers,
+            event.ended,
         )
         self._open = True
         self.failure = ""

@@ -138,6 +138,7 @@ def test_every_fetch_is_answered_by_the_rules(log: Log, ask: ev.Fetch, current: 
         leader_epoch=log.leader_epoch,
         leader=A,
         diverging=diverging,
+        last_stable_offset=-1 if follower else limit,
     )
     # A follower is told at once what it may do with its log: take records, believe a high watermark, delete.
     can_learn = min(log.high_watermark, ask.fetch_offset)

@@ -13,14 +13,14 @@ from insync.replication.core.broker import events as ev
 from insync.replication.core.broker.channels import Channels
 from insync.replication.core.broker.context import BrokerSettings, Context
 from insync.replication.core.broker.following import Following
-from insync.replication.core.broker.payloads import MalformedBatchError
+from insync.replication.core.broker.payloads import CONTROL, TRANSACTIONAL, MalformedBatchError
 from insync.replication.core.broker.ports import LogPort
 from insync.replication.core.control.records import NodeRecord, PartitionRecord, TopicRecord, Versioned
 from insync.replication.core.control.topics import TopicConfig
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.partition import effects as partition_fx
 from insync.replication.core.partition import events as partition_ev
-from insync.replication.core.types import PartitionId
+from insync.replication.core.types import PartitionId, TransactionMarker
 
 ME = 1
 E = TypeVar("E")
@@ -42,6 +42,10 @@ class Info:
     is_transactional: bool = False
 
     @property
+    def attributes(self) -> int:
+        return TRANSACTIONAL * self.is_transactional | CONTROL * self.is_control
+
+    @property
     def last_offset_delta(self) -> int:
         return self.count - 1
 
@@ -53,6 +57,9 @@ class Info:
 @attrs.define(eq=False)
 class Batches:
     infos: Sequence[Info]
+
+    def marker(self, at: int) -> TransactionMarker | None:
+        return None
 
 
 @attrs.define(eq=False)
