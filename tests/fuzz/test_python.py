@@ -102,9 +102,9 @@ def test_a_decoder_that_lets_its_own_errors_out_is_found(
 def test_a_request_that_breaks_its_handler_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = queries.Queries.list_offset
 
-    def fragile(self: queries.Queries, wanted: object, found: object) -> object:
+    def fragile(self: queries.Queries, wanted: object, found: object, isolation: int) -> object:
         known = {("t", 0): real, ("t", 1): real}
-        return known[wanted.topic, wanted.partition](self, wanted, found)  # type: ignore[attr-defined, arg-type]
+        return known[wanted.topic, wanted.partition](self, wanted, found, isolation)  # type: ignore[attr-defined, arg-type]
 
     monkeypatch.setattr(queries.Queries, "list_offset", fragile)
     expect_a_finding(tmp_path, "requests_node")
