@@ -9,6 +9,7 @@ import attrs
 import trio
 
 from . import _border, registry
+from ._give_back import Departures
 from ._handshake import Introduced, Refusal, introduce, judge_dialer, make_hello
 from .abc import Link, Listener
 from .connection import Connection, Handler
@@ -124,7 +125,7 @@ class _Server:
     """Made room for others, and do not know it yet."""
 
     async def accept(self, listener: Listener, nursery: trio.Nursery) -> None:
-        pause = _PAUSE
+        departures, pause = Departures(nursery), _PAUSE
         while True:
             try:
                 link = await listener.accept()
@@ -138,7 +139,7 @@ class _Server:
             await self._make_room()
             scope = self.half_open[link] = trio.CancelScope()
             self.since[link] = trio.current_time()
-            nursery.start_soon(self._welcome, link, scope, name=f"link from {link.remote}")
+            nursery.start_soon(self._welcome, link, scope, departures, name=f"link from {link.remote}")
 
     async def _make_room(self) -> None:
         """Those who connect and say nothing must not keep others out: the oldest goes.
@@ -176,7 +177,7 @@ class _Server:
         self.settled.set()
         return scope
 
-    async def _welcome(self, link: Link, scope: trio.CancelScope) -> None:
+    async def _welcome(self, link: Link, scope: trio.CancelScope, departures: Departures) -> None:
         try:
             introduced = await self._introduce(link, scope)
             if introduced is not None:
@@ -184,6 +185,7 @@ class _Server:
         finally:
             self.gone.discard(link)
             link.abort()
+            departures.one()
 
     async def _introduce(self, link: Link, scope: trio.CancelScope) -> Introduced | None:
         security = self.security
