@@ -12,6 +12,7 @@ import trio
 
 from .. import metadata as store_api
 from .. import wire
+from ..core.broker.damage import step_back
 from ..core.broker.effects import LogsGathered
 from ..core.broker.events import AskLogs
 from ..core.broker.membership import evict
@@ -234,6 +235,22 @@ class ClusterState:
         except (MetadataError, wire.WireError) as error:
             log.warning("node %d is gone, but could not be taken out: %s", node.node_id, error)
         self._suspects.discard(node)
+
+    def step_back(self, partition: PartitionId) -> None:
+        """Have no election count on this node's copy of a partition: it is damaged, and is to be copied again."""
+        self._nursery.start_soon(self._step_back, partition)
+
+    async def _step_back(self, partition: PartitionId) -> None:
+        me = self._replicas.settings.node_id
+        try:
+            seen = await _store.get(self._store, rec.partition_key(partition))
+            transaction = step_back(seen, me, partition)
+            if transaction is not None and isinstance(
+                await _store.commit(self._store, transaction, self.session), Committed
+            ):
+                log.warning("%s: the damaged copy here is no eligible leader any more", partition)
+        except (MetadataError, wire.WireError) as error:
+            log.warning("%s: the damaged copy here cannot be given back: %s", partition, error)
 
     def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
         self._isr.propose(host, proposal)

@@ -1,4 +1,4 @@
-"""Logs that followers find damaged: checked where that may wait for the device, given up, and copied again."""
+"""Logs that followers find damaged: checked where that may wait for the device, closed when they are given up."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ import trio
 
 from ...storage import CorruptBatchError, CorruptLogError, Log, StorageError
 from ...storage.batch import scan
-from ..core.broker.effects import CheckLog
-from ..core.broker.events import CopyAgain
-from ..core.partition.damaged_copy import may_copy_again, may_give_up
-from ..core.types import PartitionId
+from ..core.broker.effects import CheckLog, LogDamaged
+from ..core.broker.events import LogChecked
 from .logs import event
 
 if TYPE_CHECKING:
@@ -32,41 +30,35 @@ class DamagedLogs:
         self._node = node
         self._nursery = nursery
         self._one = trio.CapacityLimiter(1)
-        self._checking: set[PartitionId] = set()
-        self._given_up: set[PartitionId] = set()
-        """To be copied again as soon as nobody counts on the copy here."""
 
     def check(self, effect: CheckLog) -> None:
-        """A follower doubts what it is sent. Followers ask again and again: one check at a time."""
-        host = self._node.hosts.get(effect.partition)
-        if host is None or host.log is None or effect.partition in self._checking:
-            return
-        self._checking.add(effect.partition)
-        self._nursery.start_soon(self._check, effect, host.log)
+        """Look at the checksums of what a follower doubts."""
+        self._nursery.start_soon(self._check, effect)
 
-    async def _check(self, effect: CheckLog, opened: Log) -> None:
-        size = min(max(0, effect.max_bytes), MOST_CHECKED)
-        look = partial(damage_in, opened, effect.offset, size)
-        error = await trio.to_thread.run_sync(look, limiter=self._one, abandon_on_cancel=True)
-        self._checking.discard(effect.partition)
-        host = self._node.hosts.get(effect.partition)
-        if error is None:
-            self._node.directories.troubles.found_sound(effect.partition, effect.offset)
-        elif host is not None and host.log is opened:
-            self._damaged(effect.partition, error)
-            self._node.settle()
+    async def _check(self, effect: CheckLog) -> None:
+        partition = effect.partition
+        host = self._node.hosts.get(partition)
+        error = None
+        if host is not None and host.log is not None:
+            size = min(max(0, effect.max_bytes), MOST_CHECKED)
+            look = partial(damage_in, host.log, effect.offset, size)
+            error = await trio.to_thread.run_sync(look, limiter=self._one, abandon_on_cancel=True)
+            if error is None:
+                self._node.directories.troubles.found_sound(partition, effect.offset)
+        self._node.step(LogChecked(effect.check, partition, error))
+        self._node.settle()
 
-    def _damaged(self, partition: PartitionId, error: CorruptLogError) -> None:
-        view = self._node.view
-        versioned = view.partitions.get(partition)
-        me = self._node.settings.node_id
-        if versioned is None or not may_give_up(versioned.record, me, view.live_for(partition)):
-            self._node.directories.troubles.found_damaged(partition, error)
+    def found(self, effect: LogDamaged) -> None:
+        """Close a log for good, or say that it serves on."""
+        error = effect.damage
+        assert isinstance(error, CorruptLogError)
+        if not effect.given_up:
+            self._node.directories.troubles.found_damaged(effect.partition, error)
             return
         log.error(
             event(
                 "log_damaged",
-                partition=str(partition),
+                partition=str(effect.partition),
                 path=error.path,
                 position=error.position,
                 offset=error.offset,
@@ -74,24 +66,7 @@ class DamagedLogs:
                 remedy="a sound replica leads, and this one is copied from it; check the device",
             )
         )
-        self.give_up(partition)
-        self._node.directories.failed(partition, error)
-
-    def give_up(self, partition: PartitionId) -> None:
-        """Its log is not used any more; have it copied again as soon as others have all of it."""
-        self._given_up.add(partition)
-
-    def view_changed(self) -> None:
-        """Copy again what others lead by now, and nobody counts on."""
-        view, me = self._node.view, self._node.settings.node_id
-        for partition in list(self._given_up):
-            versioned, host = view.partitions.get(partition), self._node.hosts.get(partition)
-            if versioned is None or host is None:
-                self._given_up.discard(partition)
-            elif may_copy_again(versioned.record, me, view.live_for(partition)):
-                self._given_up.discard(partition)
-                log.warning("%s: the damaged log is deleted and copied again from its leader", partition)
-                self._node.step(CopyAgain(partition))
+        self._node.directories.failed(effect.partition, error)
 
 
 def damage_in(opened: Log, offset: int, size: int) -> CorruptLogError | None:

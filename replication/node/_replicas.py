@@ -26,9 +26,11 @@ from ..core.broker.effects import (
     Effect,
     Fail,
     Job,
+    LogDamaged,
     LogsGathered,
     Refuse,
     Reply,
+    StepBack,
     Warm,
 )
 from ..core.broker.events import Event, LogDeleted, LogFound, ViewRead
@@ -77,6 +79,8 @@ class StoreWriter(Protocol):
     def read_again(self) -> None: ...
 
     def suspect(self, node: NodeRecord) -> None: ...
+
+    def step_back(self, partition: PartitionId) -> None: ...
 
     def logs_gathered(self, effect: LogsGathered) -> None: ...
 
@@ -130,6 +134,8 @@ class Replicas:
             Refuse: refuse,
             Warm: self.cold_reads.warm,
             CheckLog: self.damaged_logs.check,
+            LogDamaged: self.damaged_logs.found,
+            StepBack: lambda effect: self.store.step_back(effect.partition),
             CloseConnection: close_connection,
             **self.dialler.obey,
             **self.coordination.obey,
@@ -189,15 +195,14 @@ class Replicas:
             host.lane.broken = host.lane.closed = True
             refused = found.refused.get(partition)
             reason = str(refused or f"it is, or may be, in a log directory that is offline: {where}")
-            if isinstance(refused, CorruptLogError):
-                self.damaged_logs.give_up(partition)
-            self.step(LogFound(partition, found.topic_ids[partition], ev.LogFailed(reason=reason)))
+            failed = ev.LogFailed(reason=reason)
+            damaged = isinstance(refused, CorruptLogError)
+            self.step(LogFound(partition, found.topic_ids[partition], failed, damaged))
 
     def apply(self, view: ClusterView) -> None:
         """The store was read."""
         self.quotas.change({Entity(each.entity_type, each.name): each for each, _ in view.quotas.values()})
         self.step(ViewRead(view))
-        self.damaged_logs.view_changed()
         self.clocks.keep(view.nodes)
         self.settle()
 

@@ -217,6 +217,7 @@ class Found:
             some_offline=bool(self.unusable),
             held=held,
             offline=lambda: frozenset(offline),
+            refused=frozenset(self.refused),
         )
 
     def write_proofs(self, proofs: Mapping[str, NextProof]) -> None:

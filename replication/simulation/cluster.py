@@ -7,6 +7,7 @@ from functools import partial
 
 from ..core.broker import proposing
 from ..core.broker.context import BrokerSettings
+from ..core.broker.damage import step_back
 from ..core.broker.events import AskLogs, LogDeleted, LogFound, ViewRead
 from ..core.broker.membership import MembershipError
 from ..core.broker.timers import NEVER
@@ -320,8 +321,11 @@ class Cluster(Hosting):
         """A new process: it looks through its disks, then registers."""
         node.up, node.paused = True, False
         node.process += 1
-        node.offline = frozenset()
         node.held.clear()
+        # What its start finds to be damaged it does not use, nor change.
+        node.offline = node.refused = frozenset(
+            p for p, host in node.hosts.items() if host.disk.is_found_rotten
+        )
         for host in node.hosts.values():
             was, flushed = list(host.disk.flat), host.disk.flushed
             host.disk.recover()
@@ -358,7 +362,9 @@ class Cluster(Hosting):
         self.network.process_began(node)
         for host in node.hosts.values():
             host.forget(self.new_id())
-            self.tell(node, LogFound(host.partition, host.facts.topic_id, host.disk.opened()))
+            refused = host.partition in node.refused
+            found = ev.LogFailed(reason="the log is damaged") if refused else host.disk.opened()
+            self.tell(node, LogFound(host.partition, host.facts.topic_id, found, refused))
         self._every_second(node)
 
     def _every_second(self, node: Node) -> None:
@@ -416,6 +422,14 @@ class Cluster(Hosting):
                 action()
 
     # For Hosting
+
+    def give_up_log(self, node: Node, partition: PartitionId) -> None:
+        self.oracle.given_up(node.hosts[partition])
+        self.members.take_offline(node, [partition])
+
+    def store_step_back(self, node: Node, partition: PartitionId) -> Outcome | None:
+        transaction = step_back(self.store.seen(rec.partition_key(partition)), node.id, partition)
+        return self.commit(transaction, node.session, f"registration {node.id}") if transaction else None
 
     def store_isr(self, proposal: fx.ProposeIsr, session: int) -> ev.Event:
         """What becomes of a proposal that reaches the store: it is judged and written at one moment."""

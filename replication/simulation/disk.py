@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ..core.partition import events as ev
@@ -47,6 +47,8 @@ class Disk:
         self.flushed = 0
         self.torn: int | None = None
         """The base offset of a batch that a power failure left half written."""
+        self.rotten: dict[int, bool] = {}
+        """Base offsets of batches that the device has spoilt since; whether the next start looks at each."""
         self.flat: list[tuple[int, str]] = []
         """(epoch, payload) of each offset from 0 on; those of deleted batches are `GONE`."""
         self.cleaned = False
@@ -75,6 +77,7 @@ class Disk:
                 # What compaction took away before it counts to its epoch.
                 self.assign(meta.leader_epoch, max(min(meta.base_offset, self._reached()), self.start))
             self.batches.append(batch)
+            self.rotten.pop(meta.base_offset, None)
             self.flat += [(meta.leader_epoch, batch.payload)] * meta.offset_count
             self.cleaned |= batch.state != WHOLE
 
@@ -113,6 +116,7 @@ class Disk:
     def restart(self, offset: int) -> None:
         """Drop everything and go on, empty, at `offset`."""
         self.batches, self.epochs, self.flat = [], [], [GONE] * offset
+        self.rotten = {}
         self.start = self.high_watermark = self.flushed = self.agreed = offset
         self.torn, self.before, self._gone = None, None, []
         self.forgot = offset > 0
@@ -139,6 +143,39 @@ class Disk:
 
     def flush(self) -> None:
         self.flushed = self.end
+
+    def rot(self, place: float, *, found_at_start: bool) -> bool:
+        """Spoil one batch of those that were flushed, anywhere in the log; whether there is one."""
+        whole = [b.meta for b in self.batches if b.state == WHOLE and b.meta.next_offset <= self.flushed]
+        if whole:
+            self.rotten[whole[int(place * len(whole))].base_offset] = found_at_start
+        return bool(whole)
+
+    def rot_at(self, offset: int) -> bool:
+        """Spoil the batch that would be read next from `offset` on."""
+        found = [
+            batch.meta.base_offset for batch in self.read(offset, self.end, 1) if batch.state != LEFT_OUT
+        ]
+        self.rotten.update(dict.fromkeys(found, False))
+        return bool(found)
+
+    def damage(self, batches: Sequence[Stored]) -> int | None:
+        """Base offset of the first of some batches of this log that is spoilt."""
+        if not self.rotten:
+            return None
+        there = (batch.meta.base_offset for batch in batches if batch.state != LEFT_OUT)
+        return next((offset for offset in there if offset in self.rotten), None)
+
+    @property
+    def is_found_rotten(self) -> bool:
+        """Whether a start would notice that a batch is spoilt."""
+        there = {batch.meta.base_offset for batch in self.batches if batch.state != LEFT_OUT}
+        return any(seen and offset in there for offset, seen in self.rotten.items())
+
+    @property
+    def is_rotten(self) -> bool:
+        """Whether a batch that is still there is spoilt."""
+        return self.damage(self.batches) is not None
 
     def lose_power(self, offset: int, *, torn: bool) -> None:
         """Lose what stands past `offset` and was not flushed; with `torn` the batch there is half written."""

@@ -175,7 +175,7 @@ class Injector:
                 continue
             record = self.cluster.store.partitions[partition].record
             enough = node.id in record.isr and len(record.isr) >= record.min_isr
-            if not enough or facts.agreed(host.disk) < len(facts.committed):
+            if not enough or facts.agreed(host.disk) < len(facts.committed) or host.disk.is_rotten:
                 return False
         return True
 

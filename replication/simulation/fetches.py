@@ -7,6 +7,7 @@ replicas. They must know by themselves what is of no use.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import attrs
@@ -20,6 +21,7 @@ from ..core.messages import FetchRequest, FetchResponse, FetchResult, PartitionN
 from ..core.partition import events as ev
 from ..core.partition.effects import FetchNext
 from ..core.types import PartitionId
+from .disk import Stored
 from .network import DAMAGED, Link, ModelBatches, ModelPayload, Question
 from .node import Host, Node
 
@@ -162,12 +164,14 @@ class Fetches:
         question, cluster = effect.request, self._cluster
         if not isinstance(question, Question):
             return
-        payload, ranges = ModelPayload(), iter(effect.parts)
+        payload = ModelPayload()
+        ranges: Iterator[tuple[Stored, ...]] = iter(effect.parts)  # type: ignore[arg-type]
         for result in effect.response.partitions:
             if result.size:
                 batches = next(ranges)
+                disk = node.hosts[_key(result)].disk
                 damaged = not cluster.calm and cluster.chance(DAMAGED)
-                payload.add(batches, result.size, damaged=damaged)  # type: ignore[arg-type]
+                payload.add(batches, result.size, damaged=damaged or disk.damage(batches) is not None)
         cluster.network.answer(question, effect.response, payload)
 
     def close(self, node: Node, effect: CloseConnection) -> None:

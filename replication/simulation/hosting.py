@@ -19,18 +19,20 @@ from ..core.broker.effects import (
     Effect,
     Fail,
     Job,
+    LogDamaged,
     LogsGathered,
     Refuse,
     Reply,
+    StepBack,
     Warm,
 )
-from ..core.broker.events import Event, FetchArrived, Report, Warmed
+from ..core.broker.events import Event, FetchArrived, LogChecked, Report, Warmed
 from ..core.broker.timers import NEVER
 from ..core.control.controller import ControllerEvent, LogsTold
 from ..core.messages import FetchPartition, FetchRequest, FetchResult
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
-from ..core.types import CONSUMER
+from ..core.types import CONSUMER, PartitionId
 from .disk import WHOLE, Stored
 from .errors import require
 from .fetches import FETCH_WAIT, Fetches, Peer
@@ -87,6 +89,12 @@ class Hosting(World, ABC):
 
     @abstractmethod
     def retire(self, host: Host) -> None: ...
+
+    @abstractmethod
+    def give_up_log(self, node: Node, partition: PartitionId) -> None: ...
+
+    @abstractmethod
+    def store_step_back(self, node: Node, partition: PartitionId) -> object: ...
 
     @abstractmethod
     def store_isr(self, proposal: fx.ProposeIsr, session: int) -> ev.Event: ...
@@ -284,6 +292,10 @@ class Hosting(World, ABC):
             self.fetches.answer(node, effect)
         elif node.hosts.get(request.host.partition) is request.host and effect.response.partitions:
             batches: tuple[Stored, ...] = effect.parts[0] if effect.parts else ()  # type: ignore[assignment]
+            spoilt = request.host.disk.damage(batches)
+            if spoilt is not None:
+                # A client takes what stands before it, and asks again.
+                batches = tuple([batch for batch in batches if batch.meta.base_offset < spoilt])
             whole = [batch for batch in batches if batch.state == WHOLE]
             self.oracle.read(request.host, request.offset, whole)
             if request.told is not None:
@@ -317,7 +329,27 @@ class Hosting(World, ABC):
         self.on(node, self.delay(), done)
 
     def _check_log(self, node: Node, effect: CheckLog) -> None:
-        """The batch was damaged on its way, so the leader's own copy is found to be sound, and nothing follows."""
+        """Reading waits for the device; retention may have deleted meanwhile what was to be looked at."""
+
+        def look() -> None:
+            host, damage = node.hosts.get(effect.partition), None
+            if host is not None:
+                found = host.disk.read(effect.offset, host.disk.end, len(host.disk.batches))
+                size, taken = 0, 0
+                while taken < len(found) and (not taken or size < effect.max_bytes):
+                    size, taken = size + found[taken].meta.size_bytes, taken + 1
+                damage = host.disk.damage(found[:taken])
+            self.tell(node, LogChecked(effect.check, effect.partition, damage))
+
+        self.on(node, self.delay(), look)
+
+    def _log_damaged(self, node: Node, effect: LogDamaged) -> None:
+        self.note(f"node {node.id}: {effect}")
+        if effect.given_up:
+            self.give_up_log(node, effect.partition)
+
+    def _step_back(self, node: Node, effect: StepBack) -> None:
+        self.transact(node, partial(self.store_step_back, node, effect.partition), lambda outcome: None)
 
     def _close(self, node: Node, effect: CloseConnection) -> None:
         self.fetches.close(node, effect)
@@ -384,5 +416,7 @@ _EFFECTS: dict[type, Callable[..., None]] = {
     Refuse: Hosting._failed,
     Warm: Hosting._warm,
     CheckLog: Hosting._check_log,
+    LogDamaged: Hosting._log_damaged,
+    StepBack: Hosting._step_back,
     CloseConnection: Hosting._close,
 }

@@ -70,6 +70,7 @@ class Members:
             some_offline=False,
             held=held,
             offline=lambda: node.offline,
+            refused=node.refused,
         )
 
     def _register(self, node: Node) -> None:

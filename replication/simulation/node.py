@@ -88,7 +88,9 @@ class Node:
     store_cuts: int = 0
     stalled_until: float = 0.0
     offline: frozenset[PartitionId] = frozenset()
-    """In a log directory that its process cannot use any more."""
+    """In a log directory that its process cannot use any more, or damaged."""
+    refused: frozenset[PartitionId] = frozenset()
+    """Damaged, as its start has found."""
     checkpoint_since: float | None = None
     """Since when a checkpoint, which is written every second, has not come to an end."""
     clock_rate: float = 1.0

@@ -311,6 +311,14 @@ class Oracle:
         require(disk.end >= flushed, "S15", f"{host.name} ends at {disk.end}, flushed to {flushed}")
         require(disk.torn is None, "S15", f"{host.name} has a torn batch at {disk.torn}")
 
+    def given_up(self, host: Host) -> None:
+        """L14: no damaged log is closed unless its replica knows of another that may lead and lives."""
+        replica = host.replica
+        assert replica is not None and replica.versioned is not None
+        record = replica.versioned.record
+        others = {*record.isr, *record.elr} & replica.live.keys() - {host.node.id}
+        require(bool(others), "L14", f"{host.name} is given up, and nobody else may lead: {record}")
+
     def retired(self, host: Host) -> None:
         """S17: no log is deleted of a node that is to have one, as long as what it holds may be needed."""
         if not host.facts.gone:

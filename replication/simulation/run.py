@@ -20,6 +20,7 @@ from .readers import Reader
 from .recheck import recheck
 from .schedule import Fault, draw
 from .settings import LAG_MAX, SESSION, Settings
+from .trust import mend_what_nobody_has
 from .weather import Mishap
 
 RECHECK_EVERY = 1000
@@ -155,6 +156,7 @@ class Run:
         cluster.cuts.clear()
         cluster.store.reachable = True
         cluster.note("** calm")
+        mend_what_nobody_has(cluster)
         absent = self._spared()
         for node in cluster.nodes.values():
             node.store_cuts = 0

@@ -35,7 +35,7 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
     """The faults of a seed, in order of time; all of them begin before the storm ends."""
     dice = random.Random(f"faults {seed}")
     found: list[Fault] = []
-    labels = [label for label in settings.faults if label in _KINDS and label != "BK"]
+    labels = [label for label in settings.faults if label in _KINDS and label not in _APART]
     at = 4.0
     while labels and settings.fault_rate > 0:
         at += dice.expovariate(settings.fault_rate)
@@ -50,21 +50,26 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
         found.append(
             Fault(at=round(at, 3), label="EL", kind="move leadership from", nodes=(), amount=dice.random())
         )
-    if "BK" in settings.faults:
-        found += _draw_lies(seed, settings)
+    for label, name in _APART.items():
+        if label in settings.faults:
+            found += _draw_apart(seed, settings, label, name)
     return tuple(sorted(found + _draw_admin_requests(seed, settings), key=lambda fault: fault.at))
 
 
-def _draw_lies(seed: int, settings: Settings) -> list[Fault]:
+_APART = {"BK": "lies", "RT": "rot"}
+"""Labels that are drawn by dice of their own, each at its own times, with the names of these."""
+
+
+def _draw_apart(seed: int, settings: Settings, label: str, name: str) -> list[Fault]:
     """What makes a node's folder other than the node has left it."""
-    dice = random.Random(f"lies {seed}")
+    dice = random.Random(f"{name} {seed}")
     found: list[Fault] = []
     at = 4.0
     while settings.fault_rate > 0:
         at += dice.choice((0.5, 2.0, 8.0))
         if at >= settings.storm:
             return found
-        found.append(_draw_one(dice, round(at, 3), "BK", settings))
+        found.append(_draw_one(dice, round(at, 3), label, settings))
     return found
 
 
@@ -153,6 +158,11 @@ _KINDS = {
         ("start a twin of", (2.5, 6.0)),
         ("cut short a log of", (0.3, 2.0)),
         ("lose power, with a disk that lies, at", (0.3, 2.0)),
+    ),
+    "RT": (
+        ("rot a batch of", (0.0,)),
+        ("rot a batch that a start will find, of", (0.0,)),
+        *((("rot what a follower needs, led by", (0.0,)),) * 3),
     ),
 }
 

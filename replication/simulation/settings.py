@@ -21,8 +21,9 @@ FAULTS: Mapping[str, str] = {
     "ST": "a disk is slow, fails, is full, or hangs while the network lives",
     "SD": "a process is asked to stop: it hands over what it leads, then ends",
     "BK": "a folder is put back to an older state, or copied; a log is short; a disk lies about what it flushed",
+    "RT": "a disk spoils a batch in the middle of a log, which is found when somebody is sent it, or at a start",
 }
-_DRAWN_APART = ("BK",)
+_DRAWN_APART = ("BK", "RT")
 """So that a kind of fault that is added later leaves the others of a seed as they were."""
 
 LAG_MAX = 5.0

@@ -142,7 +142,58 @@ def lie(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
     return True
 
 
+def rot(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
+    """Spoil a batch of one of a node's logs: as much a loss as any other, until it is copied again."""
+    node = nodes[0]
+    there = [
+        host for host in node.hosts.values() if host.disk.flushed > host.disk.start and not host.facts.gone
+    ]
+    if not there or not injector.may_lose(node):
+        return False
+    place = 0.999 * fault.amount * len(there)
+    found_at_start = fault.kind.startswith("rot a batch that")
+    if not there[int(place)].disk.rot(place % 1, found_at_start=found_at_start):
+        return False
+    injector.cluster.oracle.risky.add(node.id)
+    return True
+
+
+def rot_needed(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
+    """Spoil what a leader is about to send to a replica that is behind."""
+    node, cluster = nodes[0], injector.cluster
+    if not injector.may_lose(node):
+        return False
+    behind = [
+        (host, other.disk.end)
+        for host in node.hosts.values()
+        if host.replica is not None and host.replica.leader is not None and not host.facts.gone
+        for other in cluster.hosts_of(host.partition)
+        if other.facts is host.facts and host.disk.start <= other.disk.end < host.disk.end
+    ]
+    if not behind:
+        return False
+    host, offset = behind[int(0.999 * fault.amount * len(behind))]
+    host.disk.flush()
+    if not host.disk.rot_at(offset):
+        return False
+    cluster.oracle.risky.add(node.id)
+    return True
+
+
+def mend_what_nobody_has(cluster: Cluster) -> None:
+    """Where no other replica has all that is committed an operator must help: the batch is brought back."""
+    for partition, versioned in cluster.store.partitions.items():
+        record = versioned.record
+        complete = {*record.isr, *record.elr}
+        for host in cluster.hosts_of(partition):
+            if not complete - {host.node.id}:
+                host.disk.rotten.clear()
+
+
 KINDS = {
+    "rot what a follower needs, led by": rot_needed,
+    "rot a batch of": rot,
+    "rot a batch that a start will find, of": rot,
     "put back the folder of": put_back,
     "start a twin of": start_twin,
     "cut short a log of": cut_short,

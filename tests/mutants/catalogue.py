@@ -27,6 +27,7 @@ _FILES = (
     "following",
     "requests",
     "peers",
+    "damage",
 )
 
 

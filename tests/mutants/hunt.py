@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 CHECKED = (
     *(f"S{number}" for number in range(1, 25)),
     "S3b",
-    *(f"L{number}" for number in range(1, 14)),
+    *(f"L{number}" for number in range(1, 15)),
 )
 """All that the oracle is there to notice."""
 

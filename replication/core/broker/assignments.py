@@ -15,7 +15,7 @@ from ..types import PartitionId
 from .channels import Channels
 from .context import Context
 from .effects import ConfigureLog, CreateLog, DeleteLog
-from .events import CopyAgain, LogDeleted, LogFound, ViewRead
+from .events import LogDeleted, LogFound, ViewRead
 from .following import Following
 from .serving import Serving
 
@@ -123,12 +123,10 @@ class Assignments:
             self._told[partition] = versioned.version
             context.step_replica(partition, ev.RecordChanged(versioned=versioned))
 
-    def copy_again(self, event: CopyAgain) -> None:
+    def copy_again(self, partition: PartitionId) -> None:
         """Give a replica up whose log cannot be used; when that is deleted, the partition begins empty."""
-        replica = self._context.replicas.get(event.partition)
-        if replica is not None:
-            assert replica.role == "closed", f"{event.partition} is in use"
-            self._let_go(event.partition)
+        assert self._context.replicas[partition].role == "closed", f"{partition} is in use"
+        self._let_go(partition)
 
     def _retire(self, partition: PartitionId, effect: fx.Retire) -> None:
         self._let_go(partition)

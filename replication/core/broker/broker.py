@@ -16,6 +16,7 @@ from .assignments import Assignments
 from .channels import Channels
 from .context import Context
 from .coordinating import Coordinating, group_kind
+from .damage import DamagedLogs
 from .effects import Effect
 from .events import (
     Answered,
@@ -24,13 +25,13 @@ from .events import (
     Cancelled,
     Connected,
     CoordinationArrived,
-    CopyAgain,
     DeleteRecordsArrived,
     DialFailed,
     Disconnected,
     Event,
     FetchArrived,
     ForwardArrived,
+    LogChecked,
     LogDeleted,
     LogFound,
     PeerDisconnected,
@@ -63,6 +64,8 @@ class Broker:
         self.channels = Channels(context)
         self.following = Following(context, self.channels)
         self.assignments = Assignments(context, self.channels, self.serving, self.following)
+        self.damaged_logs = DamagedLogs(context, self.assignments)
+        self.serving.doubted = self.damaged_logs.doubted
         self.peers = Peers(context, self.channels)
         context.routes[fx.FetchNext] = self.following.want
         context.routes[fx.StopFetch] = lambda partition, effect: self.following.stop(partition)
@@ -91,9 +94,9 @@ class Broker:
             ViewRead: self._view_read,
             CoordinationArrived: self.coordinating.arrived,
             ShardRead: self.shards.read,
-            LogFound: self.assignments.found,
+            LogFound: self._log_found,
             LogDeleted: self.assignments.deleted,
-            CopyAgain: self.assignments.copy_again,
+            LogChecked: self.damaged_logs.checked,
             Connected: self.channels.on_connected,
             DialFailed: self.channels.on_dial_failed,
             PeerDisconnected: self.channels.on_disconnected,
@@ -146,6 +149,7 @@ class Broker:
 
     def _view_read(self, event: ViewRead) -> None:
         self.assignments.read(event)
+        self.damaged_logs.look()
         self.shards.view_changed()
 
     def _tick_replicas(self) -> None:
@@ -155,6 +159,10 @@ class Broker:
             if partition in context.replicas:
                 context.step_replica(partition, TICK)
         context.timers.call_at(context.now + context.settings.tick_period, self._tick_replicas)
+
+    def _log_found(self, event: LogFound) -> None:
+        self.assignments.found(event)
+        self.damaged_logs.found(event)
 
     def _report(self, report: Report) -> None:
         # Reports of a log travel through threads: the replica may have been retired before one arrives.

@@ -183,12 +183,30 @@ class Warm(NamedTuple):
 
 class CheckLog(NamedTuple):
     """A follower says that what it is sent of this partition is damaged: read the log from that offset on, where
-    that may wait for the device, and check it. If it is damaged, its copy here is not used any more.
+    that may wait for the device, and check it; `events.LogChecked` names `check`.
     """
 
+    check: int
     partition: PartitionId
     offset: int
     max_bytes: int
+
+
+class LogDamaged(NamedTuple):
+    """A log is damaged, as `events.LogChecked` has said. `given_up`: it is to be closed, which is reported as
+    `LogFailed`, and its partition to be named as offline in the node's registration, for others to lead it.
+    Otherwise there is nobody else, and it serves on what is sound: the operator has to know.
+    """
+
+    partition: PartitionId
+    damage: object
+    given_up: bool
+
+
+class StepBack(NamedTuple):
+    """Write that this node's copy of a partition counts for nothing: `damage.step_back`, from a fresh reading."""
+
+    partition: PartitionId
 
 
 class CloseConnection(NamedTuple):
@@ -271,6 +289,8 @@ Effect = (
     | Refuse
     | Warm
     | CheckLog
+    | LogDamaged
+    | StepBack
     | CloseConnection
     | CoordinatorReply
     | ReadShard

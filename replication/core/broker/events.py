@@ -28,11 +28,15 @@ class Report(NamedTuple):
 
 
 class LogFound(NamedTuple):
-    """At the start of a process: a log of an earlier one, which is open, or cannot be used."""
+    """At the start of a process: a log of an earlier one, which is open, or cannot be used.
+
+    `is_damaged`: it cannot be used because what it holds is damaged, so that another copy will do.
+    """
 
     partition: PartitionId
     topic_id: str
     event: ev.Opened | ev.LogFailed
+    is_damaged: bool = False
 
 
 class LogDeleted(NamedTuple):
@@ -41,10 +45,14 @@ class LogDeleted(NamedTuple):
     partition: PartitionId
 
 
-class CopyAgain(NamedTuple):
-    """A log is damaged, others lead the partition, and nobody counts on the copy here: give it up for a new one."""
+class LogChecked(NamedTuple):
+    """What `effects.CheckLog` asked for is done. `damage`: what is wrong, for the operator; None if nothing is, or
+    nothing is there (any more).
+    """
 
+    check: int
     partition: PartitionId
+    damage: object | None
 
 
 class ViewRead(NamedTuple):
@@ -193,7 +201,7 @@ Event = (
     Report
     | LogFound
     | LogDeleted
-    | CopyAgain
+    | LogChecked
     | ViewRead
     | Connected
     | DialFailed

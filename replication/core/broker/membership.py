@@ -104,12 +104,14 @@ class Holdings:
 
     some_offline: whether a configured directory could not be used at the start.
     offline: partitions that are, or may be, in a directory that is offline, as of the time of the call.
+    refused: those of them whose log could not be opened though its directory works.
     """
 
     directories: tuple[Evidence, ...]
     some_offline: bool
     held: Callable[[PartitionId], Held]
     offline: Callable[[], frozenset[PartitionId]]
+    refused: frozenset[PartitionId] = frozenset()
 
 
 @attrs.frozen(kw_only=True)
@@ -279,10 +281,14 @@ class Membership:
             # Compared also where nothing changes: a leader may be about to store our predecessor as in sync.
             # By value: the version begins at 1 when a topic of the same name is created again.
             compares.append(SameValue(key, each.value))
-            if partition.id in offline:
+            if partition.id not in offline:
+                changed = self._return_to(partition, whole, same)
+            elif partition.id in self.holdings.refused and not self._is_all_whole(whole):
+                # Its directory vouches for what it holds from now on, and this log may lack something already.
+                changed = transitions.forget(partition, self.node_id)
+            else:
                 # Nothing is known of it; as long as it is offline it neither leads nor is in sync.
                 continue
-            changed = self._return_to(partition, whole, same)
             if changed is not None:
                 puts.append(Put(key, changed))
                 proved = changed.isr == partition.isr
@@ -308,6 +314,10 @@ class Membership:
             # Assigned, and killed before the folder was made: the empty log is all that there ever was of it here.
             return transitions.restarted(partition, self.node_id)
         return transitions.forget(partition, self.node_id, has_nothing=held.home is None)
+
+    def _is_all_whole(self, whole: frozenset[str]) -> bool:
+        """Whether every directory of this process has all that was written to it."""
+        return whole >= {each.directory_id for each in self.holdings.directories}
 
     def _has_all_directories(self, former: rec.IncarnationRecord | None) -> bool:
         """Whether every directory of the former process is here, none of them put back to an older state.

@@ -26,7 +26,7 @@ from ..partition import effects as fx
 from ..partition import events as ev
 from ..types import PartitionId
 from .context import Context
-from .effects import Answer, CheckLog, CloseConnection, Fail, Refuse, Warm
+from .effects import Answer, CloseConnection, Fail, Refuse, Warm
 from .events import FetchArrived, Warmed
 from .fetch_session import NEW_SESSION, NO_SESSION, LeaderSession, SessionCache, SessionRequest
 from .ports import Cold, LogRange, LogReadError
@@ -115,6 +115,8 @@ class Serving:
         the partitions that it asks about anew, with their leader epochs."""
         self._followers: dict[int, dict[Inquiry, None]] = {}
         """Sessions of followers, by node."""
+        self.doubted: Callable[[PartitionId, int, int], None] = lambda partition, offset, max_bytes: None
+        """Told of what a follower finds damaged: the partition, where it asked from, and how many bytes."""
         context.routes[fx.Wake] = lambda partition, effect: self.wake(partition)
         context.routes[fx.Truncate] = self._truncate
 
@@ -154,10 +156,9 @@ class Serving:
     def _check_doubted(self, message: FetchRequest) -> None:
         """What a follower finds damaged is looked at where it comes from; only what it might be sent is."""
         for wanted in message.partitions:
-            partition = PartitionId(wanted.topic, wanted.partition)
-            replica = self._context.replicas.get(partition) if wanted.damaged else None
-            if replica is not None and replica.leader is not None:
-                self._context.emit(CheckLog(partition, wanted.fetch_offset, wanted.max_bytes))
+            if wanted.damaged:
+                partition = PartitionId(wanted.topic, wanted.partition)
+                self.doubted(partition, wanted.fetch_offset, wanted.max_bytes)
 
     def cancelled(self, request: Hashable) -> None:
         """Whoever asked does not wait any more. A session goes on with its next request."""

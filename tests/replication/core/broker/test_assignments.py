@@ -10,7 +10,7 @@ import pytest
 from insync.replication.core.broker.broker import Broker
 from insync.replication.core.broker.context import BrokerSettings, Context
 from insync.replication.core.broker.effects import ConfigureLog, CreateLog, DeleteLog, Effect, Job
-from insync.replication.core.broker.events import CopyAgain, LogDeleted, LogFound, Report, ViewRead
+from insync.replication.core.broker.events import LogDeleted, LogFound, Report, ViewRead
 from insync.replication.core.control.records import (
     NodeRecord,
     QuotaRecord,
@@ -124,17 +124,6 @@ def test_a_replica_that_was_moved_away_goes_and_stays_away() -> None:
     assert viewer.broker.step(LogDeleted(PARTITION), 1.0) == []
     back = view(3, 3, replicas=(B, 3, A), isr=(B,), leader=B, leader_epoch=3)
     assert viewer.read(back) == [CreateLog(PARTITION, "x")]
-
-
-def test_a_damaged_log_is_deleted_and_begun_again_empty() -> None:
-    viewer = Viewer()
-    viewer.broker.step(CopyAgain(PARTITION), 1.0)
-    viewer.read(view(1, isr=(B,), leader=B))
-    viewer.report(OPENED)
-    viewer.report(ev.LogFailed(reason="damaged"))
-    assert viewer.broker.step(CopyAgain(PARTITION), 1.0) == [DeleteLog(PARTITION)]
-    assert viewer.read(view(2, isr=(B,), leader=B)) == []
-    assert viewer.broker.step(LogDeleted(PARTITION), 1.0) == [CreateLog(PARTITION, "x")]
 
 
 def test_a_log_that_still_works_is_deleted_when_it_has_done_what_it_was_asked_for() -> None:

@@ -54,6 +54,41 @@ def test_an_entry_of_another_process_is_not() -> None:
         second.enter(stored(entered, rec.node_key(1)), ["tcp://b"])
 
 
+@pytest.mark.parametrize(("boot", "eligible"), [("boot", (1,)), ("another boot", ())])
+def test_a_log_that_cannot_be_opened_counts_only_if_its_directory_has_lost_nothing(
+    boot: str, eligible: tuple[int, ...]
+) -> None:
+    """The next start would take it for whole: its directory vouches from now on for what it has now."""
+    first = starting("a")
+    entered = stored(first.enter({}, []).transaction, rec.node_key(1))
+    partition = rec.PartitionRecord(
+        topic="t",
+        partition=0,
+        topic_id="t",
+        replicas=(1, 2),
+        isr=(2,),
+        elr=(1,),
+        leader=2,
+        min_insync_replicas=2,
+    )
+    key = rec.partition_key(partition.id)
+    seen = {**entered, key: Seen(key=key, version=1, value=b"", record=partition)}
+    folder = "folder of a"
+    proof = first.next_proofs([folder], 0)[folder]
+    holdings = Holdings(
+        directories=(Evidence(directory_id=folder, stopped_clean=None, proof=proof),),
+        some_offline=False,
+        held=lambda partition: Held(),
+        offline=lambda: frozenset([partition.id]),
+        refused=frozenset([partition.id]),
+    )
+    again = Membership(node_id=1, boot_id=boot, process="b", holdings=holdings)
+    again.begin(seen, 1)
+    puts = {put.key: put.record for put in again.enter(seen, []).transaction.puts}
+    left = puts.get(key, partition)
+    assert isinstance(left, rec.PartitionRecord) and left.elr == eligible
+
+
 def test_a_record_of_an_earlier_release_names_no_process() -> None:
     membership = starting("a")
     own = rec.IncarnationRecord(node_id=1, incarnation=membership.incarnation)

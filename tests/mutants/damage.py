@@ -1,0 +1,59 @@
+"""Errors about logs that are damaged in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from insync.replication.core.broker import damage
+from insync.replication.core.broker.damage import DamagedLogs
+from insync.replication.core.broker.membership import Membership
+from insync.replication.core.control.records import PartitionRecord
+from insync.replication.core.types import NO_LEADER
+
+from .catalogue import Patch, mutant
+
+
+@mutant("K160", "look at no log that a follower doubts")
+def _(patch: Patch) -> None:
+    patch.setattr(DamagedLogs, "doubted", lambda self, partition, offset, max_bytes: None)
+
+
+@mutant("K161", "give up a damaged log though nobody else has all that is committed")
+def _(patch: Patch) -> None:
+    patch.setattr(damage, "may_give_up", lambda record, node_id, live: True)
+
+
+@mutant("K162", "give a damaged log up to members of the ISR alone")
+def _(patch: Patch) -> None:
+    def may_give_up(record: PartitionRecord, node_id: int, live: Collection[int]) -> bool:
+        return any(each != node_id and each in live for each in record.isr)
+
+    patch.setattr(damage, "may_give_up", may_give_up)
+
+
+@mutant("K163", "delete a damaged log while an election may count on it")
+def _(patch: Patch) -> None:
+    def may_copy_again(record: PartitionRecord, node_id: int, live: Collection[int]) -> bool:
+        return record.leader not in (NO_LEADER, node_id) and record.leader in live
+
+    patch.setattr(damage, "may_copy_again", may_copy_again)
+
+
+@mutant("K164", "copy no damaged log again")
+def _(patch: Patch) -> None:
+    patch.setattr(DamagedLogs, "look", lambda self: None)
+
+
+@mutant("K165", "keep a damaged log as an eligible leader though nobody else can fill the ISR")
+def _(patch: Patch) -> None:
+    patch.setattr(damage, "must_step_back", lambda record, node_id, live: False)
+
+
+@mutant("K166", "let the next start vouch for a log that this one could not open")
+def _(patch: Patch) -> None:
+    patch.setattr(Membership, "_is_all_whole", lambda self, whole: True)
+
+
+@mutant("K167", "take no log that a start finds damaged for one to copy again")
+def _(patch: Patch) -> None:
+    patch.setattr(DamagedLogs, "found", lambda self, event: None)
