@@ -19,6 +19,7 @@ from ..core.broker.effects import (
     CreateInternalTopic,
     GroupNoted,
     ReadShard,
+    ShardFaulty,
     ShardLoaded,
     ShardUnreadable,
 )
@@ -70,6 +71,7 @@ class Coordination:
             ReadShard: self._read,
             ShardLoaded: self._loaded,
             ShardUnreadable: self._unreadable,
+            ShardFaulty: self._faulty,
             GroupNoted: self._noted,
             CreateInternalTopic: self._create,
         }
@@ -129,14 +131,21 @@ class Coordination:
         )
 
     def _unreadable(self, effect: ShardUnreadable) -> None:
+        """Have another replica lead: here nobody could be served."""
         log.error(
             event(
                 "shard_unreadable",
                 partition=str(effect.partition),
                 leader_epoch=effect.leader_epoch,
-                remedy=f"stop node {self._node.settings.node_id}, so that another replica leads; check the device",
+                remedy="another replica leads, if there is one in sync; check the device of this one",
             )
         )
+        problem = StorageError(f"the records of {effect.partition} could not be read, again and again")
+        self._node.directories.failed(effect.partition, problem)
+
+    @staticmethod
+    def _faulty(effect: ShardFaulty) -> None:
+        log.error("%s: a decision cannot be written, please report it: %s", effect.partition, effect.problem)
 
     def _noted(self, effect: GroupNoted) -> None:
         if effect.reason:

@@ -255,6 +255,13 @@ class ShardUnreadable(NamedTuple):
     leader_epoch: int
 
 
+class ShardFaulty(NamedTuple):
+    """For the operator: a decision cannot be written down, which is an error of this software. Told once."""
+
+    partition: PartitionId
+    problem: str
+
+
 class GroupNoted(NamedTuple):
     """For the operator: what has become of a group, and why."""
 
@@ -296,6 +303,7 @@ Effect = (
     | ReadShard
     | ShardLoaded
     | ShardUnreadable
+    | ShardFaulty
     | GroupNoted
     | CreateInternalTopic
 )

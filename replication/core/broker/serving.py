@@ -66,8 +66,6 @@ class Inquiry:
     """When the last answer of the session went out."""
     confirmed_at: float = float("-inf")
     """When the answer went out that the last request goes on from: so long its sender has followed, at least."""
-    is_hurried: bool = False
-    """The next request is answered at once, so that its sender comes again and shows that it follows."""
     quiet: Timer | None = None
     """Comes at `tell_at` or before: it is not cancelled when an answer takes the high watermark along, so that it
     wakes the driver once in a while and not for each record."""
@@ -147,8 +145,7 @@ class Serving:
             return
         assert inquiry.request is None, "a session has one request at a time"
         inquiry.request, inquiry.message = event.request, message
-        hurried, inquiry.is_hurried = inquiry.is_hurried, False
-        if self._try_answer(inquiry, final=message.max_wait_ms <= 0 or hurried):
+        if self._try_answer(inquiry, final=message.max_wait_ms <= 0):
             return
         self._parked[event.request] = inquiry
         self._set_timer(inquiry, self._context.now + message.max_wait_ms / 1000)
@@ -245,14 +242,13 @@ class Serving:
         return found
 
     def hurry(self, node: int, partition: PartitionId) -> None:
-        """Have a follower come again: answer its request though there is no news, or its next one."""
+        """Have a follower come again: answer its request though there is no news.
+
+        One whose request is on its way shows itself with that (`on_followed`), and may be hurried again then.
+        """
         for inquiry in list(self._followers.get(node, ())):
-            if partition not in inquiry.open:
-                inquiry.is_hurried = True  # an answer about it is on its way: the request after that shows it
-            elif inquiry.request is not None:
+            if partition in inquiry.open:
                 self._try_answer(inquiry, final=True)
-            else:
-                inquiry.is_hurried = True
 
     def _begin(self, connection: Hashable, questions: dict[PartitionId, FetchPartition]) -> Inquiry:
         """A new session; it replaces that of the same connection. Without a slot for it, one without a session."""

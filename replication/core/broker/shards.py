@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
+from struct import error as StructError
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
@@ -98,6 +99,8 @@ class _Hosted:
     timer: Timer | None = None
     due: float = NEVER
     was_late: bool = False
+    is_faulty: bool = False
+    """Whether a decision of it could not be written down: told once."""
 
 
 class Shards:
@@ -338,6 +341,12 @@ class Shards:
             batches = context.batches.build(encoded, context.wall_ms, write.producer, most)
         except BatchTooLarge:
             return refused(error=ErrorCode.RECORD_TOO_LARGE)
+        except (ValueError, TypeError, OverflowError, StructError) as problem:
+            # Whatever led to it, the other groups of this partition must not stop being served for it.
+            if not hosted.is_faulty:
+                hosted.is_faulty = True
+                context.emit(fx.ShardFaulty(partition, f"{problem!r} in {write.entries!r:.500}"))
+            return refused(error=ErrorCode.UNKNOWN_SERVER_ERROR)
         number, base = -next(self._ids), -1
         produce = partition_ev.Produce(
             request_id=number,

@@ -1,0 +1,417 @@
+"""Shards on their node: they begin and end with leadership, and answer only while nobody else can lead."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from insync.replication.core.broker.broker import Broker
+from insync.replication.core.broker.context import BrokerSettings, Context
+from insync.replication.core.broker.effects import (
+    Answer,
+    CoordinatorReply,
+    CreateInternalTopic,
+    Effect,
+    Job,
+    ReadShard,
+    ShardFaulty,
+    ShardUnreadable,
+)
+from insync.replication.core.broker.events import (
+    CoordinationArrived,
+    Disconnected,
+    Event,
+    FetchArrived,
+    Report,
+    ShardRead,
+    ViewRead,
+)
+from insync.replication.core.broker.ports import BatchTooLarge
+from insync.replication.core.broker.shards import LATE
+from insync.replication.core.control.records import NodeRecord, PartitionRecord, TopicRecord, Versioned
+from insync.replication.core.control.topics import TopicConfig
+from insync.replication.core.control.view import ClusterView
+from insync.replication.core.coordination import group_messages as gm
+from insync.replication.core.coordination import records as r
+from insync.replication.core.coordination import shard_events as sev
+from insync.replication.core.coordination.group_settings import GroupSettings
+from insync.replication.core.coordination.routing import GROUP_TOPIC
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.messages import FetchPartition, FetchRequest, Kind
+from insync.replication.core.partition import effects as fx
+from insync.replication.core.partition import events as ev
+from insync.replication.core.types import EpochEntry, PartitionId
+from tests.replication.core.test_isr_change import LIVE, A, B, C
+
+from .desk import Batches, Info
+from .test_broker import NoLogs
+from .test_serving import Peer
+
+PARTITION = PartitionId(GROUP_TOPIC, 0)
+SESSION_MS = 10_000
+SETTINGS = GroupSettings(consumer_session_timeout_ms=SESSION_MS, consumer_heartbeat_interval_ms=2_000)
+SIZE_OF_RECORD = 50
+CONNECTIONS = {each: f"of {each}" for each in (B, C)}
+"""Compared by identity."""
+
+
+class Maker:
+    """Batches without bytes; what they hold stands in `made`."""
+
+    def __init__(self) -> None:
+        self.made: list[Sequence[tuple[bytes, bytes | None]]] = []
+
+    def build(
+        self,
+        records: Sequence[tuple[bytes, bytes | None]],
+        timestamp_ms: int,
+        producer: object,
+        max_bytes: int,
+    ) -> Batches:
+        size = SIZE_OF_RECORD * len(records)
+        if size > max_bytes:
+            raise BatchTooLarge
+        self.made.append(records)
+        return Batches([Info(base_offset=0, count=len(records), size_bytes=size, leader_epoch=-1)])
+
+
+class Node:
+    """Node A, which leads the one partition of the internal topic; B and C follow if they are in `isr`."""
+
+    def __init__(self, *isr: int, log_end: int = 0, max_message_bytes: int = 16 << 20) -> None:
+        self.now = 100.0
+        self.maker = Maker()
+        settings = BrokerSettings(groups=SETTINGS)
+        self.context = Context(A, LIVE[A], settings, NoLogs(), self.maker)
+        self.broker = Broker(self.context, b"a seed")
+        self.isr = isr or (A,)
+        self.config = TopicConfig(cleanup_policy="compact", max_message_bytes=max_message_bytes)
+        self.revision = self.version = 0
+        self.epoch, self.leader = 1, A
+        self.log_end = log_end
+        self.effects: list[Effect] = []
+        self.reads: list[ReadShard] = []
+        self.said: dict[str, Any] = {}
+        self.sessions: dict[int, tuple[int, int]] = {}
+        topic = TopicRecord(
+            name="t", topic_id="a" * 32, partitions=4, replication_factor=1, config=TopicConfig()
+        )
+        self.topics = {"t": topic}
+        self.look()
+        epochs = (EpochEntry(0, 0),) if log_end else ()
+        opened = ev.Opened(
+            log_start_offset=0, log_end_offset=log_end, high_watermark=0, epochs=epochs, producers=()
+        )
+        self.tell(Report(PARTITION, opened))
+        self.tell(Report(PARTITION, ev.EpochAssigned()))
+
+    def look(self) -> None:
+        """The store is read."""
+        self.revision += 1
+        self.version += 1
+        record = PartitionRecord(
+            topic=GROUP_TOPIC,
+            partition=0,
+            topic_id="0" * 32,
+            replicas=(A, B, C),
+            isr=self.isr,
+            leader=self.leader,
+            leader_epoch=self.epoch,
+            partition_epoch=self.version,
+            min_insync_replicas=1,
+        )
+        internal = TopicRecord(
+            name=GROUP_TOPIC, topic_id="0" * 32, partitions=1, replication_factor=3, config=self.config
+        )
+        view = ClusterView(
+            revision=self.revision,
+            nodes={
+                each: NodeRecord(node_id=each, incarnation=LIVE[each], endpoints=(f"tcp://{each}:1",))
+                for each in (A, B, C)
+            },
+            topics={**self.topics, GROUP_TOPIC: internal},
+            partitions={PARTITION: Versioned(record, self.version)},
+        )
+        self.tell(ViewRead(view))
+
+    def tell(self, event: Event) -> list[Effect]:
+        effects = self.broker.step(event, self.now)
+        if self.context.is_unsettled:
+            effects = effects + self.broker.settle(self.now)
+        return self._obey(effects)
+
+    def _obey(self, effects: list[Effect]) -> list[Effect]:
+        """Appends are written at once."""
+        found = list(effects)
+        for effect in effects:
+            if isinstance(effect, CoordinatorReply):
+                assert isinstance(effect.request, str) and effect.request not in self.said
+                self.said[effect.request] = effect.response
+            elif isinstance(effect, ReadShard):
+                self.reads.append(effect)
+            elif isinstance(effect, Job) and isinstance(effect.effect, fx.Append):
+                self.log_end = effect.effect.batches[-1].next_offset
+                found += self.tell(Report(PARTITION, ev.Appended(log_end_offset=self.log_end)))
+        self.effects = found
+        return found
+
+    def wait(self, seconds: float) -> list[Effect]:
+        """Let time pass, with a tick at each deadline."""
+        end, found = self.now + seconds, []
+        while self.broker.deadline <= end:
+            self.now = max(self.now, self.broker.deadline)
+            effects = self.broker.tick(self.now)
+            if self.context.is_unsettled:
+                effects += self.broker.settle(self.now)
+            found += self._obey(effects)
+        self.now = end
+        return found
+
+    def stand_still(self, seconds: float) -> None:
+        self.now += seconds
+
+    def ask(self, name: str, message: Any) -> Any:
+        """The reply, None if there is none yet."""
+        self.tell(CoordinationArrived(name, message))
+        return self.said.get(name)
+
+    def fetch(self, node: int, *, old: bool = False) -> bool:
+        """A follower asks for what follows all that there is; whether it is answered at once.
+
+        old: it goes on from the answer before the last one, which it has not had.
+        """
+        session, answers = self.sessions.get(node, (0, 0))
+        question = FetchPartition(
+            topic=GROUP_TOPIC,
+            partition=0,
+            fetch_offset=self.log_end,
+            max_bytes=1000,
+            leader_epoch=self.epoch,
+            last_fetched_epoch=self.epoch if self.log_end else -1,
+            high_watermark=self.log_end,
+            topic_id="0" * 32,
+        )
+        message = FetchRequest(
+            replica_id=node,
+            incarnation=LIVE[node],
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=1000,
+            partitions=[question],
+            session_id=session,
+            session_epoch=answers - 1 if old else answers,
+        )
+        return self.answered(
+            node, self.tell(FetchArrived(CONNECTIONS[node], f"by {node}", message, Peer(node)))
+        )
+
+    def answered(self, node: int, effects: list[Effect]) -> bool:
+        """Whether a follower's request was answered among these."""
+        for each in effects:
+            if isinstance(each, Answer) and each.request == f"by {node}":
+                _, answers = self.sessions.get(node, (0, 0))
+                assert not each.response.error
+                self.sessions[node] = each.response.session_id, answers + 1
+                return True
+        return False
+
+    def follow(self, *nodes: int) -> None:
+        """Followers go on as they do: each asks, waits its time, and asks again."""
+        waiting = [each for each in nodes if not self.fetch(each)]
+        effects = self.wait(0.5)
+        assert all(self.answered(each, effects) for each in waiting)
+        for each in nodes:
+            assert not self.fetch(each)
+
+
+def commit(offset: int = 1, group: str = "g") -> gm.CommitGroupOffsetsRequest:
+    return gm.CommitGroupOffsetsRequest(
+        group=group, offsets=[gm.GroupOffset(topic="t", partition=0, offset=offset)]
+    )
+
+
+def join(member: str = "m", **changes: Any) -> gm.ConsumerGroupHeartbeatRequest:
+    said: dict[str, Any] = {
+        "group": "g",
+        "member_id": member,
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 1000,
+        "topics": ["t"],
+        "owned": [],
+    }
+    return gm.ConsumerGroupHeartbeatRequest(**said | changes)
+
+
+READ = gm.GroupOffsetsRequest(group="g")
+
+
+def test_a_shard_serves_what_its_leader_has_committed() -> None:
+    node = Node()
+    assert node.ask("c", commit(7)).error == 0
+    assert [each.offset for each in node.ask("o", READ).offsets] == [7]
+    assert len(node.maker.made) == 1
+
+
+def test_the_log_is_read_up_to_where_the_leadership_began_and_late_reads_count_for_nothing() -> None:
+    node = Node(log_end=5)
+    (read,) = node.reads
+    assert (read.start, read.end) == (0, 5)
+    assert node.ask("early", READ).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    key, value = r.OffsetKey("g", "t", 0), r.OffsetValue(offset=3)
+    entries = (sev.Entry(4, key, value),)
+    node.tell(ShardRead(PARTITION, read.reading + 100, (), 5))
+    assert node.ask("other", READ).error == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    node.tell(ShardRead(PARTITION, read.reading, entries, 5))
+    assert [each.offset for each in node.ask("o", READ).offsets] == [3]
+
+
+def test_a_log_that_cannot_be_read_is_given_up() -> None:
+    node = Node(log_end=5)
+    for _ in range(3):
+        node.tell(ShardRead(PARTITION, node.reads[-1].reading, None, -1))
+    assert ShardUnreadable(PARTITION, 1) in node.effects
+
+
+def test_whoever_waits_is_told_when_the_leadership_ends_and_where_to_go() -> None:
+    node = Node(A, B)
+    assert node.ask("waits", commit()) is None
+    node.leader, node.epoch = B, 2
+    node.look()
+    told = node.said["waits"]
+    assert (told.error, told.leader, told.leader_epoch) == (ErrorCode.NOT_COORDINATOR, B, 2)
+    told = node.ask("after", commit())
+    assert (told.error, told.leader, told.leader_epoch) == (ErrorCode.NOT_COORDINATOR, B, 2)
+
+
+def test_a_write_is_answered_when_all_in_sync_have_it() -> None:
+    node = Node(A, B)
+    node.fetch(B)
+    assert node.ask("c", commit()) is None
+    node.answered(B, node.effects)
+    assert "c" not in node.said
+    node.fetch(B)
+    assert node.said["c"].error == 0
+
+
+def test_a_read_waits_until_all_who_could_lead_have_shown_that_they_follow() -> None:
+    """Those who wait for news are answered at once for it; when a request arrives proves nothing."""
+    node = Node(A, B, C)
+    node.follow(B, C)
+    node.stand_still(1.0)
+    assert node.ask("o", READ) is None
+    answered = node.effects
+    assert node.answered(B, answered) and node.answered(C, answered)
+    node.fetch(B)
+    assert "o" not in node.said
+    node.fetch(C)
+    assert node.said["o"].error == 0
+
+
+def test_a_request_that_was_on_its_way_before_proves_nothing() -> None:
+    """It may have lain in a socket while its sender elected another leader."""
+    node = Node(A, B)
+    node.follow(B)
+    answered = node.wait(0.5)
+    assert node.answered(B, answered)
+    # Its next request is on its way while this one arrives; it goes on from an answer of before.
+    node.stand_still(0.2)
+    assert node.ask("o", READ) is None
+    assert node.fetch(B), "it is answered at once, so that it comes again"
+    assert "o" not in node.said
+    node.fetch(B)
+    assert node.said["o"].error == 0
+
+
+def test_a_lease_needs_followers_that_were_there_lately() -> None:
+    node = Node(A, B)
+    node.follow(B)
+    assert node.ask("j", join()) is None
+    node.answered(B, node.effects)
+    node.fetch(B)
+    assert node.said["j"].error == 0
+    node.stand_still(SETTINGS.isolation_timeout_ms / 1000 + 0.1)
+    beat = join(member_epoch=1, owned=None, topics=None, rebalance_timeout_ms=-1)
+    assert node.ask("b", beat) is None
+    assert node.answered(B, node.effects)
+    node.fetch(B)
+    assert node.said["b"].error == 0
+
+
+def test_a_follower_that_left_the_isr_is_not_waited_for() -> None:
+    node = Node(A, B)
+    node.follow(B)
+    node.stand_still(1.0)
+    node.tell(Disconnected(CONNECTIONS[B]))
+    assert node.ask("o", READ) is None
+    node.isr = (A,)
+    node.look()
+    assert node.said["o"].error == 0
+
+
+def test_a_member_that_could_not_be_heard_is_not_put_out() -> None:
+    """A process that stood still first hears what has arrived meanwhile."""
+    node = Node()
+    assert node.ask("j", join()).error == 0
+    node.stand_still(3 * SESSION_MS / 1000)
+    effects = node.broker.tick(node.now)
+    node._obey(effects)
+    beat = join(member_epoch=1, owned=None, topics=None, rebalance_timeout_ms=-1)
+    node.now += LATE / 2
+    assert node.ask("b", beat).error == 0
+    node.wait(SESSION_MS / 1000 - 1)
+    assert node.ask("b2", beat).error == 0
+    node.wait(SESSION_MS / 1000 + 1)
+    assert node.ask("b3", beat).error == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def test_a_decision_that_no_batch_takes_is_refused_and_leaves_nothing() -> None:
+    node = Node(max_message_bytes=SIZE_OF_RECORD)
+    offsets = [gm.GroupOffset(topic="t", partition=number, offset=1) for number in range(2)]
+    told = node.ask("c", gm.CommitGroupOffsetsRequest(group="g", offsets=offsets))
+    assert told.error == ErrorCode.RECORD_LIST_TOO_LARGE
+    assert node.ask("o", READ).offsets == []
+
+
+def test_a_decision_that_cannot_be_written_harms_nobody_else() -> None:
+    """Such as one about a topic whose id in the store is no id."""
+    node = Node()
+    spoilt = attrs.evolve(node.topics["t"], name="s", topic_id="no hexadecimal digits")
+    node.topics["s"] = spoilt
+    node.look()
+    assert node.ask("j", join(topics=["s"], group="bad")).error == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert [each.partition for each in node.effects if isinstance(each, ShardFaulty)] == [PARTITION]
+    assert node.ask("c", commit(7)).error == 0
+
+
+def test_the_first_who_looks_for_a_coordinator_has_the_topic_made() -> None:
+    node = Node()
+    node.context.view = attrs.evolve(node.context.view, topics=node.topics, partitions={})
+    find = gm.FindCoordinatorRequest(keys=["g", ""])
+    for name, made in (("f1", 1), ("f2", 0)):
+        found = node.ask(name, find).coordinators
+        assert [each.error for each in found] == [
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            ErrorCode.INVALID_GROUP_ID,
+        ]
+        assert len([each for each in node.effects if isinstance(each, CreateInternalTopic)]) == made
+    node.stand_still(1.5)
+    node.ask("f3", find)
+    assert CreateInternalTopic(GROUP_TOPIC) in node.effects
+
+
+def test_a_coordinator_is_found_with_its_address_and_epoch() -> None:
+    node = Node()
+    (found,) = node.ask("f", gm.FindCoordinatorRequest(keys=["g"])).coordinators
+    assert (found.node_id, found.endpoints, found.leader_epoch) == (A, [f"tcp://{A}:1"], 1)
+    (refused,) = node.ask("x", gm.FindCoordinatorRequest(keys=["g"], key_type=7)).coordinators
+    assert refused.error == ErrorCode.INVALID_REQUEST and "key type 7" in refused.message
+    many = node.ask("m", gm.FindCoordinatorRequest(keys=["g"] * 1001)).coordinators
+    assert len(many) == 1001 and "at most 1000" in many[0].message
+
+
+def test_every_kind_of_request_to_a_coordinator_is_taken() -> None:
+    node = Node()
+    assert set(gm.RESPONSES) | {gm.FindCoordinatorRequest} == set(node.broker.coordinating.takes)
+    assert Kind.FIND_COORDINATOR == 10
