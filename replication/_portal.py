@@ -267,7 +267,11 @@ class Portal(Generic[T]):
 
     def _start(self, function: Callable[[], Awaitable[R]], call: Call[R]) -> None:
         assert self.nursery is not None
-        self.nursery.start_soon(call.run, function)
+        try:
+            self.nursery.start_soon(call.run, function)
+        except RuntimeError:
+            # The block is being left because of an error, which `_run` tells. One from here would end trio itself.
+            call.fail(self.closed_error("closed during the call"))
 
     def _run(self) -> None:
         end: BaseException | None = None
@@ -279,7 +283,7 @@ class Portal(Generic[T]):
         if not self.ready.done():
             self.ready.set_exception(end or self.closed_error("closed while it was being opened"))
         elif end is not None:
-            _log.error("%s ended: %s", self._thread.name, _said(end))
+            _log.error("%s ended: %s", self._thread.name, _said(end), exc_info=end)
         if end is None:
             self.ended.set_result(None)
         else:

@@ -490,6 +490,9 @@ class Fetcher:
 
     async def _resolve(self, reading: Reading, generation: int) -> None:
         """Find the offset that a reset means."""
+        if reading.generation != generation:
+            # A `seek` came between the decision to ask and the first turn of this task: nothing is left to find.
+            return
         assert reading.reset is not None
         error: ClientError | None = None
         found = -1

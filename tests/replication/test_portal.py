@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -65,3 +66,42 @@ def test_of_several_errors_each_is_told_once_and_one_without_a_text_by_its_class
         "ZeroDivisionError()",
         "the disk is gone",
     ]
+
+
+def test_a_call_that_comes_while_the_block_is_left_is_refused_and_the_error_is_the_blocks_own(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The block's error has closed the nursery for calls, and the block has not ended yet."""
+    leaving = threading.Event()
+
+    @asynccontextmanager
+    async def block() -> AsyncIterator[None]:
+        go_on = trio.Event()
+        trio.lowlevel.current_trio_token().run_sync_soon(go_on.set)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fail_after, go_on)
+                yield
+        finally:
+            leaving.set()
+            with trio.CancelScope(shield=True):
+                await called.wait()
+
+    async def fail_after(event: trio.Event) -> None:
+        await event.wait()
+        raise OSError("the disk is gone")
+
+    async def nothing() -> None:
+        pass
+
+    called = trio.Event()
+    portal = Portal(block, name="insync-test", closed_error=RuntimeError)
+    with caplog.at_level(logging.ERROR, logger="insync"):
+        portal.open()
+        assert leaving.wait(5)
+        call = portal.submit(nothing)
+        portal.post(called.set)
+        with pytest.raises(RuntimeError, match="closed during the call"):
+            call.future.result(5)
+        assert "the disk is gone" in repr(portal.ended.exception(5))
+    assert caplog.messages == ["insync-test ended: the disk is gone"]

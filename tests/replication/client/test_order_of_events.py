@@ -136,3 +136,15 @@ async def test_an_answer_that_leaves_a_partition_out_acknowledges_nothing(autoju
             with trio.fail_after(5), pytest.raises(ClientError, match="leaves the partition out") as caught:
                 await (await producer.send("t", b"x")).wait()
             assert caught.value.outcome == "unknown"
+
+
+async def test_a_seek_between_the_decision_to_look_an_offset_up_and_the_look_up_is_no_error():
+    """The task that looks up starts a turn later than it is decided on: the reading may be elsewhere by then."""
+    async with fake_cluster(nodes=1, t=1) as cluster, Consumer(cluster.urls) as consumer:
+        fill(cluster.topics["t"][0], 3)
+        await consumer.assign_topic("t")
+        (reading,) = consumer._fetcher.readings.values()
+        decided = reading.generation
+        consumer.seek(("t", 0), 1)
+        await consumer._fetcher._resolve(reading, decided)
+        assert [record.value for record in await read(consumer, 2)] == [b"1", b"2"]
