@@ -1,0 +1,281 @@
+"""What is wrong, in words: the cause, what follows from it, and what to do. From the same facts as `insync status`
+and `insync health`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+
+import attrs
+
+from ...replication.cli.status import SILENT_MS, STORE_OLD_MS
+from ...replication.client.admin import FollowerInfo, PartitionInfo
+from ._changes import Change, ChangeLog
+from ._look import At, Look
+
+SHOWN = 200
+"""Findings of partitions; of the others their number is told."""
+
+ERROR, WARNING = "error", "warning"
+
+
+@attrs.frozen(kw_only=True)
+class Finding:
+    """One problem. key: the same for the same problem at every look. at: the partition that it is about, if any."""
+
+    key: str
+    severity: str
+    title: str
+    cause: str
+    consequence: str
+    remedy: str
+    at: At | None = None
+    node: int | None = None
+
+
+def findings(look: Look, changes: ChangeLog) -> list[Finding]:
+    """The worst first; empty if all is well."""
+    found = [*_cluster(look), *_nodes(look, changes), *_checks(look)]
+    partitions = sorted(_partitions(look, changes), key=lambda each: each[:2])
+    found += [say() for _, _, say in partitions[:SHOWN]]
+    if len(partitions) > SHOWN:
+        found.append(
+            Finding(
+                key="more",
+                severity=WARNING,
+                title=f"{len(partitions) - SHOWN:,} more partitions are not as they should be",
+                cause="They are not listed here, for they are many.",
+                consequence="As for those that are listed.",
+                remedy="Look after the nodes first: partitions follow.",
+            )
+        )
+    return sorted(found, key=lambda each: each.severity != ERROR)
+
+
+def _cluster(look: Look) -> Iterator[Finding]:
+    if look.cluster.controller_id < 0:
+        yield Finding(
+            key="controller",
+            severity=ERROR,
+            title="There is no controller",
+            cause="No node holds the controller's office in the metadata store.",
+            consequence="No leader is elected and no topic can be changed. Partitions with a leader go on.",
+            remedy="Check that the metadata store answers and that its disk has room: "
+            "any living node then takes the office.",
+        )
+
+
+def _nodes(look: Look, changes: ChangeLog) -> Iterator[Finding]:
+    for report in look.reports.values():
+        node = report.node_id
+        if report.error:
+            held = [
+                (topic.name, each.partition)
+                for topic in look.topics.values()
+                for each in topic.partitions
+                if node in each.replicas
+            ]
+            since = _since(_last(changes, node))
+            yield Finding(
+                key=f"node-{node}",
+                severity=ERROR,
+                title=f"Node {node} does not answer",
+                cause=f"{_sentence(report.error)}{since}",
+                consequence=f"{len(held)} partitions have a replica on it and tolerate one failure less.",
+                remedy=f"Start node {node} again; it catches up by itself. "
+                f"If it does not come back, move its replicas: insync drain {node}.",
+                node=node,
+            )
+        elif report.store_age_ms > STORE_OLD_MS:
+            yield Finding(
+                key=f"store-{node}",
+                severity=ERROR,
+                title=f"Node {node} cannot write to the metadata store",
+                cause=f"The store has taken no write of node {node} for {report.store_age_ms / 1000:.0f} s.",
+                consequence="What it says of others is as old. No ISR that it leads can shrink: "
+                "writes may wait for a silent replica.",
+                remedy="Check the store: its process, its disk, and whether a process that holds its lock "
+                "stands still.",
+                node=node,
+            )
+
+
+_CHECKS = {
+    "session": (
+        "It takes no part until it is registered again.",
+        "It registers by itself when the store answers.",
+    ),
+    "log_directories": (
+        "Replicas in that directory are offline.",
+        "Replace or repair the disk, then start the node again: it copies what is missing.",
+    ),
+    "logs": (
+        "Those partitions have a replica less.",
+        "Read the node's log for the reason; a damaged folder that was moved aside is copied again.",
+    ),
+    "maintenance": (
+        "Old records stay, and disks fill.",
+        "Read the node's log for the partition and the error.",
+    ),
+}
+
+
+def _checks(look: Look) -> Iterator[Finding]:
+    """Of nodes that answer. What other findings say better of a partition or the cluster is left to them."""
+    for health in look.health.values():
+        for check in health.checks:
+            if check.ok or check.name not in _CHECKS:
+                continue
+            consequence, remedy = _CHECKS[check.name]
+            yield Finding(
+                key=f"{check.name}-{health.node_id}",
+                severity=ERROR if check.name in ("log_directories", "logs") else WARNING,
+                title=f"Node {health.node_id} is not ready: {check.name.replace('_', ' ')}",
+                cause=_sentence(check.detail),
+                consequence=consequence,
+                remedy=remedy,
+                node=health.node_id,
+            )
+
+
+def _partitions(look: Look, changes: ChangeLog) -> Iterator[tuple[int, At, Callable[[], Finding]]]:
+    """How bad it is, where, and what says it in words: thousands may be wrong at once, and few are shown."""
+    waiting = {each["partition"]: each for each in look.seen["waiting"]}
+    for topic in look.topics.values():
+        for each in topic.partitions:
+            at = (topic.name, each.partition)
+            if each.leader < 0:
+                yield 0, at, partial(_leaderless, look, at, each, changes)
+            elif len(each.isr) < len(each.replicas):
+                needed = min(int(topic.config.get("min_insync_replicas", 1)), len(each.replicas))
+                rank = 1 if len(each.isr) < needed else 3
+                yield rank, at, partial(_short, look, at, each, changes, needed)
+            if (silent := waiting.get(f"{topic.name}-{each.partition}")) is not None:
+                yield 2, at, partial(_silent, at, silent)
+
+
+def _leaderless(look: Look, at: At, each: PartitionInfo, changes: ChangeLog) -> Finding:
+    down = [node for node in each.replicas if node not in look.reports or look.reports[node].error]
+    last = _last_of(changes, at)
+    why = f" {_sentence(last.why)}" if last is not None and last.why else ""
+    return Finding(
+        key=f"leader-{at[0]}-{at[1]}",
+        severity=ERROR,
+        title=f"{at[0]}-{at[1]} has no leader",
+        cause="No replica that holds all acknowledged records is alive: "
+        f"of {each.replicas}, {down or 'none'} do not answer.{why}",
+        consequence="It can be neither written nor read.",
+        remedy=f"Start one of the nodes {each.isr or each.replicas} again. Only if they are lost for good: "
+        f"insync elect {at[0]} --partition {at[1]} --unclean, which gives up records.",
+        at=at,
+    )
+
+
+def _short(look: Look, at: At, each: PartitionInfo, changes: ChangeLog, needed: int) -> Finding:
+    name = f"{at[0]}-{at[1]}"
+    refused = len(each.isr) < needed
+    missing = [node for node in each.replicas if node not in each.isr]
+    replica = look.leading.get(at)
+    told = {follower.node_id: follower for follower in replica.followers} if replica is not None else {}
+    end = replica.log_end_offset if replica is not None else -1
+    cause = " ".join(_behind(look, node, told.get(node), end, changes, at) for node in missing)
+    writes = (
+        f"acks=all writes are refused until {needed} replicas are in sync."
+        if refused
+        else f"Writes go on. acks=all writes are refused if {len(each.isr) - needed + 1} more "
+        f"{'replica leaves' if len(each.isr) == needed else 'replicas leave'} the ISR."
+    )
+    return Finding(
+        key=f"isr-{name}",
+        severity=ERROR if refused else WARNING,
+        title=f"{name} has {len(each.isr)} of {len(each.replicas)} in sync",
+        cause=cause,
+        consequence=writes,
+        remedy="; ".join(_remedy(look, node) for node in missing) + ".",
+        at=at,
+    )
+
+
+def _behind(
+    look: Look, node: int, follower: FollowerInfo | None, end: int, changes: ChangeLog, at: At
+) -> str:
+    left = next((each for each in reversed(changes.of_partition(at)) if node in each.ids("was_isr")), None)
+    since = f" It left the ISR at {clock(left.at)}: {left.why}." if left is not None and left.why else ""
+    if node not in look.reports or look.reports[node].error:
+        return f"Node {node} does not answer.{since}"
+    if follower is None:
+        return f"Node {node} is not in sync, and the leader has not said why.{since}"
+    behind = (
+        f"is {end - follower.log_end_offset:,} records behind"
+        if follower.log_end_offset >= 0
+        else "has not fetched"
+    )
+    silent = (
+        f"; it has caught up with nothing for {follower.lag_ms / 1000:.0f} s"
+        if follower.lag_ms > SILENT_MS
+        else ""
+    )
+    return f"Node {node} {behind}{silent}: {follower.why_out or 'its leader has not said why'}.{since}"
+
+
+def _remedy(look: Look, node: int) -> str:
+    if node not in look.reports or look.reports[node].error:
+        return f"Start node {node} again"
+    failing = (
+        [check.name for check in look.health[node].checks if not check.ok] if node in look.health else []
+    )
+    if "log_directories" in failing or "logs" in failing:
+        return f"Look at the disks of node {node}"
+    return f"Wait for node {node} to catch up; if its lag does not shrink, look at its disk, network and load"
+
+
+def _silent(at: At, waiting: dict[str, object]) -> Finding:
+    return Finding(
+        key=f"waiting-{at[0]}-{at[1]}",
+        severity=ERROR,
+        title=f"{at[0]}-{at[1]} acknowledges nothing",
+        cause=f"Node {waiting['for']} is in the ISR and has been silent for "
+        f"{int(str(waiting['ms'])) / 1000:.0f} s.",
+        consequence="acks=all writes wait until it fetches, or until it has left the ISR.",
+        remedy="It leaves the ISR by itself after replica_lag_time_max_ms, if the metadata store takes writes. "
+        f"Look at node {waiting['for']} and at the store.",
+        at=at,
+    )
+
+
+def _last(changes: ChangeLog, node: int) -> Change | None:
+    return next(
+        (
+            each
+            for each in changes.newest(len(changes))
+            if each.name == "node_changed" and each.number("member") == node
+        ),
+        None,
+    )
+
+
+def _last_of(changes: ChangeLog, at: At) -> Change | None:
+    found = changes.of_partition(at)
+    return found[-1] if found else None
+
+
+def _since(change: Change | None) -> str:
+    if change is None or change.facts.get("state") != "gone":
+        return ""
+    return f" It is gone since {clock(change.at)}: {change.why}."
+
+
+def clock(at: float) -> str:
+    """A time of day for people, local."""
+    return datetime.fromtimestamp(at).strftime("%H:%M:%S")
+
+
+def _sentence(text: str) -> str:
+    text = text.strip()
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def worst(found: Sequence[Finding]) -> str:
+    """error, warning, or empty."""
+    return found[0].severity if found else ""

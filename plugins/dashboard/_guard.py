@@ -1,0 +1,162 @@
+"""Who may see the dashboard: by which names it may be called, which pages may talk to it, who has logged in.
+
+A browser sends requests for any page that it shows. So a request that names another host (DNS rebinding), or that
+another site's page has made (a form, a script, a WebSocket), is refused before anything of it is read.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs
+
+import attrs
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "insync-dashboard"
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+MOST_LOGIN_BYTES = 4096
+MOST_SESSIONS = 1000
+POLICY = "; ".join(
+    (
+        "default-src 'self'",
+        # The library compiles its templates in the browser.
+        "script-src 'self' 'unsafe-inline' 'unsafe-eval'",
+        "style-src 'self' 'unsafe-inline'",
+        "img-src 'self' data:",
+        "font-src 'self' data:",
+        "connect-src 'self' ws: wss:",
+        "frame-ancestors 'none'",
+        "base-uri 'self'",
+        "form-action 'self'",
+        "object-src 'none'",
+    )
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
+_LOGIN = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>insync: log in</title>
+<style>body{font:16px sans-serif;max-width:22em;margin:15vh auto;padding:0 1em;color:#1b1f24;background:#fff}
+input,button{font:inherit;display:block;width:100%;box-sizing:border-box;margin:.3em 0 1em;padding:.5em}
+p{color:#a40e26}</style></head><body><h1>insync</h1>REFUSED<form method="post" action="/login">
+<label for="password">Password of this dashboard</label>
+<input id="password" name="password" type="password" required autofocus autocomplete="current-password">
+<button>Log in</button></form></body></html>"""
+
+
+@attrs.define(eq=False)
+class Guard:
+    """An ASGI application before another one.
+
+    hosts: the values of the header Host that are answered (name and port).
+    password: what one has to know; empty: nobody has to log in (the dashboard listens on loopback alone).
+    """
+
+    app: App
+    hosts: frozenset[str]
+    password: str = ""
+    _sessions: dict[str, None] = attrs.Factory(dict)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self.app(scope, receive, send)
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        refusal = self._refusal(scope, headers)
+        if refusal:
+            await _refuse(scope, receive, send, refusal)
+        elif not self.password or self._logged_in(headers):
+            await self.app(scope, receive, _with_headers(send))
+        elif scope["type"] == "websocket":
+            await _refuse(scope, receive, send, "log in first")
+        elif scope["path"] == "/login" and scope["method"] == "POST":
+            await self._log_in(receive, _with_headers(send))
+        else:
+            await _page(_with_headers(send), 401, _LOGIN.replace("REFUSED", ""))
+
+    def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> str:
+        host = headers.get("host", "")
+        if host not in self.hosts:
+            return f"this dashboard is not called {host!r}: open it by the address that it printed"
+        origin = headers.get("origin")
+        if origin is not None and origin.partition("://")[2] != host:
+            return "a page of another site must not talk to this dashboard"
+        # A browser always names the origin of a WebSocket and of a form: without one it is none.
+        if origin is None and scope["type"] == "websocket":
+            return "a WebSocket has to say where it comes from (Origin)"
+        if headers.get("sec-fetch-site") == "cross-site" and scope.get("method", "GET") != "GET":
+            return "a page of another site must not talk to this dashboard"
+        return ""
+
+    def _logged_in(self, headers: Mapping[str, str]) -> bool:
+        try:
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return cookie is not None and cookie.value in self._sessions
+
+    async def _log_in(self, receive: Receive, send: Send) -> None:
+        body, more = b"", True
+        while more and len(body) <= MOST_LOGIN_BYTES:
+            message = await receive()
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        fields = parse_qs(body[:MOST_LOGIN_BYTES].decode("utf-8", "replace"))
+        given = fields.get("password", [""])[0]
+        if not hmac.compare_digest(given.encode(), self.password.encode()):
+            await _page(send, 401, _LOGIN.replace("REFUSED", '<p role="alert">That is not the password.</p>'))
+            return
+        token = secrets.token_urlsafe(32)
+        self._sessions[token] = None
+        while len(self._sessions) > MOST_SESSIONS:
+            del self._sessions[next(iter(self._sessions))]
+        cookie = f"{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict"
+        await _page(send, 303, "", ((b"location", b"/"), (b"set-cookie", cookie.encode())))
+
+
+def names(host: str, port: int, further: Iterable[str] = ()) -> frozenset[str]:
+    """The values of Host under which a dashboard at this address is called."""
+    known = {f"[{host}]" if ":" in host else host, *further, *LOOPBACK}
+    return frozenset({f"{name}:{port}" for name in known} | (known if port == 80 else set()))
+
+
+async def _refuse(scope: Scope, receive: Receive, send: Send, why: str) -> None:
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008, "reason": why[:100]})
+        return
+    await _page(_with_headers(send), 403, why, media=b"text/plain; charset=utf-8")
+
+
+async def _page(
+    send: Send,
+    status: int,
+    text: str,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    *,
+    media: bytes = b"text/html; charset=utf-8",
+) -> None:
+    body = text.encode()
+    told = [(b"content-type", media), (b"content-length", str(len(body)).encode()), *headers]
+    await send({"type": "http.response.start", "status": status, "headers": told})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *HEADERS]
+        await send(message)
+
+    return sending

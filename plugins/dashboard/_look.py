@@ -1,0 +1,105 @@
+"""One reading of a cluster: what its nodes say of topics, replicas and themselves at about the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import attrs
+
+from ...replication.cli.status import summarise
+from ...replication.client import ClusterInfo, NodeHealth, NodeReport
+from ...replication.client.admin import PartitionInfo, ReplicaInfo, TopicInfo
+
+if TYPE_CHECKING:
+    from ...replication.client import NodeChanges
+
+RATES = ("bytes_in", "bytes_out", "messages_in", "replication_bytes_in", "replication_bytes_out")
+
+At = tuple[str, int]
+"""A topic's name and the number of a partition."""
+
+
+class Told(Protocol):
+    """What is used of `insync.replication.asyncio.Admin` to look at a cluster."""
+
+    async def describe_cluster(self) -> ClusterInfo: ...
+
+    async def describe_topics(self, names: Sequence[str] | None = None) -> list[TopicInfo]: ...
+
+    async def describe_replicas(
+        self, topics: Sequence[str] | None = None, *, timeout_ms: int = 5000
+    ) -> list[NodeReport]: ...
+
+    async def describe_nodes(self, *, timeout_ms: int = 5000) -> list[NodeHealth]: ...
+
+    async def describe_changes(
+        self, since: Mapping[int, NodeChanges] | None = None, *, timeout_ms: int = 5000
+    ) -> list[NodeChanges]: ...
+
+
+@attrs.frozen(kw_only=True)
+class Look:
+    """at: when it was taken, in seconds since 1970. took: how long that was, in seconds.
+
+    seen: the summary of `insync status`. leading: of each partition that is led, what its leader says.
+    """
+
+    at: float
+    took: float
+    cluster: ClusterInfo
+    topics: dict[str, TopicInfo]
+    reports: dict[int, NodeReport]
+    health: dict[int, NodeHealth]
+    seen: dict[str, Any]
+    leading: dict[At, ReplicaInfo]
+
+    @classmethod
+    def of(
+        cls,
+        at: float,
+        took: float,
+        cluster: ClusterInfo,
+        topics: Sequence[TopicInfo],
+        reports: Sequence[NodeReport],
+        health: Sequence[NodeHealth],
+    ) -> Look:
+        return cls(
+            at=at,
+            took=took,
+            cluster=cluster,
+            topics={topic.name: topic for topic in sorted(topics, key=lambda each: each.name)},
+            reports={report.node_id: report for report in reports},
+            health={each.node_id: each for each in health},
+            seen=summarise(cluster, topics, reports),
+            leading={
+                (replica.topic, replica.partition): replica
+                for report in reports
+                for replica in report.replicas
+                if replica.role == "leader"
+            },
+        )
+
+    def partition(self, at: At) -> PartitionInfo | None:
+        """What the cluster says of one partition; None if there is no such."""
+        topic = self.topics.get(at[0])
+        return next((each for each in topic.partitions if each.partition == at[1]), None) if topic else None
+
+    def size_bytes(self, topic: str) -> int:
+        """Of all partitions, each once, as their leaders say."""
+        return sum(replica.size_bytes for at, replica in self.leading.items() if at[0] == topic)
+
+    def records(self, topic: str) -> int:
+        """Offsets between the start and the end of all partitions: what compaction took away is counted as well."""
+        return sum(
+            replica.log_end_offset - replica.log_start_offset
+            for at, replica in self.leading.items()
+            if at[0] == topic
+        )
+
+
+def rates(before: NodeHealth | None, now: NodeHealth, seconds: float) -> dict[str, float] | None:
+    """What a node takes and gives a second between two looks; None if it began anew in between, or is silent."""
+    if before is None or before.error or now.error or before.incarnation != now.incarnation or seconds <= 0:
+        return None
+    return {name: (now.counters.get(name, 0) - before.counters.get(name, 0)) / seconds for name in RATES}

@@ -1,0 +1,206 @@
+"""Changes to a cluster, each said in words before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import attrs
+
+from ...replication.asyncio import Admin
+from ...replication.client import ServerError
+from ...replication.core.types import Value
+from ...replication.errors import ReplicationError
+from ._look import Look
+
+THROTTLES = ("leader_replication_throttled_rate", "follower_replication_throttled_rate")
+SHOWN = 50
+"""Lines of a plan."""
+
+
+class BadPlanError(ReplicationError):
+    """What was asked for cannot be done as it was given."""
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """title: what it is. lines: what it will do, one thing a line. carry_out: does it, and says what became of it.
+
+    dangerous: it can lose records.
+    """
+
+    title: str
+    lines: list[str]
+    carry_out: Callable[[], Awaitable[str]]
+    dangerous: bool = False
+
+
+async def create_topic(
+    admin: Admin, look: Look, name: str, partitions: int, replication: int, config: Mapping[str, Value]
+) -> Plan:
+    """Raises `BadPlanError` if it exists already."""
+    if name in look.topics:
+        raise BadPlanError(f"there is a topic {name!r} already: take another name")
+    settings = [f"{key} = {value}" for key, value in config.items()] or ["all settings as by default"]
+
+    async def carry_out() -> str:
+        await admin.create_topic(name, partitions, replication, dict(config))
+        return f"topic {name} was created"
+
+    return Plan(
+        title=f"Create topic {name}",
+        lines=[f"{partitions} partitions with {replication} replicas each", *settings],
+        carry_out=carry_out,
+    )
+
+
+async def delete_topic(admin: Admin, look: Look, name: str) -> Plan:
+    """Raises `BadPlanError` if there is no such topic."""
+    topic = look.topics.get(name)
+    if topic is None:
+        raise BadPlanError(f"there is no topic {name!r}")
+
+    async def carry_out() -> str:
+        await admin.delete_topic(name)
+        return f"topic {name} was deleted"
+
+    return Plan(
+        title=f"Delete topic {name}",
+        lines=[
+            f"{len(topic.partitions)} partitions with about {look.records(name):,} records "
+            f"({look.size_bytes(name):,} bytes) are gone for good, on all nodes"
+        ],
+        carry_out=carry_out,
+        dangerous=True,
+    )
+
+
+async def alter_config(
+    admin: Admin, look: Look, name: str, changed: Mapping[str, Value], reset: Sequence[str]
+) -> Plan:
+    """Raises `BadPlanError` if nothing would change, or there is no such topic."""
+    if name not in look.topics:
+        raise BadPlanError(f"there is no topic {name!r}")
+    now = await admin.describe_config(name)
+    lines = [
+        f"{key}: {now.get(key)} becomes {value}" for key, value in changed.items() if now.get(key) != value
+    ]
+    lines += [f"{key}: {now.get(key)} goes back to its default" for key in reset]
+    if not lines:
+        raise BadPlanError(f"nothing would change: {name} has these settings already")
+
+    async def carry_out() -> str:
+        await admin.alter_config(name, dict(changed), reset=list(reset))
+        return f"the settings of {name} were changed"
+
+    return Plan(title=f"Change settings of {name}", lines=lines, carry_out=carry_out)
+
+
+async def elect(admin: Admin, look: Look, name: str, *, unclean: bool) -> Plan:
+    """Preferred leaders, or for partitions without a leader the most complete living replica."""
+    topic = look.topics.get(name)
+    if topic is None:
+        raise BadPlanError(f"there is no topic {name!r}")
+    if unclean:
+        wanted = [each for each in topic.partitions if each.leader < 0]
+        lines = [
+            f"{name}-{each.partition}: the most complete living replica leads; what it does not hold is lost"
+            for each in wanted
+        ]
+    else:
+        wanted = [each for each in topic.partitions if each.leader != each.replicas[0]]
+        lines = [
+            f"{name}-{each.partition}: node {each.replicas[0]} leads instead of "
+            + (f"node {each.leader}" if each.leader >= 0 else "nobody")
+            for each in wanted
+        ]
+    if not wanted:
+        raise BadPlanError(
+            f"every partition of {name} has a leader: nothing to elect uncleanly"
+            if unclean
+            else f"every partition of {name} is led by its preferred replica"
+        )
+
+    async def carry_out() -> str:
+        outcomes = await admin.elect_leaders([(name, each.partition) for each in wanted], unclean=unclean)
+        return _told(outcomes, "are led as asked")
+
+    return Plan(
+        title=f"Elect leaders of {name}" + (" uncleanly" if unclean else ""),
+        lines=_bounded(lines),
+        carry_out=carry_out,
+        dangerous=unclean,
+    )
+
+
+async def reassign(admin: Admin, look: Look, name: str, nodes: Sequence[int], throttle: int) -> Plan:
+    """Spread a topic over these nodes. throttle: bytes a second of each node, 0 for none."""
+    if name not in look.topics:
+        raise BadPlanError(f"there is no topic {name!r}")
+    return _moves(
+        admin,
+        look,
+        f"Move {name} to nodes {', '.join(map(str, nodes))}",
+        await admin.plan_reassignment(name, nodes),
+        throttle,
+    )
+
+
+async def drain(admin: Admin, look: Look, node: int, throttle: int) -> Plan:
+    """Move all replicas away from a node."""
+    return _moves(admin, look, f"Drain node {node}", await admin.plan_drain(node), throttle)
+
+
+def _moves(
+    admin: Admin, look: Look, title: str, plan: Mapping[tuple[str, int], Sequence[int]], throttle: int
+) -> Plan:
+    changed = {}
+    lines = []
+    copied = 0
+    for at, target in sorted(plan.items()):
+        now = look.partition(at)
+        if now is None or list(now.replicas) == list(target):
+            continue
+        changed[at] = list(target)
+        lines.append(f"{at[0]}-{at[1]}: nodes {now.replicas} become {list(target)}")
+        if (replica := look.leading.get(at)) is not None:
+            copied += replica.size_bytes * len(set(target) - set(now.replicas))
+    if not changed:
+        raise BadPlanError(f"{title}: nothing would move")
+    lines.insert(0, f"{len(changed)} partitions move, about {copied:,} bytes are copied; they stay in use")
+    if throttle:
+        lines.insert(
+            1, f"moves take at most {throttle:,} bytes a second of each node, until you take that away"
+        )
+
+    async def carry_out() -> str:
+        if throttle:
+            await admin.alter_quotas("node", "", dict.fromkeys(THROTTLES, throttle))
+        return _told(await admin.reassign_partitions(changed), "are to move")
+
+    return Plan(title=title, lines=_bounded(lines), carry_out=carry_out)
+
+
+async def cancel_moves(admin: Admin, look: Look, name: str) -> Plan:
+    """Take back the moves of a topic that are under way."""
+    under_way = await admin.list_partition_reassignments([name])
+    if not under_way:
+        raise BadPlanError(f"nothing of {name} is being moved")
+
+    async def carry_out() -> str:
+        return _told(await admin.reassign_partitions(dict.fromkeys(under_way)), "go back")
+
+    lines = [
+        f"{topic}-{number}: back from {each.target}" for (topic, number), each in sorted(under_way.items())
+    ]
+    return Plan(title=f"Cancel the moves of {name}", lines=_bounded(lines), carry_out=carry_out)
+
+
+def _told(outcomes: Mapping[tuple[str, int], ServerError | None], success: str) -> str:
+    failed = [str(error) for error in outcomes.values() if error is not None]
+    text = f"{len(outcomes) - len(failed)} partitions {success}"
+    return text + (f"; {len(failed)} are not: {failed[0]}" if failed else "")
+
+
+def _bounded(lines: Sequence[str]) -> list[str]:
+    rest = len(lines) - SHOWN
+    return [*lines[:SHOWN], *([f"and {rest} more"] if rest > 0 else [])]

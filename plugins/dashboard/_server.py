@@ -1,0 +1,118 @@
+"""The process: the watcher, the pages, and the web server in front of which the guard stands."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+
+import uvicorn
+from fastapi import FastAPI
+from nicegui import app as nicegui_app
+from nicegui import ui
+
+from ._guard import Guard, names
+from .pages import _cluster, _do, _records, _topics
+from .pages._frame import Site, frame, live
+
+MOST_CONNECTIONS = 200
+MOST_MESSAGE = 1 << 20
+"""Bytes of one message of a browser; what is typed into a form is far less."""
+
+
+def register(site: Site) -> None:
+    """Say which pages there are. Once in a process: the library keeps them for good."""
+
+    @ui.page("/")
+    def cluster_page() -> None:
+        with frame(site, "Cluster", "/"):
+            live(site, lambda: _cluster.cluster(site.watcher))
+
+    @ui.page("/topics")
+    def topics_page(text: str = "", first: int = 0) -> None:
+        with frame(site, "Topics", "/topics"):
+            field = ui.input("Name holds", value=text)
+            field.on("keydown.enter", lambda: ui.navigate.to(f"/topics?text={_quoted(field.value)}"))
+            live(site, lambda: _topics.topics(site.watcher, text, max(0, first)))
+
+    @ui.page("/topic")
+    def topic_page(name: str = "", first: int = 0) -> None:
+        with frame(site, name or "Topic", "/topics"):
+            live(site, lambda: _topics.topic(site.watcher, name, max(0, first)))
+
+    @ui.page("/records")
+    def records_page(topic: str = "") -> None:
+        with frame(site, "Records", "/records"):
+            _records.RecordsPage(site, topic)
+
+    @ui.page("/why")
+    def why_page() -> None:
+        with frame(site, "Why", "/why"):
+            live(site, lambda: _cluster.why(site.watcher))
+
+    @ui.page("/do")
+    def do_page() -> None:
+        with frame(site, "Do", "/do"):
+            _do.do_page(site)
+
+
+def _quoted(text: object) -> str:
+    from urllib.parse import quote
+
+    return quote(str(text or ""), safe="")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0 takes a free one. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(128)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+async def serve(
+    site: Site,
+    listener: socket.socket,
+    *,
+    password: str = "",
+    further_names: tuple[str, ...] = (),
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Watch the cluster and serve the pages until the task is cancelled or a signal comes."""
+    register(site)
+    nicegui_app.config.socket_io_js_transports = ["websocket"]
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(site.watcher.run())
+        ready()
+        try:
+            yield
+        finally:
+            watching.cancel()
+            with suppress(asyncio.CancelledError):
+                await watching
+
+    web = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
+    ui.run_with(web, title="insync", tailwind=False, show_welcome_message=False, reconnect_timeout=10)
+    host, port = listener.getsockname()[:2]
+    guarded = Guard(web, names(host, port, further_names), password)
+    logging.getLogger("nicegui").setLevel(logging.WARNING)
+    config = uvicorn.Config(
+        guarded,
+        log_level="warning",
+        access_log=False,
+        limit_concurrency=MOST_CONNECTIONS,
+        ws_max_size=MOST_MESSAGE,
+        timeout_graceful_shutdown=2,
+        server_header=False,
+    )
+    await uvicorn.Server(config).serve(sockets=[listener])

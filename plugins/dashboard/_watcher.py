@@ -1,0 +1,116 @@
+"""Keeps looking at a cluster: one task for all browsers, however many pages are open."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+
+from ...replication.asyncio import Admin
+from ...replication.client import ClientError
+from ...transport import TransportError
+from ._changes import ChangeLog
+from ._findings import Finding, findings
+from ._history import History
+from ._look import Look, Told
+
+log = logging.getLogger("insync.dashboard")
+
+CHANGES_EVERY = 0.5
+LOOK_EVERY = 1.0
+"""Seconds between two looks; longer where a look itself takes long."""
+SHARE = 0.2
+"""A look may take this part of the time: of 10,000 partitions one takes a second, so there is one each five."""
+ANSWER_MS = 3_000
+MOST_PAUSE = 30.0
+
+
+class Watcher:
+    """What is known of one cluster. `run` keeps it new until it is cancelled; everything else only reads."""
+
+    def __init__(self, servers: str, connect: Callable[[str], Admin] | None = None) -> None:
+        self.servers = servers
+        self._connect = connect or (lambda servers: Admin(servers, request_timeout_ms=ANSWER_MS * 2))
+        self.look: Look | None = None
+        self.changes = ChangeLog()
+        self.history = History()
+        self.findings: list[Finding] = []
+        self.error = ""
+        """Why the newest look failed; empty while all is well."""
+        self.failing_since = 0.0
+        self.version = 0
+        """Grows whenever there is something new to show."""
+        self.admin: Admin | None = None
+
+    async def run(self) -> None:
+        """Look again and again. Whatever fails is told on the pages, and tried again."""
+        while True:
+            try:
+                async with AsyncExitStack() as stack:
+                    self.admin = await stack.enter_async_context(self._connect(self.servers))
+                    async with asyncio.TaskGroup() as group:
+                        group.create_task(self._keep_looking(self.admin))
+                        group.create_task(self._keep_asking(self.admin))
+            except* (ClientError, TransportError) as failures:
+                self._failed(failures.exceptions[0])
+            finally:
+                self.admin = None
+            await asyncio.sleep(LOOK_EVERY)
+
+    def _failed(self, failure: BaseException) -> None:
+        while isinstance(failure, BaseExceptionGroup):
+            failure = failure.exceptions[0]
+        if not self.error:
+            self.failing_since = time.time()
+            log.warning("the cluster does not answer: %s", failure)
+        self.error = str(failure)
+        self.version += 1
+
+    async def _keep_looking(self, admin: Told) -> None:
+        while True:
+            took = 0.0
+            try:
+                took = await self.look_once(admin)
+            except (ClientError, TransportError) as failure:
+                self._failed(failure)
+            await asyncio.sleep(min(MOST_PAUSE, max(LOOK_EVERY, took / SHARE)))
+
+    async def look_once(self, admin: Told) -> float:
+        """One reading; gives how many seconds it took. Raises what the client raises."""
+        started = time.monotonic()
+        cluster = await admin.describe_cluster()
+        topics, reports, health = await asyncio.gather(
+            admin.describe_topics(),
+            admin.describe_replicas(timeout_ms=ANSWER_MS),
+            admin.describe_nodes(timeout_ms=ANSWER_MS),
+        )
+        took = time.monotonic() - started
+        self.look = look = Look.of(time.time(), took, cluster, topics, reports, health)
+        self.history.add(look)
+        self.findings = findings(look, self.changes)
+        if self.error:
+            log.warning("the cluster answers again")
+            self.error = ""
+        self.version += 1
+        return took
+
+    async def _keep_asking(self, admin: Told) -> None:
+        while True:
+            try:
+                await self.ask_changes(admin)
+            except (ClientError, TransportError) as failure:
+                log.debug("no changes were told: %s", failure)
+            await asyncio.sleep(CHANGES_EVERY)
+
+    async def ask_changes(self, admin: Told) -> None:
+        """All that nodes have told since the last time."""
+        more = True
+        while more:
+            told = await admin.describe_changes(self.changes.known, timeout_ms=ANSWER_MS)
+            before = self.changes.version
+            self.changes.add(told)
+            if self.changes.version != before:
+                self.version += 1
+            more = any(node.changes for node in told)

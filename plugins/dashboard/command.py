@@ -1,0 +1,103 @@
+"""`insync dashboard`: the dashboard as a command."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter, validators
+
+from ...replication.cli.clusters import Flag, Json, Servers, known, print_json
+from ...replication.cli.errors import UsageError
+
+Port = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))]
+LEAST_PASSWORD = 8
+
+
+def dashboard(
+    *,
+    servers: Servers = "",
+    host: str = "127.0.0.1",
+    port: Port = 8090,
+    name: tuple[str, ...] = (),
+    password_file: Annotated[Path | None, Parameter(show_default=False)] = None,
+    allow_changes: Flag = False,
+    json: Json = False,
+) -> int:
+    """Show a cluster in the browser: nodes, topics, ISRs over time, records, what is wrong and why.
+
+    It needs `pip install 'insync[dashboard]'`, and nothing from the internet. Until --allow-changes is given, the
+    cluster can be looked at and not changed.
+
+    Example: `insync dashboard --servers tcp://127.0.0.1:9092`
+
+    Parameters
+    ----------
+    host
+        Address to listen on. Off loopback a password is needed; have a proxy that speaks https before it.
+    port
+        0 takes a free one.
+    name
+        A further name by which browsers may call it, with its port if that is another one; repeatable.
+    password_file
+        File whose first line is the password.
+    allow_changes
+        Let those who see it change the cluster: elect, move, drain, alter settings, create, delete, produce.
+    """
+    missing = [each for each in ("nicegui", "uvicorn", "fastapi") if importlib.util.find_spec(each) is None]
+    if missing:
+        raise UsageError(f"{', '.join(missing)} cannot be found: pip install 'insync[dashboard]'")
+    nodes = known(servers)
+    password = _password(password_file)
+    if not password and host not in ("127.0.0.1", "::1", "localhost"):
+        raise UsageError(
+            f"--host {host}: whoever reaches it would see the cluster; give --password-file, or listen on 127.0.0.1"
+        )
+    return _run(
+        nodes, "127.0.0.1" if host == "localhost" else host, port, name, password, allow_changes, json
+    )
+
+
+def _password(path: Path | None) -> str:
+    if path is None:
+        return ""
+    lines = path.read_text().splitlines()
+    password = lines[0].strip() if lines else ""
+    if len(password) < LEAST_PASSWORD:
+        raise UsageError(
+            f"{path}: the password has {len(password)} characters; use at least {LEAST_PASSWORD}"
+        )
+    return password
+
+
+def _run(
+    nodes: str,
+    host: str,
+    port: int,
+    further: tuple[str, ...],
+    password: str,
+    allow_changes: bool,
+    as_json: bool,
+) -> int:
+    import asyncio
+
+    from ._server import listen, serve
+    from ._watcher import Watcher
+    from .pages._frame import Site
+
+    listener = listen(host, port)
+    at = listener.getsockname()
+    url = f"http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}/"
+
+    def ready() -> None:
+        if as_json:
+            print_json({"event": "ready", "url": url, "allow_changes": allow_changes})
+        else:
+            print(f"the dashboard is at {url} (Ctrl-C ends it)")
+        sys.stdout.flush()
+
+    site = Site(watcher=Watcher(nodes), allow_changes=allow_changes)
+    asyncio.run(serve(site, listener, password=password, further_names=further, ready=ready))
+    return 0

@@ -1,0 +1,154 @@
+"""The cluster: nodes, the controller, what comes in and goes out, and what has happened."""
+
+from __future__ import annotations
+
+import time
+
+from markupsafe import Markup
+
+from .._changes import Change, in_words
+from .._findings import Finding
+from .._watcher import Watcher
+from . import _draw
+from ._markup import amount, badge, facts, link, moment, note, section, table, topic_link
+
+EVENTS = 30
+SHOWN_SECONDS = 900.0
+
+
+def cluster(watcher: Watcher) -> Markup:
+    """The whole page."""
+    look = watcher.look
+    if look is None:
+        return note("Nothing is known of the cluster yet.")
+    seen = look.seen
+    controller = f"node {seen['controller_id']}" if seen["controller_id"] >= 0 else badge("none", "error")
+    head = facts(
+        ("Cluster", seen["cluster_id"]),
+        ("Controller", controller),
+        ("Nodes alive", f"{sum(node['alive'] for node in seen['nodes'])} of {len(seen['nodes'])}"),
+        ("Topics", f"{seen['topics']:,}"),
+        ("Partitions", f"{seen['partitions']:,}"),
+        ("Under-replicated", _count(len(seen["under_replicated"]), "warning")),
+        ("Below minimum", _count(len(seen["under_min_isr"]), "error")),
+        ("Without a leader", _count(len(seen["leaderless"]), "error")),
+    )
+    return Markup("{}{}{}{}{}").format(
+        head,
+        section("Nodes", _nodes(watcher)),
+        section("Throughput", _throughput(watcher)),
+        section("What has happened", events(watcher.changes.newest(EVENTS))),
+        section("Controllers", _controllers(watcher)),
+    )
+
+
+def _count(number: int, kind: str) -> object:
+    return badge(f"{number:,}", kind) if number else "0"
+
+
+def _nodes(watcher: Watcher) -> Markup:
+    look = watcher.look
+    assert look is not None
+    racks = {node.node_id: node.rack for node in look.cluster.nodes}
+    rows = []
+    for node in look.seen["nodes"]:
+        node_id = node["node_id"]
+        health = look.health.get(node_id)
+        rates = watcher.history.rates_of(node_id)
+        up = moment(look.at - health.uptime_ms / 1000) if health is not None and not health.error else ""
+        rows.append(
+            (
+                f"node {node_id}",
+                _state(watcher, node),
+                up,
+                racks.get(node_id, ""),
+                ", ".join(url.partition("?")[0] for url in node["endpoints"]),
+                f"{node['leads']:,}",
+                f"{node['replicas']:,}",
+                f"{node['lag']:,}",
+                f"{rates.get('messages_in', 0):,.0f}",
+                amount(rates.get("bytes_in", 0)),
+                amount(rates.get("bytes_out", 0)),
+            )
+        )
+    heads = (
+        "Node", "State", "Since", "Rack", "Addresses", "Leads", "Replicas", "Lag",
+        "Records/s", "In/s", "Out/s",
+    )  # fmt: skip
+    return table(
+        "Lag: by how many records the slowest replica on a node is behind.", heads, rows, numbers=range(5, 11)
+    )
+
+
+def _state(watcher: Watcher, node: dict[str, object]) -> Markup:
+    look = watcher.look
+    assert look is not None
+    if not node["alive"]:
+        return Markup("{} {}").format(badge("does not answer", "error"), node["error"])
+    health = look.health.get(int(str(node["node_id"])))
+    if health is not None and health.ready:
+        return badge("ready", "good")
+    failing = [f"{check.name}: {check.detail}" for check in health.checks if not check.ok] if health else []
+    return Markup("{} {}").format(badge("not ready", "warning"), "; ".join(failing))
+
+
+def _throughput(watcher: Watcher) -> Markup:
+    now = time.time()
+    start = now - SHOWN_SECONDS
+    drawn = []
+    for title, rate in (("Records in a second", "messages_in"), ("Bytes out a second", "bytes_out")):
+        series = {
+            f"node {node}": of_node[rate].since(start)
+            for node, of_node in sorted(watcher.history.nodes.items())
+            if rate in of_node
+        }
+        drawn.append(_draw.lines(f"{title}, the last 15 minutes", series, start, now))
+    return Markup("").join(drawn)
+
+
+def _controllers(watcher: Watcher) -> Markup:
+    changed = [
+        each for each in watcher.changes.newest(len(watcher.changes)) if each.name == "controller_changed"
+    ]
+    return table(
+        "Who was controller, the newest first, as far as nodes remember.",
+        ("When", "What", "Why"),
+        ((moment(each.at), in_words(each), each.why) for each in changed[:10]),
+    )
+
+
+def events(changes: list[Change]) -> Markup:
+    """Changes as a table, the newest first."""
+    return table(
+        "Elections, ISR changes, nodes that came and went; the newest first.",
+        ("When", "What", "Why"),
+        ((moment(each.at), _linked(each), each.why) for each in changes),
+    )
+
+
+def _linked(change: Change) -> object:
+    at = change.partition
+    words = in_words(change)
+    return Markup("{} {}").format(words, link("(topic)", "/topic", name=at[0])) if at is not None else words
+
+
+def why(watcher: Watcher) -> Markup:
+    """Every problem: its cause, what follows, what to do."""
+    if watcher.look is None:
+        return note("Nothing is known of the cluster yet.")
+    if not watcher.findings:
+        return note(
+            "Nothing is wrong: every partition has all of its replicas in sync, and every node is ready."
+        )
+    return Markup("").join(map(_finding, watcher.findings))
+
+
+def _finding(found: Finding) -> Markup:
+    about = Markup("<dt>Topic</dt><dd>{}</dd>").format(topic_link(found.at[0])) if found.at else ""
+    return Markup(
+        '<article class="finding {}"><h3>{} {}</h3><dl><dt>Cause</dt><dd>{}</dd><dt>Consequence</dt><dd>{}</dd>'
+        "<dt>What to do</dt><dd>{}</dd>{}</dl></article>"
+    ).format(
+        found.severity, badge(found.severity, found.severity), found.title,
+        found.cause, found.consequence, found.remedy, about,
+    )  # fmt: skip

@@ -1,0 +1,216 @@
+"""Changes: each form makes a plan, shows what it will do, and does it when that is confirmed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from markupsafe import Markup
+from nicegui import ui
+
+from ....replication.asyncio import Admin
+from ....replication.core.types import Value
+from ....replication.errors import ReplicationError
+from ....transport import TransportError
+from .. import _plans as plans
+from .._look import Look
+from .._watcher import Watcher
+from ._frame import Site, live, topic_select
+from ._markup import joined, nodes, note, section, table, topic_link
+from ._records import produce_form
+
+Make = Callable[[Admin, Look], Awaitable[plans.Plan]]
+
+
+def do_page(site: Site) -> None:
+    """All forms; or why there are none."""
+    if not site.allow_changes:
+        ui.html(
+            note("Nothing can be changed from here: start the dashboard with --allow-changes for that."),
+            sanitize=False,
+        )
+        live(site, lambda: section("Moves under way", moves(site.watcher)))
+        return
+    live(site, lambda: section("Moves under way", moves(site.watcher)))
+    asker = _Asker(site)
+    look = site.watcher.look
+    alive = sorted(look.reports) if look is not None else []
+
+    with _form("Create a topic"):
+        name, partitions, replicas = (
+            ui.input("Name"),
+            _whole("Partitions", 3),
+            _whole("Replicas", min(3, max(1, len(alive)))),
+        )
+        config = ui.input("Settings: name=value ...").style("min-width:20em")
+        asker.button(
+            "Plan: create",
+            lambda admin, look: plans.create_topic(
+                admin,
+                look,
+                str(name.value or ""),
+                int(partitions.value),
+                int(replicas.value),
+                _settings(config.value),
+            ),
+        )
+    with _form("Change settings of a topic"):
+        altered = topic_select(site)
+        changed, reset = (
+            ui.input("Settings: name=value ...").style("min-width:20em"),
+            ui.input("Back to default: names").style("min-width:14em"),
+        )
+        asker.button(
+            "Plan: change settings",
+            lambda admin, look: plans.alter_config(
+                admin, look, str(altered.value), _settings(changed.value), str(reset.value or "").split()
+            ),
+        )
+    with _form("Elect leaders"):
+        elected, unclean = topic_select(site), ui.checkbox("Uncleanly: records may be lost")
+        asker.button(
+            "Plan: elect",
+            lambda admin, look: plans.elect(admin, look, str(elected.value), unclean=bool(unclean.value)),
+        )
+    with _form("Move a topic"):
+        moved, targets, limit = (
+            topic_select(site),
+            _nodes("To nodes", alive),
+            _whole("Bytes a second at most (0: no limit)", 0),
+        )
+        asker.button(
+            "Plan: move",
+            lambda admin, look: plans.reassign(
+                admin, look, str(moved.value), [int(each) for each in targets.value or ()], int(limit.value)
+            ),
+        )
+        asker.button(
+            "Plan: cancel moves", lambda admin, look: plans.cancel_moves(admin, look, str(moved.value))
+        )
+    with _form("Drain a node"):
+        drained, slowly = (
+            ui.select(alive, label="Node").style("min-width:6em"),
+            _whole("Bytes a second at most (0: no limit)", 0),
+        )
+        asker.button(
+            "Plan: drain", lambda admin, look: plans.drain(admin, look, int(drained.value), int(slowly.value))
+        )
+    with _form("Delete a topic"):
+        deleted = topic_select(site)
+        asker.button("Plan: delete", lambda admin, look: plans.delete_topic(admin, look, str(deleted.value)))
+    with _form("Produce a record"):
+        produce_form(site)
+
+
+class _Asker:
+    """Makes plans and has them confirmed."""
+
+    def __init__(self, site: Site) -> None:
+        self._watcher = site.watcher
+        self._dialog = ui.dialog().props("persistent")
+
+    def button(self, text: str, make: Make) -> None:
+        """A button that makes a plan, and the place where it is said what became of it."""
+        said = ui.label("").props('role="status"')
+
+        async def pressed() -> None:
+            said.set_text("")
+            admin, look = self._watcher.admin, self._watcher.look
+            if admin is None or look is None:
+                said.set_text("the cluster does not answer: nothing can be planned")
+                return
+            try:
+                plan = await make(admin, look)
+            except (ReplicationError, TransportError, ValueError, TypeError) as error:
+                said.set_text(f"{error}")
+                return
+            await self._confirm(plan, said)
+
+        ui.button(text, on_click=pressed)
+
+    async def _confirm(self, plan: plans.Plan, said: ui.label) -> None:
+        self._dialog.clear()
+        with self._dialog, ui.card().style("max-width:90vw;min-width:24em"):
+            ui.html(_plan(plan), sanitize=False)
+            with ui.row():
+                ui.button(
+                    "Do it",
+                    on_click=lambda: self._dialog.submit(True),
+                    color="negative" if plan.dangerous else "primary",
+                )
+                ui.button("Leave it", on_click=lambda: self._dialog.submit(False)).props("outline autofocus")
+        if not await self._dialog:
+            said.set_text("left as it was")
+            return
+        said.set_text("doing it ...")
+        try:
+            said.set_text(await plan.carry_out())
+        except (ReplicationError, TransportError) as error:
+            said.set_text(f"not done: {error}")
+
+
+def _plan(plan: plans.Plan) -> Markup:
+    lines = joined(Markup("<li>{}</li>").format(line) for line in plan.lines)
+    warning = (
+        Markup('<p class="banner error">What this takes away does not come back.</p>')
+        if plan.dangerous
+        else ""
+    )
+    return Markup("<h2>{}</h2>{}<ul>{}</ul>").format(plan.title, warning, lines)
+
+
+def moves(watcher: Watcher) -> Markup:
+    """Partitions that are being moved, and how far their new replicas are."""
+    look = watcher.look
+    if look is None:
+        return note("Nothing is known of the cluster yet.")
+    rows = []
+    for topic in look.topics.values():
+        for each in topic.partitions:
+            if not each.adding and not each.removing:
+                continue
+            replica = look.leading.get((topic.name, each.partition))
+            told = {follower.node_id: follower for follower in replica.followers} if replica else {}
+            wanted = (replica.log_end_offset - replica.log_start_offset) * len(each.adding) if replica else 0
+            there = sum(
+                max(0, told[node].log_end_offset - replica.log_start_offset)
+                for node in each.adding
+                if replica is not None and node in told
+            )
+            share = f"{100 * there / wanted:.0f} %" if wanted else "no records"
+            rows.append(
+                (topic_link(topic.name), each.partition, nodes(each.adding), nodes(each.removing), share)
+            )
+    return table(
+        "New replicas fetch all records before the old ones go.",
+        ("Topic", "Partition", "To", "From", "Copied"),
+        rows[:200],
+    )
+
+
+class _form:
+    """A section with a heading and a row of fields."""
+
+    def __init__(self, title: str) -> None:
+        ui.html(Markup("<h2>{}</h2>").format(title), sanitize=False)
+        self._row = ui.row().classes("items-end").props(f'role=group aria-label="{title}"')
+
+    def __enter__(self) -> None:
+        self._row.__enter__()
+
+    def __exit__(self, *failure: object) -> None:
+        self._row.__exit__(*failure)
+
+
+def _whole(label: str, value: int) -> ui.number:
+    return ui.number(label, value=value, min=0, precision=0).style(f"min-width:{len(label) // 2 + 4}em")
+
+
+def _nodes(label: str, alive: list[int]) -> ui.select:
+    return ui.select(alive, label=label, multiple=True).style("min-width:12em")
+
+
+def _settings(text: object) -> dict[str, Value]:
+    """name=value pairs; the cluster says which names there are."""
+    from ....replication.cli.topic import setting
+
+    return dict(setting(each) for each in str(text or "").split())

@@ -1,0 +1,140 @@
+"""What all pages have in common: navigation, a line on the cluster as a whole, and how they are kept new."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.resources import files
+
+import attrs
+from markupsafe import Markup
+from nicegui import ui
+
+from .._findings import ERROR, worst
+from .._watcher import Watcher
+from ._markup import joined, moment
+
+CSS = files(__package__).joinpath("style.css").read_text("utf-8")
+PAGES = (
+    ("Cluster", "/"),
+    ("Topics", "/topics"),
+    ("Records", "/records"),
+    ("Why", "/why"),
+    ("Do", "/do"),
+)
+REFRESH = 0.5
+"""Seconds between two looks at whether there is anything new to show."""
+
+
+@attrs.frozen(kw_only=True)
+class Site:
+    """What the pages are made of. allow_changes: whether the cluster may be changed from here."""
+
+    watcher: Watcher
+    allow_changes: bool = False
+
+
+@contextmanager
+def frame(site: Site, title: str, here: str) -> Iterator[None]:
+    """A page: `with frame(site, "Topics", "/topics"): ...`."""
+    ui.add_css(CSS)
+    ui.colors(primary="#0757b8", negative="#a40e26")
+    ui.page_title(f"{title} - insync")
+    paused = {"live": True}
+    ui.html('<a class="skip" href="#main">Skip to the content</a>', sanitize=False)
+    with ui.element("header").classes("top"):
+        ui.html(_navigation(here), sanitize=False, tag="nav").props('aria-label="Pages"')
+        ui.checkbox("Live", value=True, on_change=lambda event: paused.update(live=bool(event.value))).props(
+            'dense aria-label="Keep this page up to date"'
+        )
+    live(site, lambda: banner(site.watcher), paused)
+    with ui.element("main").props("id=main tabindex=-1"):
+        ui.html(Markup("<h1>{}</h1>").format(title), sanitize=False)
+        _PAUSED.append(paused)
+        try:
+            yield
+        finally:
+            _PAUSED.pop()
+
+
+_PAUSED: list[dict[str, bool]] = []
+"""Of the page that is being built: pages are built one after the other, each without a pause in between."""
+
+
+def live(site: Site, render: Callable[[], Markup], paused: dict[str, bool] | None = None) -> None:
+    """Show what `render` gives, and again whenever the watcher knows more and that looks different."""
+    switch = paused if paused is not None else (_PAUSED[-1] if _PAUSED else {"live": True})
+    text = str(render())
+    shown = ui.html(text, sanitize=False)
+    version = site.watcher.version
+
+    def refresh() -> None:
+        nonlocal version, text
+        if version == site.watcher.version or not switch["live"]:
+            return
+        version = site.watcher.version
+        fresh = str(render())
+        if fresh != text:
+            text = fresh
+            shown.set_content(fresh)
+
+    ui.timer(REFRESH, refresh)
+
+
+def topic_select(site: Site, value: str = "") -> ui.select:
+    """A list of the topics that there are, with those that come while the page is open."""
+
+    def names() -> list[str]:
+        return list(site.watcher.look.topics) if site.watcher.look is not None else []
+
+    chosen = value if value in names() else None
+    select = ui.select(names(), label="Topic", value=chosen, with_input=True).style("min-width:12em")
+    version = site.watcher.version
+
+    def refresh() -> None:
+        nonlocal version
+        if version != site.watcher.version:
+            version = site.watcher.version
+            there = names()
+            if there != select.options:
+                select.set_options(there, value=select.value if select.value in there else None)
+
+    ui.timer(REFRESH, refresh)
+    return select
+
+
+def _navigation(here: str) -> Markup:
+    links = joined(
+        (
+            Markup('<a href="{}"{}>{}</a>').format(
+                path, Markup(' aria-current="page"') if path == here else "", name
+            )
+            for name, path in PAGES
+        ),
+        " &nbsp; ",
+    )
+    return Markup("<strong>insync</strong> &nbsp; {}").format(links)
+
+
+def banner(watcher: Watcher) -> Markup:
+    """One line on the cluster: that it is silent and since when, or what is wrong, or nothing."""
+    if watcher.error:
+        seen = (
+            Markup(" What is shown is of {}.").format(moment(watcher.look.at))
+            if watcher.look is not None
+            else Markup(" Nothing is known of it yet.")
+        )
+        return Markup(
+            '<p class="banner error" role="alert">The cluster does not answer since {}: {}.{} '
+            "The dashboard keeps asking.</p>"
+        ).format(moment(watcher.failing_since), watcher.error.rstrip("."), seen)
+    if watcher.look is None:
+        return Markup('<p class="banner warning" role="status">Asking the cluster ...</p>')
+    if watcher.findings:
+        kind = "error" if worst(watcher.findings) == ERROR else "warning"
+        count = len(watcher.findings)
+        more = f" and {count - 1} more" if count > 1 else ""
+        return Markup(
+            '<p class="banner {}" role="status">{}{}. <a href="/why">Why, and what to do</a></p>'
+        ).format(kind, watcher.findings[0].title, more)
+    return Markup("")

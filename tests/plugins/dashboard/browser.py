@@ -1,0 +1,139 @@
+"""A real browser without a window, and the dashboard as users start it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.remote.webdriver import WebDriver
+from selenium.webdriver.remote.webelement import WebElement
+
+from tests.requires import missing
+
+PATIENCE = 30.0
+
+
+@contextmanager
+def dashboard(servers: str, *options: str) -> Iterator[str]:
+    """Its address; ended by its id."""
+    command = [sys.executable, "-m", "insync", "dashboard", "--servers", servers, "--port", "0", "--json"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            assert line, f"the dashboard ended with status {process.wait()}"
+            yield json.loads(line)["url"]
+        finally:
+            process.terminate()
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+
+
+def find_browser() -> tuple[str, str]:
+    """Debian's browser and its driver, by their paths."""
+    browser, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if browser is None or driver is None:
+        missing("no chromium and chromedriver on the path")
+    return browser, driver
+
+
+@contextmanager
+def browser(folder: Path) -> Iterator[WebDriver]:
+    path, driver = find_browser()
+    options = webdriver.ChromeOptions()
+    options.binary_location = path
+    for each in ("--headless=new", "--disable-gpu", "--window-size=1200,1400", f"--user-data-dir={folder}"):
+        options.add_argument(each)
+    if os.geteuid() == 0:
+        options.add_argument("--no-sandbox")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    opened = webdriver.Chrome(options=options, service=Service(driver))
+    try:
+        yield opened
+    finally:
+        opened.quit()
+
+
+def until(holds: Callable[[], object], what: str, patience: float = PATIENCE) -> float:
+    """Look until it holds; gives after how many seconds that was."""
+    started = time.monotonic()
+    while True:
+        try:
+            if holds():
+                return time.monotonic() - started
+        except (StaleElementReferenceException, WebDriverException):
+            pass  # the page has been drawn again in between
+        assert time.monotonic() - started < patience, f"not within {patience:g} s: {what}"
+        time.sleep(0.05)  # between two looks at a page
+
+
+def text_of(page: WebDriver) -> str:
+    return page.find_element(By.TAG_NAME, "body").text
+
+
+def shows(page: WebDriver, text: str, patience: float = PATIENCE) -> float:
+    """Wait until the page shows a text; gives how long that took."""
+    try:
+        return until(lambda: text in text_of(page), text, patience)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the page shows: {text_of(page)}") from None
+
+
+def labelled(page: WebDriver, label: str, section: str = "") -> WebElement:
+    """The field of that label; of several with the same, the one in the group `section`."""
+    within = f"//*[@role='group' and @aria-label='{section}']" if section else ""
+    return page.find_element(
+        By.XPATH, f"{within}//*[@aria-label={json.dumps(label)}][self::input or self::textarea]"
+    )
+
+
+def fill(page: WebDriver, label: str, text: str, section: str = "") -> None:
+    field = labelled(page, label, section)
+    field.send_keys(Keys.CONTROL, "a")
+    field.send_keys(text)
+
+
+def choose(page: WebDriver, label: str, option: str, section: str = "") -> None:
+    """One option of a list, as with the mouse."""
+    field = labelled(page, label, section)
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", field)
+    field.click()
+    entry = f"//*[@role='option'][normalize-space(.)={json.dumps(option)}]"
+    until(lambda: page.find_element(By.XPATH, entry).is_displayed(), f"the option {option} of {label}")
+    page.find_element(By.XPATH, entry).click()
+
+
+def press(page: WebDriver, text: str) -> None:
+    """As with the mouse, as soon as there is such a button."""
+
+    def pressed() -> bool:
+        button = page.find_element(By.XPATH, f"//button[normalize-space(.)={json.dumps(text)}]")
+        page.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+        button.click()
+        return True
+
+    until(pressed, f"the button {text}")
+
+
+def complaints(page: WebDriver) -> list[str]:
+    """What the browser itself has to say of the pages: scripts that failed, what the policy refused."""
+    return [
+        entry["message"]
+        for entry in page.get_log("browser")  # type: ignore[no-untyped-call]
+        if entry["level"] == "SEVERE"
+    ]

@@ -1,0 +1,171 @@
+"""The dashboard in a real browser, over a real cluster of three processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from insync.replication.client.blocking import BlockingAdmin as Admin
+from insync.replication.client.blocking import BlockingProducer as Producer
+from tests.processes import NodeProcess, cluster
+
+from .browser import browser, choose, complaints, dashboard, fill, find_browser, press, shows, until
+
+pytest.importorskip("nicegui")
+find_browser()
+
+HOSTILE = b"<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
+
+
+@attrs.define
+class Place:
+    page: WebDriver
+    url: str
+    servers: str
+    nodes: list[NodeProcess]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with cluster(folder) as nodes:
+        servers = ",".join(node.endpoint for node in nodes)
+        with Admin(servers) as admin, Producer(servers) as producer:
+            admin.wait_for_nodes(3)
+            admin.create_topic("orders", 3, 3, {"retention_ms": 3_600_000})
+            admin.create_topic("hostile", 1, 3)
+            for number in range(30):
+                producer.send(
+                    "orders", f'{{"number": {number}}}'.encode(), key=f"k{number}".encode(), partition=0
+                )
+            producer.send(
+                "hostile", HOSTILE, key=HOSTILE, headers=[(HOSTILE.decode(), b"\xff\xfe" + HOSTILE)]
+            )
+            producer.send("hostile", b"{" + b"x" * 900_000)
+            producer.flush()
+        with dashboard(servers, "--allow-changes") as url, browser(folder / "browser") as page:
+            yield Place(page, url, servers, nodes)
+
+
+def open_page(place: Place, path: str, heading: str) -> None:
+    place.page.get(place.url + path)
+    until(lambda: place.page.find_element(By.TAG_NAME, "h1").text == heading, f"the page {heading}")
+
+
+def test_the_cluster_with_its_nodes_and_what_happened(place: Place) -> None:
+    open_page(place, "", "Cluster")
+    shows(place.page, "3 of 3")
+    assert len(place.page.find_elements(By.XPATH, "//td[starts-with(., 'node ')]")) >= 3
+    shows(place.page, "orders-0 was created")
+    assert complaints(place.page) == []
+
+
+def test_a_topic_with_offsets_settings_and_timelines(place: Place) -> None:
+    open_page(place, "topics?text=ord", "Topics")
+    shows(place.page, "orders")
+    assert "hostile" not in place.page.find_element(By.TAG_NAME, "main").text
+    place.page.find_element(By.LINK_TEXT, "orders").click()
+    until(lambda: place.page.find_element(By.TAG_NAME, "h1").text == "orders", "the page of the topic")
+    row = place.page.find_element(By.XPATH, "//table[contains(., 'High watermark')]/tbody/tr[1]").text
+    assert row.split().count("30") == 2, row
+    drawn = place.page.find_elements(By.CSS_SELECTOR, "svg[aria-label*='node 1']")
+    assert len(drawn) >= 3 and "leads" in str(drawn[0].get_attribute("aria-label"))
+    changed = place.page.find_element(By.XPATH, "//tr[td='retention_ms']").text
+    assert changed.split() == ["retention_ms", "3600000", "changed"]
+
+
+def test_records_are_found_by_offset_and_content_and_nothing_in_them_runs(place: Place) -> None:
+    open_page(place, "records?topic=orders", "Records")
+    shows(place.page, "30 shown")
+    choose(place.page, "From", "offset ...")
+    fill(place.page, "Offset or time (2026-03-01T12:00)", "7")
+    fill(place.page, "How many", "2")
+    press(place.page, "Show")
+    shows(place.page, "2 shown")
+    first = place.page.find_element(By.XPATH, "//tbody/tr[1]").text
+    assert first.split()[:2] == ["0", "7"] and '"number": 7' in first
+    press(place.page, "Go on")
+    until(lambda: place.page.find_element(By.XPATH, "//tbody/tr[1]/td[2]").text == "9", "the next records")
+    fill(place.page, "Offset or time (2026-03-01T12:00)", "x<b>")
+    press(place.page, "Show")
+    shows(place.page, "'x<b>' is no offset")
+    open_page(place, "records?topic=hostile", "Records")
+    shows(place.page, "2 shown")
+    shows(place.page, "onerror=")
+    shows(place.page, "900,001 bytes in all")
+    assert len(place.page.page_source) < 400_000
+    choose(place.page, "Look at one record whole", "0: 0")
+    press(place.page, "Look")
+    shows(place.page, "hostile-0, offset 0")
+    assert "<script>" in place.page.find_element(By.CSS_SELECTOR, ".q-dialog").text
+    assert place.page.title == "Records - insync"
+    assert not place.page.find_elements(By.CSS_SELECTOR, "main img, main script")
+    assert complaints(place.page) == []
+
+
+def test_a_topic_is_created_changed_and_deleted_after_its_plan_was_seen(place: Place) -> None:
+    open_page(place, "do", "Do")
+    fill(place.page, "Name", "made-here", "Create a topic")
+    press(place.page, "Plan: create")
+    shows(place.page, "3 partitions with 3 replicas each")
+    with Admin(place.servers) as admin:
+        assert "made-here" not in admin.list_topics()
+        press(place.page, "Do it")
+        shows(place.page, "topic made-here was created")
+        assert "made-here" in admin.list_topics()
+        open_page(place, "do", "Do")
+        choose(place.page, "Topic", "made-here", "Delete a topic")
+        press(place.page, "Plan: delete")
+        shows(place.page, "are gone for good")
+        press(place.page, "Leave it")
+        shows(place.page, "left as it was")
+        assert "made-here" in admin.list_topics()
+        press(place.page, "Plan: delete")
+        press(place.page, "Do it")
+        shows(place.page, "topic made-here was deleted")
+        assert "made-here" not in admin.list_topics()
+
+
+def test_everything_can_be_reached_and_read_without_a_mouse(place: Place) -> None:
+    for path, heading in (("", "Cluster"), ("records?topic=orders", "Records"), ("do", "Do"), ("why", "Why")):
+        open_page(place, path, heading)
+        assert len(place.page.find_elements(By.TAG_NAME, "h1")) == 1
+        assert place.page.find_elements(By.CSS_SELECTOR, "main#main")
+        nameless = place.page.execute_script(
+            "return [...document.querySelectorAll('input,textarea,button,svg[role=img]')].filter(e =>"
+            "!(e.getAttribute('aria-label')||e.labels?.length||e.closest('label,[role=checkbox]')||e.textContent.trim()))"
+            ".map(e => e.outerHTML)"
+        )
+        assert nameless == []
+
+
+def test_an_election_and_its_reason_are_on_the_open_page_within_two_seconds(place: Place) -> None:
+    """The last test here: it takes a node away."""
+    open_page(place, "topic?name=orders", "orders")
+    shows(place.page, "orders-0 was created")
+    with Admin(place.servers) as admin:
+        (topic,) = admin.describe_topics(["orders"])
+        leader = topic.partitions[0].leader
+        place.nodes[leader - 1].kill()
+        until(
+            lambda: admin.describe_topics(["orders"])[0].partitions[0].leader not in (-1, leader),
+            "an election",
+        )
+    new = place.page
+    assert shows(new, f"(was node {leader})", 10) < 2.0
+    assert f"node {leader} is not alive" in new.find_element(By.TAG_NAME, "main").text
+    until(
+        lambda: f"Node {leader} does not answer" in new.find_element(By.CSS_SELECTOR, ".banner").text,
+        "the banner",
+    )
+    open_page(place, "why", "Why")
+    shows(new, f"Node {leader} does not answer")
+    shows(new, "orders-0 has 2 of 3 in sync")
+    for node in place.nodes:
+        if node.process.poll() is None:
+            node.kill()
+    shows(new, "The cluster does not answer since")

@@ -1,0 +1,145 @@
+"""The task that looks at the cluster, when nobody answers; and what a search for records is bounded by."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from insync.replication.asyncio import Admin, Consumer, Producer
+from tests.processes import NodeProcess, cluster
+
+pytest.importorskip("nicegui")
+
+from insync.plugins.dashboard import _browse
+from insync.plugins.dashboard._browse import CLIENT, BadSearchError, Found, Search, search
+from insync.plugins.dashboard._plans import BadPlanError, elect
+from insync.plugins.dashboard._watcher import Watcher
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with cluster(tmp_path_factory.mktemp("one"), 1) as (one,):
+        yield one
+
+
+async def until(holds: Callable[[], object]) -> None:
+    """The watcher tells nobody what it sees: it is looked at."""
+    while not holds():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def found(
+    node: NodeProcess, partitions: int, after: dict[int, int] | None = None, **wanted: object
+) -> Found:
+    async with Consumer(node.endpoint, **CLIENT) as consumer:
+        return await search(consumer, Search(**wanted), range(partitions), after)  # type: ignore[arg-type]
+
+
+def offsets(result: Found) -> list[tuple[int, int]]:
+    return [(record.partition, record.offset) for record in result.records]
+
+
+def test_searches_find_all_that_matches_within_their_bounds(
+    node: NodeProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with Admin(node.endpoint) as admin, Producer(node.endpoint) as producer:
+            await admin.create_topic("t", 2, 1, {"min_insync_replicas": 1})
+            for number in range(1200):
+                await producer.send(
+                    "t",
+                    b"v%d" % number,
+                    key=b"k%d" % (number % 7),
+                    partition=number % 2,
+                    timestamp_ms=10_000 + number,
+                    headers=[("h", b"seven")] if number == 777 else [],
+                )
+            await producer.flush()
+        whole = await found(node, 2, topic="t", start="earliest", count=100)
+        assert len(whole.records) == 100 and whole.stopped == "100 records are shown"
+        seen = offsets(whole)
+        result, pages = whole, 1
+        while result.stopped:
+            result = await found(node, 2, result.next, topic="t", start="earliest", count=100)
+            seen += offsets(result)
+            pages += 1
+        assert sorted(seen) == [(part, offset) for part in (0, 1) for offset in range(600)] and pages >= 12
+        newest = await found(node, 2, topic="t", start="newest", count=6)
+        assert offsets(newest) == [(0, 597), (0, 598), (0, 599), (1, 597), (1, 598), (1, 599)]
+        assert offsets(await found(node, 2, topic="t", partition=1, start="offset", value=5, count=2)) == [
+            (1, 5),
+            (1, 6),
+        ]
+        assert offsets(await found(node, 2, topic="t", start="time", value=11_198)) == [(0, 599), (1, 599)]
+        assert offsets(await found(node, 2, topic="t", start="newest", text=b"seven")) == [(1, 388)]
+        assert offsets(await found(node, 2, topic="t", start="earliest", text=b"v1199")) == [(1, 599)]
+        assert len((await found(node, 2, topic="t", start="newest", key=b"k3", count=100)).records) == 100
+        monkeypatch.setattr(_browse, "MOST_SCANNED", 50)
+        short = await found(node, 2, topic="t", start="earliest", text=b"v1199")
+        assert (offsets(short), short.scanned, short.stopped) == ([], 50, "50 records were looked through")
+        with pytest.raises(BadSearchError, match="has no partition 2: give a number from 0 to 1"):
+            await found(node, 2, topic="t", partition=2)
+        with pytest.raises(BadSearchError, match="'now' is no start"):
+            await found(node, 2, topic="t", start="now")
+
+    asyncio.run(run())
+
+
+def test_a_cluster_that_is_silent_is_told_and_asked_again(tmp_path: Path) -> None:
+    async def run() -> None:
+        watcher = Watcher("tcp://127.0.0.1:1", lambda servers: Admin(servers, request_timeout_ms=300))
+        watching = asyncio.create_task(watcher.run())
+        try:
+            async with asyncio.timeout(30):
+                await until(lambda: watcher.error)
+                assert watcher.look is None
+                with cluster(tmp_path, 1) as (one,):
+                    watcher.servers = one.endpoint
+                    await until(lambda: watcher.look is not None and not watcher.error)
+                    assert sorted(watcher.look.reports) == [1]
+                    async with Admin(one.endpoint) as admin:
+                        await admin.create_topic("t", 1, 1)
+                        await until(lambda: len(watcher.changes))
+                        await until(lambda: watcher.look is not None and "t" in watcher.look.topics)
+                        with pytest.raises(BadPlanError, match="led by its preferred replica"):
+                            await elect(admin, watcher.look, "t", unclean=False)
+                await until(lambda: watcher.error)
+                assert watcher.look is not None and "t" in watcher.look.topics
+        finally:
+            watching.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await watching
+
+    asyncio.run(run())
+
+
+def test_the_process_serves_pages_without_a_cluster_and_ends_when_it_is_told_to() -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "insync",
+        "dashboard",
+        "--servers",
+        "tcp://127.0.0.1:1",
+        "--port",
+        "0",
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            told = json.loads(process.stdout.readline())
+            assert told["event"] == "ready" and told["url"].startswith("http://127.0.0.1:")
+            with urllib.request.urlopen(told["url"], timeout=20) as answer:
+                assert b"insync" in answer.read()
+            process.terminate()
+            assert process.wait(20) in (0, -15, 143)
+        finally:
+            process.kill()
