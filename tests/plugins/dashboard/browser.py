@@ -94,6 +94,13 @@ def shows(page: WebDriver, text: str, patience: float = PATIENCE) -> float:
         raise AssertionError(f"{error}; the page shows: {text_of(page)}") from None
 
 
+def reads(page: WebDriver, xpath: str) -> str:
+    """The text of one element, once it stands still for as long as that takes: pages are drawn again and again."""
+    found: list[str] = []
+    until(lambda: found.append(page.find_element(By.XPATH, xpath).text) or True, xpath)  # type: ignore[func-returns-value]
+    return found[-1]
+
+
 def labelled(page: WebDriver, label: str, section: str = "") -> WebElement:
     """The field of that label; of several with the same, the one in the group `section`."""
     within = f"//*[@role='group' and @aria-label='{section}']" if section else ""
