@@ -1,4 +1,4 @@
-"""`python -m tests.plugins.dashboard.screenshots FOLDER`: pictures of the pages, of a cluster that has lost a node."""
+"""`python -m tests.plugins.dashboard.screenshots FOLDER`: pictures of the pages, of a cluster less a node."""
 
 from __future__ import annotations
 
