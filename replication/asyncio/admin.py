@@ -7,6 +7,7 @@ from typing import Any
 
 from ..client import Admin as TrioAdmin
 from ..client import ClientSettings, ClusterInfo, NodeReport, Reassignment, ServerError
+from ..client._groups import GroupDescription, GroupListing, ResetTo
 from ..client._operations import EntityType, NodeChanges, NodeHealth
 from ..client._settings import make_settings
 from ..client.admin import TopicInfo
@@ -170,6 +171,45 @@ class Admin(Bridge[TrioAdmin]):
     ) -> dict[str, int]:
         """See `insync.replication.Admin.alter_quotas`."""
         return await self._call(lambda: self._held.alter_quotas(entity_type, name, limits, remove=remove))
+
+    async def list_groups(
+        self, states: Iterable[str] | None = None, types: Iterable[str] | None = None
+    ) -> list[GroupListing]:
+        """All groups, by name; those of certain states or types."""
+        return await self._call(lambda: self._held.list_groups(states, types))
+
+    async def describe_groups(self, groups: Iterable[str]) -> list[GroupDescription]:
+        """Members, committed offsets and lag of these groups."""
+        return await self._call(lambda: self._held.describe_groups(groups))
+
+    async def group_offsets(self, group: str) -> dict[PartitionId, int]:
+        """What a group has committed."""
+        return await self._call(lambda: self._held.group_offsets(group))
+
+    async def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commit offsets for a group that has no members."""
+        await self._call(lambda: self._held.set_group_offsets(group, offsets))
+
+    async def delete_group_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """Forget what a group has committed of these partitions."""
+        await self._call(lambda: self._held.delete_group_offsets(group, partitions))
+
+    async def delete_group(self, group: str) -> None:
+        """Delete a group that has no members, with all that it has committed."""
+        await self._call(lambda: self._held.delete_group(group))
+
+    async def plan_group_reset(
+        self,
+        group: str,
+        to: ResetTo,
+        amount: int | None = None,
+        *,
+        partitions: Iterable[tuple[str, int]] | None = None,
+    ) -> dict[PartitionId, int]:
+        """Where a group would go on, for `set_group_offsets`."""
+        return await self._call(
+            lambda: self._held.plan_group_reset(group, to, amount, partitions=partitions)
+        )
 
     async def describe_quotas(self) -> list[QuotaInfo]:
         """See `insync.replication.Admin.describe_quotas`."""

@@ -20,6 +20,7 @@ _COMMANDS = {
     "node": "node:node",
     "store": "store:app",
     "topic": "topic:app",
+    "group": "group:app",
     "config": "config:app",
     "elect": "elect:elect",
     "reassign": "reassign:reassign",

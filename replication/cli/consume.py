@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
@@ -44,6 +45,7 @@ def consume(
     ] = (),
     max_records: Annotated[int | None, _NotNegative] = None,
     timeout_ms: Annotated[int | None, _NotNegative] = None,
+    group: str = "",
     keys: Flag = False,
     servers: Servers = "",
     json: Json = False,
@@ -52,6 +54,9 @@ def consume(
 
     Begins with what is written from now on, unless told otherwise, and goes on until Ctrl-C, unless bounded by
     --max-records or --timeout-ms.
+
+    With --group several of these share the topic's partitions; what is printed is committed, so that the next one
+    goes on there. --from-beginning then counts only where nothing is committed.
 
     Example: `insync consume orders --from-beginning --keys --timeout-ms 2000`
 
@@ -75,6 +80,8 @@ def consume(
         Stop after so many.
     timeout_ms
         Stop when nothing has come for so long.
+    group
+        The consumer group to read in.
     keys
         Print the key and a tab before the value.
     """
@@ -89,6 +96,11 @@ def consume(
     if sum(starts.values()) > 1:
         told = " and ".join(name for name, is_given in starts.items() if is_given)
         raise UsageError(f"{told} exclude each other; give one of them")
+    if group and (partition or offset is not None or from_time is not None or tail is not None):
+        raise UsageError(
+            "--group reads what the group assigns, from where it has committed: leave out --partition, --offset, "
+            "--from-time and --tail (see: insync group reset-offsets)"
+        )
     time = None if from_time is None else moment("--from-time", from_time)
     selection = _Selection(topic, partition, offset, time, tail, max_records, timeout_ms)
 
@@ -97,8 +109,14 @@ def consume(
 
         reset = "earliest" if from_beginning else "latest"
         with warnings_shown():
-            async with Consumer(known(servers), auto_offset_reset=reset) as consumer:
-                await _assign(consumer, selection)
+            options: dict[str, Any] = {"auto_offset_reset": reset}
+            if group:
+                options |= {"group_id": group, "enable_auto_commit": False}
+            async with Consumer(known(servers), **options) as consumer:
+                if group:
+                    consumer.subscribe([topic])
+                else:
+                    await _assign(consumer, selection)
                 await _print_all(
                     consumer, selection, _json_line if json else (_key_line if keys else _value_line)
                 )
@@ -142,6 +160,18 @@ async def _print_all(consumer: Consumer, selection: _Selection, line: Any) -> No
             wanted = records if left is None else records[:left]
             _write([line(each) for each in wanted])
             left = None if left is None else left - len(wanted)
+            if consumer.group:
+                await _commit(consumer, records[len(wanted) :])
+
+
+async def _commit(consumer: Consumer, unprinted: Sequence[ConsumerRecord]) -> None:
+    """What is printed, and no more; if the group has gone on without us, others print it again."""
+    from ..client import StaleMemberEpochError
+    from ..client.consumer import put_back
+
+    put_back(consumer, unprinted)
+    with suppress(StaleMemberEpochError):
+        await consumer.commit()
 
 
 def _write(lines: Sequence[bytes]) -> None:

@@ -5,6 +5,7 @@ import logging
 from ...transport.repeats import limited
 from ._corrupt import SkippedRecords
 from ._group import GroupMetadata
+from ._groups import GroupDescription, GroupListing, GroupMember, GroupPartition
 from ._member import Listener
 from ._murmur2 import partition_for_key
 from ._settings import (
@@ -129,7 +130,11 @@ __all__ = [
     "Consumer",
     "ConsumerRecord",
     "FetchedBatches",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
     "GroupMetadata",
+    "GroupPartition",
     "Listener",
     "SkippedRecords",
     "Admin",

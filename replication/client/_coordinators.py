@@ -75,7 +75,8 @@ class Coordinators:
           TransportError: No answer came.
           ClientError: The node refuses the request as such.
         """
-        asked = attrs.evolve(message, coordinator_epoch=coordinator_epoch)
+        tells = hasattr(message, "coordinator_epoch")
+        asked = attrs.evolve(message, coordinator_epoch=coordinator_epoch) if tells else message
         return await self._cluster.ask(KINDS[type(message)], asked, timeout=timeout, node_id=node_id)
 
     async def ask(self, group: str, message: Any, *, timeout: float, thing: str = "") -> Any:
@@ -95,10 +96,11 @@ class Coordinators:
                 try:
                     found = self._known.get(group) or await self.find(group)
                     answer = await self.send(found.node_id, message, found.leader_epoch, timeout=timeout)
-                    if answer.error not in _AGAIN:
+                    code = _code_of(answer)
+                    if code not in _AGAIN:
                         return answer
-                    last = error_for(answer.error, thing, answer.message)
-                    if answer.error in _MOVED:
+                    last = error_for(code, thing, answer.message)
+                    if code in _MOVED:
                         self._known.pop(group, None)
                 except TransportError as error:
                     last = error
@@ -115,3 +117,19 @@ class Coordinators:
         raise RequestTimeoutError(
             f"{thing}: no answer from its coordinator within {timeout:g} s{why}"
         ) from last
+
+    async def describe(self, group: str, *, timeout: float) -> gm.DescribedGroup:
+        """What the coordinator says of one group; raises what `ask` raises."""
+        answer = await self.ask(group, gm.DescribeGroupsRequest(groups=[group]), timeout=timeout)
+        if answer.error != ErrorCode.NONE or not answer.groups:
+            return gm.DescribedGroup(group=group, error=answer.error or ErrorCode.UNKNOWN_SERVER_ERROR)
+        found: gm.DescribedGroup = answer.groups[0]
+        return found
+
+
+def _code_of(answer: Any) -> int:
+    """Of a description of one group it stands with that group."""
+    if isinstance(answer, gm.DescribeGroupsResponse) and len(answer.groups) == 1:
+        return answer.error or answer.groups[0].error
+    code: int = answer.error
+    return code

@@ -28,8 +28,10 @@ from ..core.messages import (
 )
 from ..core.types import PartitionId, Value
 from . import _arguments as given
+from ._coordinators import Coordinators
 from ._deletions import delete_records
-from ._operations import NodeChanges, NodeHealth, OperationsAdmin
+from ._groups import GroupAdmin, GroupDescription, GroupListing, GroupMember, GroupPartition
+from ._operations import NodeChanges, NodeHealth
 from ._pages import whole_description, whole_metadata
 from ._partitions import Reassignment
 from ._settings import ClientSettings, make_settings
@@ -53,6 +55,10 @@ __all__ = [
     "NodeChanges",
     "ChangeInfo",
     "FollowerInfo",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "GroupPartition",
     "NodeInfo",
     "PartitionInfo",
     "Reassignment",
@@ -104,7 +110,7 @@ class NodeReport:
         return not self.error
 
 
-class Admin(OperationsAdmin):
+class Admin(GroupAdmin):
     """Creates and describes; used as `async with Admin("tcp://127.0.0.1:9092") as admin`.
 
     Options are the fields of `ClientSettings`; every call gives up after `request_timeout_ms`.
@@ -127,6 +133,7 @@ class Admin(OperationsAdmin):
 
     def _start(self) -> None:
         """Nothing runs beside the cluster's own task."""
+        self._coordinators = Coordinators(self._cluster)
 
     @property
     def _timeout(self) -> float:

@@ -25,6 +25,7 @@ from . import _elsewhere as there
 from ._client import Client
 from ._corrupt import SkippedRecords
 from ._group import LEAVE_SECONDS, GroupMetadata
+from ._groups import GroupDescription, GroupListing, ResetTo
 from ._handover import HandedOver, Handover
 from ._member import Due, OnCommit
 from ._operations import EntityType, NodeChanges, NodeHealth
@@ -655,6 +656,45 @@ class BlockingAdmin(_BlockingClient[Admin]):
     ) -> dict[str, int]:
         """See `Admin.alter_quotas`."""
         return self._portal.call(lambda: self._held.alter_quotas(entity_type, name, limits, remove=remove))
+
+    def list_groups(
+        self, states: Iterable[str] | None = None, types: Iterable[str] | None = None
+    ) -> list[GroupListing]:
+        """See `Admin.list_groups`."""
+        return self._portal.call(lambda: self._held.list_groups(states, types))
+
+    def describe_groups(self, groups: Iterable[str]) -> list[GroupDescription]:
+        """See `Admin.describe_groups`."""
+        return self._portal.call(lambda: self._held.describe_groups(groups))
+
+    def group_offsets(self, group: str) -> dict[PartitionId, int]:
+        """See `Admin.group_offsets`."""
+        return self._portal.call(lambda: self._held.group_offsets(group))
+
+    def set_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """See `Admin.set_group_offsets`."""
+        self._portal.call(lambda: self._held.set_group_offsets(group, offsets))
+
+    def delete_group_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
+        """See `Admin.delete_group_offsets`."""
+        self._portal.call(lambda: self._held.delete_group_offsets(group, partitions))
+
+    def delete_group(self, group: str) -> None:
+        """See `Admin.delete_group`."""
+        self._portal.call(lambda: self._held.delete_group(group))
+
+    def plan_group_reset(
+        self,
+        group: str,
+        to: ResetTo,
+        amount: int | None = None,
+        *,
+        partitions: Iterable[tuple[str, int]] | None = None,
+    ) -> dict[PartitionId, int]:
+        """See `Admin.plan_group_reset`."""
+        return self._portal.call(
+            lambda: self._held.plan_group_reset(group, to, amount, partitions=partitions)
+        )
 
     def describe_quotas(self) -> list[QuotaInfo]:
         """See `Admin.describe_quotas`."""

@@ -65,6 +65,9 @@ WRONG: dict[str, list[Any]] = {
     "listener": [5, "f", {}, SOMETHING],
     "pattern": [5, "(", b"t", ["t"], SOMETHING],
     "leave_group": FLAG,
+    **dict.fromkeys(["groups", "states", "types"], NAMES),
+    "to": [*TEXT, "sooner"],
+    "amount": ["1", 1.5, [1], True, 2**70, SOMETHING],
     "batch": [None, 5, "x", ["x"]],
 }
 RIGHT: dict[str, Any] = {
@@ -81,6 +84,8 @@ RIGHT: dict[str, Any] = {
     "timestamps": {("t", 0): 0},
     "replicas": {("t", 0): [0]},
     "nodes": [0],
+    "groups": ["g"],
+    "to": "offset",
 }
 
 
