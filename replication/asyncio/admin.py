@@ -207,9 +207,7 @@ class Admin(Bridge[TrioAdmin]):
         partitions: Iterable[tuple[str, int]] | None = None,
     ) -> dict[PartitionId, int]:
         """Where a group would go on, for `set_group_offsets`."""
-        return await self._call(
-            lambda: self._held.plan_group_reset(group, to, amount, partitions=partitions)
-        )
+        return await self._call(lambda: self._held.plan_group_reset(group, to, amount, partitions=partitions))
 
     async def describe_quotas(self) -> list[QuotaInfo]:
         """See `insync.replication.Admin.describe_quotas`."""

@@ -30,6 +30,7 @@ class _Selection:
     tail: int | None
     max_records: int | None
     timeout_ms: int | None
+    group: str = ""
 
 
 def consume(
@@ -102,7 +103,7 @@ def consume(
             "--from-time and --tail (see: insync group reset-offsets)"
         )
     time = None if from_time is None else moment("--from-time", from_time)
-    selection = _Selection(topic, partition, offset, time, tail, max_records, timeout_ms)
+    selection = _Selection(topic, partition, offset, time, tail, max_records, timeout_ms, group)
 
     async def consume_it() -> None:
         from ..client import Consumer
@@ -160,7 +161,7 @@ async def _print_all(consumer: Consumer, selection: _Selection, line: Any) -> No
             wanted = records if left is None else records[:left]
             _write([line(each) for each in wanted])
             left = None if left is None else left - len(wanted)
-            if consumer.group:
+            if selection.group:
                 await _commit(consumer, records[len(wanted) :])
 
 

@@ -137,7 +137,8 @@ def reset_offsets(
 ) -> int:
     """Change where a group goes on; it must have no members.
 
-    Without --topic the partitions are all that the group has committed. What is not in a log becomes its nearer end.
+    Without --topic the partitions are all that the group has committed. What is not in a log becomes its nearer
+    end.
 
     Example: `insync group reset-offsets billing --topic orders --to-datetime 2026-03-01T12:00:00 --dry-run`
 
@@ -187,7 +188,7 @@ def reset_offsets(
             wanted = await _partitions(admin, topic)
             plan = await admin.plan_group_reset(name, to, amount, partitions=wanted)  # type: ignore[arg-type]
             if not dry_run:
-                await admin.set_group_offsets(name, plan)
+                await admin.set_group_offsets(name, dict(plan.items()))
         _print_plan(name, before, plan, dry_run, json)
 
     return run(reset_them)
@@ -279,7 +280,9 @@ def _print_plan(
         print_json({"group": name, "dry_run": dry_run, "offsets": offsets})
         return
     for at, offset in plan.items():
-        print(f"{at}: {'would go' if dry_run else 'goes'} on at {offset}, was {before.get(at, 'not committed')}")
+        print(
+            f"{at}: {'would go' if dry_run else 'goes'} on at {offset}, was {before.get(at, 'not committed')}"
+        )
 
 
 def as_data(found: GroupDescription) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from .clusters import Json, Servers, known, print_json
 
 SILENT_MS = 2_000
+_GROUPS_SECONDS = 2.0
 STORE_OLD_MS = 8_000
 """Nodes write something to the store every 2 s, unless they are set otherwise."""
 
@@ -31,7 +32,7 @@ def status(*, servers: Servers = "", json: Json = False) -> int:
         from ..client import Admin
 
         async with Admin(known(servers)) as admin:
-            seen = await look(admin)
+            seen = {**await look(admin), "groups": await group_states(admin)}
         if json:
             print_json(seen)
         else:
@@ -47,6 +48,21 @@ async def look(admin: Admin) -> dict[str, Any]:
     topics = await admin.describe_topics()
     reports = await admin.describe_replicas()
     return summarise(cluster, topics, reports)
+
+
+async def group_states(admin: Admin) -> dict[str, int] | None:
+    """How many consumer groups there are in each state; None if not all coordinators tell soon."""
+    import trio
+
+    from ..client import ClientError
+
+    with trio.move_on_after(_GROUPS_SECONDS):
+        try:
+            states = [each.state for each in await admin.list_groups()]
+        except ClientError:
+            return None
+        return {state: states.count(state) for state in sorted(set(states))}
+    return None
 
 
 def summarise(
@@ -148,6 +164,10 @@ def _print(seen: dict[str, Any]) -> None:
         print(
             "NO CONTROLLER: nobody elects leaders or changes topics; are the metadata store and its disk well?"
         )
+    groups = seen.get("groups")
+    if groups:
+        states = ", ".join(f"{count} {state}" for state, count in groups.items())
+        print(f"consumer groups: {states}")
     silent = [node["node_id"] for node in seen["nodes"] if not node["alive"]]
     if silent:
         print(f"no answer from nodes {', '.join(map(str, silent))}: what is said of them is what others know")

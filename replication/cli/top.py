@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import attrs
@@ -14,7 +16,7 @@ from .status import summarise
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from ..client import Admin, NodeHealth, NodeReport
+    from ..client import Admin, GroupDescription, NodeHealth, NodeReport
     from ..core.messages import TopicInfo
 
 _RATES = ("bytes_in", "bytes_out", "messages_in", "replication_bytes_in", "replication_bytes_out")
@@ -26,6 +28,7 @@ def top(
     *,
     interval: Annotated[float, _Above] = 1.0,
     once: Flag = False,
+    groups: Flag = False,
     servers: Servers = "",
     json: Json = False,
 ) -> int:
@@ -43,6 +46,8 @@ def top(
         Seconds between two looks.
     once
         Measure for one interval, print it and end.
+    groups
+        Show consumer groups, too: members, lag, and how much is committed in a second. That asks every coordinator.
     """
     from .running import run
 
@@ -50,11 +55,12 @@ def top(
         from ..client import Admin
 
         async with Admin(known(servers)) as admin:
-            former = await _sample(admin)
+            sample = partial(_sample, admin, with_groups=groups)
+            former = await sample()
             if once or json:
-                await _print_each(admin, former, interval, once, json)
+                await _print_each(sample, former, interval, once, json)
             else:
-                await _live(admin, former, interval)
+                await _live(sample, former, interval)
         return 0
 
     return run(watch)
@@ -66,9 +72,10 @@ class _Sample:
     seen: dict[str, Any]
     health: Sequence[NodeHealth]
     topics: dict[str, dict[str, int]]
+    groups: Sequence[GroupDescription] | None = None
 
 
-async def _sample(admin: Admin) -> _Sample:
+async def _sample(admin: Admin, *, with_groups: bool) -> _Sample:
     import trio
 
     cluster = await admin.describe_cluster()
@@ -76,7 +83,19 @@ async def _sample(admin: Admin) -> _Sample:
     reports = await admin.describe_replicas()
     health = await admin.describe_nodes()
     seen = summarise(cluster, topics, reports)
-    return _Sample(trio.current_time(), seen, health, _by_topic(topics, reports))
+    groups = await _groups(admin) if with_groups else None
+    return _Sample(trio.current_time(), seen, health, _by_topic(topics, reports), groups)
+
+
+async def _groups(admin: Admin) -> list[GroupDescription]:
+    """Each group; one that goes while it is looked at is left out."""
+    from ..client import GroupIdNotFoundError
+
+    found = []
+    for listed in await admin.list_groups():
+        with suppress(GroupIdNotFoundError):
+            found += await admin.describe_groups([listed.group])
+    return found
 
 
 def _by_topic(topics: Sequence[TopicInfo], reports: Sequence[NodeReport]) -> dict[str, dict[str, int]]:
@@ -114,9 +133,28 @@ def picture(former: _Sample, now: _Sample) -> dict[str, Any]:
     topics = []
     for name, info in now.topics.items():
         grown = info["end_offsets"] - former.topics.get(name, info)["end_offsets"]
-        shown = {key: value for key, value in info.items() if key != "end_offsets"}
-        topics.append({"topic": name, **shown, "records_per_second": max(0.0, grown / elapsed)})
-    return {**now.seen, "topics": len(topics), "interval_s": elapsed, "nodes": nodes, "by_topic": topics}
+        rest = {key: value for key, value in info.items() if key != "end_offsets"}
+        topics.append({"topic": name, **rest, "records_per_second": max(0.0, grown / elapsed)})
+    shown = {**now.seen, "topics": len(topics), "interval_s": elapsed, "nodes": nodes, "by_topic": topics}
+    if now.groups is not None:
+        earlier = {each.group: _committed(each) for each in former.groups or ()}
+        shown["groups"] = [
+            {
+                "group": each.group,
+                "state": each.state,
+                "members": len(each.members),
+                "lag": each.lag,
+                "committed_per_second": max(
+                    0.0, (_committed(each) - earlier.get(each.group, _committed(each))) / elapsed
+                ),
+            }
+            for each in now.groups
+        ]
+    return shown
+
+
+def _committed(group: GroupDescription) -> int:
+    return sum(each.committed or 0 for each in group.partitions)
 
 
 def _rates(before: NodeHealth | None, now: NodeHealth | None, elapsed: float) -> dict[str, float]:
@@ -126,12 +164,14 @@ def _rates(before: NodeHealth | None, now: NodeHealth | None, elapsed: float) ->
     return {name: (now.counters.get(name, 0) - before.counters.get(name, 0)) / elapsed for name in _RATES}
 
 
-async def _print_each(admin: Admin, former: _Sample, interval: float, once: bool, json: bool) -> None:
+async def _print_each(
+    sample: Callable[[], Awaitable[_Sample]], former: _Sample, interval: float, once: bool, json: bool
+) -> None:
     import trio
 
     while True:
         await trio.sleep(interval)
-        now = await _sample(admin)
+        now = await sample()
         shown = picture(former, now)
         if json:
             import sys
@@ -147,7 +187,7 @@ async def _print_each(admin: Admin, former: _Sample, interval: float, once: bool
         former = now
 
 
-async def _live(admin: Admin, former: _Sample, interval: float) -> None:
+async def _live(sample: Callable[[], Awaitable[_Sample]], former: _Sample, interval: float) -> None:
     import trio
     from rich.live import Live
 
@@ -157,7 +197,7 @@ async def _live(admin: Admin, former: _Sample, interval: float) -> None:
         while True:
             await trio.sleep(interval)
             try:
-                now = await _sample(admin)
+                now = await sample()
             except ClientError as error:
                 live.update(f"no answer: {error}", refresh=True)
                 continue
@@ -180,7 +220,8 @@ def _draw(shown: dict[str, Any]) -> RenderableType:
         f"under-replicated: {each['partition']}, ISR {each['isr']} of {each['replicas']}"
         for each in shown["under_replicated"][: max(0, _LISTED - len(worst))]
     ]
-    return Group(head, _node_table(shown["nodes"]), _topic_table(shown["by_topic"]), *worst)
+    groups = [_group_table(shown["groups"])] if shown.get("groups") else []
+    return Group(head, _node_table(shown["nodes"]), _topic_table(shown["by_topic"]), *groups, *worst)
 
 
 def _node_table(nodes: Sequence[dict[str, Any]]) -> RenderableType:
@@ -232,6 +273,28 @@ def _topic_table(topics: Sequence[dict[str, Any]]) -> RenderableType:
         )
     if len(busiest) > _LISTED:
         table.add_row(f"and {len(busiest) - _LISTED} more", "", "", "", "")
+    return table
+
+
+def _group_table(groups: Sequence[dict[str, Any]]) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("group")
+    for name in ("members", "lag", "committed/s"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    slowest = sorted(groups, key=lambda each: (-each["lag"], each["group"]))
+    for each in slowest[:_LISTED]:
+        table.add_row(
+            each["group"],
+            str(each["members"]),
+            f"{each['lag']:,}",
+            f"{each['committed_per_second']:,.0f}",
+            each["state"],
+        )
+    if len(slowest) > _LISTED:
+        table.add_row(f"and {len(slowest) - _LISTED} more", "", "", "", "")
     return table
 
 

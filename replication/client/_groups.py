@@ -93,7 +93,7 @@ class GroupAdmin(OperationsAdmin):
     async def list_groups(
         self, states: Iterable[str] | None = None, types: Iterable[str] | None = None
     ) -> list[GroupListing]:
-        """All groups, by name; those of certain states (such as Stable, Empty) or types (consumer, classic, simple).
+        """All groups, by name; those of certain states (as Stable, Empty) or types (consumer, classic, simple).
 
         Raises:
           RequestTimeoutError: Not every coordinator has answered within `request_timeout_ms`.
@@ -236,11 +236,15 @@ class GroupAdmin(OperationsAdmin):
         thing = f"group {group!r}: {what}"
         answer = await self._coordinators.ask(group, request, timeout=self._timeout, thing=thing)
         if answer.error != ErrorCode.NONE:
-            raise error_for(answer.error, thing, of_members if _is_member_error(answer.error) else answer.message)
+            raise error_for(
+                answer.error, thing, of_members if _is_member_error(answer.error) else answer.message
+            )
         for each in answer.partitions:
             if each.error != ErrorCode.NONE:
                 at = PartitionId(each.topic, each.partition)
-                raise error_for(each.error, f"{thing} of {at}", of_members if _is_member_error(each.error) else "")
+                raise error_for(
+                    each.error, f"{thing} of {at}", of_members if _is_member_error(each.error) else ""
+                )
 
     async def delete_group(self, group: str) -> None:
         """Delete a group that has no members, with all that it has committed.
@@ -324,7 +328,9 @@ def _member(told: gm.DescribedMember, topics: Mapping[str, str]) -> GroupMember:
     wants = _named(target, topics)
     if told.assignment or told.subscription:
         try:
-            has = [PartitionId(*each) for each in as_partitions(decode_assignment(told.assignment).partitions)]
+            has = [
+                PartitionId(*each) for each in as_partitions(decode_assignment(told.assignment).partitions)
+            ]
             names = list(decode_subscription(told.subscription).topics) if told.subscription else names
         except RecordFormatError:
             # Of another protocol type than consumers have; what it means is its own affair.
