@@ -85,7 +85,7 @@ RIGHT: dict[str, Any] = {
     "replicas": {("t", 0): [0]},
     "nodes": [0],
     "groups": ["g"],
-    "to": "offset",
+    "to": "earliest",
 }
 
 
