@@ -148,8 +148,7 @@ class Coordination:
         log.error("%s: a decision cannot be written, please report it: %s", effect.partition, effect.problem)
 
     def _noted(self, effect: GroupNoted) -> None:
-        if effect.reason:
-            self.rebalances += 1
+        self.rebalances += 1
         log.info(event("group_changed", group=effect.group, why=effect.reason, **effect.details))
 
     # The topic

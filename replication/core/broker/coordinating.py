@@ -6,9 +6,10 @@ to every shard that it concerns, and answered when all have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
@@ -67,6 +68,13 @@ def _decode(key: bytes | None, value: bytes | None) -> Decoded:
     return (None, None) if isinstance(found, record_codec.Unknown) else found
 
 
+class Counts(NamedTuple):
+    """Groups, and members of groups, by the type of the group."""
+
+    groups: Mapping[str, int]
+    members: Mapping[str, int]
+
+
 class Coordinating:
     """All requests to coordinators that reach this node. `takes` says which kinds of message it knows."""
 
@@ -93,6 +101,18 @@ class Coordinating:
 
     def _reply(self, request: Hashable, response: Any) -> None:
         self._context.emit(fx.CoordinatorReply(request, response))
+
+    def counts(self) -> Counts:
+        """What this node coordinates now, as far as it is loaded."""
+        groups: Counter[str] = Counter()
+        members: Counter[str] = Counter()
+        for partition in self._shards.led(GROUP_TOPIC):
+            machine = self._shards.machine(partition)
+            if isinstance(machine, GroupCoordinator):
+                for kind, count in machine.sizes():
+                    groups[kind] += 1
+                    members[kind] += count
+        return Counts(groups, members)
 
     # Where a coordinator is
 

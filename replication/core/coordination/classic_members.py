@@ -15,7 +15,7 @@ from ..errors import ErrorCode
 from . import group_messages as gm
 from . import records as r
 from .classic_state import ClassicMember, ClassicPhase, ClassicState
-from .decisions import Clock, Decision, Reply
+from .decisions import Clock, Decision, Note, Reply
 from .group_settings import GroupSettings
 from .refusals import refuse_if
 from .timers import Timers
@@ -46,6 +46,7 @@ class ClassicMembers:
         """Group and member of each parked request."""
         self._replies: list[Reply] = []
         """What is to be said with the next decision."""
+        self._notes: list[Note] = []
         self._owed: dict[str, None] = {}
         """Groups whose last member has gone: that is to be written, for their offsets expire from then on."""
 
@@ -96,7 +97,8 @@ class ClassicMembers:
 
     def _done(self, request_id: int | None = None) -> Decision:
         replies, self._replies = self._replies, []
-        return Decision(request_id=request_id, replies=tuple(replies))
+        notes, self._notes = self._notes, []
+        return Decision(request_id=request_id, replies=tuple(replies), notes=tuple(notes))
 
     # Join
 
@@ -137,7 +139,7 @@ class ClassicMembers:
         state.members[member_id] = member = _member(ask, member_id)
         state.joined_at = clock.now
         self._park_join(request_id, member, state)
-        self._prepare(state, clock)
+        self._prepare(state, clock, f"member {member_id} has joined")
         self._try_complete(state, clock)
         return self._done(request_id)
 
@@ -174,7 +176,8 @@ class ClassicMembers:
             self._say(request_id, self._joined(state, member), state.group)
             return self._done(request_id)
         self._park_join(request_id, member, state)
-        self._prepare(state, clock)
+        changes = "reads other topics" if changed else "asks for it"
+        self._prepare(state, clock, f"member {member.member_id} {changes}")
         self._try_complete(state, clock)
         return self._done(request_id)
 
@@ -209,7 +212,7 @@ class ClassicMembers:
         if not same:
             swap()
             self._park_join(request_id, fresh, state)
-            self._prepare(state, clock)
+            self._prepare(state, clock, f"instance {ask.instance_id} has come back, with something new")
             self._try_complete(state, clock)
             return self._done(request_id)
         after = attrs.evolve(
@@ -237,10 +240,11 @@ class ClassicMembers:
         # Whoever waits here is alive as far as it can show.
         self._drop(SESSION, state.group, member.member_id)
 
-    def _prepare(self, state: ClassicState, clock: Clock) -> None:
-        """Begin a rebalance, unless one is at its beginning."""
+    def _prepare(self, state: ClassicState, clock: Clock, why: str) -> None:
+        """Begin a rebalance, unless one is at its beginning; `why`, for the operator."""
         if state.phase is ClassicPhase.PREPARING:
             return
+        state.why = why
         for member in state.members.values():
             if member.syncing is not None:
                 error = gm.SyncGroupResponse(error=ErrorCode.REBALANCE_IN_PROGRESS)
@@ -278,6 +282,8 @@ class ClassicMembers:
             if member.joining is None and member.instance_id is None:
                 self._remove(state, member_id)
         state.generation += 1
+        details = {"epoch": state.generation, "members": len(state.members)}
+        self._notes.append(Note(group=state.group, reason=state.why, details=details))
         if not state.members:
             state.phase, state.protocol, state.leader = ClassicPhase.EMPTY, None, None
             self._owed[state.group] = None
@@ -403,7 +409,7 @@ class ClassicMembers:
                     error = ErrorCode.FENCED_INSTANCE_ID
                 elif member_id in state.pending or member_id in state.members:
                     error = ErrorCode.NONE
-                    self._gone(state, member_id, clock)
+                    self._gone(state, member_id, clock, "has left")
             errors.append(int(error))
         self._say(request_id, gm.LeaveGroupResponse(errors=errors), ask.group)
         return self._done(request_id)
@@ -422,14 +428,14 @@ class ClassicMembers:
 
     # Silence
 
-    def _gone(self, state: ClassicState, member_id: str, clock: Clock) -> None:
+    def _gone(self, state: ClassicState, member_id: str, clock: Clock, how: str) -> None:
         """A member has left, or its session is over."""
         state.pending.discard(member_id)
         self._drop(PENDING, state.group, member_id)
         if member_id in state.members:
             self._remove(state, member_id)
             if state.phase in (ClassicPhase.STABLE, ClassicPhase.COMPLETING):
-                self._prepare(state, clock)
+                self._prepare(state, clock, f"member {member_id} {how}")
         # The end of an id that never joined may be what the others have waited for (KAFKA-7909).
         if not state.members and state.phase is ClassicPhase.PREPARING:
             self._complete(state, clock)
@@ -461,14 +467,14 @@ class ClassicMembers:
             return None
         match kind:
             case "classic-session" | "classic-pending":
-                self._gone(state, member_id, clock)
+                self._gone(state, member_id, clock, "was silent for its session")
             case "classic-joins" if state.phase is ClassicPhase.PREPARING:
                 self._complete(state, clock)
             case "classic-syncs" if state.phase is ClassicPhase.COMPLETING:
                 for each in list(state.members.values()):
                     if each.syncing is None:
                         self._remove(state, each.member_id)
-                self._prepare(state, clock)
+                self._prepare(state, clock, "members were silent when they had their new generation")
                 if not state.members:
                     self._complete(state, clock)
             case _:

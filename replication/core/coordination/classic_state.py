@@ -61,6 +61,8 @@ class ClassicState:
     """When the rebalance under way began."""
     joined_at: float = 0.0
     """When the last new member came."""
+    why: str = ""
+    """What began it, for the operator."""
     was_empty: bool = False
     """Whether the rebalance under way is the first one of an empty group."""
 

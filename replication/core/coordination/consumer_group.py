@@ -14,7 +14,7 @@ from ..errors import ErrorCode
 from . import records as r
 from .assignment import Partition, Subscription
 from .assignors import elect
-from .decisions import Clock
+from .decisions import Clock, Note
 from .group_messages import JOIN, LEAVE_STATIC, ConsumerGroupHeartbeatRequest, TopicPartitionList
 from .group_settings import GroupSettings
 from .group_state import Draft, GroupState
@@ -67,10 +67,10 @@ def to_lists(topics: Iterable[r.TopicPartitions]) -> list[TopicPartitionList]:
     return [TopicPartitionList(topic_id=each.topic_id, partitions=list(each.partitions)) for each in topics]
 
 
-def admit(draft: Draft, beat: Beat, context: Context) -> bool:
+def admit(draft: Draft, beat: Beat, context: Context) -> str:
     """Find or make the member that a heartbeat comes from, and take what it says of itself.
 
-    Returns whether the group must be rebalanced for it: it is new, or reads other topics than before.
+    Returns why the group must be rebalanced for it: it is new, or reads other topics than before; empty if not.
     """
     state = draft.state
     holder = None if beat.instance_id is None else state.holder_of(beat.instance_id)
@@ -89,7 +89,11 @@ def admit(draft: Draft, beat: Beat, context: Context) -> bool:
     read = None if before is None else draft.state.member_topics(beat.member_id)
     if value != before:
         draft.put(r.MemberKey(state.group, beat.member_id), value)
-    return read != draft.state.member_topics(beat.member_id)
+    if read is None:
+        return f"member {beat.member_id} has joined"
+    if read != draft.state.member_topics(beat.member_id):
+        return f"member {beat.member_id} reads other topics"
+    return ""
 
 
 def check_member(state: GroupState, member_id: str, instance_id: str | None) -> None:
@@ -158,10 +162,10 @@ def forget(draft: Draft, member_id: str) -> None:
             draft.put(key, None)
 
 
-def remove(draft: Draft, member_id: str, context: Context) -> None:
+def remove(draft: Draft, member_id: str, context: Context, why: str) -> None:
     """A member has left for good, or its session is over."""
     forget(draft, member_id)
-    rebalance(draft, context, changed=True)
+    rebalance(draft, context, why)
 
 
 def step_out(draft: Draft, member_id: str) -> None:
@@ -174,19 +178,24 @@ def step_out(draft: Draft, member_id: str) -> None:
         )
 
 
-def rebalance(draft: Draft, context: Context, *, changed: bool = False) -> None:
-    """Raise the group epoch if members (`changed`) or topics have changed, and compute what each is to own.
+def rebalance(draft: Draft, context: Context, why: str = "") -> None:
+    """Raise the group epoch if members or topics have changed, and compute what each is to own.
 
     Epoch and target change in one batch, so that an epoch names one target.
+
+    why: what has become of the members, for the operator; empty: nothing.
     """
     state = draft.state
     digest = context.view.digest(state.topics())
-    if changed or state.meta is None or digest != state.meta.metadata_hash:
+    if why or state.meta is None or digest != state.meta.metadata_hash:
         created = state.meta.creation_time_ms if state.meta is not None else context.clock.wall_ms
         draft.put(
             r.ConsumerGroupKey(state.group),
             r.ConsumerGroupValue(epoch=state.epoch + 1, metadata_hash=digest, creation_time_ms=created),
         )
+        details = {"epoch": draft.state.epoch, "members": len(state.members)}
+        reason = why or "topics that it reads were made, deleted or given partitions"
+        draft.notes.append(Note(group=state.group, reason=reason, details=details))
     if draft.state.epoch > draft.state.assignment_epoch:
         _retarget(draft, context)
 

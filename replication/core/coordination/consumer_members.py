@@ -125,8 +125,7 @@ class ConsumerMembers:
             return self._leave(request_id, beat, state, draft, context)
         fenced = place in self._fenced and beat.member_epoch != JOIN
         refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, "it did not let its partitions go in time")
-        changed = admit(draft, beat, context)
-        rebalance(draft, context, changed=changed)
+        rebalance(draft, context, admit(draft, beat, context))
         stepped = advance(draft, beat.member_id, owned_by(beat), context)
         full = beat.owned is not None and beat.rebalance_timeout_ms > 0
         news = stepped or full or beat.member_epoch != draft.state.current(beat.member_id).epoch
@@ -156,7 +155,11 @@ class ConsumerMembers:
                 self._set(PARKED, *place, now + wait / 1000)
 
         return Decision(
-            request_id=request_id, entries=tuple(draft.entries), replies=tuple(replies), then=then
+            request_id=request_id,
+            entries=tuple(draft.entries),
+            replies=tuple(replies),
+            then=then,
+            notes=tuple(draft.notes),
         )
 
     def _limit_revocation(self, draft: Draft, member_id: str, context: Context) -> None:
@@ -173,7 +176,7 @@ class ConsumerMembers:
     ) -> Decision:
         check_member(draft.state, beat.member_id, beat.instance_id)
         if beat.member_epoch == LEAVE:
-            remove(draft, beat.member_id, context)
+            remove(draft, beat.member_id, context, f"member {beat.member_id} has left")
         else:
             step_out(draft, beat.member_id)
         place = beat.group, beat.member_id
@@ -197,7 +200,11 @@ class ConsumerMembers:
         body = ConsumerGroupHeartbeatResponse(member_id=beat.member_id, member_epoch=beat.member_epoch)
         replies.append(Reply(request_id=request_id, body=body, groups=frozenset({beat.group})))
         return Decision(
-            request_id=request_id, entries=tuple(draft.entries), replies=tuple(replies), then=then
+            request_id=request_id,
+            entries=tuple(draft.entries),
+            replies=tuple(replies),
+            then=then,
+            notes=tuple(draft.notes),
         )
 
     def _reply(
@@ -226,8 +233,8 @@ class ConsumerMembers:
 
         if kind == SESSION:
             draft = Draft(state)
-            remove(draft, member_id, context)
-            return Decision(entries=tuple(draft.entries), then=over)
+            remove(draft, member_id, context, f"the session of member {member_id} is over")
+            return Decision(entries=tuple(draft.entries), then=over, notes=tuple(draft.notes))
         parked = self._find(state.group, member_id)
         if kind == REVOCATION:
             self._fenced.add((state.group, member_id))
@@ -254,7 +261,7 @@ class ConsumerMembers:
                 draft = Draft(state)
                 rebalance(draft, context)
                 if draft.entries:
-                    return Decision(entries=tuple(draft.entries))
+                    return Decision(entries=tuple(draft.entries), notes=tuple(draft.notes))
             for parked in self._parked.get(group, {}).values():
                 decision = self._news(parked, state, context)
                 if decision is not None:

@@ -12,12 +12,13 @@ from .group_state import GroupState
 
 def listing(state: GroupState, classic: ClassicState | None) -> gm.GroupListing:
     """One line of a list."""
-    kind, protocol_type = _kind(state, classic)
+    kind, protocol_type = kind_of(state, classic)
     state_name = _state(state, classic)
     return gm.GroupListing(group=state.group, type=kind, state=state_name, protocol_type=protocol_type)
 
 
-def _kind(state: GroupState, classic: ClassicState | None) -> tuple[str, str]:
+def kind_of(state: GroupState, classic: ClassicState | None) -> tuple[str, str]:
+    """Type and protocol type of a group."""
     if state.is_consumer:
         return "consumer", "consumer"
     if classic is None or not classic.protocol_type:
@@ -38,7 +39,7 @@ def describe(group: str, state: GroupState | None, classic: ClassicState | None)
     """All about one group, with an error if it does not exist."""
     if state is None:
         return gm.DescribedGroup(group=group, error=ErrorCode.GROUP_ID_NOT_FOUND, state="Dead")
-    kind, protocol_type = _kind(state, classic)
+    kind, protocol_type = kind_of(state, classic)
     epoch, protocol = state.epoch, ""
     if classic is not None and not state.is_consumer:
         epoch, protocol = classic.generation, classic.protocol or ""

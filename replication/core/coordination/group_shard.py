@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,8 +18,8 @@ from .classic_state import ClassicState
 from .consumer_group import Context
 from .consumer_members import ConsumerMembers
 from .decisions import Clock, Decision, Proof, Reply
-from .group_describe import describe, listing
-from .group_expiry import delete_group, delete_offsets, end_group, expire, forget_topics
+from .group_describe import describe, kind_of, listing
+from .group_expiry import delete_group, delete_offsets, end_group, expire, forget_topics, members_of
 from .group_settings import GroupSettings
 from .group_state import Committed, Draft, GroupState
 from .offset_commits import Entries, plan_commit, read_offsets
@@ -131,6 +132,12 @@ class GroupCoordinator:
         if gone:
             self._gone |= gone
             self._forgetting = sorted(self.groups)
+
+    def sizes(self) -> Iterator[tuple[str, int]]:
+        """Type and number of members of each group."""
+        for name in self.groups.keys() | self.classics.keys():
+            state, classic = self.groups.get(name) or GroupState(name), self.classics.get(name)
+            yield kind_of(state, classic)[0], members_of(state, classic)
 
     def slip(self, seconds: float) -> None:
         self._timers.slip(seconds)

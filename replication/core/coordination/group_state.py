@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 
 from . import records as r
+from .decisions import Note
 
 TopicAndPartition = tuple[str, int]
 
@@ -113,6 +114,8 @@ class Draft:
     def __init__(self, state: GroupState) -> None:
         self.state = state
         self.entries: list[tuple[Any, Any | None]] = []
+        self.notes: list[Note] = []
+        """Why the group is rebalanced by it."""
 
     def put(self, key: Any, value: Any | None) -> None:
         if not self.entries:

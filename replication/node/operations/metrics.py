@@ -64,7 +64,13 @@ class Metrics:
 
     def snapshot(self) -> Snapshot:
         """On the event loop."""
-        families = [*self._of_partitions(), *self._of_cluster(), *self._of_node(), *self._of_topics()]
+        families = [
+            *self._of_partitions(),
+            *self._of_cluster(),
+            *self._of_node(),
+            *self._of_groups(),
+            *self._of_topics(),
+        ]
         times = {
             Kind(kind).name.lower(): (list(times.counts), times.total)
             for kind, times in self._replicas.counters.requests.items()
@@ -175,8 +181,12 @@ class Metrics:
             ("fetch",): replicas.broker.serving.parked,
             ("delete_records",): replicas.broker.producing.deleting,
             ("quota",): replicas.quotas.held,
+            ("group",): sum(each.open_requests for each in replicas.broker.shards.facts()),
         }
-        text = "Requests that wait: for replication, for records, for deletion, or for their client's quota."
+        text = (
+            "Requests that wait: for replication, for records, for deletion, for their client's quota, or at a "
+            "group's coordinator."
+        )
         yield Family("insync_purgatory_size", "gauge", text, ("kind",), parked)
         for name, text, count in (
             ("insync_isr_shrinks", "ISRs made smaller by this node as their leader.", counters.isr_shrinks),
@@ -206,6 +216,23 @@ class Metrics:
         }
         text = "Requests that were answered with an error as a whole."
         yield Family("insync_failed_requests", "counter", text, ("request",), failed)
+
+    def _of_groups(self) -> Iterator[Family]:
+        """Of what this node coordinates."""
+        replicas, counts = self._replicas, self._replicas.broker.coordinating.counts()
+        groups: dict[Labels, float] = {(kind,): count for kind, count in counts.groups.items()}
+        yield Family("insync_groups", "gauge", "Groups coordinated here.", ("type",), groups)
+        members: dict[Labels, float] = {(kind,): count for kind, count in counts.members.items()}
+        yield Family(
+            "insync_group_members", "gauge", "Members of groups coordinated here.", ("type",), members
+        )
+        facts = replicas.broker.shards.facts()
+        active = sum(each.active for each in facts)
+        states: dict[Labels, float] = {("active",): active, ("loading",): len(facts) - active}
+        text = "Partitions of internal topics that this node coordinates, or is about to."
+        yield Family("insync_coordinated_partitions", "gauge", text, ("state",), states)
+        text = "Rebalances of groups coordinated here."
+        yield _single("insync_group_rebalances", "counter", text, replicas.coordination.rebalances)
 
     def _of_topics(self) -> Iterator[Family]:
         counters, topics = self._replicas.counters, self._replicas.view.topics

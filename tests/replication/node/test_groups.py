@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,8 +15,10 @@ from insync.replication import Admin, Node, NodeSettings, Producer, ReplicationE
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination.routing import GROUP_TOPIC
 from insync.replication.core.errors import ErrorCode
+from insync.replication.node.logs import Event
 
 from .group_clients import Caller, Member, calling, settle
+from .scraping import scrape
 from .test_cluster import settings
 
 
@@ -207,6 +210,35 @@ async def test_groups_are_listed_described_and_deleted(tmp_path: Path) -> None:
         assert not (await caller.ask(gm.DeleteGroupRequest(group=names[0]))).error
         listed = (await caller.at(url, gm.ListGroupsRequest(types=["simple"]))).groups
         assert [each.group for each in listed] == names[1:]
+
+
+async def test_each_rebalance_is_told_with_its_reason_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="insync.node")
+    async with cluster(tmp_path, 1, metrics_port=0) as (nodes, caller, admin):
+        await admin.create_topic("t", partitions=2, replication_factor=1)
+        first, second = Member(caller, "g", ["t"]), Member(caller, "g", ["t"])
+        await settle(first, partitions=2)
+        await settle(first, second, partitions=2)
+        await second.beat(member_epoch=-1)
+        await settle(first, partitions=2)
+        assert not (await caller.ask(commit("s", 1))).error
+        found = await scrape(nodes.running[1].metrics_address)
+    events = [
+        each.msg.facts
+        for each in caplog.records
+        if isinstance(each.msg, Event) and each.msg.name == "group_changed"
+    ]
+    assert [(each["group"], each["epoch"], each["why"]) for each in events] == [
+        ("g", 1, f"member {first.member_id} has joined"),
+        ("g", 2, f"member {second.member_id} has joined"),
+        ("g", 3, f"member {second.member_id} has left"),
+    ]
+    assert found.value("insync_group_rebalances_total") == 3
+    assert found.value("insync_groups", type="consumer") == found.value("insync_groups", type="simple") == 1
+    assert found.value("insync_group_members", type="consumer") == 1
+    assert found.value("insync_coordinated_partitions", state="active") == 4
 
 
 async def test_nobody_else_changes_an_internal_topic(tmp_path: Path) -> None:
