@@ -11,6 +11,7 @@ from cyclopts import Parameter, validators
 
 from ...replication.cli.clusters import Flag, Json, Servers, known, print_json
 from ...replication.cli.errors import UsageError
+from ...replication.cli.running import stop_when_stdin_ends
 
 Port = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))]
 LEAST_PASSWORD = 8
@@ -24,6 +25,7 @@ def dashboard(
     name: tuple[str, ...] = (),
     password_file: Annotated[Path | None, Parameter(show_default=False)] = None,
     allow_changes: Flag = False,
+    stop_with_stdin: Flag = False,
     json: Json = False,
 ) -> int:
     """Show a cluster in the browser: nodes, topics, ISRs over time, records, what is wrong and why.
@@ -45,10 +47,14 @@ def dashboard(
         File whose first line is the password.
     allow_changes
         Let those who see it change the cluster: elect, move, drain, alter settings, create, delete, produce.
+    stop_with_stdin
+        Stop when standard input ends: for programs that start it.
     """
     missing = [each for each in ("nicegui", "uvicorn", "fastapi") if importlib.util.find_spec(each) is None]
     if missing:
         raise UsageError(f"{', '.join(missing)} cannot be found: pip install 'insync[dashboard]'")
+    if stop_with_stdin:
+        stop_when_stdin_ends()
     nodes = known(servers)
     password = _password(password_file)
     if not password and host not in ("127.0.0.1", "::1", "localhost"):

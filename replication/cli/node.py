@@ -7,7 +7,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 from collections.abc import AsyncIterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -18,9 +17,6 @@ from .clusters import Flag
 
 if TYPE_CHECKING:
     from ..node import Node, NodeSettings
-
-PARENT_GRACE = 10.0
-"""Seconds for an orderly stop after the parent has gone; then the process ends anyhow."""
 
 
 def node(
@@ -113,9 +109,10 @@ def node(
     import trio
 
     from ..node import load_settings
+    from .running import stop_when_stdin_ends
 
     if stop_with_stdin:
-        _stop_when_stdin_ends()
+        stop_when_stdin_ends()
     given: dict[str, Any] = {
         "node_id": node_id,
         "log_dirs": [str(folder) for folder in data_dir] or None,
@@ -201,16 +198,3 @@ def _log_to_stderr(settings: NodeSettings, level: str) -> None:
     logging.getLogger("insync").setLevel(level.upper())
     if logging.getLevelName(level.upper()) > logging.WARNING:
         logging.getLogger().setLevel(level.upper())
-
-
-def _stop_when_stdin_ends() -> None:
-    threading.Thread(target=_watch_stdin, name="stdin-watch", daemon=True).start()
-
-
-def _watch_stdin() -> None:
-    """A thread, so that it works while the event loop is busy or stuck."""
-    while os.read(0, 4096):
-        pass
-    os.kill(os.getpid(), signal.SIGTERM)
-    threading.Event().wait(PARENT_GRACE)
-    os._exit(1)

@@ -5,10 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 from collections.abc import Awaitable, Callable
 
 import trio
 
+PARENT_GRACE = 10.0
+"""Seconds for an orderly stop after the parent has gone; then the process ends anyhow."""
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -22,6 +25,20 @@ def run(main: Callable[[], Awaitable[int | None]]) -> int:
     else:
         logging.getLogger("insync").addHandler(logging.NullHandler())
     return trio.run(_until_signalled, main)
+
+
+def stop_when_stdin_ends() -> None:
+    """For children: the parent holds the other end, which the kernel closes however the parent dies."""
+    threading.Thread(target=_watch_stdin, name="stdin-watch", daemon=True).start()
+
+
+def _watch_stdin() -> None:
+    """A thread, so that it works while the event loop is busy or stuck."""
+    while os.read(0, 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+    threading.Event().wait(PARENT_GRACE)
+    os._exit(1)
 
 
 async def _until_signalled(main: Callable[[], Awaitable[int | None]]) -> int:

@@ -6,15 +6,15 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import attrs
 from cyclopts import Parameter, validators
 
-from .clusters import Json, print_json
+from .clusters import Flag, Json, print_json
 from .errors import EXIT_FAILURE, UsageError
 from .transports import TransportName
 
@@ -35,6 +35,7 @@ def up(
     store: str | None = None,
     listen: str | None = None,
     metrics_port: Annotated[Port | None, Parameter(show_default=False)] = None,
+    dashboard: Flag = False,
     json: Json = False,
 ) -> int:
     """Run a local cluster in the foreground until Ctrl-C.
@@ -63,6 +64,8 @@ def up(
     metrics_port
         Serve metrics for Prometheus, /health and /ready of the first node at this port of 127.0.0.1, of the others
         at the next ones; 0 takes free ports.
+    dashboard
+        Show the cluster in the browser, at an address that is printed, and let it be changed there.
     """
     from .running import run
     from .transports import chosen
@@ -72,7 +75,7 @@ def up(
     if port and listen is not None:
         raise UsageError(f"--port {port}: the URL of --listen says where nodes listen; leave it out")
     reached = chosen(transport, listen)
-    return run(lambda: _run(nodes, data_dir, port, reached, store, metrics_port, json))
+    return run(lambda: _run(nodes, data_dir, port, reached, store, metrics_port, dashboard, json))
 
 
 async def _run(
@@ -82,6 +85,7 @@ async def _run(
     transport: str,
     store: str | None,
     metrics_port: int | None,
+    with_dashboard: bool,
     as_json: bool,
 ) -> int:
     """The folder is made and removed while signals are being received: a Ctrl-C cannot cut the removal short."""
@@ -109,13 +113,36 @@ async def _run(
         )
         if log_folder is not None:
             stack.callback(_remove_logs, log_folder, nodes)
-        async with running(nodes):
-            _announce(nodes, folder) if as_json else _welcome(nodes, folder, certificates)
+        async with running(nodes), AsyncExitStack() as beside:
+            page = ""
+            if with_dashboard:
+                page = await beside.enter_async_context(_dashboard(nodes, log_folder or folder, certificates))
+            if as_json:
+                _announce(nodes, folder, page)
+            else:
+                _welcome(nodes, folder, certificates, page)
             async with trio.open_nursery() as nursery:
                 for node in nodes:
                     nursery.start_soon(_report_end, node)
     print("insync: all nodes have ended", file=sys.stderr)
     return EXIT_FAILURE
+
+
+@asynccontextmanager
+async def _dashboard(
+    nodes: Sequence[NodeProcess], folder: Path, certificates: Certificates | None
+) -> AsyncIterator[str]:
+    """Run the dashboard beside the nodes; gives its address."""
+    from ...transport.security import TLS_VARIABLES
+    from .companion import companion
+    from .processes import servers_of
+
+    environment = {"INSYNC_SERVERS": servers_of(list(nodes))}
+    if certificates is not None:
+        environment |= dict(zip(TLS_VARIABLES, attrs.astuple(certificates.of("client")), strict=True))
+    arguments = ("dashboard", "--port", "0", "--allow-changes")
+    async with companion(arguments, folder / "dashboard.log", environment) as ready:
+        yield str(ready["url"])
 
 
 def _remove_logs(folder: Path, nodes: Sequence[NodeProcess]) -> None:
@@ -124,7 +151,7 @@ def _remove_logs(folder: Path, nodes: Sequence[NodeProcess]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _announce(nodes: list[NodeProcess], folder: Path) -> None:
+def _announce(nodes: list[NodeProcess], folder: Path, page: str) -> None:
     """One line for programs."""
     from .processes import servers_of
 
@@ -134,6 +161,7 @@ def _announce(nodes: list[NodeProcess], folder: Path) -> None:
             "servers": servers_of(nodes).split(","),
             "store": nodes[0].store,
             "data": str(folder),
+            "dashboard": page or None,
             "nodes": [
                 {
                     "node_id": node.node_id,
@@ -149,7 +177,7 @@ def _announce(nodes: list[NodeProcess], folder: Path) -> None:
     sys.stdout.flush()
 
 
-def _welcome(nodes: list[NodeProcess], folder: Path, certificates: Certificates | None) -> None:
+def _welcome(nodes: list[NodeProcess], folder: Path, certificates: Certificates | None, page: str) -> None:
     from ...transport.security import TLS_VARIABLES
     from .processes import servers_of
 
@@ -158,6 +186,8 @@ def _welcome(nodes: list[NodeProcess], folder: Path, certificates: Certificates 
         print(
             f"node {node.node_id}  pid {node.pid}  {', '.join(node.endpoints)}  log {node.log_path}{metrics}"
         )
+    if page:
+        print(f"dashboard {page}")
     print(
         f"\ndata in {folder}, metadata store {nodes[0].store}; Ctrl-C stops all nodes. In another terminal:\n"
     )

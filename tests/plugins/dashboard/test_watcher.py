@@ -143,3 +143,42 @@ def test_the_process_serves_pages_without_a_cluster_and_ends_when_it_is_told_to(
             assert process.wait(20) in (0, -15, 143)
         finally:
             process.kill()
+
+
+def test_a_local_cluster_brings_its_dashboard_which_ends_with_it(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "insync",
+        "up",
+        "--nodes",
+        "1",
+        "--data-dir",
+        str(tmp_path),
+        "--dashboard",
+        "--json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = json.loads(process.stdout.readline())["dashboard"]
+            with urllib.request.urlopen(url, timeout=20) as answer:
+                assert b"Cluster - insync" in answer.read()
+        finally:
+            # As it cannot be caught: nothing but the pipe tells the dashboard.
+            process.kill()
+        process.wait(20)
+
+        async def gone() -> None:
+            async with asyncio.timeout(20):
+                await until(lambda: not _answers(url))
+
+        asyncio.run(gone())
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=20):
+            return True
+    except OSError:
+        return False
