@@ -1,4 +1,10 @@
-"""Which leader epoch wrote which offsets (KIP-101), kept in `leader-epoch-checkpoint`."""
+"""Which leader epoch wrote which offsets (KIP-101), kept in `leader-epoch-checkpoint`.
+
+The epoch of an appended batch stands in the batch, and recovery reads every batch from the recovery point on. So
+the file has to have an epoch when the recovery point moves past its first batch (`save`), and neither an append nor
+the begin of a leader's epoch waits for a device. An epoch without a batch is dropped when the log is opened,
+wherever it was written.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +29,8 @@ class EpochCache:
     def __init__(self, path: Path | None, entries: Iterable[EpochEntry] = ()) -> None:
         self._path = path
         self.entries = tuple(entries)
+        self._unsaved = False
+        """Whether the file lacks some of the entries."""
         self._lock = threading.RLock()
 
     @classmethod
@@ -45,13 +53,13 @@ class EpochCache:
         return self.entries[-1].epoch if self.entries else NO_EPOCH
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Enter an epoch, dropping what contradicts it, and write the file."""
+        """Enter an epoch, dropping what contradicts it. The file gets it by `save`."""
         with self._lock:
             kept = [each for each in self.entries if each.epoch < epoch and each.start_offset < start_offset]
-            self.replace((*kept, EpochEntry(epoch, start_offset)))
+            self._show((*kept, EpochEntry(epoch, start_offset)))
 
     def add(self, entries: Sequence[EpochEntry]) -> None:
-        """Enter the epochs of appended batches, in order."""
+        """Enter the epochs of appended batches, in order. The file gets them by `save`."""
         if not entries:
             return
         with self._lock:
@@ -61,7 +69,7 @@ class EpochCache:
                     result.pop()
                 if not result or result[-1].epoch < entry.epoch:
                     result.append(entry)
-            self.replace(tuple(result))
+            self._show(tuple(result))
 
     def merge(self, entries: Iterable[EpochEntry], log_start_offset: int) -> None:
         """Enter the epochs of the batches of a log with missing offsets, where they contradict what is known.
@@ -90,15 +98,30 @@ class EpochCache:
         with self._lock:
             self.replace(tuple(_from(log_start_offset, self.entries)))
 
+    def _show(self, entries: tuple[EpochEntry, ...]) -> None:
+        if entries != self.entries:
+            self.entries, self._unsaved = entries, True
+
     def replace(self, entries: tuple[EpochEntry, ...]) -> None:
-        """Write the file, then show the entries; nothing if they are the same."""
+        """Write the file, then show the entries; nothing if it has them."""
         with self._lock:
-            if entries == self.entries:
+            if entries == self.entries and not self._unsaved:
                 return
             if self._path is not None:
-                lines = "".join(f"{entry.epoch} {entry.start_offset}\n" for entry in entries)
-                replace_file(self._path, f"0\n{len(entries)}\n{lines}".encode())
-            self.entries = entries
+                replace_file(self._path, _content(entries))
+            self.entries, self._unsaved = entries, False
+
+    def save(self, *, sync: bool = True) -> None:
+        """Before the recovery point moves: have the file hold all entries. sync: wait for the device."""
+        with self._lock:
+            if self._unsaved and self._path is not None:
+                replace_file(self._path, _content(self.entries), sync=sync)
+            self._unsaved = False
+
+
+def _content(entries: Sequence[EpochEntry]) -> bytes:
+    lines = "".join(f"{entry.epoch} {entry.start_offset}\n" for entry in entries)
+    return f"0\n{len(entries)}\n{lines}".encode()
 
 
 def _from(log_start_offset: int, entries: Iterable[EpochEntry]) -> list[EpochEntry]:

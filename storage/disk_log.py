@@ -466,6 +466,8 @@ class DiskLog(MaintainedLog):
             segments = self._segments
             with self._device(f"cannot flush {self.name}", half_done=True):
                 bring_to_device(self._folder, segments, self._recovery_point, end)
+                # Recovery will read no batch below the new recovery point.
+                self._epochs.save()
             if end < segments[-1].base_offset:
                 self._rolled = True
             self._recovery_point = max(end, self._recovery_point)
@@ -507,6 +509,7 @@ class DiskLog(MaintainedLog):
         with self._device(f"cannot write the producers and indexes of {self.name}"):
             if not self._has_snapshot():
                 self._save_producers(sync=sync)
+            self._epochs.save(sync=sync)
             self._segments[-1].seal()
             if sync:
                 self._segments[-1].sync_indexes()

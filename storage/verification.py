@@ -216,7 +216,10 @@ class _Partition:
             return
         listed = dict(_numbers(path))
         log_start = read_checkpoint(self.folder.parent / LOG_STARTS).get(_key(self.folder), 0)
+        point = read_checkpoint(self.folder.parent / RECOVERY_POINTS).get(_key(self.folder), 0)
         for entry, end in zip(self._epochs, self._epoch_ends, strict=True):
+            if entry.start_offset >= point and entry.epoch not in listed:
+                continue  # found again in the batches, from the recovery point on
             start = max(entry.start_offset, log_start)
             told = listed.get(entry.epoch)
             # The first batches of an epoch may have gone by compaction.

@@ -103,7 +103,6 @@ class ReplicaHost:
                 self.lane,
                 lambda: opened.assign_epoch(effect.epoch, effect.start_offset),
                 lambda _: self.step(ev.EpochAssigned()),
-                waits=True,
             )
         )
 

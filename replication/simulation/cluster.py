@@ -351,6 +351,7 @@ class Cluster(Hosting):
             replica_fetch_response_max_bytes=100 * BATCH_SIZE,
             replica_socket_timeout=FETCH_TIMEOUT,
             unclean_recovery_timeout=RECOVERY_TIMEOUT,
+            told_at_a_time=2,
         )
         node.settling, node.armed = False, NEVER
         node.broker = WatchedBroker(

@@ -36,10 +36,8 @@ class Laggards:
             watch.had[follower] = max(offset, watch.had.get(follower, -1))
 
     def after(self, host: Host, event: ev.Event | ev.Fetch) -> None:
-        """A leader has made a step; at each tick it has to have looked who lags."""
-        if isinstance(event, ev.Tick):
-            self._check(host)
-        elif isinstance(event, ev.Appended):
+        """A leader has made a step."""
+        if isinstance(event, ev.Appended):
             watch = self._watch(host)
             if watch is not None:
                 assert host.replica is not None
@@ -55,7 +53,8 @@ class Laggards:
             watch.ends.append((replica.now, replica.log.log_end_offset))
         return watch
 
-    def _check(self, host: Host) -> None:
+    def ticked(self, host: Host) -> None:
+        """Time has passed: a leader has to have looked who lags."""
         replica, watch = host.replica, self._watch(host)
         if replica is None or watch is None:
             return

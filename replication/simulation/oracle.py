@@ -77,6 +77,10 @@ class Oracle:
         stale = asked_in is not None and asked_in != replica.leader_epoch
         return Before(led, replica.log.next_offset, self._state(host) if stale else None)
 
+    def ticked(self, host: Host) -> None:
+        """The broker of a replica has told those that want to know that time has passed."""
+        self._laggards.ticked(host)
+
     def after(
         self, host: Host, event: ev.Event | ev.Fetch, before: Before, answer: fx.FetchAnswer | None = None
     ) -> None:

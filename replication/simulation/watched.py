@@ -64,6 +64,11 @@ class WatchedContext(Context):
             self.routes[type(effect)](partition, effect)
         return answer
 
+    def ticked(self) -> None:
+        """The replicas that want to know have been told that time passes."""
+        for partition in self.replicas:
+            self._cluster.oracle.ticked(self._node.hosts[partition])
+
     def _note(self, host: Host, event: ev.Event | ev.Fetch, effects: int) -> None:
         cluster, replica = self._cluster, host.replica
         assert replica is not None
@@ -81,6 +86,11 @@ class WatchedBroker(Broker):
     """See the module's text."""
 
     context: WatchedContext
+
+    def tick_replicas(self) -> None:
+        """Every leader has to have looked who lags, also those that wanted no tick."""
+        super().tick_replicas()
+        self.context.ticked()
 
 
 class ModelRange(NamedTuple):

@@ -310,7 +310,7 @@ def test_epochs_are_found_again_in_the_log(tmp_path: Path, content: bytes | None
     expected = log.epochs
     log.close(clean=False)
     path = folder / "leader-epoch-checkpoint"
-    path.unlink() if content is None else path.write_bytes(content)
+    path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
     log = open_disk(folder)
     assert log.epochs == expected == (EpochEntry(0, 0), EpochEntry(3, 20), EpochEntry(4, 40))
     log.close()

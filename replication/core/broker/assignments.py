@@ -3,9 +3,15 @@
 A replica begins when the node is given it, and hears of its partition's record and of the nodes that live. It ends
 with its topic, or when it is moved away: its log is deleted then, and only after that may the node be given the
 partition again.
+
+A reading may concern thousands of replicas. They are told in portions, so that requests, heartbeats and the
+renewal of the node's session are never behind all of them. One that has not been told yet is as it would be if the
+store had been read a moment later; when its turn comes it hears of the newest reading.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 from ..control.quotas import FOLLOWER_THROTTLE, LEADER_THROTTLE, Entity, throttle_of
 from ..control.records import TopicConfig, topic_key
@@ -18,6 +24,9 @@ from .effects import ConfigureLog, CreateLog, DeleteLog
 from .events import LogDeleted, LogFound, ViewRead
 from .following import Following
 from .serving import Serving
+
+BREATH = 0.001
+"""Seconds between two portions: the driver handles whatever else has come."""
 
 
 class Assignments:
@@ -34,6 +43,10 @@ class Assignments:
         """The version of the record that each replica has heard."""
         self._deleting: set[PartitionId] = set()
         """Partitions whose log is being deleted."""
+        self._untold: dict[PartitionId, bool] = {}
+        """Partitions that a reading may concern, in the order of their turns; True: who is alive has changed."""
+        self._is_telling = False
+        """Whether a timer will tell the next portion."""
         self._alive: set[tuple[int, int, frozenset[PartitionId], bool]] = set()
         self._configs: dict[str, TopicConfig] = {}
         self._awaiting: dict[PartitionId, None] = {}
@@ -56,13 +69,14 @@ class Assignments:
         context.view = view
         self._channels.nodes_changed()
         if view.topics is not before.topics or changed is None:
-            self._follow_topics()
+            self._concern(self._of_other_topics())
+        self._concern(self._changed(changed))
         alive = {(each.node_id, each.incarnation, each.offline, each.leaving) for each in view.nodes.values()}
-        liveness_changed, self._alive = alive != self._alive, alive
-        self._tell_records(changed)
-        if liveness_changed:
-            for partition in list(context.replicas):
-                context.step_replica(partition, ev.NodesChanged(live=view.live_for(partition)))
+        if alive != self._alive:
+            self._alive = alive
+            self._untold |= dict.fromkeys(context.replicas, True)
+        if not self._is_telling:
+            self._tell_some()
         if view.topics is not before.topics:
             self._configure_logs()
         if view.quotas is not before.quotas:
@@ -74,37 +88,62 @@ class Assignments:
         if event.partition in self._context.view.partitions:
             self._tell_record(event.partition)
 
-    def _follow_topics(self) -> None:
-        """Give up replicas of topics that are no more: of one that was deleted, or made anew under its name."""
-        context = self._context
-        view = context.view
-        for partition in list(context.replicas):
-            topic = view.topics.get(partition.topic)
-            if topic is None and topic_key(partition.topic) in view.unreadable:
-                continue  # what cannot be read is not known to be deleted
-            if topic is None or topic.topic_id != context.topic_ids[partition]:
-                context.step_replica(partition, ev.TopicDeleted())
+    def _concern(self, partitions: Iterable[PartitionId]) -> None:
+        for partition in partitions:
+            self._untold.setdefault(partition, False)
 
-    def _tell_records(self, changed: frozenset[PartitionId] | None) -> None:
+    def _of_other_topics(self) -> list[PartitionId]:
+        """Replicas of topics that are no more: of one that was deleted, or made anew under its name."""
+        return [partition for partition in self._context.replicas if self._has_lost_topic(partition)]
+
+    def _has_lost_topic(self, partition: PartitionId) -> bool:
+        context, view = self._context, self._context.view
+        topic = view.topics.get(partition.topic)
+        if topic is None:
+            # What cannot be read is not known to be deleted.
+            return topic_key(partition.topic) not in view.unreadable
+        return topic.topic_id != context.topic_ids[partition]
+
+    def _changed(self, changed: frozenset[PartitionId] | None) -> list[PartitionId]:
+        """Partitions whose records are to be told here, in order, so that directories fill up by it and runs are
+        repeatable.
+        """
         context = self._context
-        partitions = context.view.partitions
+        replicas, partitions = context.replicas, context.view.partitions
         if changed is None:
-            for partition, versioned in partitions.items():
-                if partition in context.replicas or context.node_id in versioned.record.replicas:
-                    self._tell_record(partition)
-            return
-        for partition in sorted(
-            changed
-        ):  # in order, so that directories fill up by it and runs are repeatable
-            if partition in partitions:
-                self._tell_record(partition)
+            return [
+                partition
+                for partition, versioned in partitions.items()
+                if partition in replicas or context.node_id in versioned.record.replicas
+            ]
         # A leader whose proposal is unclear waits for its record, though that has not changed.
         for partition in list(self._awaiting):
-            replica = context.replicas.get(partition)
+            replica = replicas.get(partition)
             if replica is None or not replica.awaits_record:
                 del self._awaiting[partition]
-            elif partition in partitions:
-                self._tell_record(partition)
+        return [*sorted(changed), *self._awaiting]
+
+    def _tell_some(self) -> None:
+        """The next portion; the others follow when the driver has taken breath."""
+        self._is_telling = False
+        left = self._context.settings.told_at_a_time
+        while self._untold and left:
+            partition = next(iter(self._untold))
+            self._tell(partition, nodes_changed=self._untold.pop(partition))
+            left -= 1
+        if self._untold:
+            self._is_telling = True
+            self._context.timers.call_at(self._context.now + BREATH, self._tell_some)
+
+    def _tell(self, partition: PartitionId, *, nodes_changed: bool) -> None:
+        """Tell one replica what the store holds now: its topic, its record, who is alive, in this order."""
+        context = self._context
+        if partition in context.replicas and self._has_lost_topic(partition):
+            context.step_replica(partition, ev.TopicDeleted())
+        if partition in context.view.partitions:
+            self._tell_record(partition)
+        if nodes_changed and partition in context.replicas:
+            context.step_replica(partition, ev.NodesChanged(live=context.view.live_for(partition)))
 
     def _tell_record(self, partition: PartitionId) -> None:
         """Tell one replica of its record, unless it has heard this very version; begin it if there is none."""

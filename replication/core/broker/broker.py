@@ -104,7 +104,7 @@ class Broker:
             AskFailed: self.channels.on_ask_failed,
         }
         # Due at once: the driver's first tick gives the clock from which the others are counted.
-        context.timers.call_at(0.0, self._tick_replicas)
+        context.timers.call_at(0.0, self.tick_replicas)
 
     @property
     def deadline(self) -> float:
@@ -152,13 +152,16 @@ class Broker:
         self.damaged_logs.look()
         self.shards.view_changed()
 
-    def _tick_replicas(self) -> None:
-        """Let time pass for every replica: who waits too long is answered, who lags is put out."""
+    def tick_replicas(self) -> None:
+        """Let time pass for every replica that waits for it: who waits too long is answered, who lags is put out.
+
+        Comes every `tick_period`, by itself.
+        """
         context = self.context
-        for partition in list(context.replicas):
+        for partition in [each for each, replica in context.replicas.items() if replica.wants_tick]:
             if partition in context.replicas:
                 context.step_replica(partition, TICK)
-        context.timers.call_at(context.now + context.settings.tick_period, self._tick_replicas)
+        context.timers.call_at(context.now + context.settings.tick_period, self.tick_replicas)
 
     def _log_found(self, event: LogFound) -> None:
         self.assignments.found(event)

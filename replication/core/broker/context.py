@@ -43,6 +43,8 @@ class BrokerSettings:
     fetch_session_idle: float = 120.0
     """After so long a session that nobody uses gives way to another (Kafka's value). Sessions of connections that
     have ended do not count: they go with them."""
+    told_at_a_time: int = 100
+    """How many replicas are told of a reading of the store before the driver takes breath."""
     leader_replication_throttled_rate: int = 2**63 - 1
     """Bytes a second to replicas that a reassignment adds (KIP-73)."""
 

@@ -47,6 +47,11 @@ class Deletions:
         self._parked.park(ParkedDeletion(offset, event.request_id, event.deadline))
         self.complete()
 
+    @property
+    def are_parked(self) -> bool:
+        """Whether any request waits."""
+        return bool(self._parked)
+
     def complete(self) -> None:
         """Answer those whose offset no replica that counts holds any more."""
         if not self._parked:

@@ -362,6 +362,28 @@ class LeaderRole:
         self.change.on_tick()
         self.advance()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether time alone changes nothing: nobody waits, all is committed, and every member has it.
+
+        A member that has everything never lags, however long ago it said so: a node with thousands of partitions
+        that nobody writes to must not look at each of them all the time.
+        """
+        log = self._replica.log
+        end = log.log_end_offset
+        return (
+            log.high_watermark == end
+            and log.next_offset == end
+            and self.change.pending is None
+            and not self._parked
+            and not self.deletions.are_parked
+            and all(
+                self.followers[node].log_end_offset == end
+                for node in self.record.isr
+                if node != self._replica.node_id
+            )
+        )
+
     def on_nodes_changed(self) -> None:
         """A process that was replaced says nothing about its successor's log."""
         for node, follower in list(self.followers.items()):

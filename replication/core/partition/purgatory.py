@@ -34,6 +34,10 @@ class ProducePurgatory:
         self._for_write: list[Parked] = []
         self._for_commit: list[Parked] = []
 
+    def __bool__(self) -> bool:
+        """Whether any waits."""
+        return bool(self._for_write or self._for_commit)
+
     def park(
         self, *, request_id: int, base_offset: int, end_offset: int, deadline: float, committed: bool
     ) -> None:

@@ -46,6 +46,8 @@ class Replica:
         """The record that is in force here."""
         self.live: Mapping[int, int] = {}
         self.now = 0.0
+        self.wants_tick = True
+        """Whether a `Tick` may do something; it will not again before another event."""
         self.failure = "the log is not open yet"
         self._open = False
         self._deleted = self._retired = False
@@ -83,6 +85,7 @@ class Replica:
     def step(self, event: ev.Event, now: float) -> list[fx.Effect]:
         """Handle one event at clock reading `now` (seconds, never going back); the effects in order."""
         self.now = now
+        self.wants_tick = True
         self._effects = []
         self._dispatch(event)
         self._enter_waiting_epoch()
@@ -97,6 +100,7 @@ class Replica:
         if not isinstance(role, LeaderRole):
             leader, epoch = self.hint()
             return fx.FetchAnswer(error=self._refusal(), news=True, leader=leader, leader_epoch=epoch), []
+        self.wants_tick = True
         self._effects = []
         answer = role.on_fetch(question)
         # A fetch reports nothing of the log: no epoch that waits for it can be entered now, and nothing retires.
@@ -162,8 +166,10 @@ class Replica:
                 if isinstance(self._role, LeaderRole):
                     self._role.on_isr_outcome(event)
             case ev.Tick():
-                if isinstance(self._role, LeaderRole):
-                    self._role.on_tick()
+                role = self._role
+                if isinstance(role, LeaderRole):
+                    role.on_tick()
+                self.wants_tick = isinstance(role, LeaderRole) and not role.is_idle
             case ev.RecordChanged():
                 self._on_record(event.versioned)
             case ev.TopicDeleted():
