@@ -41,6 +41,7 @@ from .errors import (
 )
 
 _LOOK_TIMEOUT = 2.0
+_LONGEST_REST = 0.5
 _QUICK_LOOKS = 100
 _QUICK = (0.02, 0.05)
 _REFUSED_PATIENCE = 0.5
@@ -331,6 +332,7 @@ class Cluster:
                 await self._wanted.wait()
             self._wanted = trio.Event()
             done, self._done = self._done, trio.Event()
+            began = trio.current_time()
             try:
                 await self._look()
                 self._error = None
@@ -338,6 +340,8 @@ class Cluster:
                 self._error = error
             done.set()
             self._notify()
+            # Where a look is much work, as with thousands of partitions, others have as much time for theirs.
+            await trio.sleep(min(trio.current_time() - began, _LONGEST_REST))
 
     def _next_look(self) -> float:
         now = trio.current_time()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 import uuid
 from collections.abc import Callable
 
@@ -26,6 +25,7 @@ from ..core.transaction import Committed, Conflict, SessionOver
 from ..core.types import PartitionId
 from ..metadata import MetadataError, MetadataStore, Session
 from . import _store
+from ._changes_told import ChangesTold
 from ._client_state import KeptForClients
 from ._group_settings import internal_topics
 from ._isr_writer import RETRY_PAUSE, IsrWriter
@@ -33,7 +33,7 @@ from ._policies import election_policies
 from ._registration import REPAIR
 from ._replica_host import ReplicaHost
 from ._replicas import Replicas
-from ._view_reader import Answer, ViewReader
+from ._view_reader import Reading, ViewReader
 from .errors import StorePutBackError
 from .operations.changes import Changes
 from .operations.history import ChangeHistory
@@ -58,6 +58,7 @@ class ClusterState:
         self._nursery = nursery
         self._reader = ViewReader()
         self.history = ChangeHistory()
+        self._changes = ChangesTold(self.history, nursery)
         self._store_id = ""
         self.counted_at = trio.current_time()
         """When the store took a write of this node last; it is asked to every `proof_interval_ms`."""
@@ -168,7 +169,8 @@ class ClusterState:
 
     async def _read(self) -> None:
         known = self._replicas.view.revision
-        answer = await self._reader.ask(self._store)
+        reading = await self._reader.ask(self._store)
+        answer = reading.answer
         if answer.revision < known or answer.store_id != (self._store_id or answer.store_id):
             # Readings are linearizable: one that began after `known` was read cannot be older.
             which = "put back to an older state" if answer.revision < known else "replaced by another"
@@ -177,15 +179,15 @@ class ClusterState:
                 f"revision {answer.revision}, and was at {known}. The node stops, and deletes nothing; {REPAIR}"
             )
         self._store_id = answer.store_id
-        self.apply(answer)
+        self.apply(reading)
 
-    def apply(self, answer: Answer) -> None:
+    def apply(self, reading: Reading) -> None:
         """Tell the replicas and the controller what the store holds; older readings are ignored."""
         if self.oldest_revision is None:
             return
-        if answer.revision < max(self._replicas.view.revision, self.oldest_revision):
+        if reading.answer.revision < max(self._replicas.view.revision, self.oldest_revision):
             return
-        before, view = self._replicas.view, self._reader.read(answer)
+        before, view = self._replicas.view, self._reader.read(reading)
         self._tell_changes(before, view)
         self._replicas.apply(view)
         self._step(ctl.ViewChanged(view=view))
@@ -207,9 +209,7 @@ class ClusterState:
             replicas = versioned.record.replicas if versioned is not None else ()
             return leads or partition in self._replicas.hosts or me in replicas
 
-        for each in Changes(before, after, tells, self._isr.reasons).events():
-            log.info(each)
-            self.history.remember(each, time.time())
+        self._changes.tell(Changes(before, after, tells, self._isr.reasons).events())
         self._isr.forget_reasons(after.partitions)
 
     # Writes

@@ -153,7 +153,8 @@ class Node:
             self.cluster_id = await found_or_join(store, settings.cluster_id, held)
             found = await trio.to_thread.run_sync(Found.open_directories, settings, self.cluster_id)
             stack.push_async_callback(self._stop_logs, found)
-            view = ViewReader().read(await store.list("/"))
+            reader = ViewReader()
+            view = reader.read(await reader.ask(store))
             await trio.to_thread.run_sync(found.open_logs, view, self.node_id)
             registration = await Registration.prepare(
                 store,

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ...storage import Handover, StorageError
 
-PORTION = 64
+PORTION = 256
 """Pieces of work for which the common part is done at a time. A log is told of when its portion is done."""
 TOGETHER = 8
 """How many logs wait for the device at a time."""

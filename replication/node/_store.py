@@ -37,7 +37,10 @@ def record_class(key: str) -> type | None:
     found = _BY_KEY.get(key)
     if found is not None:
         return found
-    return next((cls for prefix, cls in _BY_PREFIX if key.startswith(prefix)), None)
+    for prefix, cls in _BY_PREFIX:  # not by a generator: it is asked for each of thousands of partitions
+        if key.startswith(prefix):
+            return cls
+    return None
 
 
 def seen(entries: Mapping[str, Entry]) -> dict[str, tx.Seen]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
+import attrs
+import trio
+
 from .. import metadata as store_api
 from ..core.broker.viewing import Spoilt, Viewing
 from ..core.control.records import INCARNATIONS_PREFIX
@@ -19,6 +22,17 @@ PREFIX = "/"
 
 Answer = store_api.Listing | store_api.Delta
 
+PORTION = 200
+"""Records that are decoded before the event loop has another turn; some milliseconds."""
+
+
+@attrs.frozen
+class Reading:
+    """What the store has answered, and the records in it."""
+
+    answer: Answer
+    seen: list[Seen]
+
 
 class ViewReader:
     """Turns what the store tells into views; a record is decoded once for each of its versions."""
@@ -26,11 +40,18 @@ class ViewReader:
     def __init__(self) -> None:
         self._viewing = Viewing()
 
-    async def ask(self, store: MetadataStore) -> Answer:
+    async def ask(self, store: MetadataStore) -> Reading:
         """What the store holds now, from where we have read it up to.
 
         Raises MetadataError.
         """
+        return await self.decoded(await self._ask(store))
+
+    async def decoded(self, answer: Answer) -> Reading:
+        """An answer with its records."""
+        return Reading(answer, await self._fresh(answer.entries))
+
+    async def _ask(self, store: MetadataStore) -> Answer:
         since = self._viewing.revision
         if since is not None:
             changed = await store.changes(PREFIX, since)
@@ -38,9 +59,9 @@ class ViewReader:
                 return changed
         return await store.list(PREFIX)
 
-    def read(self, answer: Answer) -> ClusterView:
+    def read(self, reading: Reading) -> ClusterView:
         """The view after an answer; it may not be older than the last one."""
-        viewing, fresh = self._viewing, self._fresh(answer.entries)
+        viewing, answer, fresh = self._viewing, reading.answer, reading.seen
         if isinstance(answer, store_api.Delta):
             spoilt = viewing.changed(answer.revision, fresh, answer.deleted)
         else:
@@ -48,9 +69,15 @@ class ViewReader:
         _report(spoilt)
         return viewing.view
 
-    def _fresh(self, entries: Mapping[str, Entry]) -> list[Seen]:
-        found, unknown = [], {}
+    async def _fresh(self, entries: Mapping[str, Entry]) -> list[Seen]:
+        """What an answer holds; of what is as it was the record is the same object."""
+        found: list[Seen] = []
+        unknown: dict[str, Entry] = {}
         for key, entry in entries.items():
+            if len(unknown) == PORTION:
+                found += _store.seen(unknown).values()
+                unknown.clear()
+                await trio.lowlevel.checkpoint()
             known = self._viewing.known(key)
             if known is not None and (known.value, known.version) == (entry.value, entry.version):
                 found.append(known)

@@ -153,3 +153,30 @@ def _(patch: Patch) -> None:
                 self._context.step_replica(partition, ev.TopicDeleted())
 
     patch.setattr(Assignments, "_follow_topics", follow_topics)
+
+
+@mutant("K161", "tell the first portion of the replicas that a reading concerns, and forget the others")
+def _(patch: Patch) -> None:
+    right = Assignments._tell_some
+
+    def tell_some(self: Assignments) -> None:
+        right(self)
+        self._untold.clear()
+
+    patch.setattr(Assignments, "_tell_some", tell_some)
+
+
+@mutant("K162", "tell a replica of whose turn has come that the nodes have changed, and not of its record")
+def _(patch: Patch) -> None:
+    right = Assignments._tell
+
+    def tell(self: Assignments, partition: Any, *, nodes_changed: bool) -> None:
+        record = self._tell_record
+        if nodes_changed and partition in self._context.replicas:
+            self._tell_record = lambda partition: None  # type: ignore[method-assign]
+        try:
+            right(self, partition, nodes_changed=nodes_changed)
+        finally:
+            self._tell_record = record  # type: ignore[method-assign]
+
+    patch.setattr(Assignments, "_tell", tell)

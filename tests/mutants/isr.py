@@ -210,3 +210,23 @@ def _(patch: Patch) -> None:
 @mutant("Z48", "let a follower join under the minimum ISR before it has caught up (KAFKA-19996)")
 def _(patch: Patch) -> None:
     _join_whether_or_not_caught_up(patch)
+
+
+@mutant("K160", "let no more time pass for a replica for which it was once without use")
+def _(patch: Patch) -> None:
+    step, fetch = Replica.step, Replica.fetch
+
+    def stepped(self: Replica, event: ev.Event, now: float) -> Any:
+        wanted = self.wants_tick
+        effects = step(self, event, now)
+        self.wants_tick = wanted and self.wants_tick
+        return effects
+
+    def fetched(self: Replica, question: ev.Fetch, now: float) -> Any:
+        wanted = self.wants_tick
+        answer = fetch(self, question, now)
+        self.wants_tick = wanted and self.wants_tick
+        return answer
+
+    patch.setattr(Replica, "step", stepped)
+    patch.setattr(Replica, "fetch", fetched)

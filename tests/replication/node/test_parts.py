@@ -28,6 +28,7 @@ from insync.replication.node._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node._replicas import Replicas
 from insync.replication.node._startup_scan import Found
 from insync.replication.node._timers import Timers
+from insync.replication.node._view_reader import ViewReader
 from insync.storage import LogDirectory, StorageFullError
 from insync.transport import ConnectError
 
@@ -112,7 +113,7 @@ async def test_nothing_is_told_of_the_time_before_the_registration(tmp_path: Pat
                 state._nursery = creating
                 state.grant(request, answered.append)
         assert len(answered) == 1
-        state.apply(await store.list("/"))
+        state.apply(await ViewReader().decoded(await store.list("/")))
         assert node.view.revision == 0
         nursery.cancel_scope.cancel()
 
@@ -131,7 +132,7 @@ async def test_a_admin_request_is_answered_though_the_store_never_is(
         await store.commit([], [Put(rec.node_key(1), wire.encode_record(me))])
         state.oldest_revision = 1
         monkeypatch.setattr(store, "commit", hang)
-        state.apply(await store.list("/"))
+        state.apply(await ViewReader().decoded(await store.list("/")))
         monkeypatch.setattr(store, hangs, hang)
         request = m.CreateTopicRequest(name="t", partitions=1, replication_factor=1, forwarded=True)
         began = trio.current_time()

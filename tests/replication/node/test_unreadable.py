@@ -12,6 +12,7 @@ import trio
 from insync.replication import Admin, Node, wire
 from insync.replication.client import ServerError
 from insync.replication.core.control import records as rec
+from insync.replication.core.control.view import ClusterView
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import Entry, Listing, Put, open_store
 from insync.replication.node._view_reader import ViewReader
@@ -47,24 +48,30 @@ def listing(revision: int, **values: object) -> Listing:
         wire.encode_record(rec.PartitionRecord(topic="t", partition=1, topic_id="x", replicas=(1,), isr=())),
     ],
 )
-def test_what_cannot_be_read_is_what_it_was_until_it_is_mended(
+async def test_what_cannot_be_read_is_what_it_was_until_it_is_mended(
     spoilt: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     reader, key = ViewReader(), rec.partition_key(PARTITION.id)
-    assert not reader.read(listing(5, **{key: PARTITION})).unreadable
+
+    async def read(answer: Listing) -> ClusterView:
+        return reader.read(await reader.decoded(answer))
+
+    assert not (await read(listing(5, **{key: PARTITION}))).unreadable
     for revision in (6, 6, 7):
-        view = reader.read(listing(revision, **{key: spoilt, rec.node_key(1): NODE}))
+        view = await read(listing(revision, **{key: spoilt, rec.node_key(1): NODE}))
         assert view.unreadable == {key}
         assert view.partitions[PARTITION.id] == rec.Versioned(PARTITION, 5)
         assert view.nodes == {1: NODE}
     assert [record.levelno for record in caplog.records] == [logging.ERROR] * 2
     assert key in caplog.text
-    mended = reader.read(listing(8, **{key: PARTITION}))
+    mended = await read(listing(8, **{key: PARTITION}))
     assert (mended.unreadable, mended.partitions[PARTITION.id].version) == (frozenset(), 8)
 
 
-def test_what_could_never_be_read_is_left_out() -> None:
-    view = ViewReader().read(listing(1, **{"/topics/t": b"{", "/nodes/7": b"7", "/elsewhere": b"?"}))
+async def test_what_could_never_be_read_is_left_out() -> None:
+    reader = ViewReader()
+    found = listing(1, **{"/topics/t": b"{", "/nodes/7": b"7", "/elsewhere": b"?"})
+    view = reader.read(await reader.decoded(found))
     assert (view.topics, view.nodes, view.unreadable) == ({}, {}, {"/topics/t", "/nodes/7"})
 
 

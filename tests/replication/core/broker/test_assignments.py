@@ -7,6 +7,7 @@ from typing import Any
 import attrs
 import pytest
 
+from insync.replication.core.broker.assignments import BREATH
 from insync.replication.core.broker.broker import Broker
 from insync.replication.core.broker.context import BrokerSettings, Context
 from insync.replication.core.broker.effects import ConfigureLog, CreateLog, DeleteLog, Effect, Job
@@ -245,3 +246,47 @@ def test_of_a_delta_only_what_has_changed_is_looked_at_and_whoever_awaits_its_re
     del told[:]
     viewer.read(attrs.evolve(second, revision=4, since=3, changed=frozenset()))
     assert told == [(PARTITION, ev.RecordChanged(versioned=both[PARTITION]))]
+
+
+def many(revision: int, count: int, version: int = 1) -> ClusterView:
+    versioned = Versioned(record(isr=(A, B)), version)
+    partitions = {
+        PartitionId("x", number): attrs.evolve(
+            versioned, record=attrs.evolve(versioned.record, partition=number)
+        )
+        for number in range(count)
+    }
+    return ClusterView(revision=revision, nodes=NODES, topics={"x": TOPIC}, partitions=partitions)
+
+
+def test_replicas_are_told_in_portions_and_the_others_after_a_breath() -> None:
+    viewer = Viewer()
+    made = [each for each in viewer.read(many(1, 250)) if isinstance(each, CreateLog)]
+    portions = [len(made)]
+    while viewer.context.timers.deadline <= viewer.now + 2 * BREATH:
+        viewer.now = max(viewer.now, viewer.context.timers.deadline)
+        effects = viewer.broker.tick(viewer.now)
+        portions.append(sum(isinstance(each, CreateLog) for each in effects))
+    assert [each for each in portions if each] == [100, 100, 50]
+    assert len(viewer.context.replicas) == 250
+
+
+def test_whose_turn_comes_late_hears_of_the_newest_reading() -> None:
+    viewer = Viewer()
+    viewer.read(many(1, 150))
+    assert PartitionId("x", 149) not in viewer.context.replicas
+    viewer.read(attrs.evolve(many(2, 150, version=2), since=1, changed=frozenset([PartitionId("x", 149)])))
+    viewer.now += 1.0
+    viewer.broker.tick(viewer.now)
+    last = viewer.context.replicas[PartitionId("x", 149)]
+    assert last._waiting is not None and last._waiting.version == 2
+
+
+def test_a_partition_that_is_gone_before_its_turn_is_never_begun() -> None:
+    viewer = Viewer()
+    viewer.read(many(1, 150))
+    viewer.read(ClusterView(revision=2, nodes=NODES))
+    for _ in range(4):
+        viewer.now += 1.0
+        viewer.broker.tick(viewer.now)
+    assert not [each for each in viewer.context.replicas if each.partition >= 100]
