@@ -155,7 +155,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Assignments, "_follow_topics", follow_topics)
 
 
-@mutant("K161", "tell the first portion of the replicas that a reading concerns, and forget the others")
+@mutant("K181", "tell the first portion of the replicas that a reading concerns, and forget the others")
 def _(patch: Patch) -> None:
     right = Assignments._tell_some
 
@@ -166,7 +166,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Assignments, "_tell_some", tell_some)
 
 
-@mutant("K162", "tell a replica of whose turn has come that the nodes have changed, and not of its record")
+@mutant("K182", "tell a replica of whose turn has come that the nodes have changed, and not of its record")
 def _(patch: Patch) -> None:
     right = Assignments._tell
 

@@ -212,7 +212,7 @@ def _(patch: Patch) -> None:
     _join_whether_or_not_caught_up(patch)
 
 
-@mutant("K160", "let no more time pass for a replica for which it was once without use")
+@mutant("K180", "let no more time pass for a replica for which it was once without use")
 def _(patch: Patch) -> None:
     step, fetch = Replica.step, Replica.fetch
 
