@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import abc
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -106,3 +107,17 @@ class StateMachine(Protocol):
     @property
     def deadline(self) -> float | None:
         """When `tick` is owed."""
+
+
+class OutwardMachine(abc.ABC):
+    """A `StateMachine` that also has to do with others than its log. Whatever it has asked for is lost with the
+    leadership, and asked for again by the next one.
+    """
+
+    @abc.abstractmethod
+    def heard(self, message: Any, clock: Clock) -> None:
+        """An answer from outside. It may come late, twice or never."""
+
+    @abc.abstractmethod
+    def send(self, high_watermark: int, leader_epoch: int, clock: Clock) -> Sequence[object]:
+        """What is to be asked for now; called after each event of a loaded shard."""

@@ -17,7 +17,7 @@ import attrs
 from ..errors import ErrorCode
 from . import shard_effects as fx
 from . import shard_events as ev
-from .decisions import Clock, Decision, Proof, Reply, StateMachine
+from .decisions import Clock, Decision, OutwardMachine, Proof, Reply, StateMachine
 
 FAILED_READS = 3
 """In a row; then somebody else may have a log that can be read."""
@@ -136,7 +136,16 @@ class Shard:
                 self._take(event, clock)
         self._go_on(clock)
         self._release(clock)
+        if self.active and isinstance(self.machine, OutwardMachine):
+            self._send(self.machine, clock)
+            # What is not to be asked for any more may be all that was waited for.
+            self._go_on(clock)
         return self._effects
+
+    def _send(self, machine: OutwardMachine, clock: Clock) -> None:
+        assert self._role is not None
+        for message in machine.send(self._high_watermark, self._role.leader_epoch, clock):
+            self._effects.append(fx.Outward(leader_epoch=self._role.leader_epoch, message=message))
 
     def _go_on(self, clock: Clock) -> None:
         """One decision after the other: each is taken on what the one before it has written."""
@@ -161,6 +170,10 @@ class Shard:
                 self._since = max(self._since, since)
             case ev.MarkerWritten(marker=marker):
                 self._mark(marker)
+            case ev.Heard(leader_epoch=leader_epoch, message=message):
+                if self.active and self._role is not None and leader_epoch == self._role.leader_epoch:
+                    assert isinstance(self.machine, OutwardMachine)
+                    self.machine.heard(message, clock)
             case ev.ViewChanged(view=view):
                 self._view = view
                 if self.machine is not None:

@@ -62,4 +62,12 @@ class Resign:
     leader_epoch: int
 
 
-Effect = ReadLog | Write | Answer | MarkerApplied | Noted | Resign
+@attrs.frozen(kw_only=True, slots=True)
+class Outward:
+    """What the state machine asks of others than its log. An answer comes by `Heard` of the same leader epoch."""
+
+    leader_epoch: int
+    message: Any
+
+
+Effect = ReadLog | Write | Answer | MarkerApplied | Noted | Outward | Resign

@@ -115,6 +115,14 @@ class MarkerWritten:
 
 
 @attrs.frozen(kw_only=True, slots=True)
+class Heard:
+    """What came of an `Outward` effect of that leader epoch, in the state machine's own words."""
+
+    leader_epoch: int
+    message: Any
+
+
+@attrs.frozen(kw_only=True, slots=True)
 class ViewChanged:
     """The topics of the cluster, as the state machine reads them."""
 
@@ -144,6 +152,7 @@ Event = (
     | Advanced
     | Contacted
     | MarkerWritten
+    | Heard
     | ViewChanged
     | Tick
     | ShardEnded
