@@ -34,10 +34,10 @@ What there is, for `help(insync.transport.NAME)`:
   `check_options`, `Endpoint`, `join_host_port`, `Link`, `LinkTransport`, `Listener`, `pieces`, `register`,
   `schemes`, `size_of`, `split_host_port`, `StreamTransport`, `URL`.
 - Errors: `AddressInUseError`, `AmbiguousTransportError`, `AuthError`, `ConnectError`, `ConnectionLost`,
-  `ConnectRefusedError`, `DeadlineExceeded`, `EndOfLink`, `FrameTooLargeError`, `InsecureAddressError`,
-  `LinkBroken`, `LinkClosed`, `NotAuthorisedError`, `NotRegisteredError`, `Overloaded`, `PeerGoingAway`,
-  `ProtocolError`, `RangeTruncated`, `RemoteError`, `SecretError`, `TransportError`, `UnknownSchemeError`,
-  `VersionMismatchError`, `WrongPeerError`.
+  `ConnectRefusedError`, `ConnectSlowError`, `DeadlineExceeded`, `EndOfLink`, `FrameTooLargeError`,
+  `InsecureAddressError`, `LinkBroken`, `LinkClosed`, `NotAuthorisedError`, `NotRegisteredError`, `Overloaded`,
+  `PeerGoingAway`, `ProtocolError`, `RangeTruncated`, `RemoteError`, `SecretError`, `TransportError`,
+  `UnknownSchemeError`, `VersionMismatchError`, `WrongPeerError`.
 """
 
 from ._outgoing import size_of as size_of
@@ -106,6 +106,9 @@ from .errors import (
 )
 from .errors import (
     ConnectRefusedError as ConnectRefusedError,
+)
+from .errors import (
+    ConnectSlowError as ConnectSlowError,
 )
 from .errors import (
     DeadlineExceeded as DeadlineExceeded,

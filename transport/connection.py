@@ -17,6 +17,7 @@ from .abc import Buffer, Link, Part
 from .errors import (
     ConnectError,
     ConnectionLost,
+    ConnectSlowError,
     EndOfLink,
     LinkBroken,
     LinkClosed,
@@ -510,7 +511,7 @@ async def connect(
     `budget`: for the payloads of the peer's requests; without it all connections of this event loop share one.
 
     Raises:
-      ConnectError: Nobody answers there within `timeout` seconds.
+      ConnectError: Nobody answers there within `timeout` seconds; ConnectSlowError if somebody listens.
       WrongPeerError: Another cluster or node, or our incarnation has been replaced; NotRegisteredError if it does
         not know us as the node that we say we are.
       VersionMismatchError, ProtocolError: We do not fit together.
@@ -531,8 +532,10 @@ async def connect(
     transport, endpoint = registry.resolve(url)
     security.check_address(transport, endpoint)
     transport = transport.secured(security)
+    is_dialled = False
     with trio.move_on_after(timeout):
         link = await _border.dial(transport, endpoint)
+        is_dialled = True
         try:
             introduced = await introduce(
                 link,
@@ -544,7 +547,7 @@ async def connect(
             )
         except (EndOfLink, LinkBroken) as error:
             link.abort()
-            raise ConnectError(
+            raise ConnectSlowError(
                 f"{url}: the connection ended during the handshake: {error}", peer=url
             ) from error
         except BaseException:
@@ -553,6 +556,8 @@ async def connect(
         connection = Connection(link, introduced, handler, lane=lane, dialer=True, budget=budget)
         nursery.start_soon(connection.run, name=f"connection to {connection.peer}")
         return connection
+    if is_dialled:
+        raise ConnectSlowError(f"{url}: no handshake within {timeout:g} s: it may be too busy", peer=url)
     raise ConnectError(f"{url}: no answer within {timeout:g} s", peer=url)
 
 

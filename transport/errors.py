@@ -39,6 +39,12 @@ class ConnectRefusedError(ConnectError):
     """The peer's machine answered that nobody listens at the address: its process is gone, or closes."""
 
 
+class ConnectSlowError(ConnectError):
+    """Somebody listens there, and has not got round to the handshake in time, or has made room for others: too many
+    have come at once.
+    """
+
+
 class AddressInUseError(TransportError):
     """Another listener has this address."""
 

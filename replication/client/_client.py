@@ -12,7 +12,7 @@ import trio
 
 from ._cluster import Cluster
 from ._settings import ClientSettings, bootstrap_urls, load_security
-from .errors import BootstrapError, ClosedError
+from .errors import BootstrapError, ClosedError, RequestTimeoutError
 
 
 class Client(ABC):
@@ -72,8 +72,15 @@ class Client(ABC):
             try:
                 return await self._cluster.refresh()
             except BootstrapError as error:
-                pause = self._cluster.quick_backoff(attempt)
+                # A busy server is not helped by many who come back at once.
+                is_slow = error.patience > self._client_settings.connect_timeout_ms / 1000
+                pause = self._cluster.backoff(attempt) if is_slow else self._cluster.quick_backoff(attempt)
                 if trio.current_time() + pause >= began + error.patience:
+                    raise
+            except RequestTimeoutError:
+                pause = self._cluster.backoff(attempt)
+                patience = self._client_settings.request_timeout_ms / 1000
+                if trio.current_time() + pause >= began + patience:
                     raise
             await trio.sleep(pause)
         return None

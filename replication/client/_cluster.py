@@ -17,6 +17,7 @@ import trio
 from ...transport import (
     Connection,
     ConnectRefusedError,
+    ConnectSlowError,
     NotAuthorisedError,
     RemoteError,
     Security,
@@ -321,6 +322,8 @@ class Cluster:
         """
         if isinstance(error, ConnectRefusedError):
             return min(_REFUSED_PATIENCE, self._settings.connect_timeout_ms / 1000)
+        if isinstance(error, ConnectSlowError):
+            return self._settings.request_timeout_ms / 1000
         return self._settings.connect_timeout_ms / 1000 if error.retryable else 0.0
 
     # Looking

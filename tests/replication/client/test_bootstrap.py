@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from functools import partial
 
@@ -15,6 +16,7 @@ from insync.replication.client import (
     Consumer,
     InvalidSettingError,
     Producer,
+    _cluster,
 )
 from insync.replication.core.messages import Kind
 from insync.transport import Identity, Limits, serve
@@ -82,6 +84,71 @@ async def test_clients_that_come_in_a_rush_are_let_in_one_after_the_other():
                     clients.start_soon(open_one)
         assert len(done) == 20
         nursery.cancel_scope.cancel()
+
+
+class Busy:
+    """A wire to a node that swallows the first so many connections: somebody listens, and says nothing."""
+
+    def __init__(self, url: str, swallows: int) -> None:
+        host, _, port = url.removeprefix("tcp://").rpartition(":")
+        self._place = host, int(port)
+        self.left = swallows
+
+    async def __call__(self, near: trio.SocketStream) -> None:
+        async with near:
+            if self.left:
+                self.left -= 1
+                with contextlib.suppress(trio.BrokenResourceError):
+                    while await near.receive_some():
+                        pass
+                return
+            async with await trio.open_tcp_stream(*self._place) as far, trio.open_nursery() as nursery:
+                nursery.start_soon(self._pump, near, far)
+                await self._pump(far, near)
+                nursery.cancel_scope.cancel()
+
+    @staticmethod
+    async def _pump(source: trio.SocketStream, sink: trio.SocketStream) -> None:
+        with contextlib.suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            async for data in source:
+                await sink.send_all(data)
+
+
+async def test_a_server_that_is_too_busy_for_handshakes_is_waited_for():
+    """For longer than one attempt may take, and with pauses; it would take as long to serve those who gave up."""
+    async with fake_cluster(nodes=1, t=1) as cluster, trio.open_nursery() as nursery:
+        node = cluster.nodes[0]
+        identity = Identity(cluster_id=CLUSTER_ID, node_id=0, incarnation=1)
+        serving = await nursery.start(partial(serve, "tcp://127.0.0.1:0", node.handle, identity=identity))
+        busy = Busy(serving.endpoints[0], 3)
+        listeners = await nursery.start(partial(trio.serve_tcp, busy, 0, host="127.0.0.1"))
+        url = f"tcp://127.0.0.1:{listeners[0].socket.getsockname()[1]}"
+        with trio.fail_after(20):
+            async with Producer([url], connect_timeout_ms=100):
+                assert not busy.left
+        busy.left = 1_000
+        with trio.fail_after(20), pytest.raises(BootstrapError, match="no handshake within"):
+            async with Producer(
+                [url], connect_timeout_ms=100, request_timeout_ms=500, delivery_timeout_ms=5_000
+            ):
+                pass
+        assert busy.left < 999, "it was tried again"
+        nursery.cancel_scope.cancel()
+
+
+def swallow(node: FakeNode, request: object) -> bool:
+    """It is not answered."""
+    return True
+
+
+async def test_a_node_that_takes_its_time_to_answer_is_asked_again(monkeypatch):
+    monkeypatch.setattr(_cluster, "_LOOK_TIMEOUT", 0.1)
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        node = cluster.nodes[0]
+        node.script(Kind.METADATA, *[swallow] * 4)
+        with trio.fail_after(20):
+            async with Producer([node.url]):
+                assert node.seen[Kind.METADATA] >= 3
 
 
 @pytest.mark.parametrize(
