@@ -80,8 +80,6 @@ class ClusterState:
         self.ready = trio.Event()
         self.unregistered = trio.Event()
         """Set when the store shows that our registration is gone."""
-        self.oldest_revision: int | None = None
-        """That of our registration, once there is one: what was read before it is of our predecessor's time."""
         self.leaving = False
         self._applied = trio.Event()
         self.on_view: Callable[[], None] = _nobody
@@ -181,11 +179,15 @@ class ClusterState:
         self._store_id = answer.store_id
         self.apply(reading)
 
+    def registered(self, revision: int) -> None:
+        """This process is registered since a revision of the store: what was read before is not told to anybody."""
+        self._replicas.broker.context.registered = revision
+
     def apply(self, reading: Reading) -> None:
         """Tell the replicas and the controller what the store holds; older readings are ignored."""
-        if self.oldest_revision is None:
-            return
-        if reading.answer.revision < max(self._replicas.view.revision, self.oldest_revision):
+        revision = reading.answer.revision
+        may_read = self._replicas.broker.assignments.may_read(revision)
+        if not may_read or revision < self._replicas.view.revision:
             return
         before, view = self._replicas.view, self._reader.read(reading)
         self._tell_changes(before, view)

@@ -25,6 +25,7 @@ from ...storage import (
     StorageFullError,
 )
 from ..core.broker.membership import NextProof
+from ..core.broker.stalls import StallWatch
 from ..core.types import PartitionId
 from ._log_flusher import LogFlusher
 from ._log_writer import LogWriter
@@ -104,8 +105,7 @@ class Home:
                 self._thread_died,
             ),
         )
-        self._seen = [0, 0]
-        self._stalled_for = [0.0, 0.0]
+        self.stalls = StallWatch(settings.storage_stall_timeout_ms / 1000)
 
     @property
     def path(self) -> Path:
@@ -116,17 +116,6 @@ class Home:
             log.warning("a thread of %s, which is offline, ended: %r", self.path, error)
         else:
             self._owner.thread_died(error)
-
-    def stalled_for(self, elapsed: float) -> float:
-        """For how long the writer, or what works beside it, has been at one and the same work, by looks `elapsed`
-        seconds apart.
-        """
-        for at, number in enumerate(self.writer.signs_of_life):
-            if number and number == self._seen[at]:
-                self._stalled_for[at] += elapsed
-            else:
-                self._seen[at], self._stalled_for[at] = number, 0.0
-        return max(self._stalled_for)
 
 
 @attrs.define(eq=False)
@@ -253,7 +242,7 @@ class LogDirectories:
             await trio.sleep(period)
             elapsed = min(trio.current_time() - before, 2 * period)
             for home in self.working:
-                if home.stalled_for(elapsed) >= timeout:
+                if home.stalls.look(home.writer.signs_of_life, elapsed):
                     home.is_stuck = True
                     self.take_offline(
                         home,

@@ -232,7 +232,7 @@ class Node:
             self.store_url = await _serve_store(serving, settings.serve_store, nursery)
         await self._enter(store, registration, state)
         self._registered = True
-        await self._note_age(registration, replicas, state.oldest_revision or 0)
+        await self._note_age(registration, replicas, replicas.broker.context.registered or 0)
         log.info(
             event(
                 "session_changed",
@@ -270,7 +270,7 @@ class Node:
         for attempts_left in reversed(range(_ENTRIES)):
             patience = state.session.timeout_ms / 1000 + 1
             try:
-                state.oldest_revision = await registration.enter(state.session, self._all_endpoints, patience)
+                state.registered(await registration.enter(state.session, self._all_endpoints, patience))
             except SessionExpiredError:
                 if not attempts_left:
                     raise
@@ -297,7 +297,7 @@ class Node:
             try:
                 if state.session.expired.is_set():
                     state.session = await store.open_session(self._session_timeout_ms(store))
-                state.oldest_revision = await registration.enter_again(state.session, self._all_endpoints)
+                state.registered(await registration.enter_again(state.session, self._all_endpoints))
                 state.unregistered = trio.Event()
             except (MetadataError, WireError) as error:
                 log.warning("node %d cannot register: %s", self.node_id, error)

@@ -282,7 +282,7 @@ class Replicas:
     def high_watermark(self, partition: PartitionId) -> int | None:
         """Of a replica that is in use; other threads may ask."""
         host = self.hosts.get(partition)
-        return host.replica.log.high_watermark if host is not None and not host.lane.closed else None
+        return host.replica.cleaning_bound if host is not None and not host.lane.closed else None
 
     def leads(self, partition: PartitionId) -> bool:
         """Other threads may ask."""

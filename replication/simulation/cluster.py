@@ -10,6 +10,7 @@ from ..core.broker.context import BrokerSettings
 from ..core.broker.damage import step_back
 from ..core.broker.events import AskLogs, LogDeleted, LogFound, ViewRead
 from ..core.broker.membership import MembershipError
+from ..core.broker.stalls import StallWatch
 from ..core.broker.timers import NEVER
 from ..core.control import controller as ctl
 from ..core.control import records as rec
@@ -220,7 +221,9 @@ class Cluster(Hosting):
         self.later(0.01 + 0.09 * self.random.random(), arrive)
 
     def _look(self, node: Node, view: ClusterView) -> None:
-        if node.controller is None or view.revision < node.registered:
+        if node.controller is None or node.broker is None:
+            return
+        if not node.broker.assignments.may_read(view.revision):
             return
         if view.revision >= node.shown.revision:
             view = node.shown = after(node.shown, view)
@@ -338,6 +341,7 @@ class Cluster(Hosting):
         """A process is registered: it serves from now on."""
         node.incarnation = incarnation
         node.seen, node.checkpoint_since, node.shown = -1, None, ClusterView()
+        node.stalls = StallWatch(STALL_MAX)
         node.controller = ctl.Controller(node.id, incarnation)
         settings = BrokerSettings(
             replica=ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5),
@@ -357,6 +361,7 @@ class Cluster(Hosting):
         node.broker = WatchedBroker(
             WatchedContext(self, node, settings), b"%d %d" % (node.id, node.incarnation)
         )
+        node.broker.context.registered = node.registered
         node.broker.context.timers.on_sooner = partial(self.arm, node)
         self.arm(node)
         self.fetches.process_began(node)
@@ -376,14 +381,28 @@ class Cluster(Hosting):
             node.checkpoint_since = None
         elif node.checkpoint_since is None:
             node.checkpoint_since = self.now
+        if node.stalls.look(node.signs_of_life, 1.0):
+            self.give_up_device(node)
+            return
         if self.reaches_store(node):
             self.members.renew(node)
             self.read_store(node)
         self.on(node, 1.0, partial(self._every_second, node))
 
-    def healthy(self, node: Node) -> bool:
-        """Whether a node may keep its session: one whose disk hangs must give way to others."""
-        return node.stall(self.now) <= STALL_MAX
+    def give_up_device(self, node: Node) -> None:
+        """Its only log directory does not get done with its work: the process stops, and comes when it does."""
+        self.note(f"node {node.id} stops: its disk hangs")
+        self.kill(node)
+        if self.reaches_store(node):
+            self.members.end_session(node)
+
+        def start_again() -> None:
+            if node.stalled_until > self.now:
+                self.later(node.stalled_until - self.now + 0.3, start_again)
+            elif not node.up and not self.calm:
+                self.start(node)
+
+        start_again()
 
     def was_live(self, node: int) -> bool:
         """Whether the store shows a node as alive, or did so until a moment ago: controllers see it later."""

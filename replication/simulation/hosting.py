@@ -244,15 +244,9 @@ class Hosting(World, ABC):
         disk, replica = host.disk, host.replica
         if replica is None or len(disk.batches) <= ACTIVE:
             return
-        bound = min(self.cleaning_bound(host), disk.flushed, disk.batches[-ACTIVE].meta.base_offset)
+        bound = min(replica.cleaning_bound, disk.flushed, disk.batches[-ACTIVE].meta.base_offset)
         emptied = disk.clean(bound)
         self.oracle.cleaned(host, emptied)
-
-    @staticmethod
-    def cleaning_bound(host: Host) -> int:
-        """What is not committed may yet be cut, and then what it replaced would be missing."""
-        assert host.replica is not None
-        return host.replica.log.high_watermark
 
     def fail_log(self, host: Host, seconds: float) -> None:
         """The disk refuses a write; the log is closed, and opened again after a while."""

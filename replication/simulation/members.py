@@ -120,7 +120,7 @@ class Members:
     def renew(self, node: Node) -> None:
         """Keep the session; after a lost one register again, as the same process."""
         cluster, membership = self._cluster, node.membership
-        if node.controller is None or membership is None or not cluster.healthy(node):
+        if node.controller is None or membership is None:
             return
         store = cluster.store
         if node.session in store.sessions and store.owner(node_key(node.id)) == node.session:

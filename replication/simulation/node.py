@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..core.broker.membership import Membership, NextProof
+from ..core.broker.stalls import StallWatch
 from ..core.broker.timers import NEVER
 from ..core.control.controller import Controller
 from ..core.control.view import ClusterView
@@ -91,6 +92,8 @@ class Node:
     """In a log directory that its process cannot use any more, or damaged."""
     refused: frozenset[PartitionId] = frozenset()
     """Damaged, as its start has found."""
+    stalls: StallWatch = attrs.Factory(lambda: StallWatch(float("inf")))
+    """Of the process that it is now."""
     checkpoint_since: float | None = None
     """Since when a checkpoint, which is written every second, has not come to an end."""
     clock_rate: float = 1.0
@@ -115,9 +118,12 @@ class Node:
         self.clock_at = now, self.clock(now) + ahead
         self.clock_rate = rate
 
-    def stall(self, now: float) -> float:
-        """For how long the oldest unfinished write to a disk of this node has been waiting."""
+    @property
+    def signs_of_life(self) -> tuple[int, int]:
+        """Numbers of the oldest unfinished write to a log and to a checkpoint, by when each began; 0 for none."""
         since = [host.busy_since for host in self.hosts.values() if host.busy_since is not None]
-        if self.checkpoint_since is not None:
-            since.append(self.checkpoint_since)
-        return now - min(since) if since else 0.0
+        return _number(min(since, default=None)), _number(self.checkpoint_since)
+
+
+def _number(since: float | None) -> int:
+    return 0 if since is None else 1 + int(1e6 * since)

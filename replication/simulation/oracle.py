@@ -90,6 +90,9 @@ class Oracle:
         led, state = before.led, before.state
         log, disk = replica.log, host.disk
         shape = 0 <= log.log_start_offset <= log.high_watermark <= log.log_end_offset <= log.next_offset
+        if isinstance(event, ev.Opened) and not replica.failure:
+            found, held = (log.log_start_offset, log.log_end_offset), (disk.start, disk.end)
+            require(found == held, "S15", f"{host.name} goes by a log of {found}, on disk {held}")
         # A closed log may have done what its replica will never hear of.
         told_all = not log.outstanding and replica.role != "closed"
         if not shape or (told_all and log.log_end_offset > disk.end):

@@ -160,7 +160,7 @@ class Run:
         absent = self._spared()
         for node in cluster.nodes.values():
             node.store_cuts = 0
-            node.stalled_until = 0.0
+            hangs, node.stalled_until = node.stalled_until > cluster.now, 0.0
             node.set_clock(cluster.now)
             if node.departing:
                 cluster.kill(node)
@@ -168,7 +168,7 @@ class Run:
                 self._leave(node)
             elif not node.up:
                 cluster.start(node)
-            elif node.offline:
+            elif node.offline or hangs:
                 cluster.kill(node)
                 cluster.start(node)
             elif node.paused:

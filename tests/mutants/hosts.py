@@ -1,7 +1,8 @@
-"""Errors of the host around the machines: disks, sessions and the reading of batches."""
+"""Errors between a replica and what its driver tells it: of logs that were opened or cut, of views, of time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -9,75 +10,61 @@ import attrs
 from insync.replication.core.broker.assignments import Assignments
 from insync.replication.core.broker.broker import Broker
 from insync.replication.core.broker.events import ViewRead
+from insync.replication.core.broker.stalls import StallWatch
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition.leader import LeaderRole
+from insync.replication.core.partition.log_state import LogState
+from insync.replication.core.partition.replica import Replica
 from insync.replication.core.types import CONSUMER
-from insync.replication.simulation.cluster import Cluster
-from insync.replication.simulation.disk import Disk
-from insync.replication.simulation.node import Node
 
 from .catalogue import Patch, mutant
 
 
 @mutant("Z12", "keep the epochs when nothing is cut (KAFKA-10706)")
 def _(patch: Patch) -> None:
-    right = Disk.truncate
+    right = LogState.truncated
 
-    def truncate(self: Disk, offset: int) -> None:
-        if offset < self.end:
-            right(self, offset)
+    def truncated(self: LogState, start: int, end: int, epochs: Any, *rest: Any) -> LogState:
+        kept = tuple(self.epochs.entries) if end == self.next_offset else epochs
+        return right(self, start, end, kept, *rest)
 
-    patch.setattr(Disk, "truncate", truncate)
+    patch.setattr(LogState, "truncated", truncated)
 
 
 @mutant("Z18b", "let a process lead on what its predecessor was told")
 def _(patch: Patch) -> None:
-    right = Cluster.enter
-
-    def enter(self: Cluster, node: Node, incarnation: int) -> None:
-        node.registered = 0
-        right(self, node, incarnation)
-
-    patch.setattr(Cluster, "enter", enter)
+    patch.setattr(Assignments, "may_read", lambda self, revision: True)
 
 
-@mutant("Z32", "take for flushed what is not (Pegasus #719)")
+def found_as(patch: Patch, change: Callable[[ev.Opened], ev.Opened]) -> None:
+    """Have a replica go by something else than what was found when its log was opened."""
+    right = Replica._on_opened
+
+    def on_opened(self: Replica, event: ev.Opened) -> None:
+        right(self, change(event))
+
+    patch.setattr(Replica, "_on_opened", on_opened)
+
+
+@mutant("Z32", "take for written what a checkpoint speaks of (Pegasus #719)")
 def _(patch: Patch) -> None:
-    def recover(self: Disk) -> None:
-        self.flushed = self.end
-        self.trim_epochs()
+    def up_to_the_mark(event: ev.Opened) -> ev.Opened:
+        return attrs.evolve(event, log_end_offset=max(event.log_end_offset, event.high_watermark))
 
-    patch.setattr(Disk, "recover", recover)
+    found_as(patch, up_to_the_mark)
 
 
 @mutant("Z33", "leave out epoch 0 when epochs are recovered (KAFKA-10432)")
 def _(patch: Patch) -> None:
-    right = Disk.recover
-
-    def recover(self: Disk) -> None:
-        right(self)
-        self.epochs = [entry for entry in self.epochs if entry.epoch > 0]
-
-    patch.setattr(Disk, "recover", recover)
+    found_as(patch, lambda event: attrs.evolve(event, epochs=tuple(e for e in event.epochs if e.epoch > 0)))
 
 
 @mutant("Z34", "lose the epochs with the power, and believe that there were none (KAFKA-16541)")
 def _(patch: Patch) -> None:
-    right = Disk.lose_power
-
-    def lose_power(self: Disk, offset: int, *, torn: bool) -> None:
-        right(self, offset, torn=torn)
-        self.epochs = self.epochs[:1]
-
-    patch.setattr(Disk, "lose_power", lose_power)
-
-
-@mutant("K33", "leave out the last batch of a leader epoch when a log is compacted")
-def _(patch: Patch) -> None:
-    patch.setattr(Disk, "_last_of_epochs", lambda self, below: set())
+    found_as(patch, lambda event: attrs.evolve(event, epochs=event.epochs[:1]))
 
 
 @mutant("Z37", "bound a consumer's read by the end of the file (KAFKA-9807)")
@@ -95,24 +82,21 @@ def _(patch: Patch) -> None:
 
 @mutant("Z47", "compact what is not committed (KAFKA-13194)")
 def _(patch: Patch) -> None:
-    patch.setattr(Cluster, "cleaning_bound", lambda self, host: host.disk.end)
+    patch.setattr(Replica, "cleaning_bound", property(lambda self: self.log.log_end_offset))
 
 
 @mutant("Z54", "keep the session while the disk hangs (LavinMQ #2151)")
 def _(patch: Patch) -> None:
-    patch.setattr(Cluster, "healthy", lambda self, node: True)
+    patch.setattr(StallWatch, "look", lambda self, at, elapsed: False)
 
 
-@mutant("K28", "write only the last batch of each producer down for the next start (Kafka's snapshots)")
+@mutant("K28", "know only the last batch of each producer after a start (Kafka's snapshots)")
 def _(patch: Patch) -> None:
-    right = Disk.opened
+    def last_alone(event: ev.Opened) -> ev.Opened:
+        last = tuple(attrs.evolve(each, batches=each.batches[-1:]) for each in event.producers)
+        return attrs.evolve(event, producers=last)
 
-    def opened(self: Disk) -> ev.Opened:
-        found = right(self)
-        last = tuple(attrs.evolve(each, batches=each.batches[-1:]) for each in found.producers)
-        return attrs.evolve(found, producers=last)
-
-    patch.setattr(Disk, "opened", opened)
+    found_as(patch, last_alone)
 
 
 @mutant("K120", "let no time pass for replicas")

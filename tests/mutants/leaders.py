@@ -187,7 +187,7 @@ def _(patch: Patch) -> None:
 
 @mutant("K11", "tell of the latest offset before the own high watermark may be trusted (KIP-207)")
 def _(patch: Patch) -> None:
-    def latest(self: LeaderRole) -> tuple[ErrorCode, int]:
+    def latest(self: LeaderRole, *, read_committed: bool = False) -> tuple[ErrorCode, int]:
         return ErrorCode.NONE, self.replica.log.high_watermark
 
     patch.setattr(LeaderRole, "latest_offset", latest)
@@ -200,7 +200,7 @@ def _(patch: Patch) -> None:
 
 @mutant("K115", "tell of the record at the high watermark by its time")
 def _(patch: Patch) -> None:
-    def is_committed(self: LeaderRole, offset: int) -> bool:
+    def is_committed(self: LeaderRole, offset: int, *, read_committed: bool = False) -> bool:
         return offset <= self._replica.log.high_watermark
 
     patch.setattr(LeaderRole, "is_committed", is_committed)

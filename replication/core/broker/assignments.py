@@ -59,6 +59,13 @@ class Assignments:
         self._context.new_replica(event.partition, event.topic_id)
         self._context.step_replica(event.partition, event.event)
 
+    def may_read(self, revision: int) -> bool:
+        """Whether a reading of the store is of this process's time. What was read before it registered tells of its
+        predecessor, in whose epochs it must not lead.
+        """
+        registered = self._context.registered
+        return registered is not None and revision >= registered
+
     def read(self, event: ViewRead) -> None:
         """The store was read."""
         context, view = self._context, event.view

@@ -76,6 +76,8 @@ class Context:
         self.wall_distance = 0.0
         """Seconds from the driver's clock to the wall clock, which the driver looks up now and then."""
         self.now = 0.0
+        self.registered: int | None = None
+        """The store's revision at which this process registered; None before."""
         self.view = ClusterView()
         self.replicas: dict[PartitionId, Replica] = {}
         self.topic_ids: dict[PartitionId, str] = {}

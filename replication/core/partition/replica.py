@@ -73,6 +73,13 @@ class Replica:
         return self.versioned.record.leader_epoch if self.versioned is not None else -1
 
     @property
+    def cleaning_bound(self) -> int:
+        """Below it retention and compaction may work: what is not committed may yet be cut, and then what it
+        replaced would be missing.
+        """
+        return self.log.high_watermark
+
+    @property
     def stepping(self) -> bool:
         """Whether a new leader epoch waits for the log to report; nothing new is accepted meanwhile."""
         return self._waiting is not None

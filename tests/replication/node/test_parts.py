@@ -130,7 +130,7 @@ async def test_a_admin_request_is_answered_though_the_store_never_is(
         state = ClusterState(store, replicas(tmp_path, nursery), await store.open_session(60_000), nursery)
         me = rec.NodeRecord(node_id=1, incarnation=1, endpoints=())
         await store.commit([], [Put(rec.node_key(1), wire.encode_record(me))])
-        state.oldest_revision = 1
+        state.registered(1)
         monkeypatch.setattr(store, "commit", hang)
         state.apply(await ViewReader().decoded(await store.list("/")))
         monkeypatch.setattr(store, hangs, hang)
