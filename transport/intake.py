@@ -11,7 +11,7 @@ much may come.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import Literal, Self
 
@@ -46,7 +46,7 @@ class ReceiveBudget:
         self.used = 0
         self.bodies = 0
         """Bytes of the bodies of requests that are not answered yet; what is made of them takes as much again."""
-        self._turns: dict[Intake, trio.Event] = {}
+        self._turns: dict[Hashable, trio.Event] = {}
         """Who waits, the longest first."""
 
     @property
@@ -58,7 +58,7 @@ class ReceiveBudget:
         """Small payloads, which come with others in one read, may go beyond the limit."""
         return self.used > self.limit
 
-    def reserve(self, who: Intake, nbytes: int) -> bool:
+    def reserve(self, who: Hashable, nbytes: int) -> bool:
         """Take room, if there is some and nobody has waited for longer; else `wait`."""
         if self._turns and next(iter(self._turns)) is not who:
             return False
@@ -68,13 +68,13 @@ class ReceiveBudget:
         self.leave(who)
         return True
 
-    async def wait(self, who: Intake) -> None:
+    async def wait(self, who: Hashable) -> None:
         """Return when `reserve` is worth another attempt; the place in the queue stays until that succeeds."""
         if who not in self._turns or self._turns[who].is_set():
             self._turns[who] = trio.Event()
         await self._turns[who].wait()
 
-    def keeps_waiting(self, who: Intake) -> bool:
+    def keeps_waiting(self, who: Hashable) -> bool:
         """Whether a payload of theirs has not found room yet."""
         return who in self._turns
 
@@ -87,7 +87,7 @@ class ReceiveBudget:
         self.used -= nbytes
         self._wake()
 
-    def leave(self, who: Intake) -> None:
+    def leave(self, who: Hashable) -> None:
         """Wait no more."""
         if self._turns.pop(who, None) is not None:
             self._wake()

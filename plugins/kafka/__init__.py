@@ -1,1 +1,5 @@
-"""Kafka's wire protocol beside a node: for now its messages, decoded and encoded by tables."""
+"""Kafka's clients at an insync node: a gateway, `kafka://HOST:PORT` among a node's listeners."""
+
+from .gateway import KafkaGateway
+
+__all__ = ["KafkaGateway"]

@@ -23,6 +23,7 @@ from .transports import Certificates, listeners
 
 READY_TIMEOUT = 30.0
 STOP_TIMEOUT = 10.0
+_KAFKA = "kafka://"
 
 
 class NodeProcessError(CommandError):
@@ -46,6 +47,8 @@ class NodeProcess:
     """Where the log goes, if not beside the data."""
     state: str = "stopped"
     endpoints: list[str] = attrs.Factory(list)
+    gateways: list[str] = attrs.Factory(list)
+    """Where clients of other protocols reach it."""
     cluster_id: str = ""
     metrics: str = ""
     """Where the process serves its metrics, if it does."""
@@ -142,6 +145,7 @@ class NodeProcess:
             if newline:
                 ready = json.loads(line)
                 self.endpoints, self.cluster_id = ready["endpoints"], ready["cluster_id"]
+                self.gateways = ready["gateways"]
                 self.metrics = ready["metrics"] or ""
                 return
         raise self.died(await process.wait())
@@ -181,11 +185,13 @@ def local_nodes(
     log_folder: Path | None = None,
     metrics_port: int | None = None,
     store: str | None = None,
+    kafka_port: int | None = None,
 ) -> list[NodeProcess]:
     """Nodes 1 to `count` on this machine, sharing `store`, else a SQLite store in `folder`; not started yet.
 
     With `first_port` they listen on that port and those after it, else on free ones. Their metrics are at
-    `metrics_port` and the ports after it; 0 takes free ones, None serves none.
+    `metrics_port` and the ports after it; 0 takes free ones, None serves none. So it is with `kafka_port`, for
+    Kafka's clients.
     Raises `UsageError` for a URL of no store that several processes can share.
     """
     if store is None:
@@ -197,7 +203,10 @@ def local_nodes(
             node_id,
             folder.absolute() / f"node-{node_id}",
             store,
-            listeners(transport, node_id, first_port + node_id - 1 if first_port else 0),
+            (
+                *listeners(transport, node_id, first_port + node_id - 1 if first_port else 0),
+                *_kafka_listeners(kafka_port, node_id),
+            ),
             (
                 *(() if certificates is None else _tls_options(certificates, node_id)),
                 *_metrics_options(metrics_port, node_id),
@@ -228,6 +237,12 @@ def _metrics_options(first: int | None, node_id: int) -> tuple[str, ...]:
     return ("--metrics-port", str(first + node_id - 1 if first else 0))
 
 
+def _kafka_listeners(first: int | None, node_id: int) -> tuple[str, ...]:
+    if first is None:
+        return ()
+    return (f"{_KAFKA}127.0.0.1:{first + node_id - 1 if first else 0}",)
+
+
 def _tls_options(certificates: Certificates, node_id: int) -> tuple[str, ...]:
     files = certificates.of(node_id)
     return (
@@ -239,6 +254,11 @@ def _tls_options(certificates: Certificates, node_id: int) -> tuple[str, ...]:
 def servers_of(nodes: Sequence[NodeProcess]) -> str:
     """Bootstrap servers for clients: every node's first endpoint."""
     return ",".join(node.endpoints[0] for node in nodes if node.endpoints)
+
+
+def kafka_servers_of(nodes: Sequence[NodeProcess]) -> list[str]:
+    """Bootstrap servers for Kafka's clients, as host:port; empty if no node serves them."""
+    return [url.removeprefix(_KAFKA) for node in nodes for url in node.gateways if url.startswith(_KAFKA)]
 
 
 async def _stop_all(nodes: Sequence[NodeProcess], grace: float) -> None:

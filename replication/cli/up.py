@@ -34,6 +34,8 @@ def up(
     transport: TransportName = "tcp",
     store: str | None = None,
     listen: str | None = None,
+    kafka: Flag = False,
+    kafka_port: Port = 0,
     metrics_port: Annotated[Port | None, Parameter(show_default=False)] = None,
     dashboard: Flag = False,
     json: Json = False,
@@ -61,6 +63,10 @@ def up(
     listen
         Instead: the URL that nodes listen on, of any transport that is installed. {node} in it stands for a node's
         number: `--listen ws://127.0.0.1:0`, `--listen packet:///tmp/node-{node}`.
+    kafka
+        Serve Kafka's clients, too: each node also listens on kafka://127.0.0.1:PORT.
+    kafka_port
+        PORT of the first node, the others have the next ones; 0 takes free ports.
     metrics_port
         Serve metrics for Prometheus, /health and /ready of the first node at this port of 127.0.0.1, of the others
         at the next ones; 0 takes free ports.
@@ -74,8 +80,13 @@ def up(
         raise UsageError(f"--port {port}: nodes that are reached by {transport} have no port; leave it out")
     if port and listen is not None:
         raise UsageError(f"--port {port}: the URL of --listen says where nodes listen; leave it out")
+    if kafka_port and not kafka:
+        raise UsageError(f"--kafka-port {kafka_port}: add --kafka, or leave it out")
     reached = chosen(transport, listen)
-    return run(lambda: _run(nodes, data_dir, port, reached, store, metrics_port, dashboard, json))
+    first_kafka = kafka_port if kafka else None
+    return run(
+        lambda: _run(nodes, data_dir, port, reached, store, first_kafka, metrics_port, dashboard, json)
+    )
 
 
 async def _run(
@@ -84,6 +95,7 @@ async def _run(
     port: int,
     transport: str,
     store: str | None,
+    kafka_port: int | None,
     metrics_port: int | None,
     with_dashboard: bool,
     as_json: bool,
@@ -110,6 +122,7 @@ async def _run(
             log_folder=log_folder,
             metrics_port=metrics_port,
             store=store,
+            kafka_port=kafka_port,
         )
         if log_folder is not None:
             stack.callback(_remove_logs, log_folder, nodes)
@@ -153,12 +166,14 @@ def _remove_logs(folder: Path, nodes: Sequence[NodeProcess]) -> None:
 
 def _announce(nodes: list[NodeProcess], folder: Path, page: str) -> None:
     """One line for programs."""
-    from .processes import servers_of
+    from .processes import kafka_servers_of, servers_of
 
+    kafka = kafka_servers_of(nodes)
     print_json(
         {
             "event": "ready",
             "servers": servers_of(nodes).split(","),
+            **({"kafka": kafka} if kafka else {}),
             "store": nodes[0].store,
             "data": str(folder),
             "dashboard": page or None,
@@ -179,7 +194,7 @@ def _announce(nodes: list[NodeProcess], folder: Path, page: str) -> None:
 
 def _welcome(nodes: list[NodeProcess], folder: Path, certificates: Certificates | None, page: str) -> None:
     from ...transport.security import TLS_VARIABLES
-    from .processes import servers_of
+    from .processes import kafka_servers_of, servers_of
 
     for node in nodes:
         metrics = f"  metrics http://{node.metrics}/metrics" if node.metrics else ""
@@ -192,6 +207,8 @@ def _welcome(nodes: list[NodeProcess], folder: Path, certificates: Certificates 
         f"\ndata in {folder}, metadata store {nodes[0].store}; Ctrl-C stops all nodes. In another terminal:\n"
     )
     print(f"  export INSYNC_SERVERS={shlex.quote(servers_of(nodes))}")
+    if kafka := kafka_servers_of(nodes):
+        print(f"  export KAFKA_SERVERS={shlex.quote(','.join(kafka))}")
     if certificates is not None:
         for name, path in zip(TLS_VARIABLES, attrs.astuple(certificates.of("client")), strict=True):
             print(f"  export {name}={shlex.quote(path)}")

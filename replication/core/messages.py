@@ -453,7 +453,9 @@ class FollowerInfo:
 
 @attrs.frozen(kw_only=True)
 class ReplicaInfo:
-    """One replica on the answering node; `followers` is filled by the leader alone."""
+    """One replica on the answering node; `followers` is filled by the leader alone. `log_dir`: where its log lies,
+    empty while it is being made.
+    """
 
     topic: str
     partition: int
@@ -468,6 +470,7 @@ class ReplicaInfo:
     isr: list[int]
     followers: list[FollowerInfo] = attrs.Factory(list)
     error: str = ""
+    log_dir: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -402,6 +402,7 @@ def _describe(partition: PartitionId, host: ReplicaHost) -> m.ReplicaInfo:
         isr=list(record.isr) if record is not None else [],
         followers=followers,
         error=replica.failure,
+        log_dir=str(host.home.path) if host.home is not None else "",
     )
 
 

@@ -54,7 +54,7 @@ def _message(name: str) -> _Message:
     return _Message(table, made, classes)
 
 
-def message(name: str) -> type[Struct]:
+def message(name: str) -> Any:
     """The class of a message, such as `FetchResponse`; its parts are attributes: `FetchResponse.PartitionData`.
 
     Raises:

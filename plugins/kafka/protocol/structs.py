@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import tables
 
@@ -33,6 +33,10 @@ class Struct:
 
     def __init__(self, *values: Any, **named: Any) -> None:
         raise TypeError("a class of its own is made from each table")
+
+    if TYPE_CHECKING:
+        # Which fields there are is known to the tables alone.
+        def __setattr__(self, name: str, value: Any) -> None: ...
 
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import pytest
 
 from ...interop.kafka import Java, resolve
@@ -24,3 +30,39 @@ def clients(request: pytest.FixtureRequest) -> Java:
         known = resolve(Path(__file__).parent / "pom.xml", online=EVERYTHING)
         remembered.set(_CLASSPATH, known)
     return Java(known)
+
+
+@attrs.frozen
+class Cluster:
+    """Nodes of `insync up --kafka`. servers: for Kafka's clients."""
+
+    servers: str
+    native: tuple[str, ...]
+    pids: tuple[int, ...]
+
+
+@contextmanager
+def running_cluster(*options: str) -> Iterator[Cluster]:
+    """A cluster as a user starts it; it is gone when the block is left."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "insync", "up", "--kafka", "--json", *options],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        pids = tuple([node["pid"] for node in ready["nodes"]])
+        yield Cluster(",".join(ready["kafka"]), tuple(ready["servers"]), pids)
+    finally:
+        process.terminate()
+        process.wait(30)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Three nodes that the tests of real clients share; each test has topics of its own."""
+    with running_cluster() as made:
+        yield made

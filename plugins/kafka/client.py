@@ -1,0 +1,65 @@
+"""One client of a gateway, as handlers see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+
+from insync.replication.core.control.view import ClusterView
+from insync.replication.node.authorisation import Operation
+from insync.replication.node.service import Caller, NodeService
+from insync.transport import PeerIdentity
+
+from .core.directory import Directory
+
+if TYPE_CHECKING:
+    from .core.sessions import Sessions
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """What a listener's URL says beside the address."""
+
+    auto_create_topics: bool = True
+    num_partitions: int = 1
+    default_replication_factor: int = 0
+    """0: as many as there are nodes, three at most."""
+
+
+class Client(Caller):
+    """`client_id`: what it called itself last; `kept`: its fetch sessions; `close`: end it when all is answered."""
+
+    def __init__(
+        self,
+        peer: PeerIdentity,
+        service: NodeService,
+        directory: Directory,
+        options: Options,
+        sessions: Sessions,
+        *,
+        host: str,
+        abort: Callable[[str], None],
+    ) -> None:
+        self.peer = peer
+        self.service = service
+        self.directory = directory
+        self.options = options
+        self.sessions = sessions
+        self.host = host
+        self.client_id = ""
+        self._abort = abort
+
+    def abort(self, reason: str) -> None:
+        """See `Caller.abort`."""
+        self._abort(reason)
+
+    @property
+    def view(self) -> ClusterView:
+        """The cluster as the node knows it now."""
+        return self.service.view
+
+    def may(self, operation: Operation) -> bool:
+        """Whether the rules of the node let it."""
+        return operation in self.service.allowed(self.peer)

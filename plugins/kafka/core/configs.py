@@ -1,0 +1,163 @@
+"""Topic settings under Kafka's names, and their values as Kafka writes them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+from insync.replication.core.control.records import TopicConfig
+from insync.replication.core.types import Value
+
+UNCLEAN = "unclean.leader.election.enable"
+UNCLEAN_POLICY = "insync.unclean.leader.election"
+"""Policies that Kafka has no word for stand under this name."""
+
+
+class Type(enum.IntEnum):
+    """Kafka's types of settings."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Source(enum.IntEnum):
+    """Where a value comes from."""
+
+    TOPIC = 1
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class ConfigError(ValueError):
+    """A setting, or a value of it, that topics do not have; the text names both."""
+
+
+@attrs.frozen(kw_only=True)
+class Setting:
+    """One setting with its value, as Kafka's clients are told it."""
+
+    name: str
+    value: str
+    type: Type
+    source: Source
+    read_only: bool = False
+
+
+_FIXED = {
+    "compression.type": ("producer", Type.STRING),
+    "message.timestamp.type": ("CreateTime", Type.STRING),
+    "index.interval.bytes": ("4096", Type.INT),
+    "segment.index.bytes": ("10485760", Type.INT),
+    "segment.jitter.ms": ("0", Type.LONG),
+    "flush.messages": ("9223372036854775807", Type.LONG),
+    "flush.ms": ("9223372036854775807", Type.LONG),
+    "preallocate": ("false", Type.BOOLEAN),
+    "remote.storage.enable": ("false", Type.BOOLEAN),
+}
+"""Settings of Kafka that nothing here goes by: they are taken at Kafka's default alone."""
+
+_INTS = frozenset({"min_insync_replicas", "max_message_bytes", "segment_bytes"})
+_OWN = {"produce_batch_validation": "insync.produce.batch.validation"}
+_DEFAULTS = TopicConfig()
+_FIELDS = {
+    _OWN.get(field.name, field.name.replace("_", ".")): field.name
+    for field in attrs.fields(TopicConfig)
+    if field.name != "unclean_leader_election"
+}
+
+
+def described(config: TopicConfig) -> list[Setting]:
+    """All settings of a topic, those that have no effect too."""
+    found = []
+    for name, field in _FIELDS.items():
+        value, default = getattr(config, field), getattr(_DEFAULTS, field)
+        source = Source.DEFAULT if value == default else Source.TOPIC
+        found.append(Setting(name=name, value=_text(value), type=_type(field, value), source=source))
+    policy = config.unclean_leader_election
+    source = Source.DEFAULT if policy == _DEFAULTS.unclean_leader_election else Source.TOPIC
+    enabled = _text(policy != "wait")
+    found.append(Setting(name=UNCLEAN, value=enabled, type=Type.BOOLEAN, source=source))
+    found.append(Setting(name=UNCLEAN_POLICY, value=policy, type=Type.STRING, source=source))
+    found += [
+        Setting(name=name, value=value, type=kind, source=Source.DEFAULT, read_only=True)
+        for name, (value, kind) in _FIXED.items()
+    ]
+    return sorted(found, key=lambda each: each.name)
+
+
+def field_of(name: str) -> str | None:
+    """The field of `TopicConfig` that Kafka's name stands for; None for a setting that is fixed.
+
+    Raises:
+      ConfigError: There is no such setting.
+    """
+    if name in (UNCLEAN, UNCLEAN_POLICY):
+        return "unclean_leader_election"
+    if name in _FIXED:
+        return None
+    field = _FIELDS.get(name)
+    if field is None:
+        raise ConfigError(f"{name} is no setting of a topic here; DescribeConfigs lists those that there are")
+    return field
+
+
+def parsed(given: Mapping[str, str | None]) -> dict[str, Value]:
+    """Settings as insync has them, from Kafka's names and texts. A null stands for the default.
+
+    Raises:
+      ConfigError: A name or a value that topics do not have.
+    """
+    found: dict[str, Value] = {}
+    for name, text in given.items():
+        field = field_of(name)
+        if field is None:
+            (default, _) = _FIXED[name]
+            if text is not None and text != default:
+                raise ConfigError(
+                    f"{name}={text} has no effect here: leave it out, or at its default, {default}"
+                )
+        elif text is not None:
+            found[field] = _value(name, field, text.strip())
+    return found
+
+
+def _value(name: str, field: str, text: str) -> Value:
+    if name == UNCLEAN:
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name}={text}: use true or false")
+        return "any" if text.lower() == "true" else "wait"
+    default = getattr(_DEFAULTS, field)
+    try:
+        return type(default)(text)  # one of int, float, str
+    except ValueError as error:
+        raise ConfigError(f"{name}={text}: use a number") from error
+
+
+def as_list(text: str) -> list[str]:
+    """The members of a setting that is a list."""
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def is_list(name: str) -> bool:
+    """Whether members can be added to a setting and taken from it."""
+    return name == "cleanup.policy"
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _type(field: str, value: object) -> Type:
+    if field == "cleanup_policy":
+        return Type.LIST
+    if isinstance(value, float):
+        return Type.DOUBLE
+    if isinstance(value, int):
+        return Type.INT if field in _INTS else Type.LONG
+    return Type.STRING

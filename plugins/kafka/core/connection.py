@@ -1,0 +1,289 @@
+"""One client connection without its socket: bytes in, requests out; answers in, bytes out in the order of requests.
+
+Requests run one after the other, as in Kafka. Produce requests alone may start behind others that are not answered
+yet: their batches are put in order by the log. Answers leave in the order of requests, whatever comes first.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import attrs
+
+from ..protocol.apis import Api
+from .errors import ProtocolViolationError
+
+MOST_PRODUCES = 64
+"""Produce requests of one connection that may be unanswered; Kafka's clients have 5 at most."""
+SMALL_BUFFER = 64 << 10
+"""Bytes received at a time; a larger frame gets memory of its own, once there is room for it in the budget."""
+FRAME_OF_STRANGERS = 64 << 10
+MOST_PRODUCED = 100 << 20
+MOST_ELSE = 8 << 20
+"""Bytes of a frame: before a client has proved who it is, with record batches, and else."""
+
+_HEAD = struct.Struct(">ihhi")
+_SIZE = struct.Struct(">i")
+_SHORT = struct.Struct(">h")
+_HINTS = {
+    b"GET ": "an HTTP client",
+    b"POST": "an HTTP client",
+    b"HEAD": "an HTTP client",
+    b"\x16\x03\x01": "a TLS client on a port without TLS",
+    b"\x16\x03\x03": "a TLS client on a port without TLS",
+}
+
+
+@attrs.define(eq=False, slots=True)
+class Request:
+    """A request, and the place of its answer. `body`: a frame; `position`: where the message begins in it.
+
+    `is_token`: the frame is a bare SASL token and has no header; `api` and `version` say nothing then.
+    `room`: bytes of the receive budget that it holds until its memory is let go.
+    """
+
+    api: int
+    version: int
+    correlation: int
+    client_id: str | None
+    body: memoryview
+    position: int
+    room: int = 0
+    is_token: bool = False
+    wants_answer: bool = True
+    """False of a produce request without acknowledgement."""
+    answer: Sequence[Any] | None = None
+    """Parts to be sent, without the size; empty: nothing is to be sent."""
+
+
+class Connection:
+    """flexible: whether the headers of a request and its answer have tagged fields. offers: whether a version of an
+    API is served; what is not offered ends the connection, but for ApiVersions, which is how clients find out.
+    """
+
+    def __init__(
+        self,
+        *,
+        offers: Callable[[int, int], bool],
+        flexible: Callable[[int, int], bool],
+        strangers_may: Collection[int] = (),
+    ) -> None:
+        self._offers = offers
+        self._flexible = flexible
+        self.strangers_may = strangers_may
+        """APIs that may be used before the client has proved who it is; empty: it need not."""
+        self.next_is_token = False
+        """Whether the next frame is a bare SASL token (KIP-43)."""
+        self._slots: deque[Request] = deque()
+        self._buffer = bytearray(SMALL_BUFFER)
+        self._view = memoryview(self._buffer)
+        self._start = self._end = 0
+        self._large: bytearray | None = None
+        self._large_filled = 0
+
+    # Receiving
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that are not answered, or whose answers have not been taken."""
+        return len(self._slots)
+
+    @property
+    def has_unparsed(self) -> bool:
+        """Whether bytes are here that no request was made of."""
+        return self._end > self._start or self._large is not None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self._slots
+
+    @property
+    def room_needed(self) -> int:
+        """Bytes of a frame that is too large for the buffer; it is received after `make_room`. 0: there is none.
+
+        Raises:
+          ProtocolViolationError: Its size is over the limit.
+        """
+        if self._large is not None or self._end - self._start < _HEAD.size:
+            return 0
+        size = self._frame_size()
+        return size if size + _SIZE.size > SMALL_BUFFER else 0
+
+    def make_room(self) -> None:
+        """Memory for the large frame, which the budget has admitted."""
+        size = self._frame_size()
+        self._large = bytearray(size)
+        here = self._end - self._start - _SIZE.size
+        self._large[:here] = self._view[self._start + _SIZE.size : self._end]
+        self._large_filled, self._start, self._end = here, 0, 0
+
+    def get_buffer(self) -> memoryview:
+        """Where bytes are to be received; empty while there is no room for any."""
+        if self._large is not None:
+            return memoryview(self._large)[self._large_filled :]
+        if self._start and (self._start == self._end or self._end == SMALL_BUFFER):
+            rest = self._end - self._start
+            self._buffer[:rest] = bytes(self._view[self._start : self._end])
+            self._start, self._end = 0, rest
+        return self._view[self._end :]
+
+    def received(self, count: int) -> None:
+        """So many bytes were put into the buffer."""
+        if self._large is not None:
+            self._large_filled += count
+        else:
+            self._end += count
+
+    def next_request(self) -> Request | None:
+        """The next request, if it is here and may start.
+
+        Raises:
+          ProtocolViolationError: It is none, or is not served.
+        """
+        large = self._large
+        if large is not None:
+            if self._large_filled < len(large):
+                return None
+            frame, room = memoryview(large), len(large)
+        else:
+            if self._end - self._start < _SIZE.size:
+                return None
+            size = self._frame_size() if self._end - self._start >= _HEAD.size or self.next_is_token else -1
+            if size < 0 or self._end - self._start < size + _SIZE.size:
+                return None
+            frame, room = self._view[self._start + _SIZE.size : self._start + _SIZE.size + size], 0
+        if not self._may_start(frame):
+            return None
+        if large is None:
+            # Whoever serves it may keep it; the buffer is used again.
+            frame = memoryview(bytes(frame))
+            self._start += _SIZE.size + len(frame)
+        else:
+            self._large, self._large_filled = None, 0
+        request = self._parse(frame)
+        request.room = room
+        self._slots.append(request)
+        return request
+
+    def _may_start(self, frame: memoryview) -> bool:
+        if not self._slots:
+            return True
+        if self.next_is_token or len(frame) < 2 or _SHORT.unpack_from(frame)[0] != Api.PRODUCE:
+            return False
+        return len(self._slots) < MOST_PRODUCES and all(each.api == Api.PRODUCE for each in self._slots)
+
+    def _frame_size(self) -> int:
+        """That of the next frame, of which the head is here."""
+        (size,) = _SIZE.unpack_from(self._buffer, self._start)
+        if self.next_is_token:
+            if not 0 <= size <= FRAME_OF_STRANGERS:
+                raise ProtocolViolationError(
+                    f"a SASL token of {size} bytes; at most {FRAME_OF_STRANGERS} are taken"
+                )
+            return int(size)
+        _, api, _, _ = _HEAD.unpack_from(self._buffer, self._start)
+        limit = MOST_ELSE
+        if self.strangers_may:
+            limit = FRAME_OF_STRANGERS
+        elif api == Api.PRODUCE:
+            limit = MOST_PRODUCED
+        if not 8 <= size <= limit:
+            head = bytes(self._view[self._start : self._start + 4])
+            hint = next(
+                (f"; it looks like {who}" for start, who in _HINTS.items() if head.startswith(start)), ""
+            )
+            raise ProtocolViolationError(
+                f"a frame of {size} bytes; one of API {api} may have 8 to {limit} here{hint}"
+            )
+        return int(size)
+
+    def _parse(self, frame: memoryview) -> Request:
+        if self.next_is_token:
+            self.next_is_token = False
+            return Request(-1, 0, 0, None, frame, 0, is_token=True)
+        api, version, correlation = struct.unpack_from(">hhi", frame)
+        if self.strangers_may and api not in self.strangers_may:
+            raise ProtocolViolationError(f"API {api} before the client has proved who it is")
+        known = self._offers(api, version)
+        if not known and api != Api.API_VERSIONS:
+            raise ProtocolViolationError(f"version {version} of API {api}, which is not offered")
+        if not known:
+            # Its body is not looked at: the answer says which versions there are.
+            return Request(api, version, correlation, None, frame, len(frame))
+        client_id, position = self._client_id(frame)
+        if self._flexible(api, version):
+            position = _skip_tags(frame, position)
+        return Request(api, version, correlation, client_id, frame, position)
+
+    @staticmethod
+    def _client_id(frame: memoryview) -> tuple[str | None, int]:
+        if len(frame) < 10:
+            raise ProtocolViolationError("a request header that ends too early")
+        (length,) = _SHORT.unpack_from(frame, 8)
+        if length < 0:
+            return None, 10
+        if 10 + length > len(frame):
+            raise ProtocolViolationError("a client id that is longer than its request")
+        try:
+            return str(frame[10 : 10 + length], "utf-8"), 10 + length
+        except UnicodeDecodeError as error:
+            raise ProtocolViolationError("a client id that is not UTF-8") from error
+
+    # Answering
+
+    def answer(self, request: Request, parts: Sequence[Any]) -> None:
+        """Take the answer to a request: parts of its message; none for a request that is to have no answer."""
+        assert request.answer is None, "a request is answered once"
+        if not parts:
+            request.answer = ()
+        elif request.is_token:
+            request.answer = parts
+        else:
+            has_tags = request.api != Api.API_VERSIONS and self._flexible(request.api, request.version)
+            head = _SIZE.pack(request.correlation) + (b"\0" if has_tags else b"")
+            request.answer = (head + parts[0], *parts[1:])
+
+    def take_answers(self) -> list[Any]:
+        """What can be sent by now: frames, whole and in order."""
+        sent: list[Any] = []
+        slots = self._slots
+        while slots and slots[0].answer is not None:
+            parts = slots.popleft().answer
+            if parts:
+                size = sum(part.length if hasattr(part, "length") else len(part) for part in parts)
+                sent.append(_SIZE.pack(size) + parts[0])
+                sent += parts[1:]
+        return sent
+
+
+def _skip_tags(frame: memoryview, position: int) -> int:
+    """Past the tagged fields of a header, none of which is known (KIP-482)."""
+    try:
+        count, position = _varint(frame, position)
+        for _ in range(count):
+            _, position = _varint(frame, position)
+            size, position = _varint(frame, position)
+            position += size
+            if position > len(frame):
+                break
+    except IndexError:
+        position = len(frame) + 1
+    if position > len(frame):
+        raise ProtocolViolationError("a request header that ends too early")
+    return position
+
+
+def _varint(frame: memoryview, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 128:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise ProtocolViolationError("a number of more than five bytes in a request header")

@@ -1,0 +1,86 @@
+"""The cluster as Kafka's clients see it from one listener: brokers, topics by name and by id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from insync.replication.core.control.records import NodeRecord, TopicRecord
+from insync.replication.core.control.view import ClusterView
+from insync.transport import URL, split_host_port
+
+NAME = "name"
+"""The option of a listener's URL that says which listeners belong together; by default the scheme does."""
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+
+
+class Broker(NamedTuple):
+    """A node with a listener of the same name."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+class Directory:
+    """What the view of the cluster says to clients of the listeners named `name`. Looked up, never stored longer
+    than the view that it is made from.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._brokers: dict[NodeRecord, Broker | None] = {}
+        self._nodes: Mapping[int, NodeRecord] | None = None
+        self._found: dict[int, Broker] = {}
+        self._topics: Mapping[str, TopicRecord] | None = None
+        self._by_id: dict[bytes, str] = {}
+
+    def brokers(self, view: ClusterView) -> dict[int, Broker]:
+        """By node id, in their order."""
+        if self._nodes is not view.nodes:
+            known = self._brokers
+            self._brokers = {
+                record: known[record] if record in known else _broker(record, self.name)
+                for record in view.nodes.values()
+            }
+            found = sorted(each for each in self._brokers.values() if each is not None)
+            self._found = {each.node_id: each for each in found}
+            self._nodes = view.nodes
+        return self._found
+
+    def name_of(self, view: ClusterView, topic_id: bytes) -> str | None:
+        """The topic of an id."""
+        if self._topics is not view.topics:
+            self._by_id = {id_of(topic): name for name, topic in view.topics.items()}
+            self._topics = view.topics
+        return self._by_id.get(topic_id)
+
+    def controller(self, view: ClusterView, here: int) -> int:
+        """Who is named as the controller: a node without this listener cannot be, and every node forwards."""
+        brokers = self.brokers(view)
+        if view.controller is not None and view.controller.node_id in brokers:
+            return view.controller.node_id
+        return here if here in brokers else next(iter(brokers), -1)
+
+
+def id_of(topic: TopicRecord) -> bytes:
+    """A topic's id as it stands on the wire."""
+    return bytes.fromhex(topic.topic_id)
+
+
+def listener_name(url: URL) -> str:
+    """The name by which listeners belong together."""
+    return dict(url.options).get(NAME, url.scheme)
+
+
+def _broker(record: NodeRecord, name: str) -> Broker | None:
+    for text in record.endpoints:
+        try:
+            url = URL.parse(text)
+            if url.scheme.partition("+")[0] == "kafka" and listener_name(url) == name:
+                host, port = split_host_port(url)
+                return Broker(record.node_id, host, port, record.rack or None)
+        except ValueError:
+            continue  # of a transport, or of a later version
+    return None

@@ -1,0 +1,121 @@
+"""`kafka://HOST:PORT`: the gateway as nodes load it."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from typing import Any, ClassVar
+
+import trio
+
+from insync.plugins.tcp import TcpTransport
+from insync.replication.node.gateways import Gateway
+from insync.replication.node.service import NodeService
+from insync.transport import (
+    URL,
+    Endpoint,
+    InsecureAddressError,
+    PeerIdentity,
+    Security,
+    Serving,
+    check_options,
+    join_host_port,
+    split_host_port,
+)
+
+from .client import Client, Options
+from .core.connection import Connection
+from .core.directory import NAME, Directory, listener_name
+from .core.sessions import Sessions, Slots
+from .handlers import OFFERED
+from .listener import Link, Links
+
+_OPTIONS = (NAME, "contact", "auto_create_topics", "num_partitions", "default_replication_factor")
+_MOST = 10_000
+
+
+class KafkaGateway(Gateway):
+    """Serves Kafka's clients.
+
+    Options of the URL: `contact=HOST[:PORT]`, the address that clients are told; `name=NAME`, which listeners
+    belong together (clients stay among those of one name); `auto_create_topics=false`, `num_partitions=N` and
+    `default_replication_factor=N` for topics that are made without saying so.
+    """
+
+    api_version: ClassVar[tuple[int, int]] = (1, 0)
+    schemes: ClassVar[tuple[str, ...]] = ("kafka",)
+
+    def parse(self, url: URL) -> Endpoint:
+        """See `Gateway.parse`."""
+        check_options(url, _OPTIONS)
+        host, port = split_host_port(url)
+        if url.path not in ("", "/"):
+            raise ValueError(f"{url}: the address of a Kafka listener has no path")
+        _options(url)
+        return URL(url.scheme, join_host_port(host.lower(), port), "", url.options)
+
+    async def serve(
+        self,
+        endpoint: Endpoint,
+        service: NodeService,
+        security: Security,
+        *,
+        task_status: trio.TaskStatus[Serving],
+    ) -> None:
+        """See `Gateway.serve`."""
+        tcp = TcpTransport()
+        options = dict(endpoint.options)
+        contact, _, contact_port = options.get("contact", "").partition(":")
+        at = URL("tcp", endpoint.authority, "", (("contact", contact),) if contact else ())
+        if not security.allow_insecure and not tcp.is_local(at):
+            raise InsecureAddressError(
+                f"{endpoint} is not only for this machine, and nobody would have to prove who they are: "
+                "say allow_insecure if nobody else is on this network",
+                peer=str(endpoint),
+            )
+        listener = await tcp.listen_streams(at)
+        host, port = split_host_port(listener.endpoints[0])
+        authority = join_host_port(host, int(contact_port) if contact_port else port)
+        name = listener_name(endpoint)
+        named = () if name == endpoint.scheme else ((NAME, name),)
+        task_status.started(Serving([str(URL(endpoint.scheme, authority, "", named))]))
+        links, directory = Links(service), Directory(name)
+        slots = Slots(random.SystemRandom())
+        make = partial(_link, links, directory, _options(endpoint), slots)
+        try:
+            await service.ready()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(links.sweep)
+                await links.accept(listener, make, nursery)
+        finally:
+            with trio.CancelScope(shield=True):
+                await listener.aclose()
+
+
+def _link(links: Links, directory: Directory, options: Options, slots: Slots, stream: Any) -> Link:
+    machine = Connection(offers=OFFERED.has, flexible=OFFERED.is_flexible)
+    host = stream.remote.authority
+    link = Link(stream, machine, links, f"Kafka client at {host}")
+    peer = PeerIdentity(cluster_id=links.service.cluster_id, node_id=-1, incarnation=0, lane="kafka")
+    link.client = Client(
+        peer, links.service, directory, options, Sessions(slots), host=host, abort=link.abort
+    )
+    return link
+
+
+def _options(url: URL) -> Options:
+    given = dict(url.options)
+    auto = given.get("auto_create_topics", "true")
+    if auto not in ("true", "false"):
+        raise ValueError(f"{url}: auto_create_topics is true or false")
+    numbers = {}
+    for name, least in (("num_partitions", 1), ("default_replication_factor", 1)):
+        if name in given:
+            text = given[name]
+            if not text.isascii() or not text.isdigit() or not least <= int(text) <= _MOST:
+                raise ValueError(f"{url}: {name} is a number from {least} to {_MOST}")
+            numbers[name] = int(text)
+    contact = given.get("contact", "")
+    if ":" in contact and not contact.partition(":")[2].isdigit():
+        raise ValueError(f"{url}: contact is HOST or HOST:PORT")
+    return Options(auto_create_topics=auto == "true", **numbers)

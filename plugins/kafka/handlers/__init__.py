@@ -1,0 +1,15 @@
+"""What each API does: Kafka's messages to the node's and back, one module for each family."""
+
+from __future__ import annotations
+
+from . import cluster, configs, log_dirs, offsets, topics
+from .table import Handler, Offer
+from .versions import Offers
+
+OFFERS: dict[int, Offer] = {
+    offer.api: offer for module in (cluster, configs, log_dirs, offsets, topics) for offer in module.OFFERS
+}
+"""What is served beside ApiVersions, Produce and Fetch, which have modules of their own."""
+OFFERED = Offers(OFFERS)
+
+__all__ = ["OFFERED", "OFFERS", "Handler", "Offer"]

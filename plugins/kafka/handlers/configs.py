@@ -1,0 +1,221 @@
+"""Settings of topics and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from insync.replication.core import messages as m
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.types import Value
+from insync.replication.metadata import MetadataError
+from insync.replication.node.authorisation import Operation
+
+from ..client import Client
+from ..core import configs
+from ..protocol import Struct, message
+from ..protocol.apis import Api, KafkaError
+from .cluster import default_factor
+from .table import Offer
+from .topics import ask
+
+_Describe = message("DescribeConfigsResponse")
+_Alter = message("AlterConfigsResponse")
+_Incremental = message("IncrementalAlterConfigsResponse")
+_TOPIC, _BROKER = 2, 4
+_SET, _DELETE, _APPEND, _SUBTRACT = range(4)
+
+
+async def describe_configs(client: Client, request: Struct, version: int) -> Struct:
+    """All settings of topics and nodes, or those that are named; synonyms only if they are asked for."""
+    answer = _Describe()
+    for each in request.resources:
+        told = _Describe.DescribeConfigsResult(
+            error_message=None, resource_type=each.resource_type, resource_name=each.resource_name
+        )
+        answer.results.append(told)
+        settings = await _settings(client, told)
+        wanted = set(each.configuration_keys or ())
+        for setting in settings:
+            if not wanted or setting.name in wanted:
+                told.configs.append(_described(setting, with_synonyms=request.include_synonyms))
+    return answer
+
+
+async def _settings(client: Client, told: Struct) -> list[configs.Setting]:
+    name = told.resource_name
+    if told.resource_type == _TOPIC:
+        if not client.may(Operation.ADMIN):
+            told.error_code = KafkaError.TOPIC_AUTHORIZATION_FAILED
+            return []
+        if name not in client.view.topics:
+            try:
+                await client.service.confirm_view()
+            except MetadataError as error:
+                told.error_code, told.error_message = ErrorCode.LEADER_NOT_AVAILABLE, str(error)
+                return []
+        topic = client.view.topics.get(name)
+        if topic is None:
+            told.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return []
+        return configs.described(topic.config)
+    if told.resource_type == _BROKER:
+        if not client.may(Operation.ADMIN):
+            told.error_code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
+            return []
+        if name not in ("", str(client.service.node_id)):
+            told.error_code = ErrorCode.INVALID_REQUEST
+            told.error_message = f"this is node {client.service.node_id}: ask node {name} itself"
+            return []
+        return _of_node(client) if name else []
+    told.error_code = ErrorCode.INVALID_REQUEST
+    told.error_message = "topics (2) and brokers (4) have settings here"
+    return []
+
+
+def _of_node(client: Client) -> list[configs.Setting]:
+    """What a gateway's clients meet; a node's own settings are no concern of theirs."""
+    options = client.options
+    values = {
+        "auto.create.topics.enable": (str(options.auto_create_topics).lower(), configs.Type.BOOLEAN),
+        "num.partitions": (str(options.num_partitions), configs.Type.INT),
+        "default.replication.factor": (str(default_factor(client)), configs.Type.INT),
+        "broker.id": (str(client.service.node_id), configs.Type.INT),
+    }
+    return [
+        configs.Setting(
+            name=name, value=value, type=kind, source=configs.Source.STATIC_BROKER, read_only=True
+        )
+        for name, (value, kind) in sorted(values.items())
+    ]
+
+
+def _described(setting: configs.Setting, *, with_synonyms: bool) -> Struct:
+    synonyms = []
+    if with_synonyms:
+        synonym = _Describe.DescribeConfigsSynonym(
+            name=setting.name, value=setting.value, source=setting.source
+        )
+        synonyms.append(synonym)
+    return _Describe.DescribeConfigsResourceResult(
+        name=setting.name,
+        value=setting.value,
+        read_only=setting.read_only,
+        config_source=setting.source,
+        synonyms=synonyms,
+        config_type=setting.type,
+        documentation=None,
+    )
+
+
+@attrs.define
+class _Change:
+    config: dict[str, Value]
+    reset: list[str]
+
+
+async def alter_configs(client: Client, request: Struct, version: int) -> Struct:
+    """Replace all overrides of a topic by those that are given."""
+    answer = _Alter()
+    for each in request.resources:
+        told = _Alter.AlterConfigsResourceResponse(
+            error_message=None, resource_type=each.resource_type, resource_name=each.resource_name
+        )
+        answer.responses.append(told)
+
+        def change(each: Struct = each) -> _Change:
+            config = configs.parsed({setting.name: setting.value for setting in each.configs})
+            overridden = {
+                name
+                for setting in configs.described(client.view.topics[each.resource_name].config)
+                if setting.source == configs.Source.TOPIC and (name := configs.field_of(setting.name))
+            }
+            return _Change(config, sorted(overridden - config.keys()))
+
+        await _apply(client, told, change, validate_only=request.validate_only)
+    return answer
+
+
+async def incremental_alter_configs(client: Client, request: Struct, version: int) -> Struct:
+    """Set, delete, append to, subtract from settings of a topic (KIP-339)."""
+    answer = _Incremental()
+    for each in request.resources:
+        told = _Incremental.AlterConfigsResourceResponse(
+            error_message=None, resource_type=each.resource_type, resource_name=each.resource_name
+        )
+        answer.responses.append(told)
+
+        def change(each: Struct = each) -> _Change:
+            return _increments(client, each)
+
+        await _apply(client, told, change, validate_only=request.validate_only)
+    return answer
+
+
+def _increments(client: Client, wanted: Struct) -> _Change:
+    made = _Change({}, [])
+    now: Mapping[str, str] = {
+        each.name: each.value for each in configs.described(client.view.topics[wanted.resource_name].config)
+    }
+    seen: set[str] = set()
+    for each in wanted.configs:
+        if each.name in seen:
+            raise configs.ConfigError(f"{each.name} is changed twice in one request")
+        seen.add(each.name)
+        field, text = configs.field_of(each.name), each.value
+        if each.config_operation == _DELETE:
+            if field is not None:
+                made.reset.append(field)
+            continue
+        if each.config_operation in (_APPEND, _SUBTRACT):
+            if not configs.is_list(each.name):
+                raise configs.ConfigError(f"{each.name} is no list: members are neither added nor taken away")
+            members, given = configs.as_list(now[each.name]), configs.as_list(text or "")
+            if each.config_operation == _APPEND:
+                members += [member for member in given if member not in members]
+            else:
+                members = [member for member in members if member not in given]
+            text = ",".join(members)
+        elif each.config_operation != _SET:
+            raise configs.ConfigError(f"{each.name}: operation {each.config_operation} is none of 0 to 3")
+        elif text is None:
+            raise configs.ConfigError(f"{each.name} is set to null: delete it, or give a value")
+        made.config |= configs.parsed({each.name: text})
+    return made
+
+
+async def _apply(client: Client, told: Struct, change: Callable[[], _Change], *, validate_only: bool) -> None:
+    """Have one topic changed; what came of it goes into `told`."""
+    name = told.resource_name
+    if told.resource_type != _TOPIC:
+        told.error_code = ErrorCode.INVALID_CONFIG
+        told.error_message = "a node is set by its file and its command line; restart it to change that"
+        return
+    if not client.may(Operation.ADMIN):
+        told.error_code = KafkaError.TOPIC_AUTHORIZATION_FAILED
+        return
+    try:
+        if name not in client.view.topics:
+            await client.service.confirm_view()
+        if name not in client.view.topics:
+            told.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return
+        made = change()
+    except configs.ConfigError as error:
+        told.error_code, told.error_message = ErrorCode.INVALID_CONFIG, str(error)
+        return
+    except MetadataError as error:
+        told.error_code, told.error_message = ErrorCode.LEADER_NOT_AVAILABLE, str(error)
+        return
+    if validate_only:
+        return
+    changed = await ask(client, m.AlterConfigRequest(name=name, config=made.config, reset=made.reset))
+    told.error_code, told.error_message = changed.error, changed.message or None
+
+
+OFFERS = (
+    Offer(Api.DESCRIBE_CONFIGS, 1, 4, describe_configs),
+    Offer(Api.ALTER_CONFIGS, 0, 2, alter_configs),
+    Offer(Api.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs),
+)

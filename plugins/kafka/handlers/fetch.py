@@ -1,0 +1,275 @@
+"""Fetch: questions of a session to the node, and its answer with the batches as they lie on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from insync.replication.core import messages as m
+from insync.replication.core.errors import ErrorCode
+from insync.replication.node.authorisation import Operation
+from insync.replication.node.service import Answer, ServiceError
+from insync.transport import Part
+
+from ..client import Client
+from ..core.sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    Session,
+    UnknownSessionError,
+    WrongEpochError,
+)
+from ..protocol import Struct, message
+from ..protocol.apis import KafkaError
+
+LEAST, MOST = 4, 18
+BY_ID = 13
+"""The first version that names topics by their ids."""
+_Response = message("FetchResponse")
+
+Key = tuple[str, int]
+Done = Callable[[Struct, Sequence[Part], int], None]
+"""Called with the answer, the ranges for its records, and for how long the client is to pause."""
+
+
+@attrs.define(eq=False)
+class Question:
+    """What is asked of one partition. `name` "": no topic has the id."""
+
+    name: str
+    topic_id: bytes
+    asked: m.FetchPartition
+
+
+@attrs.define(eq=False)
+class _Asked:
+    """One request under way."""
+
+    client: Client
+    request: Struct
+    version: int
+    session: Session[Any, Question] | None
+    questions: Mapping[Any, Question]
+    is_full: bool
+    done: Done
+
+    def came(self, answer: Answer | ServiceError) -> None:
+        """The node's answer."""
+        if isinstance(answer, ServiceError):
+            self.done(_Response(error_code=answer.code), (), 0)
+            return
+        response: m.FetchResponse = answer.message  # type: ignore[assignment]
+        if response.error:
+            self.done(_Response(error_code=response.error), (), response.throttle_time_ms)
+            return
+        found = {(each.topic, each.partition): each for each in response.partitions}
+        self.tell(found, answer.parts, response.throttle_time_ms)
+
+    def tell(self, found: Mapping[Key, m.FetchResult], parts: Sequence[Part], pause: int) -> None:
+        """Put the answer together. Ranges are in the order of the node's results."""
+        ranges = dict(zip([key for key, each in found.items() if each.size], parts, strict=True))
+        told = _Response(throttle_time_ms=pause)
+        if self.session is not None:
+            told.session_id = self.session.session_id
+        by_topic: dict[Any, Struct] = {}
+        ordered: list[Part] = []
+        leaders: dict[int, None] = {}
+        for key, question in self._by_topic():
+            place = question.name, question.asked.partition
+            result = found.get(place)
+            if result is None and question.name and not self.is_full:
+                continue
+            part = self._partition(question, result, leaders)
+            if not part.error_code and not part.records and not self._has_news(key, part):
+                continue
+            topic = by_topic.get(key[0])
+            if topic is None:
+                topic = by_topic[key[0]] = _Response.FetchableTopicResponse(
+                    topic=question.name, topic_id=question.topic_id
+                )
+                told.responses.append(topic)
+            topic.partitions.append(part)
+            if part.records:
+                ordered.append(ranges[place])
+        if self.version >= 16 and leaders:
+            brokers = self.client.directory.brokers(self.client.view)
+            told.node_endpoints = [
+                _Response.NodeEndpoint(node_id=node, host=at.host, port=at.port, rack=at.rack)
+                for node in leaders
+                if (at := brokers.get(node)) is not None
+            ]
+        self.done(told, ordered, pause)
+
+    def _by_topic(self) -> list[tuple[Any, Question]]:
+        """Partitions of one topic together, in the order in which topics were first asked about."""
+        topics: dict[Any, list[tuple[Any, Question]]] = {}
+        for key, question in self.questions.items():
+            topics.setdefault(key[0], []).append((key, question))
+        return [each for found in topics.values() for each in found]
+
+    def _has_news(self, key: Any, part: Struct) -> bool:
+        """Whether an answer within a session has to name a partition without records."""
+        state = part.high_watermark, part.log_start_offset
+        if self.session is None:
+            return True
+        news = self.is_full or self.session.told.get(key) != state
+        self.session.told[key] = state
+        return news
+
+    def _partition(
+        self, question: Question, result: m.FetchResult | None, leaders: dict[int, None]
+    ) -> Struct:
+        index = question.asked.partition
+        made = _Response.PartitionData
+        if not question.name:
+            return made(
+                partition_index=index,
+                error_code=KafkaError.UNKNOWN_TOPIC_ID,
+                high_watermark=-1,
+                aborted_transactions=None,
+                records=b"",
+            )
+        if result is None:
+            return self._quiet(question)
+        error = result.error
+        if error == ErrorCode.KAFKA_STORAGE_ERROR and self.version <= 5:
+            error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        part = made(
+            partition_index=index,
+            error_code=error,
+            high_watermark=result.high_watermark,
+            last_stable_offset=result.high_watermark,
+            log_start_offset=result.log_start_offset,
+            aborted_transactions=[] if self.request.isolation_level else None,
+            records=result.size or b"",
+        )
+        if result.diverging is not None:
+            part.diverging_epoch = _Response.EpochEndOffset(
+                epoch=result.diverging.epoch, end_offset=result.diverging.end_offset
+            )
+        if result.leader >= 0 and error in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            part.current_leader = _Response.LeaderIdAndEpoch(
+                leader_id=result.leader, leader_epoch=result.leader_epoch
+            )
+            leaders[result.leader] = None
+        return part
+
+    def _quiet(self, question: Question) -> Struct:
+        """Nothing new, but the client wants to be told of every partition: where its log begins and ends."""
+        ends: list[m.ListOffsetsResult] = []
+
+        def came(answer: Answer | ServiceError) -> None:
+            if isinstance(answer, Answer):
+                response: m.ListOffsetsResponse = answer.message  # type: ignore[assignment]
+                ends.extend(response.partitions)
+
+        asked = question.asked
+        wanted = [
+            m.ListOffsetsPartition(topic=asked.topic, partition=asked.partition, timestamp=each)
+            for each in (m.LATEST_TIMESTAMP, m.EARLIEST_TIMESTAMP)
+        ]
+        # Answered at once: neither needs a look at the log.
+        self.client.service.call(self.client, m.ListOffsetsRequest(partitions=wanted), came)
+        latest, earliest = (each.offset if not each.error else -1 for each in ends) if ends else (-1, -1)
+        return _Response.PartitionData(
+            partition_index=asked.partition,
+            high_watermark=latest,
+            last_stable_offset=latest,
+            log_start_offset=earliest,
+            aborted_transactions=[] if self.request.isolation_level else None,
+            records=b"",
+        )
+
+
+def start(client: Client, request: Struct, version: int, done: Done) -> Any:
+    """Ask the node; the ticket of the call, or None if it need not be asked."""
+    try:
+        session, questions, is_full = _questions(client, request, version)
+    except UnknownSessionError:
+        done(_Response(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND), (), 0)
+        return None
+    except WrongEpochError:
+        done(_Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH), (), 0)
+        return None
+    asked = _Asked(client, request, version, session, questions, is_full, done)
+    replica = request.replica_id if version < 15 else request.replica_state.replica_id
+    if replica >= 0 or not client.may(Operation.CONSUME):
+        asked.tell(_all(questions, KafkaError.TOPIC_AUTHORIZATION_FAILED), (), 0)
+        return None
+    known = [each.asked for each in questions.values() if each.name]
+    if len(known) < len(questions):
+        # An id that no topic has is told of at once.
+        asked.tell({}, (), 0) if not known else _ask(asked, known, 0)
+        return None
+    return _ask(asked, known, max(0, request.max_wait_ms))
+
+
+def _ask(asked: _Asked, known: list[m.FetchPartition], wait_ms: int) -> Any:
+    request = asked.request
+    fetch = m.FetchRequest(
+        replica_id=-1,
+        incarnation=0,
+        max_wait_ms=wait_ms,
+        min_bytes=max(0, request.min_bytes),
+        max_bytes=max(0, request.max_bytes),
+        partitions=known,
+        client_id=asked.client.client_id,
+    )
+    return asked.client.service.call(asked.client, fetch, asked.came)
+
+
+def _all(questions: Mapping[Any, Question], error: int) -> dict[Key, m.FetchResult]:
+    return {
+        (each.name, each.asked.partition): m.FetchResult(
+            topic=each.name, partition=each.asked.partition, error=error
+        )
+        for each in questions.values()
+    }
+
+
+def _questions(
+    client: Client, request: Struct, version: int
+) -> tuple[Session[Any, Question] | None, Mapping[Any, Question], bool]:
+    """The session, all that is asked, and whether every partition is to be told of."""
+    asked = _named(client, request, version)
+    sessions, session_id, epoch = client.sessions, request.session_id, request.session_epoch
+    if epoch in (FINAL_EPOCH, INITIAL_EPOCH):
+        if session_id != NO_SESSION:
+            sessions.end(session_id)
+        session = sessions.begin(asked) if epoch == INITIAL_EPOCH and version >= 7 else None
+        return session, asked, True
+    forgotten = [
+        (each.topic_id if version >= BY_ID else each.topic, index)
+        for each in request.forgotten_topics_data
+        for index in each.partitions
+    ]
+    session = sessions.go_on(session_id, epoch, asked, forgotten)
+    for key, question in session.asked.items():
+        if not question.name:  # a topic that was unknown may be there by now
+            question.name = client.directory.name_of(client.view, key[0]) or ""
+            question.asked = attrs.evolve(question.asked, topic=question.name)
+    return session, session.asked, False
+
+
+def _named(client: Client, request: Struct, version: int) -> dict[Any, Question]:
+    found: dict[Any, Question] = {}
+    for topic in request.topics:
+        name: str = topic.topic
+        if version >= BY_ID:
+            name = client.directory.name_of(client.view, topic.topic_id) or ""
+        for part in topic.partitions:
+            asked = m.FetchPartition(
+                topic=name,
+                partition=part.partition,
+                fetch_offset=part.fetch_offset,
+                max_bytes=max(0, part.partition_max_bytes),
+                leader_epoch=part.current_leader_epoch,
+                last_fetched_epoch=part.last_fetched_epoch,
+                topic_id=topic.topic_id.hex() if version >= BY_ID else "",
+            )
+            key = topic.topic_id if version >= BY_ID else name, part.partition
+            found[key] = Question(name, topic.topic_id, asked)
+    return found

@@ -1,0 +1,159 @@
+"""Offsets by time, deletion of records, producer ids, and who coordinates."""
+
+from __future__ import annotations
+
+from insync.replication.core import messages as m
+from insync.replication.core.errors import ErrorCode
+from insync.replication.node.authorisation import Operation
+from insync.replication.node.service import NotAllowedError, ServiceError
+
+from ..client import Client
+from ..protocol import Struct, message
+from ..protocol.apis import Api, KafkaError
+from .table import Offer
+
+_ListOffsets = message("ListOffsetsResponse")
+_DeleteRecords = message("DeleteRecordsResponse")
+_InitProducerId = message("InitProducerIdResponse")
+_FindCoordinator = message("FindCoordinatorResponse")
+_LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
+_TIERED = (-5, -6)
+"""Offsets of what has been moved to remote storage: there is none."""
+_TRANSACTION = 1
+
+
+async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
+    """The first or the next offset, or the first of a time; of partitions that this node leads."""
+    wanted = [
+        (topic.name, part.partition_index, part.timestamp, part.current_leader_epoch)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    if request.replica_id >= 0 or not client.may(Operation.CONSUME):
+        refused = KafkaError.TOPIC_AUTHORIZATION_FAILED
+        return _offsets(request, {place[:3]: (refused, -1, -1) for place in wanted}, version)
+    asked = [
+        m.ListOffsetsPartition(
+            topic=topic,
+            partition=index,
+            timestamp=m.EARLIEST_TIMESTAMP if time == _EARLIEST_LOCAL else time,
+            leader_epoch=epoch,
+        )
+        for topic, index, time, epoch in wanted
+        if time not in _TIERED
+    ]
+    answer: m.ListOffsetsResponse = (
+        await client.service.ask(client, m.ListOffsetsRequest(partitions=asked))
+    ).message  # type: ignore[assignment]
+    came = iter(answer.partitions)
+    found: dict[tuple[str, int, int], tuple[int, int, int]] = {}
+    for topic, index, time, epoch in wanted:
+        if time in _TIERED:
+            found[topic, index, time] = (ErrorCode.NONE, -1, -1)
+            continue
+        result = next(came)
+        error = result.error
+        if error == ErrorCode.NONE and 0 <= epoch < result.leader_epoch:
+            error = ErrorCode.FENCED_LEADER_EPOCH
+        elif error == ErrorCode.NONE and epoch > result.leader_epoch:
+            error = ErrorCode.UNKNOWN_LEADER_EPOCH
+        elif error == ErrorCode.OFFSET_NOT_AVAILABLE and version <= 4:
+            error = ErrorCode.LEADER_NOT_AVAILABLE
+        found[topic, index, time] = (error, result.offset, result.leader_epoch)
+    return _offsets(request, found, version)
+
+
+def _offsets(
+    request: Struct, found: dict[tuple[str, int, int], tuple[int, int, int]], version: int
+) -> Struct:
+    answer = _ListOffsets()
+    for topic in request.topics:
+        told = _ListOffsets.ListOffsetsTopicResponse(name=topic.name)
+        for part in topic.partitions:
+            error, offset, epoch = found[topic.name, part.partition_index, part.timestamp]
+            made = _ListOffsets.ListOffsetsPartitionResponse(
+                partition_index=part.partition_index, error_code=error
+            )
+            if error == ErrorCode.NONE:
+                made.offset, made.leader_epoch = offset, epoch if offset >= 0 else -1
+                # Kafka gives the record's own time; of the ends of the log it gives none.
+                made.timestamp = part.timestamp if part.timestamp >= 0 and offset >= 0 else -1
+            told.partitions.append(made)
+        answer.topics.append(told)
+    return answer
+
+
+async def delete_records(client: Client, request: Struct, version: int) -> Struct:
+    """Move the beginning of partitions (KIP-107)."""
+    answer = _DeleteRecords()
+    may = client.may(Operation.ADMIN)
+    asked = [
+        m.DeleteRecordsPartition(topic=topic.name, partition=part.partition_index, offset=part.offset)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    found: dict[tuple[str, int], m.DeleteRecordsResult] = {}
+    if may:
+        response: m.DeleteRecordsResponse = (
+            await client.service.ask(
+                client, m.DeleteRecordsRequest(timeout_ms=max(0, request.timeout_ms), partitions=asked)
+            )
+        ).message  # type: ignore[assignment]
+        found = {(each.topic, each.partition): each for each in response.partitions}
+    for topic in request.topics:
+        told = _DeleteRecords.DeleteRecordsTopicResult(name=topic.name)
+        for part in topic.partitions:
+            result = found.get((topic.name, part.partition_index))
+            error = KafkaError.TOPIC_AUTHORIZATION_FAILED if result is None else result.error
+            low = -1 if result is None else result.low_watermark
+            told.partitions.append(
+                _DeleteRecords.DeleteRecordsPartitionResult(
+                    partition_index=part.partition_index, error_code=error, low_watermark=low
+                )
+            )
+        answer.topics.append(told)
+    return answer
+
+
+async def init_producer_id(client: Client, request: Struct, version: int) -> Struct:
+    """An id for an idempotent producer, always a new one (KIP-360: its epoch begins at 0 again)."""
+    if request.transactional_id is not None:
+        return _InitProducerId(error_code=KafkaError.UNSUPPORTED_VERSION, producer_id=-1, producer_epoch=-1)
+    try:
+        made: m.InitProducerIdResponse = (await client.service.ask(client, m.InitProducerIdRequest())).message  # type: ignore[assignment]
+    except NotAllowedError:
+        error = KafkaError.CLUSTER_AUTHORIZATION_FAILED
+        return _InitProducerId(error_code=error, producer_id=-1, producer_epoch=-1)
+    except ServiceError as error:
+        return _InitProducerId(error_code=error.code, producer_id=-1, producer_epoch=-1)
+    return _InitProducerId(
+        error_code=made.error, producer_id=made.producer_id, producer_epoch=made.producer_epoch
+    )
+
+
+async def find_coordinator(client: Client, request: Struct, version: int) -> Struct:
+    """Who coordinates groups: nobody yet. Listed all the same: librdkafka takes lz4 for unsupported without it."""
+    error, text = int(ErrorCode.COORDINATOR_NOT_AVAILABLE), "this node coordinates no groups"
+    if request.key_type == _TRANSACTION:
+        error, text = int(KafkaError.UNSUPPORTED_VERSION), "this node coordinates no transactions"
+    keys = request.coordinator_keys if version >= 4 else []
+    return _FindCoordinator(
+        error_code=error,
+        error_message=text,
+        node_id=-1,
+        port=-1,
+        coordinators=[
+            _FindCoordinator.Coordinator(
+                key=key, node_id=-1, host="", port=-1, error_code=error, error_message=text
+            )
+            for key in keys
+        ],
+    )
+
+
+OFFERS = (
+    Offer(Api.LIST_OFFSETS, 1, 11, list_offsets),
+    Offer(Api.DELETE_RECORDS, 0, 2, delete_records),
+    Offer(Api.INIT_PRODUCER_ID, 0, 5, init_producer_id),
+    Offer(Api.FIND_COORDINATOR, 0, 6, find_coordinator),
+)

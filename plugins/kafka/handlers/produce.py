@@ -1,0 +1,236 @@
+"""Produce: batches from the received frame to the node, and its results back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple
+
+from insync.replication.core import messages as m
+from insync.replication.core.errors import ErrorCode
+from insync.replication.node.authorisation import Operation
+from insync.replication.node.service import Answer, ServiceError
+from insync.transport import Payload, bytes_payload
+
+from ..client import Client
+from ..core.directory import INTERNAL_TOPICS
+from ..protocol import Struct, message
+from ..protocol.apis import KafkaError
+
+LEAST, MOST = 3, 13
+_HEADER, _MAGIC, _ATTRIBUTES = 61, 16, 22
+_ZSTD, _ZSTD_SINCE = 4, 7
+_Response = message("ProduceResponse")
+
+Done = Callable[[Struct | None, int], None]
+"""Called with the answer, or None if the connection is to be closed, and for how long the client is to pause."""
+
+
+class FramePayload:
+    """Batches within a received frame, which stays as long as the node needs them."""
+
+    __slots__ = ("_release", "_view", "nbytes")
+
+    source: Literal["pooled", "ring", "range"] = "pooled"
+
+    def __init__(self, view: memoryview, release: Callable[[], None]) -> None:
+        self._view = view
+        self._release: Callable[[], None] | None = release
+        self.nbytes = len(view)
+
+    def view(self) -> memoryview:
+        """See `insync.transport.Payload`."""
+        if self._release is None:
+            raise ValueError("the payload was released")
+        return self._view[:]
+
+    def copy_to(self, fd: int, offset: int) -> int:
+        """See `insync.transport.Payload`."""
+        import os
+
+        return os.pwrite(fd, self.view(), offset)
+
+    def release(self) -> None:
+        """See `insync.transport.Payload`."""
+        release, self._release = self._release, None
+        if release is not None:
+            self._view.release()
+            release()
+
+    def __enter__(self) -> FramePayload:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class _Wanted(NamedTuple):
+    topic: str
+    topic_id: bytes
+    partition: int
+    place: tuple[int, int] | None
+    error: int
+    message: str = ""
+
+
+def start(
+    client: Client,
+    request: Struct,
+    version: int,
+    frame: memoryview,
+    done: Done,
+    release: Callable[[], None],
+) -> Any:
+    """Have the batches appended; the ticket of the call, or None if there was nothing to ask the node for.
+
+    release: called when the node does not need the frame any more.
+    """
+    wanted = _wanted(client, request, version, frame)
+    sent = [each for each in wanted if not each.error]
+    results: dict[tuple[str, int], m.ProduceResult] = {}
+
+    def came(answer: Answer | ServiceError) -> None:
+        pause = 0
+        if isinstance(answer, ServiceError):
+            for each in sent:
+                results[each.topic, each.partition] = m.ProduceResult(
+                    topic=each.topic, partition=each.partition, error=answer.code, message=str(answer)
+                )
+        else:
+            response: m.ProduceResponse = answer.message  # type: ignore[assignment]
+            pause = response.throttle_time_ms
+            for result in response.partitions:
+                results[result.topic, result.partition] = result
+        done(_answer(client, request, wanted, results, version, pause), pause)
+
+    if not sent:
+        release()
+        done(_answer(client, request, wanted, results, version, 0), 0)
+        return None
+    asked = m.ProduceRequest(
+        acks=request.acks,
+        timeout_ms=max(0, request.timeout_ms),
+        client_id=client.client_id,
+        partitions=[
+            m.ProducePartition(topic=each.topic, partition=each.partition, size=each.place[1])
+            for each in sent
+            if each.place is not None
+        ],
+    )
+    return client.service.call(client, asked, came, payload=_payload(sent, frame, release))
+
+
+def _payload(sent: Sequence[_Wanted], frame: memoryview, release: Callable[[], None]) -> Payload:
+    """The batches one after the other, as the node takes them. Those of several partitions are copied once."""
+    places = [each.place for each in sent if each.place is not None]
+    if len(places) == 1:
+        ((start, size),) = places
+        return FramePayload(frame[start : start + size], release)
+    joined = b"".join([frame[start : start + size] for start, size in places])
+    release()
+    return bytes_payload(joined)
+
+
+def _wanted(client: Client, request: Struct, version: int, frame: memoryview) -> list[_Wanted]:
+    """All partitions of a request, with what is wrong at first sight."""
+    may = client.may(Operation.PRODUCE)
+    seen: set[tuple[str, int]] = set()
+    found: list[_Wanted] = []
+    for topic in request.topic_data:
+        name = topic.name
+        if version >= 13:
+            name = client.directory.name_of(client.view, topic.topic_id)
+        for part in topic.partition_data:
+            error, text = int(ErrorCode.NONE), ""
+            if name is None:
+                error = KafkaError.UNKNOWN_TOPIC_ID
+            elif not may:
+                error = KafkaError.TOPIC_AUTHORIZATION_FAILED
+            elif name in INTERNAL_TOPICS:
+                error = ErrorCode.INVALID_TOPIC
+            elif request.acks not in (-1, 0, 1):
+                error, text = ErrorCode.INVALID_REQUIRED_ACKS, "acks is -1, 0 or 1"
+            elif (name, part.index) in seen:
+                error, text = ErrorCode.INVALID_REQUEST, "the request names the partition twice"
+            else:
+                error, text = _problem(part.records, version, frame)
+            seen.add((name or "", part.index))
+            found.append(_Wanted(name or "", topic.topic_id, part.index, part.records, error, text))
+    return found
+
+
+def _problem(place: tuple[int, int] | None, version: int, frame: memoryview) -> tuple[int, str]:
+    if place is None or place[1] == 0:
+        return ErrorCode.INVALID_RECORD, "no record batch"
+    start, size = place
+    if size < _HEADER:
+        return ErrorCode.CORRUPT_MESSAGE, f"{size} bytes are no record batch"
+    if frame[start + _MAGIC] != 2:
+        return (
+            ErrorCode.INVALID_RECORD,
+            "a batch of a format before 2; clients of Kafka 0.11 and later write 2",
+        )
+    if version < _ZSTD_SINCE and frame[start + _ATTRIBUTES] & 7 == _ZSTD:
+        return KafkaError.UNSUPPORTED_COMPRESSION_TYPE, "zstd needs version 7 of the request"
+    return ErrorCode.NONE, ""
+
+
+def _answer(
+    client: Client,
+    request: Struct,
+    wanted: Sequence[_Wanted],
+    results: dict[tuple[str, int], m.ProduceResult],
+    version: int,
+    pause: int,
+) -> Struct | None:
+    response = _Response(throttle_time_ms=pause)
+    failed = False
+    each = iter(wanted)
+    leaders: dict[int, None] = {}
+    for topic in request.topic_data:
+        told = _Response.TopicProduceResponse(name=topic.name, topic_id=topic.topic_id)
+        for _ in topic.partition_data:
+            part = next(each)
+            result = results.get((part.topic, part.partition)) if not part.error else None
+            error = part.error if result is None else result.error
+            failed = failed or error != ErrorCode.NONE
+            told.partition_responses.append(_partition(part, result, version, leaders))
+        response.responses.append(told)
+    if request.acks == 0:
+        # Nobody reads an answer: a connection that ends is how the client hears that it is to look for the leader.
+        return None if failed else response
+    if version >= 10 and leaders:
+        brokers = client.directory.brokers(client.view)
+        response.node_endpoints = [
+            _Response.NodeEndpoint(node_id=node, host=found.host, port=found.port, rack=found.rack)
+            for node in leaders
+            if (found := brokers.get(node)) is not None
+        ]
+    return response
+
+
+def _partition(
+    part: _Wanted, result: m.ProduceResult | None, version: int, leaders: dict[int, None]
+) -> Struct:
+    if result is None:
+        return _Response.PartitionProduceResponse(
+            index=part.partition,
+            error_code=part.error or ErrorCode.UNKNOWN_SERVER_ERROR,
+            base_offset=-1,
+            error_message=part.message or None,
+        )
+    error = result.error
+    if error == ErrorCode.KAFKA_STORAGE_ERROR and version < 4:
+        error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    told = _Response.PartitionProduceResponse(
+        index=part.partition,
+        error_code=error,
+        base_offset=result.base_offset,
+        log_start_offset=result.log_start_offset,
+        error_message=result.message or None,
+    )
+    if error == ErrorCode.NOT_LEADER_OR_FOLLOWER and result.leader >= 0:
+        told.current_leader = _Response.LeaderIdAndEpoch(
+            leader_id=result.leader, leader_epoch=result.leader_epoch
+        )
+        leaders[result.leader] = None
+    return told

@@ -1,0 +1,301 @@
+"""Topics made, deleted, grown; leaders elected; replicas moved."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from insync.replication.core import messages as m
+from insync.replication.core.control.records import TopicConfig
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.types import PartitionId
+from insync.replication.metadata import MetadataError
+from insync.replication.node.authorisation import Operation
+from insync.replication.node.service import NotAllowedError, ServiceError
+
+from ..client import Client
+from ..core import configs
+from ..core.directory import INTERNAL_TOPICS, id_of
+from ..protocol import Struct, message
+from ..protocol.apis import Api, KafkaError
+from ..protocol.structs import NO_ID
+from .cluster import default_factor
+from .table import Offer
+
+_Create = message("CreateTopicsResponse")
+_Delete = message("DeleteTopicsResponse")
+_Grow = message("CreatePartitionsResponse")
+_Elect = message("ElectLeadersResponse")
+_Reassign = message("AlterPartitionReassignmentsResponse")
+_Moves = message("ListPartitionReassignmentsResponse")
+_PREFERRED = 0
+
+
+async def ask(client: Client, request: object, refused: int = KafkaError.TOPIC_AUTHORIZATION_FAILED) -> Any:
+    """The node's answer; one that is an error as a whole has an `error` and a `message`, too."""
+    try:
+        return (await client.service.ask(client, request)).message
+    except NotAllowedError as error:
+        return m.TopicChanged(error=refused, message=str(error))
+    except ServiceError as error:
+        return m.TopicChanged(error=error.code, message=str(error))
+
+
+async def create_topics(client: Client, request: Struct, version: int) -> Struct:
+    """Each topic by itself: one that is refused refuses no other."""
+    answer = _Create()
+    named = Counter(each.name for each in request.topics)
+    for name, count in named.items():
+        wanted = next(each for each in request.topics if each.name == name)
+        if count > 1:
+            answer.topics.append(_not_created(name, ErrorCode.INVALID_REQUEST, "the request names it twice"))
+        else:
+            answer.topics.append(await _create(client, wanted, validate_only=request.validate_only))
+    return answer
+
+
+def _not_created(name: str, error: int, text: str) -> Struct:
+    return _Create.CreatableTopicResult(name=name, error_code=error, error_message=text or None)
+
+
+async def _create(client: Client, wanted: Struct, *, validate_only: bool) -> Struct:
+    name = wanted.name
+    try:
+        given = configs.parsed({each.name: each.value for each in wanted.configs})
+    except configs.ConfigError as error:
+        return _not_created(name, ErrorCode.INVALID_CONFIG, str(error))
+    partitions, factor = wanted.num_partitions, wanted.replication_factor
+    if wanted.assignments:
+        return _not_created(
+            name,
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            "replicas are placed by the cluster: leave the assignment out, and move them afterwards",
+        )
+    if name in INTERNAL_TOPICS:
+        return _not_created(name, ErrorCode.INVALID_TOPIC, "the cluster makes its internal topics itself")
+    if validate_only:
+        return _not_created(
+            name,
+            KafkaError.UNSUPPORTED_VERSION,
+            "a topic cannot be validated without being made: leave validate_only out",
+        )
+    made = await ask(
+        client,
+        m.CreateTopicRequest(
+            name=name,
+            partitions=client.options.num_partitions if partitions == -1 else partitions,
+            replication_factor=default_factor(client) if factor == -1 else factor,
+            config=given,
+        ),
+    )
+    if made.error:
+        return _not_created(name, made.error, made.message)
+    with suppress(MetadataError):  # it is made: what is told of it is what was asked for
+        await client.service.confirm_view()
+    topic = client.view.topics.get(name)
+    config = topic.config if topic is not None else TopicConfig(**given)  # type: ignore[arg-type]
+    return _Create.CreatableTopicResult(
+        name=name,
+        topic_id=bytes.fromhex(made.topic_id),
+        error_message=None,
+        num_partitions=topic.partitions if topic is not None else partitions,
+        replication_factor=topic.replication_factor if topic is not None else factor,
+        configs=[
+            _Create.CreatableTopicConfigs(
+                name=each.name, value=each.value, read_only=each.read_only, config_source=each.source
+            )
+            for each in configs.described(config)
+        ],
+    )
+
+
+async def delete_topics(client: Client, request: Struct, version: int) -> Struct:
+    """By name, or by id (KIP-516): then no other topic of that name is deleted."""
+    answer = _Delete()
+    if version >= 6:
+        wanted = [(each.name, each.topic_id) for each in request.topics]
+    else:
+        wanted = [(name, NO_ID) for name in request.topic_names]
+    known = client.view
+    if any(
+        (name or client.directory.name_of(known, topic_id)) not in known.topics for name, topic_id in wanted
+    ):
+        try:
+            await client.service.confirm_view()
+        except MetadataError as error:
+            raise ServiceError(ErrorCode.LEADER_NOT_AVAILABLE, str(error)) from error
+    for name, topic_id in wanted:
+        answer.responses.append(await _delete(client, name, topic_id))
+    return answer
+
+
+async def _delete(client: Client, name: str | None, topic_id: bytes) -> Struct:
+    def told(error: int, text: str = "") -> Struct:
+        return _Delete.DeletableTopicResult(
+            name=name, topic_id=topic_id, error_code=error, error_message=text or None
+        )
+
+    if name is None:
+        name = client.directory.name_of(client.view, topic_id)
+        if name is None:
+            return told(KafkaError.UNKNOWN_TOPIC_ID)
+        wanted_id = topic_id.hex()
+    else:
+        topic = client.view.topics.get(name)
+        wanted_id, topic_id = "", id_of(topic) if topic is not None else NO_ID
+    if name in INTERNAL_TOPICS:
+        return told(ErrorCode.INVALID_TOPIC, "the cluster needs its internal topics")
+    changed = await ask(client, m.DeleteTopicRequest(name=name, topic_id=wanted_id))
+    return told(changed.error, changed.message)
+
+
+async def create_partitions(client: Client, request: Struct, version: int) -> Struct:
+    """More partitions (KIP-195); an assignment that is null or empty leaves their places to the cluster."""
+    answer = _Grow()
+    for each in request.topics:
+        if each.assignments:
+            error, text = (
+                int(ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+                "replicas are placed by the cluster: leave the assignment out, and move them afterwards",
+            )
+        elif request.validate_only:
+            error, text = (
+                int(KafkaError.UNSUPPORTED_VERSION),
+                "partitions cannot be validated without being made: leave validate_only out",
+            )
+        else:
+            changed = await ask(client, m.CreatePartitionsRequest(name=each.name, partitions=each.count))
+            error, text = changed.error, changed.message
+        answer.results.append(
+            _Grow.CreatePartitionsTopicResult(name=each.name, error_code=error, error_message=text or None)
+        )
+    return answer
+
+
+async def elect_leaders(client: Client, request: Struct, version: int) -> Struct:
+    """Preferred or unclean elections (KIP-460)."""
+    named = None
+    if request.topic_partitions is not None:
+        named = [
+            m.PartitionName(topic=each.topic, partition=index)
+            for each in request.topic_partitions
+            for index in each.partitions
+        ]
+    unclean = version >= 1 and request.election_type != _PREFERRED
+    done = await ask(
+        client,
+        m.ElectLeadersRequest(unclean=unclean, partitions=named),
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    )
+    if done.error:
+        return _Elect(error_code=done.error)
+    answer = _Elect()
+    for topic, outcomes in _by_topic(done.partitions).items():
+        answer.replica_election_results.append(
+            _Elect.ReplicaElectionResult(
+                topic=topic,
+                partition_result=[
+                    _Elect.PartitionResult(
+                        partition_id=each.partition, error_code=each.error, error_message=each.message or None
+                    )
+                    for each in outcomes
+                    # Of all partitions only those are told of that an election was needed for.
+                    if named is not None or each.error != ErrorCode.ELECTION_NOT_NEEDED
+                ],
+            )
+        )
+    return answer
+
+
+def _by_topic(outcomes: Sequence[m.PartitionOutcome]) -> Mapping[str, list[m.PartitionOutcome]]:
+    found: dict[str, list[m.PartitionOutcome]] = {}
+    for each in outcomes:
+        found.setdefault(each.topic, []).append(each)
+    return found
+
+
+async def alter_reassignments(client: Client, request: Struct, version: int) -> Struct:
+    """Replicas to be moved, or moves to be given up (KIP-455)."""
+    answer = _Reassign(error_message=None)
+    moves = [
+        m.PartitionReassignment(topic=topic.name, partition=part.partition_index, replicas=part.replicas)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    outcomes: dict[tuple[str, int], m.PartitionOutcome] = {}
+    if version >= 1 and not request.allow_replication_factor_change:
+        changed = [each for each in moves if _changes_factor(client, each)]
+        moves = [each for each in moves if each not in changed]
+        text = "the request allows no change of the replication factor"
+        for each in changed:
+            outcomes[each.topic, each.partition] = m.PartitionOutcome(
+                topic=each.topic,
+                partition=each.partition,
+                error=ErrorCode.INVALID_REPLICATION_FACTOR,
+                message=text,
+            )
+    if moves:
+        done = await ask(
+            client, m.AlterReassignmentsRequest(partitions=moves), KafkaError.CLUSTER_AUTHORIZATION_FAILED
+        )
+        if done.error:
+            answer.error_code, answer.error_message = done.error, done.message or None
+            return answer
+        outcomes |= {(each.topic, each.partition): each for each in done.partitions}
+    for topic in request.topics:
+        told = _Reassign.ReassignableTopicResponse(name=topic.name)
+        for part in topic.partitions:
+            outcome = outcomes.get((topic.name, part.partition_index))
+            told.partitions.append(
+                _Reassign.ReassignablePartitionResponse(
+                    partition_index=part.partition_index,
+                    error_code=outcome.error if outcome is not None else ErrorCode.UNKNOWN_SERVER_ERROR,
+                    error_message=(outcome.message or None) if outcome is not None else None,
+                )
+            )
+        answer.responses.append(told)
+    return answer
+
+
+def _changes_factor(client: Client, move: m.PartitionReassignment) -> bool:
+    known = client.view.partitions.get(PartitionId(move.topic, move.partition))
+    return known is not None and move.replicas is not None and len(move.replicas) != len(known.record.target)
+
+
+async def list_reassignments(client: Client, request: Struct, version: int) -> Struct:
+    """The moves that are under way."""
+    answer = _Moves(error_message=None)
+    if not client.may(Operation.ADMIN):
+        answer.error_code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
+        return answer
+    named = None
+    if request.topics is not None:
+        named = {(each.name, index) for each in request.topics for index in each.partition_indexes}
+    by_topic: dict[str, Struct] = {}
+    for key, versioned in sorted(client.view.partitions.items()):
+        record = versioned.record
+        if not record.reassigning or (named is not None and (key.topic, key.partition) not in named):
+            continue
+        topic = by_topic.setdefault(key.topic, _Moves.OngoingTopicReassignment(name=key.topic))
+        topic.partitions.append(
+            _Moves.OngoingPartitionReassignment(
+                partition_index=key.partition,
+                replicas=list(record.replicas),
+                adding_replicas=list(record.adding),
+                removing_replicas=list(record.removing),
+            )
+        )
+    answer.topics = list(by_topic.values())
+    return answer
+
+
+OFFERS = (
+    Offer(Api.CREATE_TOPICS, 2, 7, create_topics),
+    Offer(Api.DELETE_TOPICS, 1, 6, delete_topics),
+    Offer(Api.CREATE_PARTITIONS, 0, 3, create_partitions),
+    Offer(Api.ELECT_LEADERS, 0, 2, elect_leaders),
+    Offer(Api.ALTER_PARTITION_REASSIGNMENTS, 0, 1, alter_reassignments),
+    Offer(Api.LIST_PARTITION_REASSIGNMENTS, 0, 0, list_reassignments),
+)

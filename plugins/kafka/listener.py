@@ -1,0 +1,321 @@
+"""Client connections on trio: bytes from a socket to the connection machine, requests to handlers, answers back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import trio
+
+from insync.replication.core.errors import ErrorCode
+from insync.replication.node.service import NodeService, ServiceError
+from insync.transport import ByteListener, Part, TransportError, turn
+from insync.transport.ranges import after
+from insync.transport.repeats import limited
+
+from .client import Client
+from .core.connection import Connection, Request
+from .core.errors import ProtocolViolationError
+from .handlers import OFFERED, OFFERS, fetch, produce, versions
+from .protocol import MalformedError, Struct, decode, encode, message_of
+from .protocol.apis import Api
+
+log = limited(logging.getLogger("insync.kafka"))
+
+MAX_CONNECTIONS = 4096
+"""Of one listener; more wait in the system's queue until some have ended."""
+IDLE = 600.0
+STUCK = 30.0
+SWEEP = 5.0
+"""Seconds: after which a connection without a request is closed, after which one that takes nothing of its answers
+is aborted, and between two looks.
+"""
+_PAUSE = 0.5
+
+
+class Stream(Protocol):
+    """As much of a byte stream as a connection uses: see `insync.transport.ByteStream`."""
+
+    async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int: ...
+    async def send(self, parts: Sequence[Part]) -> None: ...
+    def send_now(self, parts: Sequence[Part]) -> int: ...
+    async def aclose(self) -> None: ...
+    def abort(self) -> None: ...
+
+
+class Links:
+    """The connections of one listener."""
+
+    def __init__(self, service: NodeService) -> None:
+        self.service = service
+        self.open: set[Link] = set()
+        self.room = trio.Event()
+
+    async def accept(self, listener: ByteListener, make: Any, nursery: trio.Nursery) -> None:
+        """Serve whoever connects, until cancelled. `make` gives the `Link` of a stream."""
+        while True:
+            while len(self.open) >= MAX_CONNECTIONS:
+                self.room = trio.Event()
+                await self.room.wait()
+            try:
+                stream = await listener.accept()
+            except (OSError, TransportError) as error:
+                log.warning("cannot accept on %s for now: %s", listener.endpoints[0], error)
+                await trio.sleep(_PAUSE)
+                continue
+            nursery.start_soon(self._serve, make, stream)
+
+    async def _serve(self, make: Any, stream: Any) -> None:
+        link: Link = make(stream)
+        self.open.add(link)
+        try:
+            await link.run()
+        finally:
+            self.open.discard(link)
+            self.room.set()
+
+    async def sweep(self) -> None:
+        """End connections of which nothing is heard, and those that take nothing."""
+        while True:
+            await trio.sleep(SWEEP)
+            now = trio.current_time()
+            for link in list(self.open):
+                link.look(now)
+
+
+class Link:
+    """One client connection."""
+
+    def __init__(self, stream: Stream, machine: Connection, links: Links, peer: str) -> None:
+        self._stream = stream
+        self._machine = machine
+        self._links = links
+        self._service = links.service
+        self._peer = peer
+        self._turn = turn()
+        self._unsent: list[Part] = []
+        self._writer = trio.Event()
+        self._changed = trio.Event()
+        self._reading: trio.CancelScope | None = None
+        self._closing = ""
+        self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery
+        self._tickets: dict[Request, Any] = {}
+        self._heard = self._moved = trio.current_time()
+        self.client: Client
+
+    # Life
+
+    async def run(self) -> None:
+        """Serve the client until either end closes."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as self._nursery:
+                    self._nursery.start_soon(self._write)
+                    await self._read()
+                    self._nursery.cancel_scope.cancel()
+        except* TransportError as errors:
+            log.debug("%s: %s", self._peer, errors.exceptions[0])
+        finally:
+            for ticket in list(self._tickets.values()):
+                ticket.cancel()
+            self.client.sessions.end_all()
+            if self._unsent:
+                self._stream.abort()
+            else:
+                with trio.move_on_after(1, shield=True):
+                    await self._stream.aclose()
+                self._stream.abort()
+            # After the socket: ranges that were in flight are so no more.
+            self._service.gone(self.client)
+
+    def abort(self, reason: str) -> None:
+        """End at once, with whatever is still to be sent."""
+        log.warning("%s: the connection is closed: %s", self._peer, reason)
+        self._unsent.clear()
+        self._stream.abort()
+        self._scope.cancel()
+
+    def close(self, reason: str) -> None:
+        """Serve no more requests; end when those that were begun are answered."""
+        if not self._closing:
+            self._closing = reason
+            self._wake()
+
+    def look(self, now: float) -> None:
+        """Called now and then."""
+        if self._unsent and now - self._moved > STUCK:
+            self.abort(f"it has taken nothing of its answers for {STUCK:g} s")
+        elif self._machine.is_idle and not self._unsent and now - self._heard > IDLE:
+            self._scope.cancel()
+
+    # Reading
+
+    async def _read(self) -> None:
+        machine, budget = self._machine, self._service.budget
+        while True:
+            try:
+                self._start_requests()
+                room = machine.room_needed
+            except (ProtocolViolationError, MalformedError) as error:
+                log.warning("%s: the connection is closed: %s", self._peer, error)
+                self._closing = str(error)
+                room = 0
+            if self._closing:
+                if machine.is_idle and not self._unsent:
+                    return
+                await self._wait()
+                continue
+            if room:
+                while not budget.reserve(self, room):
+                    await budget.wait(self)
+                machine.make_room()
+            buffer = machine.get_buffer()
+            if not len(buffer):
+                await self._wait()
+                continue
+            with trio.CancelScope() as self._reading:
+                count = await self._stream.receive_into(buffer)
+                if not count:
+                    return
+                self._heard = trio.current_time()
+                machine.received(count)
+            self._reading = None
+
+    async def _wait(self) -> None:
+        """Until something is answered or sent."""
+        self._changed = trio.Event()
+        await self._changed.wait()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        if self._reading is not None and (self._closing or self._machine.has_unparsed):
+            self._reading.cancel()
+
+    def _start_requests(self) -> None:
+        with self._turn:
+            while not self._closing and not self._unsent:
+                request = self._machine.next_request()
+                if request is None:
+                    return
+                self._start(request)
+
+    def _start(self, request: Request) -> None:
+        if request.client_id is not None:
+            self.client.client_id = request.client_id
+        if request.api == Api.API_VERSIONS:
+            self._answer(request, *versions.answer(self.client, request, OFFERED))
+            return
+        kind = message_of(request.api, is_request=True)
+        assert kind is not None, "it is offered"
+        asked, _ = decode(kind, request.version, request.body, request.position)
+        release = partial(self._release, request)
+        if request.api == Api.PRODUCE:
+            request.wants_answer = asked.acks != 0
+            done = partial(self._produced, request)
+            ticket = produce.start(self.client, asked, request.version, request.body, done, release)
+        elif request.api == Api.FETCH:
+            fetched = partial(self._fetched, request)
+            ticket = fetch.start(self.client, asked, request.version, fetched)
+            release()
+        else:
+            self._nursery.start_soon(self._serve, request, asked)
+            return
+        if ticket is not None and request.answer is None:
+            self._tickets[request] = ticket
+
+    def _release(self, request: Request) -> None:
+        """The memory of a frame is not needed any more."""
+        room, request.room = request.room, 0
+        if room:
+            self._service.budget.give(room)
+
+    async def _serve(self, request: Request, asked: Struct) -> None:
+        """Every API but those of the hot path: one task while it is served."""
+        answer: Struct | None
+        try:
+            answer = await OFFERS[request.api].handler(self.client, asked, request.version)
+        except ServiceError as error:
+            answer = _failed(request.api, error)
+            if answer is None:
+                self.close(f"{Api(request.api).name}: {error}")
+                self._answer(request, None, request.version)
+                return
+        except Exception as error:
+            log.exception("%s: %s failed", self._peer, Api(request.api).name)
+            answer = _failed(request.api, ServiceError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+            if answer is None:
+                self.close("the request failed")
+        finally:
+            self._release(request)
+        self._answer(request, answer, request.version)
+
+    # Answers
+
+    def _produced(self, request: Request, answer: Struct | None, pause: int) -> None:
+        self._tickets.pop(request, None)
+        if answer is None:
+            self.close("a produce request without acknowledgement has failed")
+        self._answer(request, answer if request.wants_answer else None, request.version)
+
+    def _fetched(self, request: Request, answer: Struct, parts: Sequence[Part], pause: int) -> None:
+        self._tickets.pop(request, None)
+        self._answer(request, answer, request.version, parts)
+
+    def _answer(
+        self, request: Request, answer: Struct | None, version: int, records: Sequence[Part] = ()
+    ) -> None:
+        parts: list[Part] = []
+        if answer is not None:
+            pieces = encode(answer, version)
+            parts.append(pieces[0])
+            for piece, record in zip(pieces[1:], records, strict=True):
+                parts += (record, piece)
+        self._machine.answer(request, parts)
+        if self._turn.is_open:
+            self._turn.note(self)
+        else:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is answered, as far as that goes without waiting."""
+        parts = self._machine.take_answers()
+        if parts:
+            if not self._unsent:
+                self._moved = trio.current_time()
+                try:
+                    sent = self._stream.send_now(parts)
+                except TransportError as error:
+                    log.debug("%s: %s", self._peer, error)
+                    self._scope.cancel()
+                    return
+                parts = after(parts, sent) if sent else parts
+            if parts:
+                self._unsent += parts
+                self._writer.set()
+        self._wake()
+
+    async def _write(self) -> None:
+        """Sends what did not go at once."""
+        while True:
+            self._writer = trio.Event()
+            if not self._unsent:
+                await self._writer.wait()
+            parts, before = list(self._unsent), len(self._unsent)
+            await self._stream.send(parts)
+            self._moved = trio.current_time()
+            del self._unsent[:before]
+            self._wake()
+
+
+def _failed(api: int, error: ServiceError) -> Struct | None:
+    """The answer of an API that can say of a request as a whole that it has failed."""
+    log.warning("%s: %s", Api(api).name, error)
+    kind = message_of(api, is_request=False)
+    if kind is None or "error_code" not in kind.NAMES:
+        return None
+    made = kind()
+    made.error_code = error.code
+    return made

@@ -1,0 +1,101 @@
+import java.time.Duration;
+import java.util.*;
+import java.util.concurrent.*;
+import org.apache.kafka.clients.admin.*;
+import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.config.ConfigResource;
+
+/** Writes and reads by each codec and acknowledgement, then administers; ends with "done" if all is as it must be. */
+public class Smoke {
+    static String servers;
+
+    static Properties settings(String... more) {
+        Properties made = new Properties();
+        made.put("bootstrap.servers", servers);
+        made.put("request.timeout.ms", "15000");
+        for (int i = 0; i < more.length; i += 2) made.put(more[i], more[i + 1]);
+        return made;
+    }
+
+    static void check(boolean holds, String what) {
+        if (!holds) throw new AssertionError(what);
+    }
+
+    static void produce(String topic, int count, String... more) throws Exception {
+        Properties given = settings(more);
+        given.put("key.serializer", "org.apache.kafka.common.serialization.StringSerializer");
+        given.put("value.serializer", "org.apache.kafka.common.serialization.StringSerializer");
+        try (KafkaProducer<String, String> producer = new KafkaProducer<>(given)) {
+            List<Future<RecordMetadata>> sent = new ArrayList<>();
+            for (int i = 0; i < count; i++)
+                sent.add(producer.send(new ProducerRecord<>(topic, 0, (long) 1000 + i, "k" + i, "v" + i)));
+            boolean isTold = !"0".equals(given.get("acks"));
+            for (int i = 0; i < count; i++) {
+                long offset = sent.get(i).get(20, TimeUnit.SECONDS).offset();
+                check(!isTold || offset == i, topic + ": offset " + offset + ", not " + i);
+            }
+        }
+    }
+
+    static void consume(String topic, int count, String... more) {
+        Properties given = settings(more);
+        given.put("key.deserializer", "org.apache.kafka.common.serialization.StringDeserializer");
+        given.put("value.deserializer", "org.apache.kafka.common.serialization.StringDeserializer");
+        try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(given)) {
+            TopicPartition place = new TopicPartition(topic, 0);
+            consumer.assign(List.of(place));
+            consumer.seekToBeginning(List.of(place));
+            int seen = 0;
+            long deadline = System.currentTimeMillis() + 20000;
+            while (seen < count && System.currentTimeMillis() < deadline)
+                for (ConsumerRecord<String, String> each : consumer.poll(Duration.ofMillis(500))) {
+                    check(each.value().equals("v" + seen) && each.offset() == seen, topic + ": record " + seen);
+                    seen++;
+                }
+            check(seen == count, topic + ": " + seen + " records of " + count);
+            OffsetAndTimestamp found = consumer.offsetsForTimes(Map.of(place, 1005L)).get(place);
+            check(found.offset() == 5, topic + ": offset of a time is " + found.offset());
+            check(consumer.endOffsets(List.of(place)).get(place) == count, topic + ": end");
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        servers = arguments[0];
+        String name = "java-" + arguments[1];
+        try (Admin admin = Admin.create(settings())) {
+            List<String> codecs = List.of("none", "gzip", "snappy", "lz4", "zstd");
+            List<NewTopic> topics = new ArrayList<>();
+            for (String codec : codecs) topics.add(new NewTopic(name + "-" + codec, 1, (short) 3));
+            for (String acks : List.of("0", "1", "all")) topics.add(new NewTopic(name + "-acks-" + acks, 2, (short) 3));
+            admin.createTopics(topics).all().get(20, TimeUnit.SECONDS);
+            for (String codec : codecs) produce(name + "-" + codec, 200, "compression.type", codec);
+            for (String acks : List.of("0", "1", "all"))
+                produce(name + "-acks-" + acks, 50, "acks", acks, "enable.idempotence", "false");
+            for (String codec : codecs) consume(name + "-" + codec, 200);
+            for (String acks : List.of("0", "1", "all"))
+                consume(name + "-acks-" + acks, 50, "isolation.level", "read_committed");
+            String topic = name + "-none";
+            admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get(20, TimeUnit.SECONDS);
+            ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);
+            AlterConfigOp change = new AlterConfigOp(new ConfigEntry("retention.ms", "5000"), AlterConfigOp.OpType.SET);
+            admin.incrementalAlterConfigs(Map.of(resource, List.of(change))).all().get(20, TimeUnit.SECONDS);
+            Config config = admin.describeConfigs(List.of(resource)).all().get(20, TimeUnit.SECONDS).get(resource);
+            check(config.get("retention.ms").value().equals("5000"), "the changed setting");
+            check(admin.describeCluster().nodes().get(20, TimeUnit.SECONDS).size() == 3, "three nodes");
+            check(!admin.describeLogDirs(List.of(1)).allDescriptions().get(20, TimeUnit.SECONDS).isEmpty(), "folders");
+            TopicPartition place = new TopicPartition(name + "-zstd", 0);
+            long low = admin.deleteRecords(Map.of(place, RecordsToDelete.beforeOffset(10)))
+                .lowWatermarks().get(place).get(20, TimeUnit.SECONDS).lowWatermark();
+            check(low == 10, "deleted up to " + low);
+            TopicDescription told = admin.describeTopics(List.of(topic)).allTopicNames().get(20, TimeUnit.SECONDS).get(topic);
+            check(told.partitions().size() == 3, "partitions");
+            check(admin.listPartitionReassignments().reassignments().get(20, TimeUnit.SECONDS).isEmpty(), "moves");
+            List<String> names = new ArrayList<>();
+            for (NewTopic each : topics) names.add(each.name());
+            admin.deleteTopics(names).all().get(20, TimeUnit.SECONDS);
+        }
+        System.out.println("done");
+    }
+}

@@ -1,0 +1,18 @@
+"""Kafka's own Java client, unmodified, at a real cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ...interop.kafka import Java
+from .conftest import Cluster
+
+SMOKE = Path(__file__).parent / "Smoke.java"
+
+
+@pytest.mark.interop
+@pytest.mark.xdist_group("kafka")
+def test_the_newest_java_client_writes_reads_and_administers(clients: Java, cluster: Cluster) -> None:
+    assert clients.run(str(SMOKE), cluster.servers, "newest").splitlines()[-1] == "done"

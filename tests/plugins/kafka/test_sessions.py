@@ -1,0 +1,79 @@
+"""Fetch sessions against a client that names everything each time."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from insync.plugins.kafka.core import sessions as module
+from insync.plugins.kafka.core.sessions import Sessions, Slots, UnknownSessionError, WrongEpochError
+
+KEYS = st.sampled_from("abcdef")
+
+
+def new(limit: int = 1000) -> Sessions[str, int]:
+    return Sessions(Slots(Random(1), limit=limit))
+
+
+@settings(max_examples=200)
+@given(
+    st.dictionaries(KEYS, st.integers(), min_size=1),
+    st.lists(st.tuples(st.dictionaries(KEYS, st.integers()), st.sets(KEYS))),
+)
+def test_a_session_knows_all_that_was_asked_and_not_forgotten(
+    first: dict[str, int], requests: list[tuple[dict[str, int], set[str]]]
+) -> None:
+    sessions = new()
+    session = sessions.begin(first)
+    assert session is not None
+    everything = dict(first)
+    for epoch, (changed, forgotten) in enumerate(requests, 1):
+        for key in forgotten:
+            everything.pop(key, None)
+        everything |= changed
+        found = sessions.go_on(session.session_id, epoch, changed, forgotten)
+        assert found.asked == everything
+
+
+def test_another_epoch_or_id_is_refused_and_changes_nothing() -> None:
+    sessions = new()
+    session = sessions.begin({"a": 1})
+    assert session is not None
+    for epoch in (0, 2, -1):
+        with pytest.raises(WrongEpochError):
+            sessions.go_on(session.session_id, epoch, {"b": 1}, ["a"])
+    with pytest.raises(UnknownSessionError):
+        sessions.go_on(session.session_id + 1, 1, {}, [])
+    assert sessions.go_on(session.session_id, 1, {}, []).asked == {"a": 1}
+    sessions.end(session.session_id)
+    with pytest.raises(UnknownSessionError):
+        sessions.go_on(session.session_id, 2, {}, [])
+
+
+def test_slots_are_bounded_and_given_back() -> None:
+    slots = Slots(Random(1), limit=2)
+    mine, others = Sessions[str, int](slots), Sessions[str, int](slots)
+    assert mine.begin({"a": 1}) and others.begin({"a": 1})
+    assert mine.begin({"a": 1}) is None
+    others.end_all()
+    assert mine.begin({"a": 1})
+    assert mine.begin({}) is None, "a session about nothing"
+
+
+def test_one_connection_keeps_few_sessions() -> None:
+    sessions = new()
+    for _ in range(module.MOST_OF_A_CLIENT + 5):
+        assert sessions.begin({"a": 1})
+    assert len(sessions) == module.MOST_OF_A_CLIENT
+
+
+def test_epochs_go_on_from_one_after_the_greatest() -> None:
+    sessions = new()
+    session = sessions.begin({"a": 1})
+    assert session is not None
+    session.epoch = 2**31 - 1
+    sessions.go_on(session.session_id, 2**31 - 1, {}, [])
+    sessions.go_on(session.session_id, 1, {}, [])
