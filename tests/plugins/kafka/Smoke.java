@@ -61,6 +61,26 @@ public class Smoke {
         }
     }
 
+    /** The first record, and those that were written without acknowledgements behind it. */
+    static void countUnacknowledged(String topic, int count) {
+        Properties given = settings();
+        given.put("key.deserializer", "org.apache.kafka.common.serialization.StringDeserializer");
+        given.put("value.deserializer", "org.apache.kafka.common.serialization.StringDeserializer");
+        try (KafkaConsumer<String, String> consumer = new KafkaConsumer<>(given)) {
+            TopicPartition place = new TopicPartition(topic, 0);
+            consumer.assign(List.of(place));
+            consumer.seekToBeginning(List.of(place));
+            int seen = 0;
+            long deadline = System.currentTimeMillis() + 20000;
+            while (seen < count && System.currentTimeMillis() < deadline)
+                for (ConsumerRecord<String, String> each : consumer.poll(Duration.ofMillis(500))) {
+                    check(seen == 0 || each.value().equals("v" + (seen - 1)), topic + ": record " + seen);
+                    seen++;
+                }
+            check(seen == count, topic + ": " + seen + " records of " + count);
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         servers = arguments[0];
         String name = "java-" + arguments[1];
@@ -71,11 +91,15 @@ public class Smoke {
             for (String acks : List.of("0", "1", "all")) topics.add(new NewTopic(name + "-acks-" + acks, 2, (short) 3));
             admin.createTopics(topics).all().get(20, TimeUnit.SECONDS);
             for (String codec : codecs) produce(name + "-" + codec, 200, "compression.type", codec);
-            for (String acks : List.of("0", "1", "all"))
+            // Without acknowledgements nobody hears that a new partition has no leader yet.
+            produce(name + "-acks-0", 1, "acks", "all");
+            for (String acks : List.of("1", "all"))
                 produce(name + "-acks-" + acks, 50, "acks", acks, "enable.idempotence", "false");
+            produce(name + "-acks-0", 50, "acks", "0", "enable.idempotence", "false");
             for (String codec : codecs) consume(name + "-" + codec, 200);
-            for (String acks : List.of("0", "1", "all"))
+            for (String acks : List.of("1", "all"))
                 consume(name + "-acks-" + acks, 50, "isolation.level", "read_committed");
+            countUnacknowledged(name + "-acks-0", 51);
             String topic = name + "-none";
             admin.createPartitions(Map.of(topic, NewPartitions.increaseTo(3))).all().get(20, TimeUnit.SECONDS);
             ConfigResource resource = new ConfigResource(ConfigResource.Type.TOPIC, topic);

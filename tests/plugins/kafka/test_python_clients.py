@@ -92,8 +92,10 @@ def test_librdkafka_by_each_acknowledgement(librdkafka: Any, cluster: Cluster, a
     values = [b"%d" % index for index in range(100)]
     topic = f"acks-{acks}"
     make(librdkafka, cluster, topic)
+    # Without acknowledgements nobody hears that a new partition has no leader yet.
+    produce(librdkafka, cluster, topic, [b"first"])
     produce(librdkafka, cluster, topic, values, acks=acks)
-    assert [each.value() for each in consume(librdkafka, cluster, topic, 100)] == values
+    assert [each.value() for each in consume(librdkafka, cluster, topic, 101)] == [b"first", *values]
 
 
 def test_librdkafka_finds_offsets_by_time_and_hears_of_what_is_refused(
