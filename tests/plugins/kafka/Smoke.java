@@ -94,7 +94,8 @@ public class Smoke {
             // Without acknowledgements nobody hears that a new partition has no leader yet.
             produce(name + "-acks-0", 1, "acks", "all");
             for (String acks : List.of("1", "all"))
-                produce(name + "-acks-" + acks, 50, "acks", acks, "enable.idempotence", "false");
+                produce(name + "-acks-" + acks, 50, "acks", acks, "enable.idempotence", "false",
+                    "max.in.flight.requests.per.connection", "1"); // a first record may be sent twice
             produce(name + "-acks-0", 50, "acks", "0", "enable.idempotence", "false");
             for (String codec : codecs) consume(name + "-" + codec, 200);
             for (String acks : List.of("1", "all"))
