@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
+from ...replication.client import GroupDescription
+from ...replication.core.types import PartitionId
 from ._look import At, Look, rates
 
 POINTS = 600
@@ -57,6 +59,10 @@ class History:
     """Records a second."""
     lags: dict[At, dict[int, Series]] = attrs.Factory(dict)
     """By partition and follower: by how many records it is behind its leader."""
+    groups: dict[str, Series] = attrs.Factory(dict)
+    """By group: the lag of all its partitions, in records."""
+    group_lags: dict[tuple[str, PartitionId], Series] = attrs.Factory(dict)
+    """By group and partition."""
     takes: dict[str, float] = attrs.Factory(dict)
     """The newest rate of each topic."""
     _last: Look | None = None
@@ -67,6 +73,19 @@ class History:
             self._add_rates(self._last, look)
         self._add_lags(look)
         self._last = look
+
+    def add_groups(self, at: float, groups: Iterable[GroupDescription]) -> None:
+        """What is committed in groups, and what is not; those that are not named are forgotten."""
+        there = {each.group: each for each in groups}
+        for name, group in there.items():
+            self.groups.setdefault(name, Series()).add(at, group.lag)
+            for each in group.partitions:
+                key = (name, PartitionId(each.topic, each.partition))
+                if each.lag is not None and (key in self.group_lags or len(self.group_lags) < MOST_SERIES):
+                    self.group_lags.setdefault(key, Series()).add(at, each.lag)
+        self._forget(self.groups, there)
+        for gone in [key for key in self.group_lags if key[0] not in there]:
+            del self.group_lags[gone]
 
     def rates_of(self, node: int) -> Mapping[str, float]:
         """The newest ones of a node."""

@@ -8,7 +8,8 @@ import attrs
 
 from ...replication.asyncio import Admin
 from ...replication.client import ServerError
-from ...replication.core.types import Value
+from ...replication.client._groups import ResetTo
+from ...replication.core.types import PartitionId, Value
 from ...replication.errors import ReplicationError
 from ._look import Look
 
@@ -193,6 +194,58 @@ async def cancel_moves(admin: Admin, look: Look, name: str) -> Plan:
         f"{topic}-{number}: back from {each.target}" for (topic, number), each in sorted(under_way.items())
     ]
     return Plan(title=f"Cancel the moves of {name}", lines=_bounded(lines), carry_out=carry_out)
+
+
+async def reset_group(admin: Admin, name: str, to: ResetTo, amount: int | None) -> Plan:
+    """Have a group without members go on elsewhere."""
+    (known,) = await admin.describe_groups([name])
+    if known.members:
+        raise BadPlanError(f"group {name!r} has {len(known.members)} members: stop them first")
+    now = {PartitionId(each.topic, each.partition): each.committed for each in known.partitions}
+    target = {
+        at: offset
+        for at, offset in (await admin.plan_group_reset(name, to, amount)).items()
+        if now.get(at) != offset
+    }
+    if not target:
+        raise BadPlanError(f"nothing would change: group {name!r} is there already")
+    lines = [f"{at}: {_offset(now.get(at))} becomes {offset:,}" for at, offset in sorted(target.items())]
+    back = sum(max(0, (now.get(at) or 0) - offset) for at, offset in target.items())
+    ahead = sum(max(0, offset - (now.get(at) or 0)) for at, offset in target.items())
+    lines.insert(0, f"{back:,} records are read again, {ahead:,} are left out")
+
+    async def carry_out() -> str:
+        await admin.set_group_offsets(
+            name, {(at.topic, at.partition): offset for at, offset in target.items()}
+        )
+        return f"group {name} goes on at {len(target)} other offsets"
+
+    return Plan(
+        title=f"Reset the offsets of group {name}",
+        lines=_bounded(lines),
+        carry_out=carry_out,
+        dangerous=ahead > 0,
+    )
+
+
+async def delete_group(admin: Admin, name: str) -> Plan:
+    """Forget a group without members, and all that it has committed."""
+    (known,) = await admin.describe_groups([name])
+    if known.members:
+        raise BadPlanError(f"group {name!r} has {len(known.members)} members: stop them first")
+    lines = [
+        f"{each.topic}-{each.partition}: committed {_offset(each.committed)}" for each in known.partitions
+    ]
+
+    async def carry_out() -> str:
+        await admin.delete_group(name)
+        return f"group {name} was deleted"
+
+    return Plan(title=f"Delete group {name}", lines=_bounded(lines), carry_out=carry_out, dangerous=True)
+
+
+def _offset(committed: int | None) -> str:
+    return "nothing" if committed is None else f"{committed:,}"
 
 
 def _told(outcomes: Mapping[tuple[str, int], ServerError | None], success: str) -> str:

@@ -14,7 +14,7 @@ from nicegui import app as nicegui_app
 from nicegui import ui
 
 from ._guard import Guard, names
-from .pages import _cluster, _do, _records, _topics
+from .pages import _cluster, _do, _groups, _records, _topics
 from .pages._frame import Site, frame, live
 
 MOST_CONNECTIONS = 200
@@ -46,6 +46,16 @@ def register(site: Site) -> None:
     def records_page(topic: str = "") -> None:
         with frame(site, "Records", "/records"):
             _records.RecordsPage(site, topic)
+
+    @ui.page("/groups")
+    def groups_page() -> None:
+        with frame(site, "Groups", "/groups"):
+            live(site, lambda: _groups.groups(site.watcher))
+
+    @ui.page("/group")
+    def group_page(name: str = "") -> None:
+        with frame(site, name or "Group", "/groups"):
+            live(site, lambda: _groups.group(site.watcher, name))
 
     @ui.page("/why")
     def why_page() -> None:

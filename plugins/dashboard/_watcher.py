@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from ...replication.asyncio import Admin
-from ...replication.client import ClientError
+from ...replication.client import ClientError, GroupDescription, GroupIdNotFoundError, GroupListing
 from ...transport import TransportError
 from ._changes import ChangeLog
 from ._findings import Finding, findings
@@ -21,6 +21,9 @@ log = logging.getLogger("insync.dashboard")
 CHANGES_EVERY = 0.5
 LOOK_EVERY = 1.0
 """Seconds between two looks; longer where a look itself takes long."""
+GROUPS_EVERY = 2.0
+MOST_GROUPS = 100
+"""Groups that are described at each look; of the others the names are shown."""
 SHARE = 0.2
 """A look may take this part of the time: of 10,000 partitions one takes a second, so there is one each five."""
 ANSWER_MS = 3_000
@@ -37,6 +40,10 @@ class Watcher:
         self.changes = ChangeLog()
         self.history = History()
         self.findings: list[Finding] = []
+        self.groups: dict[str, GroupDescription] = {}
+        self.group_names: list[GroupListing] = []
+        self.groups_error = ""
+        """Why groups could not be asked for; empty while all is well."""
         self.error = ""
         """Why the newest look failed; empty while all is well."""
         self.failing_since = 0.0
@@ -53,6 +60,7 @@ class Watcher:
                     async with asyncio.TaskGroup() as group:
                         group.create_task(self._keep_looking(self.admin))
                         group.create_task(self._keep_asking(self.admin))
+                        group.create_task(self._keep_listing_groups(self.admin))
             except* (ClientError, TransportError) as failures:
                 self._failed(failures.exceptions[0])
             finally:
@@ -114,3 +122,28 @@ class Watcher:
             if self.changes.version != before:
                 self.version += 1
             more = any(node.changes for node in told)
+
+    async def _keep_listing_groups(self, admin: Admin) -> None:
+        while True:
+            started = time.monotonic()
+            try:
+                await self.look_at_groups(admin)
+                self.groups_error = ""
+            except (ClientError, TransportError) as failure:
+                self.groups_error = str(failure)
+            took = time.monotonic() - started
+            await asyncio.sleep(min(MOST_PAUSE, max(GROUPS_EVERY, took / SHARE)))
+
+    async def look_at_groups(self, admin: Admin) -> None:
+        """All groups by name, and the first `MOST_GROUPS` with members, offsets and lag."""
+        self.group_names = await admin.list_groups()
+        found: dict[str, GroupDescription] = {}
+        for listed in self.group_names[:MOST_GROUPS]:
+            try:
+                (described,) = await admin.describe_groups([listed.group])
+            except GroupIdNotFoundError:
+                continue  # deleted since it was listed
+            found[listed.group] = described
+        self.groups = found
+        self.history.add_groups(time.time(), found.values())
+        self.version += 1

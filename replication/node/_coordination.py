@@ -149,7 +149,9 @@ class Coordination:
 
     def _noted(self, effect: GroupNoted) -> None:
         self.rebalances += 1
-        log.info(event("group_changed", group=effect.group, why=effect.reason, **effect.details))
+        told = event("group_changed", group=effect.group, why=effect.reason, **effect.details)
+        log.info(told)
+        self._node.store.history.remember(told, time.time())
 
     # The topic
 

@@ -60,6 +60,7 @@ from ._startup_scan import Found, open_log
 from ._timers import Timers
 from .errors import LogDirectoryFailedError, NodeError
 from .operations.counters import Counters
+from .operations.history import ChangeHistory
 from .operations.quotas import ClientQuotas
 
 if TYPE_CHECKING:
@@ -73,6 +74,8 @@ _DEFAULTS = TopicConfig()
 
 class StoreWriter(Protocol):
     """What replicas ask of the node's side of the metadata store."""
+
+    history: ChangeHistory
 
     def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None: ...
 

@@ -8,6 +8,7 @@ from markupsafe import Markup
 from nicegui import ui
 
 from ....replication.asyncio import Admin
+from ....replication.cli.clusters import moment
 from ....replication.core.types import Value
 from ....replication.errors import ReplicationError
 from ....transport import TransportError
@@ -93,6 +94,21 @@ def do_page(site: Site) -> None:
         )
         asker.button(
             "Plan: drain", lambda admin, look: plans.drain(admin, look, int(drained.value), int(slowly.value))
+        )
+    with _form("Reset the offsets of a group"):
+        group, to = (
+            ui.input("Group").style("min-width:12em"),
+            ui.select(_RESETS, label="To", value="earliest"),
+        )
+        amount = ui.input("Offset, time or number of records").style("min-width:17em")
+        asker.button(
+            "Plan: reset",
+            lambda admin, look: plans.reset_group(
+                admin, str(group.value or ""), to.value, _amount(to.value, str(amount.value or "").strip())
+            ),
+        )
+        asker.button(
+            "Plan: delete group", lambda admin, look: plans.delete_group(admin, str(group.value or ""))
         )
     with _form("Delete a topic"):
         deleted = topic_select(site)
@@ -214,3 +230,23 @@ def _settings(text: object) -> dict[str, Value]:
     from ....replication.cli.topic import setting
 
     return dict(setting(each) for each in str(text or "").split())
+
+
+_RESETS = {
+    "earliest": "the beginning",
+    "latest": "the end",
+    "offset": "offset ...",
+    "time": "time ...",
+    "shift": "back or ahead by ...",
+}
+
+
+def _amount(to: str, text: str) -> int | None:
+    """Raises `BadPlanError` for what is no such number, `UsageError` for what is no time."""
+    if to in ("earliest", "latest"):
+        return None
+    if to == "time":
+        return moment("time", text)
+    if not text.removeprefix("-").isdecimal():
+        raise plans.BadPlanError(f"{text!r} is no number: say which offset, or by how many records")
+    return int(text)

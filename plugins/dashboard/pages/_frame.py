@@ -19,6 +19,7 @@ PAGES = (
     ("Cluster", "/"),
     ("Topics", "/topics"),
     ("Records", "/records"),
+    ("Groups", "/groups"),
     ("Why", "/why"),
     ("Do", "/do"),
 )

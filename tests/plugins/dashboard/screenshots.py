@@ -9,7 +9,7 @@ from pathlib import Path
 
 from selenium.webdriver.common.by import By
 
-from insync.replication.client.blocking import BlockingAdmin, BlockingProducer
+from insync.replication.client.blocking import BlockingAdmin, BlockingConsumer, BlockingProducer
 from tests.processes import cluster
 
 from .browser import browser, dashboard, fill, press, shows, until
@@ -19,6 +19,7 @@ PAGES = {
     "topics": "topics",
     "topic": "topic?name=orders",
     "records": "records?topic=orders",
+    "group": "group?name=billing",
     "why": "why",
     "do": "do",
 }
@@ -31,13 +32,18 @@ def main(into: Path) -> None:
         with (
             BlockingAdmin(servers) as admin,
             BlockingProducer(servers) as producer,
+            BlockingConsumer(
+                servers, group_id="billing", auto_offset_reset="earliest", max_poll_records=20
+            ) as reader,
             dashboard(servers, "--allow-changes") as url,
             browser(Path(folder) / "browser") as page,
         ):
             admin.wait_for_nodes(3)
             admin.create_topic("orders", 3, 3, {"retention_ms": 86_400_000})
             admin.create_topic("payments", 6, 3)
+            reader.subscribe(["orders"])
             for second in range(20):
+                reader.poll(100)
                 for number in range(40 + 5 * (second % 7)):
                     text = f'{{"order": {second * 100 + number}, "sum": {number}.90}}'
                     producer.send("orders", text.encode(), key=f"customer-{number}".encode())
@@ -55,6 +61,8 @@ def main(into: Path) -> None:
                     shows(page, "3 partitions with")
                 else:
                     until(lambda: page.find_element(By.TAG_NAME, "h1").is_displayed(), name)
+                    if name == "group":
+                        shows(page, "orders-0")
                     shows(page, "Node 3 does not answer")
                 time.sleep(1)  # for what moves while a page is drawn
                 page.save_screenshot(str(into / f"{name}.png"))

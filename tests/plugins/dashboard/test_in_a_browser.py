@@ -9,8 +9,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 
-from insync.replication.client.blocking import BlockingAdmin as Admin
-from insync.replication.client.blocking import BlockingProducer as Producer
+from insync.replication.client.blocking import BlockingAdmin, BlockingConsumer, BlockingProducer
 from tests.processes import NodeProcess, cluster
 
 from .browser import browser, choose, complaints, dashboard, fill, find_browser, press, reads, shows, until
@@ -19,6 +18,9 @@ pytest.importorskip("nicegui")
 find_browser()
 
 HOSTILE = b"<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
+
+
+BILLING = ["billing", "consumer", "Stable", "1", "3", "20"]
 
 
 @attrs.define
@@ -34,7 +36,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("cluster")
     with cluster(folder) as nodes:
         servers = ",".join(node.endpoint for node in nodes)
-        with Admin(servers) as admin, Producer(servers) as producer:
+        with BlockingAdmin(servers) as admin, BlockingProducer(servers) as producer:
             admin.wait_for_nodes(3)
             admin.create_topic("orders", 3, 3, {"retention_ms": 3_600_000})
             admin.create_topic("hostile", 1, 3)
@@ -114,7 +116,7 @@ def test_a_topic_is_created_changed_and_deleted_after_its_plan_was_seen(place: P
     fill(place.page, "Name", "made-here", "Create a topic")
     press(place.page, "Plan: create")
     shows(place.page, "3 partitions with 3 replicas each")
-    with Admin(place.servers) as admin:
+    with BlockingAdmin(place.servers) as admin:
         assert "made-here" not in admin.list_topics()
         press(place.page, "Do it")
         shows(place.page, "topic made-here was created")
@@ -132,8 +134,55 @@ def test_a_topic_is_created_changed_and_deleted_after_its_plan_was_seen(place: P
         assert "made-here" not in admin.list_topics()
 
 
+def test_a_group_that_lags_is_shown_and_goes_on_where_it_is_told_to(place: Place) -> None:
+    with BlockingConsumer(
+        place.servers,
+        group_id="billing",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+        max_poll_records=10,
+    ) as consumer:
+        consumer.subscribe(["orders"])
+        until(lambda: len(consumer.poll(500)), "records")
+        consumer.commit()
+        open_page(place, "groups", "Groups")
+        until(
+            lambda: reads(place.page, "//tr[td[1]='billing']").split()[:6] == BILLING, "the group and its lag"
+        )
+        place.page.get(place.url + "group?name=billing")
+        until(
+            lambda: (
+                reads(place.page, "//tr[td[1]='orders' and td[2]='0']").split()[2:5] == ["10", "30", "20"]
+            ),
+            "lag",
+        )
+        shows(place.page, "orders-0, orders-1, orders-2")
+        open_page(place, "do", "Do")
+        fill(place.page, "Group", "billing", "Reset the offsets of a group")
+        press(place.page, "Plan: reset")
+        shows(place.page, "has 1 members: stop them first")
+    with BlockingAdmin(place.servers) as admin:
+        until(lambda: not admin.describe_groups(["billing"])[0].members, "the member's leave")
+        press(place.page, "Plan: reset")
+        shows(place.page, "10 records are read again, 0 are left out")
+        shows(place.page, "orders-0: 10 becomes 0")
+        assert admin.group_offsets("billing")["orders", 0] == 10  # type: ignore[index]
+        press(place.page, "Do it")
+        shows(place.page, "group billing goes on at 1 other offsets")
+        assert admin.group_offsets("billing")["orders", 0] == 0  # type: ignore[index]
+    open_page(place, "groups", "Groups")
+    shows(place.page, "Empty")
+    assert complaints(place.page) == []
+
+
 def test_everything_can_be_reached_and_read_without_a_mouse(place: Place) -> None:
-    for path, heading in (("", "Cluster"), ("records?topic=orders", "Records"), ("do", "Do"), ("why", "Why")):
+    for path, heading in (
+        ("", "Cluster"),
+        ("records?topic=orders", "Records"),
+        ("do", "Do"),
+        ("why", "Why"),
+        ("groups", "Groups"),
+    ):
         open_page(place, path, heading)
         assert len(place.page.find_elements(By.TAG_NAME, "h1")) == 1
         assert place.page.find_elements(By.CSS_SELECTOR, "main#main")
@@ -149,7 +198,7 @@ def test_an_election_and_its_reason_are_on_the_open_page_within_two_seconds(plac
     """The last test here: it takes a node away."""
     open_page(place, "topic?name=orders", "orders")
     shows(place.page, "orders-0 was created")
-    with Admin(place.servers) as admin:
+    with BlockingAdmin(place.servers) as admin:
         (topic,) = admin.describe_topics(["orders"])
         leader = topic.partitions[0].leader
         place.nodes[leader - 1].kill()

@@ -11,7 +11,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from insync.replication.client import ChangeInfo, ClusterInfo, NodeChanges, NodeHealth, NodeReport
+from insync.replication.client import (
+    ChangeInfo,
+    ClusterInfo,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    GroupPartition,
+    NodeChanges,
+    NodeHealth,
+    NodeReport,
+)
 from insync.replication.client.admin import (
     FollowerInfo,
     HealthCheck,
@@ -20,6 +30,7 @@ from insync.replication.client.admin import (
     ReplicaInfo,
     TopicInfo,
 )
+from insync.replication.core.types import PartitionId
 
 pytest.importorskip("nicegui")
 
@@ -29,7 +40,7 @@ from insync.plugins.dashboard._findings import SHOWN, findings
 from insync.plugins.dashboard._history import History, Series
 from insync.plugins.dashboard._look import Look
 from insync.plugins.dashboard._watcher import Watcher
-from insync.plugins.dashboard.pages import _cluster, _topics
+from insync.plugins.dashboard.pages import _cluster, _groups, _topics
 from insync.plugins.dashboard.pages._frame import banner
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
@@ -237,6 +248,22 @@ def test_nothing_that_a_cluster_says_becomes_markup() -> None:
     bad = change(6, time.time(), partition=f"{HOSTILE}-0", why=HOSTILE, isr=HOSTILE, leader=HOSTILE)
     odd = ChangeInfo(number=9, at_ms=10**17, name=HOSTILE, facts={HOSTILE: HOSTILE})
     watcher.changes.add([told(1, bad, odd)])
+    rebalance = ChangeInfo(
+        number=10, at_ms=10**12, name="group_changed", facts={"group": HOSTILE, "why": HOSTILE}
+    )
+    watcher.changes.add([told(2, rebalance)])
+    member = GroupMember(
+        member_id=HOSTILE, instance_id=HOSTILE, client_id=HOSTILE, client_host=HOSTILE, topics=[HOSTILE],
+        partitions=[PartitionId(HOSTILE, 0)],
+    )  # fmt: skip
+    read = GroupPartition(topic=HOSTILE, partition=0, committed=3, end_offset=9, lag=6, member_id=HOSTILE)
+    group = GroupDescription(
+        group=HOSTILE, type=HOSTILE, state=HOSTILE, epoch=1, protocol=HOSTILE, coordinator=1, members=[member],
+        partitions=[read],
+    )  # fmt: skip
+    watcher.groups, watcher.groups_error = {HOSTILE: group}, HOSTILE
+    watcher.group_names = [GroupListing(group=HOSTILE, type=HOSTILE, state=HOSTILE)]
+    watcher.history.add_groups(time.time(), [group])
     watcher.findings = findings(watcher.look, watcher.changes)
     watcher.error = ""
     pages = [
@@ -246,6 +273,9 @@ def test_nothing_that_a_cluster_says_becomes_markup() -> None:
         _topics.topics(watcher, HOSTILE, 0),
         _topics.topic(watcher, HOSTILE, 0),
         _topics.topic(watcher, HOSTILE + "?", 0),
+        _groups.groups(watcher),
+        _groups.group(watcher, HOSTILE),
+        _groups.group(watcher, HOSTILE + "?"),
     ]
     watcher.error = HOSTILE
     pages.append(banner(watcher))
