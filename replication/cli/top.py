@@ -12,15 +12,13 @@ from cyclopts import Parameter, validators
 
 from .clusters import Flag, Json, Servers, known, print_json
 from .status import summarise
+from .top_tables import Sort, draw
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from ..client import Admin, GroupDescription, NodeHealth, NodeReport
-    from ..core.messages import TopicInfo
+    from ..core.messages import ReplicaInfo, TopicInfo
 
 _RATES = ("bytes_in", "bytes_out", "messages_in", "replication_bytes_in", "replication_bytes_out")
-_LISTED = 10
 _Above = Parameter(validator=validators.Number(gte=0.1, lte=3600))
 
 
@@ -29,6 +27,8 @@ def top(
     interval: Annotated[float, _Above] = 1.0,
     once: Flag = False,
     groups: Flag = False,
+    partitions: Flag = False,
+    sort: Sort = "records",
     servers: Servers = "",
     json: Json = False,
 ) -> int:
@@ -48,6 +48,10 @@ def top(
         Measure for one interval, print it and end.
     groups
         Show consumer groups, too: members, lag, and how much is committed in a second. That asks every coordinator.
+    partitions
+        Show partitions in place of topics: who leads, who is in sync, how far the slowest follower is behind.
+    sort
+        What stands first: most records a second, greatest size, greatest lag, or by name.
     """
     from .running import run
 
@@ -55,12 +59,12 @@ def top(
         from ..client import Admin
 
         async with Admin(known(servers)) as admin:
-            sample = partial(_sample, admin, with_groups=groups)
+            sample = partial(_sample, admin, with_groups=groups, with_partitions=partitions)
             former = await sample()
             if once or json:
-                await _print_each(sample, former, interval, once, json)
+                await _print_each(sample, former, interval, once, json, sort)
             else:
-                await _live(sample, former, interval)
+                await _live(sample, former, interval, sort)
         return 0
 
     return run(watch)
@@ -73,9 +77,10 @@ class _Sample:
     health: Sequence[NodeHealth]
     topics: dict[str, dict[str, int]]
     groups: Sequence[GroupDescription] | None = None
+    partitions: dict[str, dict[str, Any]] | None = None
 
 
-async def _sample(admin: Admin, *, with_groups: bool) -> _Sample:
+async def _sample(admin: Admin, *, with_groups: bool, with_partitions: bool) -> _Sample:
     import trio
 
     cluster = await admin.describe_cluster()
@@ -84,7 +89,8 @@ async def _sample(admin: Admin, *, with_groups: bool) -> _Sample:
     health = await admin.describe_nodes()
     seen = summarise(cluster, topics, reports)
     groups = await _groups(admin) if with_groups else None
-    return _Sample(trio.current_time(), seen, health, _by_topic(topics, reports), groups)
+    partitions = _by_partition(topics, reports) if with_partitions else None
+    return _Sample(trio.current_time(), seen, health, _by_topic(topics, reports), groups, partitions)
 
 
 async def _groups(admin: Admin) -> list[GroupDescription]:
@@ -107,6 +113,7 @@ def _by_topic(topics: Sequence[TopicInfo], reports: Sequence[NodeReport]) -> dic
             "leaderless": sum(each.leader < 0 for each in topic.partitions),
             "end_offsets": 0,
             "size_bytes": 0,
+            "lag": 0,
         }
         for topic in topics
     }
@@ -115,7 +122,37 @@ def _by_topic(topics: Sequence[TopicInfo], reports: Sequence[NodeReport]) -> dic
             if replica.role == "leader" and replica.topic in found:
                 found[replica.topic]["end_offsets"] += replica.log_end_offset
                 found[replica.topic]["size_bytes"] += replica.size_bytes
+                found[replica.topic]["lag"] = max(found[replica.topic]["lag"], _behind(replica))
     return found
+
+
+def _by_partition(topics: Sequence[TopicInfo], reports: Sequence[NodeReport]) -> dict[str, dict[str, Any]]:
+    """Of each partition: who leads, who is in sync, and what its leader says of it."""
+    found: dict[str, dict[str, Any]] = {
+        f"{topic.name}-{each.partition}": {
+            "leader": each.leader,
+            "isr": each.isr,
+            "replicas": each.replicas,
+            "high_watermark": -1,
+            "end_offset": 0,
+            "size_bytes": 0,
+            "lag": 0,
+        }
+        for topic in topics
+        for each in topic.partitions
+    }
+    for replica in (replica for report in reports for replica in report.replicas):
+        known = found.get(f"{replica.topic}-{replica.partition}")
+        if known is not None and replica.role == "leader":
+            known["high_watermark"], known["end_offset"] = replica.high_watermark, replica.log_end_offset
+            known["size_bytes"], known["lag"] = replica.size_bytes, _behind(replica)
+    return found
+
+
+def _behind(replica: ReplicaInfo) -> int:
+    """By how many records the slowest follower is behind; those that have not fetched lack all of them."""
+    known = (max(replica.log_start_offset, each.log_end_offset) for each in replica.followers)
+    return max((replica.log_end_offset - offset for offset in known), default=0)
 
 
 def picture(former: _Sample, now: _Sample) -> dict[str, Any]:
@@ -136,6 +173,18 @@ def picture(former: _Sample, now: _Sample) -> dict[str, Any]:
         rest = {key: value for key, value in info.items() if key != "end_offsets"}
         topics.append({"topic": name, **rest, "records_per_second": max(0.0, grown / elapsed)})
     shown = {**now.seen, "topics": len(topics), "interval_s": elapsed, "nodes": nodes, "by_topic": topics}
+    if now.partitions is not None:
+        told_before = former.partitions or {}
+        shown["by_partition"] = [
+            {
+                "partition": name,
+                **info,
+                "records_per_second": max(
+                    0.0, (info["end_offset"] - told_before.get(name, info)["end_offset"]) / elapsed
+                ),
+            }
+            for name, info in now.partitions.items()
+        ]
     if now.groups is not None:
         earlier = {each.group: _committed(each) for each in former.groups or ()}
         shown["groups"] = [
@@ -165,7 +214,12 @@ def _rates(before: NodeHealth | None, now: NodeHealth | None, elapsed: float) ->
 
 
 async def _print_each(
-    sample: Callable[[], Awaitable[_Sample]], former: _Sample, interval: float, once: bool, json: bool
+    sample: Callable[[], Awaitable[_Sample]],
+    former: _Sample,
+    interval: float,
+    once: bool,
+    json: bool,
+    sort: Sort,
 ) -> None:
     import trio
 
@@ -181,13 +235,15 @@ async def _print_each(
         else:
             from rich.console import Console
 
-            Console().print(_draw(shown))
+            Console().print(draw(shown, sort))
         if once:
             return
         former = now
 
 
-async def _live(sample: Callable[[], Awaitable[_Sample]], former: _Sample, interval: float) -> None:
+async def _live(
+    sample: Callable[[], Awaitable[_Sample]], former: _Sample, interval: float, sort: Sort
+) -> None:
     import trio
     from rich.live import Live
 
@@ -201,107 +257,5 @@ async def _live(sample: Callable[[], Awaitable[_Sample]], former: _Sample, inter
             except ClientError as error:
                 live.update(f"no answer: {error}", refresh=True)
                 continue
-            live.update(_draw(picture(former, now)), refresh=True)
+            live.update(draw(picture(former, now), sort), refresh=True)
             former = now
-
-
-def _draw(shown: dict[str, Any]) -> RenderableType:
-    from rich.console import Group
-
-    controller = shown["controller_id"] if shown["controller_id"] >= 0 else "none"
-    head = (
-        f"cluster {shown['cluster_id']}  controller {controller}  topics {shown['topics']}  "
-        f"partitions {shown['partitions']}  under-replicated {len(shown['under_replicated'])}  "
-        f"without a leader {len(shown['leaderless'])}"
-    )
-    worst = [f"node {node['node_id']}: {node['error']}" for node in shown["nodes"] if not node["alive"]]
-    worst += [f"WITHOUT A LEADER: {name}" for name in shown["leaderless"][:_LISTED]]
-    worst += [
-        f"under-replicated: {each['partition']}, ISR {each['isr']} of {each['replicas']}"
-        for each in shown["under_replicated"][: max(0, _LISTED - len(worst))]
-    ]
-    groups = [_group_table(shown["groups"])] if shown.get("groups") else []
-    return Group(head, _node_table(shown["nodes"]), _topic_table(shown["by_topic"]), *groups, *worst)
-
-
-def _node_table(nodes: Sequence[dict[str, Any]]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("node")
-    for name in ("leads", "replicas", "lag", "records/s", "in", "out", "copied in", "copied out"):
-        table.add_column(name, justify="right")
-    table.add_column("state")
-    for node in nodes:
-        rates = node["per_second"]
-        table.add_row(
-            str(node["node_id"]),
-            str(node["leads"]),
-            str(node["replicas"]),
-            f"{node['lag']:,}",
-            f"{rates['messages_in']:,.0f}",
-            _amount(rates["bytes_in"]),
-            _amount(rates["bytes_out"]),
-            _amount(rates["replication_bytes_in"]),
-            _amount(rates["replication_bytes_out"]),
-            _state(node),
-        )
-    return table
-
-
-def _state(node: dict[str, Any]) -> str:
-    if not node["alive"]:
-        return "DOWN"
-    return "ready" if node["ready"] else f"not ready: {', '.join(node['failing']) or 'no answer'}"
-
-
-def _topic_table(topics: Sequence[dict[str, Any]]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("topic")
-    for name in ("partitions", "under-replicated", "records/s", "size"):
-        table.add_column(name, justify="right")
-    busiest = sorted(topics, key=lambda each: (-each["records_per_second"], each["topic"]))
-    for each in busiest[:_LISTED]:
-        table.add_row(
-            each["topic"],
-            str(each["partitions"]),
-            str(each["under_replicated"]),
-            f"{each['records_per_second']:,.0f}",
-            _amount(each["size_bytes"]),
-        )
-    if len(busiest) > _LISTED:
-        table.add_row(f"and {len(busiest) - _LISTED} more", "", "", "", "")
-    return table
-
-
-def _group_table(groups: Sequence[dict[str, Any]]) -> RenderableType:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    table.add_column("group")
-    for name in ("members", "lag", "committed/s"):
-        table.add_column(name, justify="right")
-    table.add_column("state")
-    slowest = sorted(groups, key=lambda each: (-each["lag"], each["group"]))
-    for each in slowest[:_LISTED]:
-        table.add_row(
-            each["group"],
-            str(each["members"]),
-            f"{each['lag']:,}",
-            f"{each['committed_per_second']:,.0f}",
-            each["state"],
-        )
-    if len(slowest) > _LISTED:
-        table.add_row(f"and {len(slowest) - _LISTED} more", "", "", "", "")
-    return table
-
-
-def _amount(number: float) -> str:
-    """Bytes as people read them, in powers of 1024."""
-    for unit in ("", " Ki", " Mi", " Gi"):
-        if number < 1024:
-            return f"{number:,.0f}{unit}" if not unit else f"{number:,.1f}{unit}"
-        number /= 1024
-    return f"{number:,.1f} Ti"

@@ -11,7 +11,8 @@ import pytest
 
 from insync.replication.cli import main
 from insync.replication.cli.bench import percentile
-from insync.replication.cli.top import _amount, _draw, _Sample, picture
+from insync.replication.cli.top import _Sample, picture
+from insync.replication.cli.top_tables import Sort, _amount, by, draw
 from insync.replication.client import NodeHealth
 from insync.replication.core.messages import HealthCheck
 from tests.processes import NodeProcess, cluster
@@ -174,6 +175,25 @@ def test_top_measures_one_interval(nodes: list[NodeProcess], capsys: pytest.Capt
     assert shown["interval_s"] >= 0.2 and "load" in [each["topic"] for each in shown["by_topic"]]
     text = said(capsys, "top", "--once", "--interval", "0.1", *at(nodes))
     assert "controller" in text and "ready" in text and "load" in text
+    shown = told(capsys, "top", "--once", "--interval", "0.1", "--partitions", *at(nodes))
+    load = {each["partition"]: each for each in shown["by_partition"]}["load-0"]
+    assert load["leader"] in (1, 2) and load["isr"] == load["replicas"] and load["lag"] == 0
+    assert load["high_watermark"] == load["end_offset"] > 0 and load["size_bytes"] > 0
+    text = said(capsys, "top", "--once", "--interval", "0.1", "--partitions", "--sort", "size", *at(nodes))
+    assert text.index("load-0") > text.index("high watermark")
+
+
+@pytest.mark.parametrize(
+    ("sort", "order"), [("records", "dcba"), ("size", "dbac"), ("lag", "dabc"), ("name", "dabc")]
+)
+def test_what_is_asked_for_stands_first_and_without_a_leader_before_all(sort: Sort, order: str) -> None:
+    rows = [
+        {"partition": "a", "leader": 1, "records_per_second": 0.0, "size_bytes": 5, "lag": 9},
+        {"partition": "b", "leader": 1, "records_per_second": 2.5, "size_bytes": 9, "lag": 8},
+        {"partition": "c", "leader": 2, "records_per_second": 7.0, "size_bytes": 5, "lag": 0},
+        {"partition": "d", "leader": -1, "records_per_second": 0.0, "size_bytes": 0, "lag": 0},
+    ]
+    assert "".join(each["partition"] for each in by(sort, rows, "partition")) == order
 
 
 def sample(at: float, counters: dict[str, int], ends: int, incarnation: int = 1, error: str = "") -> _Sample:
@@ -189,7 +209,14 @@ def sample(at: float, counters: dict[str, int], ends: int, incarnation: int = 1,
         "under_replicated": [],
         "leaderless": ["t-0"],
     }
-    topic = {"partitions": 1, "under_replicated": 0, "leaderless": 1, "end_offsets": ends, "size_bytes": 5}
+    topic = {
+        "partitions": 1,
+        "under_replicated": 0,
+        "leaderless": 1,
+        "end_offsets": ends,
+        "size_bytes": 5,
+        "lag": 3,
+    }
     return _Sample(at, seen, [health], {"t": topic})
 
 
@@ -211,7 +238,7 @@ def test_what_is_wrong_stands_below_the_tables(capsys: pytest.CaptureFixture[str
     from rich.console import Console
 
     shown = picture(sample(1, {}, 5), sample(2, {}, 5))
-    Console(width=120).print(_draw(shown))
+    Console(width=120).print(draw(shown, "records"))
     drawn = capsys.readouterr().out
     assert "WITHOUT A LEADER: t-0" in drawn and "controller none" in drawn
 

@@ -1,0 +1,154 @@
+"""What `insync top` shows on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Sort = Literal["records", "size", "lag", "name"]
+_LISTED = 10
+_MANY = 30
+_KEYS = {"records": "records_per_second", "size": "size_bytes", "lag": "lag"}
+
+
+def by(sort: Sort, rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
+    """The greatest first, or by `name`; those that have no leader stand before all others."""
+    key = _KEYS.get(sort)
+    if key is None:
+        return sorted(rows, key=lambda each: (each.get("leader", 0) >= 0, each[name]))
+    return sorted(rows, key=lambda each: (each.get("leader", 0) >= 0, -each[key], each[name]))
+
+
+def draw(shown: dict[str, Any], sort: Sort) -> RenderableType:
+    """All tables, one below the other."""
+    from rich.console import Group
+
+    controller = shown["controller_id"] if shown["controller_id"] >= 0 else "none"
+    head = (
+        f"cluster {shown['cluster_id']}  controller {controller}  topics {shown['topics']}  "
+        f"partitions {shown['partitions']}  under-replicated {len(shown['under_replicated'])}  "
+        f"without a leader {len(shown['leaderless'])}"
+    )
+    worst = [f"node {node['node_id']}: {node['error']}" for node in shown["nodes"] if not node["alive"]]
+    worst += [f"WITHOUT A LEADER: {name}" for name in shown["leaderless"][:_LISTED]]
+    worst += [
+        f"under-replicated: {each['partition']}, ISR {each['isr']} of {each['replicas']}"
+        for each in shown["under_replicated"][: max(0, _LISTED - len(worst))]
+    ]
+    groups = [_group_table(shown["groups"])] if shown.get("groups") else []
+    if "by_partition" in shown:
+        busy = _partition_table(shown["by_partition"], sort)
+    else:
+        busy = _topic_table(shown["by_topic"], sort)
+    return Group(head, _node_table(shown["nodes"]), busy, *groups, *worst)
+
+
+def _node_table(nodes: Sequence[dict[str, Any]]) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("node")
+    for name in ("leads", "replicas", "lag", "records/s", "in", "out", "copied in", "copied out"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    for node in nodes:
+        rates = node["per_second"]
+        table.add_row(
+            str(node["node_id"]),
+            str(node["leads"]),
+            str(node["replicas"]),
+            f"{node['lag']:,}",
+            f"{rates['messages_in']:,.0f}",
+            _amount(rates["bytes_in"]),
+            _amount(rates["bytes_out"]),
+            _amount(rates["replication_bytes_in"]),
+            _amount(rates["replication_bytes_out"]),
+            _state(node),
+        )
+    return table
+
+
+def _state(node: dict[str, Any]) -> str:
+    if not node["alive"]:
+        return "DOWN"
+    return "ready" if node["ready"] else f"not ready: {', '.join(node['failing']) or 'no answer'}"
+
+
+def _topic_table(topics: Sequence[dict[str, Any]], sort: Sort) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("topic")
+    for name in ("partitions", "under-replicated", "records/s", "size"):
+        table.add_column(name, justify="right")
+    ordered = by(sort, topics, "topic")
+    for each in ordered[:_LISTED]:
+        table.add_row(
+            each["topic"],
+            str(each["partitions"]),
+            str(each["under_replicated"]),
+            f"{each['records_per_second']:,.0f}",
+            _amount(each["size_bytes"]),
+        )
+    if len(ordered) > _LISTED:
+        table.add_row(f"and {len(ordered) - _LISTED} more", "", "", "", "")
+    return table
+
+
+def _partition_table(partitions: Sequence[dict[str, Any]], sort: Sort) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for name in ("partition", "leader", "in sync", "replicas"):
+        table.add_column(name)
+    for name in ("high watermark", "lag", "records/s", "size"):
+        table.add_column(name, justify="right")
+    ordered = by(sort, partitions, "partition")
+    for each in ordered[:_MANY]:
+        table.add_row(
+            each["partition"],
+            str(each["leader"]) if each["leader"] >= 0 else "none",
+            ",".join(map(str, each["isr"])),
+            ",".join(map(str, each["replicas"])),
+            f"{each['high_watermark']:,}",
+            f"{each['lag']:,}",
+            f"{each['records_per_second']:,.0f}",
+            _amount(each["size_bytes"]),
+        )
+    if len(ordered) > _MANY:
+        table.add_row(f"and {len(ordered) - _MANY} more", "", "", "", "", "", "", "")
+    return table
+
+
+def _group_table(groups: Sequence[dict[str, Any]]) -> RenderableType:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    table.add_column("group")
+    for name in ("members", "lag", "committed/s"):
+        table.add_column(name, justify="right")
+    table.add_column("state")
+    slowest = sorted(groups, key=lambda each: (-each["lag"], each["group"]))
+    for each in slowest[:_LISTED]:
+        table.add_row(
+            each["group"],
+            str(each["members"]),
+            f"{each['lag']:,}",
+            f"{each['committed_per_second']:,.0f}",
+            each["state"],
+        )
+    if len(slowest) > _LISTED:
+        table.add_row(f"and {len(slowest) - _LISTED} more", "", "", "", "")
+    return table
+
+
+def _amount(number: float) -> str:
+    """Bytes as people read them, in powers of 1024."""
+    for unit in ("", " Ki", " Mi", " Gi"):
+        if number < 1024:
+            return f"{number:,.0f}{unit}" if not unit else f"{number:,.1f}{unit}"
+        number /= 1024
+    return f"{number:,.1f} Ti"
