@@ -1,4 +1,7 @@
-"""`python -m tests.chaos --seconds S --seed N --transport tcp|tls|shm --store sqlite|zookeeper|remote --json`."""
+"""`python -m tests.chaos --seconds S --seed N --transport tcp|tls|shm --store sqlite|zookeeper|remote --json`.
+
+With `--groups`: consumer groups.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from typing import Any
 
 from .defects import DEFECTS
 from .faults import FAULTS
+from .groups import FAULT_NAMES, timed_groups
 from .run import Injected, Plan, Report, say, timed
 
 
@@ -88,12 +92,17 @@ def main() -> int:
         "--only",
         action="append",
         default=[],
-        choices=[fault.name for fault in FAULTS],
+        choices=[*(fault.name for fault in FAULTS), *FAULT_NAMES],
         metavar="FAULT",
         help="a fault by its name, see docs/reliability.md; several for several",
     )
     parser.add_argument(
         "--defect", choices=sorted(DEFECTS), default="", help="plant an error, which must be found"
+    )
+    parser.add_argument(
+        "--groups",
+        action="store_true",
+        help="consumer groups: members and coordinators come, go and stand still",
     )
     parser.add_argument("--folder", type=Path, help="keep everything here, in place of a temporary folder")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
@@ -114,6 +123,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="insync-chaos-") as temporary:
         folder = given.folder or Path(temporary)
         folder.mkdir(parents=True, exist_ok=True)
+        if given.groups:
+            return _groups(plan, folder.absolute(), as_json=given.json)
         report, seconds = timed(plan, folder.absolute())
     told = summary(report, seconds)
     for line in (*told["violations"], *told["problems"]):
@@ -124,6 +135,20 @@ def main() -> int:
         print(
             f"{'passed' if report.passed else 'FAILED'}: {told['acked']} acknowledged, {told['lost']} lost, "
             f"{told['duplicated']} duplicated, {len(report.injected)} faults in {seconds:.0f} s"
+        )
+    return 0 if report.passed else 1
+
+
+def _groups(plan: Plan, folder: Path, *, as_json: bool) -> int:
+    report, seconds = timed_groups(plan, folder)
+    for line in (*report.verdict.violations, *report.problems):
+        say(f"BROKEN: {line}")
+    if as_json:
+        print(json.dumps(report.summary(seconds)))
+    else:
+        print(
+            f"{'passed' if report.passed else 'FAILED'}: {report.sent} acknowledged, {report.verdict.processed} "
+            f"processed, {report.verdict.repeated} repeated, {len(report.suffered)} faults in {seconds:.0f} s"
         )
     return 0 if report.passed else 1
 
