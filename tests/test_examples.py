@@ -311,6 +311,49 @@ async def test_a_topic_has_each_result_once_however_often_its_writer_is_killed(t
         assert found == [b"ORDER %d" % n for n in range(COUNT)]
 
 
+async def test_jobs_of_workers_that_are_killed_are_done_by_others(tmp_path: Path) -> None:
+    queue = example("work_queue")
+    jobs, results = [f"job {n}" for n in range(600)], tmp_path / "results.db"
+    quick = [f"group_consumer_{name}" for name in ("session_timeout_ms=2000", "heartbeat_interval_ms=500")]
+    options = [part for each in quick for part in ("--set", each)]
+    workers: list[subprocess.Popen[bytes]] = []
+
+    def start() -> None:
+        command = [sys.executable, str(EXAMPLES / "work_queue.py"), "work", server, str(results)]
+        workers.append(subprocess.Popen(command))
+
+    def done() -> list[str]:
+        with contextlib.closing(sqlite3.connect(results, timeout=30)) as database:
+            try:
+                return [row[0] for row in database.execute("SELECT result FROM results")]
+            except sqlite3.OperationalError:
+                return []
+
+    async def until(count: int) -> None:
+        with trio.fail_after(60):
+            while len(await trio.to_thread.run_sync(done)) < count:
+                await trio.lowlevel.checkpoint()
+
+    with cluster(tmp_path, 1, *options) as (node,):
+        server = node.endpoint
+        async with Admin(server) as admin:
+            await admin.create_topic("jobs", 4, 1)
+        try:
+            start()
+            start()
+            for first in range(0, 600, 200):
+                await queue.add(server, jobs[first : first + 200])
+                await until(first + 50)
+                workers.pop(0).kill()
+                start()
+            await until(600)
+        finally:
+            for worker in workers:
+                worker.kill()
+                worker.wait()
+    assert sorted(done()) == sorted(job.upper() for job in jobs)
+
+
 CLIENTS = (EXAMPLES.parent / "clients.md").read_text()
 
 

@@ -150,9 +150,9 @@ class Member:
                 self._reads.withhold(self._named(partitions))
             case me.CallBack():
                 self._call_back(effect)
-            case me.Serve(partition=partition, offset=offset):
-                at = self._name(partition)
-                self._reads.serve(at, offset)
+            case me.Serve(partition=partition):
+                # Where it begins was told with the callback, in which the caller may have sought elsewhere.
+                self._reads.serve(self._name(partition))
             case me.CommitDone():
                 self._commit_done(effect)
             case me.Failed(error=error, message=message):
@@ -334,7 +334,9 @@ class Member:
     def _call_back(self, callback: me.CallBack) -> None:
         self._callback = callback
         if callback.kind is me.CallbackKind.ASSIGNED:
-            self.held.update({self._name(each): each for each in callback.partitions})
+            for each in sorted(callback.partitions):
+                self.held[self._name(each)] = each
+                self._reads.prepare(self._name(each), self.machine.held.start_of(each))
         function = self.listener.of(callback.kind)
         if function is None or self._silent:
             self.called_back()

@@ -32,12 +32,17 @@ class Reads:
         self.fetcher.interrupt()
         return [each for at, each in readings.items() if at not in former]
 
-    def serve(self, at: PartitionId, offset: int | None) -> None:
-        """Hand this partition out from an offset; None: by `auto_offset_reset`."""
-        reading = self.fetcher.new_reading(at)
+    def prepare(self, at: PartitionId, offset: int | None) -> None:
+        """Have a position, which the caller may change, and hand out nothing; None: by `auto_offset_reset`."""
+        reading = self.fetcher.readings[at] = self.fetcher.new_reading(at)
         if offset is not None:
             reading.restart(offset)
-        self.fetcher.readings[at] = reading
+        reading.withheld = True
+
+    def serve(self, at: PartitionId) -> None:
+        """Hand out what was prepared."""
+        reading = self.fetcher.readings[at]
+        reading.withheld = False
         self.turns.append(reading)
         self.fetcher.interrupt()
         self.wake()

@@ -2,7 +2,7 @@
 
 A line of JSON for each thing, in a file of its own, written before anything follows from it:
 
-    {"what": "assigned" | "revoked" | "lost", "at": s, "partitions": [...]}   at the end, or the begin, of the callback
+    {"what": "assigned" | "revoked" | "lost", "at": s, "partitions": [...]}   as the callback ends, or begins
     {"what": "handed", "since": s, "at": s, "records": {partition: [first, next]}}   by a poll that began at `since`
     {"what": "done", "at": s, "records": {...}}   with these the process is through
     {"what": "left", "at": s}   it has closed its consumer

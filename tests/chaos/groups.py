@@ -1,4 +1,4 @@
-"""One run about consumer groups: members and coordinators come, go and stand still, and the group keeps its promises.
+"""One run about consumer groups: members and coordinators come, go and stand still; promises are kept.
 
 The faults: a member is killed, leaves, stands still for a moment or for longer than its session, a static one is
 replaced, another joins; the coordinator is killed, or stands still.
@@ -76,7 +76,7 @@ class Worker:
 
 @attrs.frozen
 class Suffered:
-    """A fault as it went. recovery_s: from its end until records of every partition were handed out that came later."""
+    """A fault as it went. recovery_s: from its end until records of every partition were handed out again."""
 
     name: str
     target: str
@@ -206,10 +206,12 @@ class GroupRun(Run):
 
     async def _write(self) -> None:
         """Records for all partitions in turn; each acknowledged before its partition gets the next ones."""
-        async with Producer(self._servers, linger_ms=2, delivery_timeout_ms=120_000) as producer:
-            async with trio.open_nursery() as nursery:
-                for partition in range(_PARTITIONS):
-                    nursery.start_soon(self._write_to, producer, partition)
+        async with (
+            Producer(self._servers, linger_ms=2, delivery_timeout_ms=120_000) as producer,
+            trio.open_nursery() as nursery,
+        ):
+            for partition in range(_PARTITIONS):
+                nursery.start_soon(self._write_to, producer, partition)
 
     async def _write_to(self, producer: Producer, partition: int) -> None:
         while self._writing:

@@ -142,6 +142,12 @@ class HeldPartitions:
         for held in self._held.values():
             held.consumed = held.handed
 
+    def done_with(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """The caller's own word on what it is done with; what follows by itself must not take it back."""
+        for partition, offset in offsets.items():
+            if partition in self._held:
+                self._held[partition].consumed = offset
+
     def uncommitted(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """What has been consumed and not committed."""
         found = {}
@@ -160,6 +166,11 @@ class HeldPartitions:
         """What is committed, as far as this process knows."""
         held = self._held.get(partition)
         return None if held is None else held.committed
+
+    def start_of(self, partition: TopicPartition) -> int | None:
+        """What was committed when it was given; None: nothing."""
+        held = self._held.get(partition)
+        return None if held is None else held.start
 
     def may_commit(self, partition: TopicPartition) -> bool:
         """Whether it is this member's to commit: also while it is being let go."""

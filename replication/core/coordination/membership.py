@@ -470,6 +470,7 @@ class Membership:
                 me.CommitDone(commit_id=event.commit_id, error=ErrorCode.STALE_MEMBER_EPOCH, message=message)
             )
         else:
+            self.held.done_with(event.offsets)
             self.commits.add(Commit(event.commit_id, dict(event.offsets), event.deadline))
 
     def _send_commit(self, now: float) -> None:

@@ -265,6 +265,27 @@ async def test_in_on_revoked_what_was_handed_out_can_be_committed() -> None:
         assert coordinator.committed() == {0: 5}
 
 
+async def test_in_on_assigned_a_position_can_be_sought() -> None:
+    async with group_cluster(t=2) as (cluster, coordinator):
+        for log in cluster.topics["t"]:
+            fill(log, 5)
+        async with Consumer(cluster.urls, **QUICK) as consumer:
+
+            def on_assigned(partitions: object) -> None:
+                assert partitions == [("t", 0), ("t", 1)]
+                consumer.seek(("t", 0), 3)
+                consumer.seek_to_end([("t", 1)])
+
+            consumer.subscribe(["t"], listener=Listener(on_assigned=on_assigned))
+            assert [(each.partition, each.offset) for each in await records_of(consumer, 2)] == [
+                (0, 3),
+                (0, 4),
+            ]
+            await poll_until(lambda: consumer.position(("t", 1)) is not None, consumer)
+            await consumer.commit()
+        assert coordinator.committed() == {0: 5, 1: 5}
+
+
 async def test_a_cancelled_block_leaves_the_group() -> None:
     async with group_cluster(t=1) as (cluster, coordinator):
         with trio.CancelScope() as scope:

@@ -443,3 +443,16 @@ def test_a_late_answer_to_an_earlier_heartbeat_says_nothing() -> None:
     client.tell(me.Lost(token=parked.token))
     client.tell(me.CallbackDone())
     assert client.effects == []
+
+
+def test_closing_does_not_take_back_what_the_caller_has_committed() -> None:
+    client, _ = joined()
+    client.poll()
+    client.tell(me.PollEnded(handed={T0: 9}))
+    client.poll()
+    client.tell(me.PollEnded(handed={T0: 12}))
+    client.tell(me.CommitAsked(commit_id=1, offsets={T0: 12}, deadline=client.now + 9))
+    client.committed(client.message(gm.CommitGroupOffsetsRequest))
+    client.tell(me.Closed(deadline=client.now + 9))
+    # 9 is what the caller was done with as far as polls tell.
+    assert not any(isinstance(each, me.Send) for each in client.effects)
