@@ -1,4 +1,4 @@
-"""Offsets by time, deletion of records, producer ids, and who coordinates."""
+"""Offsets by time, deletion of records, producer ids."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from .table import Offer
 _ListOffsets = message("ListOffsetsResponse")
 _DeleteRecords = message("DeleteRecordsResponse")
 _InitProducerId = message("InitProducerIdResponse")
-_FindCoordinator = message("FindCoordinatorResponse")
 _LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
 _TIERED = (-5, -6)
 """Offsets of what has been moved to remote storage: there is none."""
-_TRANSACTION = 1
 
 
 async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
@@ -131,29 +129,8 @@ async def init_producer_id(client: Client, request: Struct, version: int) -> Str
     )
 
 
-async def find_coordinator(client: Client, request: Struct, version: int) -> Struct:
-    """Who coordinates groups: nobody yet. Listed all the same: librdkafka takes lz4 for unsupported without it."""
-    error, text = int(ErrorCode.COORDINATOR_NOT_AVAILABLE), "this node coordinates no groups"
-    if request.key_type == _TRANSACTION:
-        error, text = int(KafkaError.UNSUPPORTED_VERSION), "this node coordinates no transactions"
-    keys = request.coordinator_keys if version >= 4 else []
-    return _FindCoordinator(
-        error_code=error,
-        error_message=text,
-        node_id=-1,
-        port=-1,
-        coordinators=[
-            _FindCoordinator.Coordinator(
-                key=key, node_id=-1, host="", port=-1, error_code=error, error_message=text
-            )
-            for key in keys
-        ],
-    )
-
-
 OFFERS = (
     Offer(Api.LIST_OFFSETS, 1, 11, list_offsets),
     Offer(Api.DELETE_RECORDS, 0, 2, delete_records),
     Offer(Api.INIT_PRODUCER_ID, 0, 5, init_producer_id),
-    Offer(Api.FIND_COORDINATOR, 0, 6, find_coordinator),
 )

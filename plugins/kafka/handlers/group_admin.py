@@ -1,0 +1,168 @@
+"""Groups, listed, described and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from insync.replication.core.coordination import group_messages as gm
+from insync.replication.core.errors import ErrorCode
+from insync.replication.node.authorisation import Operation
+
+from ..client import Client
+from ..protocol import Struct, message
+from ..protocol.apis import Api
+from .groups import Refused, ask
+from .table import Offer
+
+_List = message("ListGroupsResponse")
+_Describe = message("DescribeGroupsResponse")
+_Delete = message("DeleteGroupsResponse")
+_Consumer = message("ConsumerGroupDescribeResponse")
+_SAID_SINCE = 6
+"""The first version of DescribeGroups in which a group that is not there is an error."""
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8  # read, delete, describe
+
+
+async def list_groups(client: Client, request: Struct, version: int) -> Struct:
+    """Those that this node coordinates; a client asks every node. Offsets without members are classic groups."""
+    found = await ask(client, gm.ListGroupsRequest())
+    if isinstance(found, Refused):
+        return _List(error_code=found.error)
+    states = {each.lower() for each in request.states_filter or ()}
+    types = {each.lower() for each in request.types_filter or ()}
+    answer = _List(error_code=found.error)
+    for each in found.groups:
+        kind = "classic" if each.type == "simple" else each.type
+        if (not states or each.state.lower() in states) and (not types or kind in types):
+            answer.groups.append(
+                _List.ListedGroup(
+                    group_id=each.group,
+                    protocol_type=each.protocol_type,
+                    group_state=each.state,
+                    group_type="Consumer" if kind == "consumer" else "Classic",
+                )
+            )
+    return answer
+
+
+async def describe_groups(client: Client, request: Struct, version: int) -> Struct:
+    """Groups of the classic protocol, with what members and assignors said to each other."""
+    found = await ask(client, gm.DescribeGroupsRequest(groups=request.groups))
+    if isinstance(found, Refused):
+        refused = [_Describe.DescribedGroup(group_id=each, error_code=found.error) for each in request.groups]
+        return _Describe(groups=refused)
+    answer = _Describe()
+    for each in found.groups:
+        absent = each.error == ErrorCode.GROUP_ID_NOT_FOUND or (not each.error and each.type == "consumer")
+        if absent:
+            text = f"group {each.group} is not found among classic groups"
+            told = _Describe.DescribedGroup(group_id=each.group, group_state="Dead", error_message=None)
+            if version >= _SAID_SINCE:
+                told.error_code, told.error_message = ErrorCode.GROUP_ID_NOT_FOUND, text
+        else:
+            told = _Describe.DescribedGroup(
+                error_code=each.error,
+                error_message=None,
+                group_id=each.group,
+                group_state=each.state,
+                protocol_type=each.protocol_type,
+                protocol_data=each.protocol,
+                members=[
+                    _Describe.DescribedGroupMember(
+                        member_id=member.member_id,
+                        group_instance_id=member.instance_id,
+                        client_id=member.client_id,
+                        client_host=member.client_host,
+                        member_metadata=member.subscription,
+                        member_assignment=member.assignment,
+                    )
+                    for member in each.members
+                ],
+            )
+        if request.include_authorized_operations and client.may(Operation.CONSUME):
+            told.authorized_operations = _OPERATIONS
+        answer.groups.append(told)
+    return answer
+
+
+async def consumer_group_describe(client: Client, request: Struct, version: int) -> Struct:
+    """Groups of the consumer protocol, with what members own and are to own."""
+    found = await ask(client, gm.ConsumerGroupDescribeRequest(groups=request.group_ids))
+    if isinstance(found, Refused):
+        return _Consumer(
+            groups=[
+                _Consumer.DescribedGroup(group_id=each, error_code=found.error, error_message=found.message)
+                for each in request.group_ids
+            ]
+        )
+    answer = _Consumer()
+    for each in found.groups:
+        text = None
+        if each.error == ErrorCode.GROUP_ID_NOT_FOUND:
+            text = f"group {each.group} is not found among consumer groups"
+        told = _Consumer.DescribedGroup(
+            error_code=each.error,
+            error_message=text,
+            group_id=each.group,
+            group_state=each.state,
+            group_epoch=max(0, each.epoch),
+            assignment_epoch=max(0, each.target_epoch),
+            assignor_name=each.protocol,
+            members=[_member(client, member) for member in each.members],
+        )
+        if request.include_authorized_operations and client.may(Operation.CONSUME):
+            told.authorized_operations = _OPERATIONS
+        answer.groups.append(told)
+    return answer
+
+
+def _member(client: Client, member: gm.DescribedMember) -> Struct:
+    return _Consumer.Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack,
+        member_epoch=member.epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=member.topics,
+        subscribed_topic_regex=None,
+        assignment=_assignment(client, member.owned),
+        target_assignment=_assignment(client, member.target),
+        member_type=_CLASSIC_MEMBER if member.is_classic else _CONSUMER_MEMBER,
+    )
+
+
+def _assignment(client: Client, lists: Sequence[gm.TopicPartitionList]) -> Struct:
+    made: Struct = _Consumer.Assignment(
+        topic_partitions=[
+            _Consumer.TopicPartitions(
+                topic_id=bytes.fromhex(each.topic_id),
+                topic_name=client.directory.name_of(client.view, bytes.fromhex(each.topic_id)) or "",
+                partitions=each.partitions,
+            )
+            for each in lists
+        ]
+    )
+    return made
+
+
+async def delete_groups(client: Client, request: Struct, version: int) -> Struct:
+    """Groups without members, with their offsets."""
+    answer = _Delete()
+    for group in request.groups_names:
+        found = await ask(client, gm.DeleteGroupRequest(group=group))
+        answer.results.append(
+            _Delete.DeletableGroupResult(
+                group_id=group, error_code=found.error, error_message=found.message or None
+            )
+        )
+    return answer
+
+
+OFFERS = (
+    Offer(Api.LIST_GROUPS, 0, 5, list_groups),
+    Offer(Api.DESCRIBE_GROUPS, 0, 6, describe_groups),
+    Offer(Api.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer_group_describe),
+    Offer(Api.DELETE_GROUPS, 0, 2, delete_groups),
+)
