@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from struct import Struct
+from sys import intern
 from typing import Any
 
 import attrs
@@ -212,6 +214,42 @@ _TYPES: dict[type, int] = {
 }
 
 
+_OFFSET_V1_KEY, _OFFSET_V3 = b"\0\1", b"\0\3"
+_VALUE_HEAD, _VALUE_TAIL = Struct(">qih"), Struct(">q")
+
+
+def _decode_offset(key: bytes, value: bytes) -> tuple[r.Key, Any | None] | None:
+    """What most records of a log are, in a fifth of the time; None for what the tables must look at.
+
+    A coordinator that takes over serves nobody until it has read all of them.
+    """
+    if not 4 <= len(key) < 1 << 15:
+        return None
+    group_end = 4 + (key[2] << 8 | key[3])
+    topic_at = group_end + 2
+    if topic_at > len(key) or len(value) < _HEAD + _VALUE_HEAD.size:
+        return None
+    topic_end = topic_at + (key[group_end] << 8 | key[group_end + 1])
+    offset, leader_epoch, length = _VALUE_HEAD.unpack_from(value, _HEAD)
+    metadata_at = _HEAD + _VALUE_HEAD.size
+    if topic_end + 4 != len(key) or length < 0 or metadata_at + length + _VALUE_TAIL.size != len(value):
+        return None
+    try:
+        # A group's topics, and its name, stand in each of its records: one copy in memory is enough.
+        group, topic = intern(str(key[4:group_end], "utf-8")), intern(str(key[topic_at:topic_end], "utf-8"))
+        metadata = str(value[metadata_at : metadata_at + length], "utf-8")
+    except UnicodeDecodeError:
+        return None
+    partition = int.from_bytes(key[topic_end:], "big", signed=True)
+    committed = r.OffsetValue(
+        offset=offset,
+        leader_epoch=leader_epoch,
+        metadata=metadata,
+        commit_timestamp=_VALUE_TAIL.unpack_from(value, metadata_at + length)[0],
+    )
+    return r.OffsetKey(group, topic, partition), committed
+
+
 def encode_key(key: r.Key) -> bytes:
     type_ = _TYPES[type(key)]
     return type_.to_bytes(_HEAD, "big") + encode(_KINDS[type_].key, key, 0)
@@ -232,6 +270,10 @@ def decode_record(key: bytes | None, value: bytes | None) -> tuple[r.Key, Any | 
     """
     if key is None or len(key) < _HEAD:
         return Unknown("a key without a type")
+    if value is not None and value[:_HEAD] == _OFFSET_V3 and key[:_HEAD] == _OFFSET_V1_KEY:
+        found = _decode_offset(key, value)
+        if found is not None:
+            return found
     type_ = int.from_bytes(key[:_HEAD], "big", signed=True)
     kind = _KINDS.get(type_)
     if kind is None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from insync.replication.core.coordination import record_codec
 from insync.replication.core.coordination import records as r
 from insync.replication.core.coordination.kafka_schema import MAX_VERSION, Field, Schema, decode
 from insync.replication.core.coordination.record_codec import (
@@ -119,6 +120,23 @@ def test_no_damage_raises(line: tuple[str, int, bytes, bytes], at: int, byte: in
     broken = bytearray(value)
     broken[at % len(broken)] = byte
     decode_record(key, bytes(broken))
+
+
+@given(st.text(max_size=5), st.text(max_size=5), st.integers(0, 60), st.binary(max_size=3), st.integers(0, 4))
+def test_the_quick_way_reads_what_the_tables_read(
+    group: str, metadata: str, at: int, damage: bytes, where: int
+) -> None:
+    """Whole records and damaged ones alike."""
+    key = r.OffsetKey(group, "topic", 7)
+    value = r.OffsetValue(offset=-5, leader_epoch=3, metadata=metadata, commit_timestamp=9)
+    parts = [encode_key(key), encode_value(key, value)]
+    assert record_codec._decode_offset(*parts) == (key, value)
+    if where < len(parts):
+        parts[where] = parts[where][:at] + damage + parts[where][at + 1 :]
+    told = decode_record(*parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_codec, "_decode_offset", lambda key, value: None)
+        assert decode_record(*parts) == told
 
 
 def test_a_message_of_plain_versions_has_no_tags() -> None:
