@@ -8,6 +8,7 @@ import attrs
 
 from ..core.control.internal_topics import GROUPS, STANDARD, InternalTopic
 from ..core.coordination.assignors import SERVER_ASSIGNORS
+from ..core.coordination.group_moves import MigrationPolicy
 from ..core.coordination.group_settings import GroupSettings
 from .errors import InvalidSettingError
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from .settings import NodeSettings
 
 ASSIGNORS = {each.name: each for each in SERVER_ASSIGNORS}
+MIGRATION_POLICIES = tuple(policy.value for policy in MigrationPolicy)
 MAX_METADATA = 32_767
 """Bytes of a text in the records of `__consumer_offsets`, whose length has 16 bits."""
 
@@ -26,6 +28,7 @@ def group_settings(settings: NodeSettings) -> GroupSettings:
         consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
         consumer_max_size=settings.group_consumer_max_size,
         consumer_assignors=tuple(ASSIGNORS[name] for name in settings.group_consumer_assignors),
+        consumer_migration_policy=settings.group_consumer_migration_policy,
         min_session_timeout_ms=settings.group_min_session_timeout_ms,
         max_session_timeout_ms=settings.group_max_session_timeout_ms,
         initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,

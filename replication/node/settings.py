@@ -9,7 +9,7 @@ from typing import Literal
 import attrs
 
 from ...transport import DEFAULT_BUDGET
-from ._group_settings import ASSIGNORS, check_groups
+from ._group_settings import ASSIGNORS, MIGRATION_POLICIES, check_groups
 from .authorisation import Rule
 from .errors import InvalidSettingError
 
@@ -58,6 +58,11 @@ def _assignors(
     for name in value or ("",):
         if name not in ASSIGNORS:
             raise InvalidSettingError(f"{attribute.name}={name!r}: use one or more of {', '.join(ASSIGNORS)}")
+
+
+def _policy(instance: NodeSettings, attribute: attrs.Attribute[str], value: str) -> None:
+    if value not in MIGRATION_POLICIES:
+        raise InvalidSettingError(f"{attribute.name}={value!r}: use one of {', '.join(MIGRATION_POLICIES)}")
 
 
 def _rules(
@@ -141,6 +146,8 @@ class NodeSettings:
     group_consumer_session_timeout_ms: how long a silent member of the consumer protocol stays one.
     group_consumer_heartbeat_interval_ms: how often it sends a sign of life, at least.
     group_consumer_assignors: what members may choose among, the standard one first.
+    group_consumer_migration_policy: whether groups move between the protocols while they have members:
+      `bidirectional`, `upgrade`, `downgrade` or `disabled`.
     coordinator_isolation_timeout_ms: for how long a coordinator that has lost its followers answers members; for so
       long, too, a new one lets members be silent beyond their sessions.
     allow_insecure: listen also beyond this machine without a secret or certificates.
@@ -217,6 +224,7 @@ class NodeSettings:
     group_consumer_assignors: tuple[str, ...] = attrs.field(
         default=tuple(ASSIGNORS), converter=_texts, validator=_assignors
     )
+    group_consumer_migration_policy: str = attrs.field(default="bidirectional", validator=_policy)
     coordinator_isolation_timeout_ms: int = attrs.field(default=3000, validator=_positive)
 
     @property

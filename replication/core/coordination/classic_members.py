@@ -76,6 +76,39 @@ class ClassicMembers:
         state = self._groups.get(group)
         return state.members.get(member_id) if state is not None else None
 
+    def farewell(self, state: ClassicState) -> tuple[Reply, ...]:
+        """What those are told who wait in a group that moves up to the consumer protocol: come again."""
+        told = []
+        for each in state.members.values():
+            for request_id, kind in (
+                (each.joining, gm.JoinGroupResponse),
+                (each.syncing, gm.SyncGroupResponse),
+            ):
+                if request_id is not None:
+                    body = kind(error=ErrorCode.REBALANCE_IN_PROGRESS)
+                    told.append(Reply(request_id=request_id, body=body, groups=frozenset({state.group})))
+        return tuple(told)
+
+    def dissolve(self, state: ClassicState) -> None:
+        """The group is not a classic one any more: nothing of it waits, or is timed, here."""
+        for each in state.members.values():
+            self._drop(SESSION, state.group, each.member_id)
+            for request_id in (each.joining, each.syncing):
+                if request_id is not None:
+                    self._parked.pop(request_id, None)
+        for member_id in state.pending:
+            self._drop(PENDING, state.group, member_id)
+        for kind in (JOINS, SYNCS):
+            self._drop(kind, state.group, "")
+        self._owed.pop(state.group, None)
+
+    def moved_down(self, state: ClassicState, clock: Clock) -> Decision:
+        """The group has become a classic one: its members join again."""
+        for each in state.members.values():
+            self._beat(state, each, clock)
+        self._prepare(state, clock, "the last member of the consumer protocol has gone")
+        return self._done()
+
     # Requests
 
     def decide(self, request_id: int, message: Request, clock: Clock) -> Decision:

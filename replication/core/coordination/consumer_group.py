@@ -14,24 +14,16 @@ from ..errors import ErrorCode
 from . import records as r
 from .assignment import Partition, Subscription
 from .assignors import elect
-from .decisions import Clock, Note
+from .consumer_context import Context
+from .decisions import Note
 from .group_messages import JOIN, LEAVE_STATIC, ConsumerGroupHeartbeatRequest, TopicPartitionList
+from .group_moves import goes_down, move_down
 from .group_settings import GroupSettings
 from .group_state import Draft, GroupState
 from .reconcile import Situation, reconcile
 from .refusals import GroupRefusal, refuse_if
-from .topics_view import TopicsView
 
 Beat = ConsumerGroupHeartbeatRequest
-
-
-@attrs.frozen(kw_only=True)
-class Context:
-    """What a decision may look at besides the group."""
-
-    view: TopicsView
-    settings: GroupSettings
-    clock: Clock
 
 
 def check_beat(beat: Beat, settings: GroupSettings) -> None:
@@ -123,7 +115,8 @@ def _replace(draft: Draft, holder: str, beat: Beat) -> None:
     """A static member comes back under another id: it gets what it had, if nobody else is it (KIP-345)."""
     state = draft.state
     current, target = state.current(holder), state.targets.get(holder)
-    alive = current.epoch != LEAVE_STATIC
+    # A process of the classic protocol does not say that it leaves to come back (KIP-345).
+    alive = current.epoch != LEAVE_STATIC and state.members[holder].classic is None
     taken = f"instance {beat.instance_id!r} is member {holder!r}, which is alive"
     refuse_if(alive, ErrorCode.UNRELEASED_INSTANCE_ID, taken)
     value = state.members[holder]
@@ -136,7 +129,7 @@ def _replace(draft: Draft, holder: str, beat: Beat) -> None:
 
 def _described(before: r.MemberValue, beat: Beat) -> r.MemberValue:
     """What the member is by now; what a heartbeat leaves out stays."""
-    said: dict[str, Any] = {"client_id": beat.client_id, "client_host": beat.client_host}
+    said: dict[str, Any] = {"client_id": beat.client_id, "client_host": beat.client_host, "classic": None}
     if beat.instance_id is not None:
         said["instance_id"] = beat.instance_id
     if beat.rack is not None:
@@ -165,7 +158,15 @@ def forget(draft: Draft, member_id: str) -> None:
 def remove(draft: Draft, member_id: str, context: Context, why: str) -> None:
     """A member has left for good, or its session is over."""
     forget(draft, member_id)
-    rebalance(draft, context, why)
+    after_removal(draft, context, why)
+
+
+def after_removal(draft: Draft, context: Context, why: str) -> None:
+    """Members have gone: the others share what they had, or the group is a classic one again."""
+    if goes_down(draft.state, context):
+        move_down(draft, context)
+    else:
+        rebalance(draft, context, why)
 
 
 def step_out(draft: Draft, member_id: str) -> None:

@@ -9,9 +9,10 @@ import attrs
 
 from ..errors import ErrorCode
 from . import records as r
+from .classic_state import ClassicState
+from .consumer_context import Context
 from .consumer_group import (
     Beat,
-    Context,
     admit,
     advance,
     check_beat,
@@ -24,6 +25,7 @@ from .consumer_group import (
 )
 from .decisions import Clock, Decision, Reply
 from .group_messages import JOIN, LEAVE, LEAVE_STATIC, ConsumerGroupHeartbeatResponse
+from .group_moves import move_up
 from .group_state import Draft, GroupState
 from .refusals import GroupRefusal, refuse_if
 from .timers import Timers
@@ -31,6 +33,8 @@ from .timers import Timers
 Place = tuple[str, str]
 """A group and a member of it."""
 SESSION, REVOCATION, PARKED = "session", "revocation", "parked"
+JOIN_DUE, SYNC_DUE = "mixed-join", "mixed-sync"
+"""When a member of the classic protocol must have joined again, or synced."""
 
 
 @attrs.frozen
@@ -60,10 +64,11 @@ class ConsumerMembers:
 
     # The log and the view
 
-    def activate(self, state: GroupState, clock: Clock, session_ms: int) -> None:
+    def activate(self, state: GroupState, clock: Clock, session_ms: int, bonus_ms: int) -> None:
         """All sessions begin with time to spare: the coordinator before may have renewed them meanwhile."""
         for member_id, value in state.members.items():
-            self._set(SESSION, state.group, member_id, clock.now + session_ms / 1000)
+            own = session_ms if value.classic is None else value.classic.session_timeout_ms
+            self._set(SESSION, state.group, member_id, clock.now + (own + bonus_ms) / 1000)
             if state.current(member_id).state == r.MemberState.UNREVOKED:
                 due = clock.now + value.rebalance_timeout_ms / 1000
                 self._set(REVOCATION, state.group, member_id, due)
@@ -82,7 +87,8 @@ class ConsumerMembers:
                     # Another revocation has a time of its own; who decided it knows the time and sets it.
                     self._drop(REVOCATION, group, member_id)
             case r.MemberKey(group=group, member_id=member_id) if member_id not in state.members:
-                self._drop(SESSION, group, member_id)
+                for kind in (SESSION, JOIN_DUE, SYNC_DUE):
+                    self._drop(kind, group, member_id)
                 self._sequences.pop((group, member_id), None)
 
     def view_changed(self, groups: Iterable[GroupState]) -> None:
@@ -103,10 +109,41 @@ class ConsumerMembers:
     def _find(self, group: str, member_id: str) -> _Parked | None:
         return self._parked.get(group, {}).get(member_id)
 
+    # Members of the classic protocol
+
+    def heard(self, group: str, member_id: str, session: float, now: float) -> None:
+        """A member's session, in seconds, begins again."""
+        self._set(SESSION, group, member_id, now + session)
+
+    def is_fenced(self, group: str, member_id: str) -> bool:
+        return (group, member_id) in self._fenced
+
+    def come_back(self, group: str, member_id: str) -> None:
+        """A member begins anew, with what it says that it owns."""
+        self._fenced.discard((group, member_id))
+
+    def time(self, kind: str, group: str, member_id: str, due: float) -> None:
+        self._set(kind, group, member_id, due)
+
+    def untime(self, kind: str, group: str, member_id: str) -> None:
+        self._drop(kind, group, member_id)
+
+    def is_timed(self, kind: str, group: str, member_id: str) -> bool:
+        return (kind, group, member_id) in self._timers or (kind, group, member_id) in self._fired
+
     # Heartbeats
 
-    def beat(self, request_id: int, beat: Beat, state: GroupState, context: Context) -> Decision:
+    def beat(
+        self,
+        request_id: int,
+        beat: Beat,
+        state: GroupState,
+        context: Context,
+        classic: ClassicState | None = None,
+    ) -> Decision:
         """The answer to a heartbeat, or its place among the parked ones.
+
+        classic: the group as it is now, if it is a classic one with members; the heartbeat moves it up.
 
         Raises:
           GroupRefusal: It is no member's, or not of its present epoch.
@@ -118,8 +155,12 @@ class ConsumerMembers:
             late, ErrorCode.REQUEST_TIMED_OUT, "a later heartbeat of the member has come before this one"
         )
         draft = Draft(state)
-        if state.classic is not None:
-            refuse_if(bool(state.classic.members), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, "a classic group")
+        if classic is not None:
+            stranger = beat.member_epoch != JOIN
+            told = f"group {beat.group!r} has no member {beat.member_id!r}"
+            refuse_if(stranger, ErrorCode.UNKNOWN_MEMBER_ID, told)
+            move_up(draft, classic, context)
+        elif state.classic is not None:
             draft.put(r.ClassicGroupKey(state.group), None)
         if beat.member_epoch in (LEAVE, LEAVE_STATIC):
             return self._leave(request_id, beat, state, draft, context)
@@ -147,7 +188,7 @@ class ConsumerMembers:
             self._fenced.discard(place)
             if beat.sequence >= 0:
                 self._sequences[place] = beat.sequence
-            self._limit_revocation(draft, beat.member_id, context)
+            self.limit_revocation(draft, beat.member_id, context)
             if parks:
                 wait = min(beat.max_wait_ms, context.settings.consumer_heartbeat_interval_ms)
                 self._parked.setdefault(beat.group, {})[beat.member_id] = _Parked(request_id, beat)
@@ -162,7 +203,7 @@ class ConsumerMembers:
             notes=tuple(draft.notes),
         )
 
-    def _limit_revocation(self, draft: Draft, member_id: str, context: Context) -> None:
+    def limit_revocation(self, draft: Draft, member_id: str, context: Context) -> None:
         """Whoever has just been asked to let go has its rebalance timeout for it."""
         place = draft.state.group, member_id
         if draft.state.current(member_id).state != r.MemberState.UNREVOKED or place in self._fenced:
@@ -236,7 +277,7 @@ class ConsumerMembers:
             remove(draft, member_id, context, f"the session of member {member_id} is over")
             return Decision(entries=tuple(draft.entries), then=over, notes=tuple(draft.notes))
         parked = self._find(state.group, member_id)
-        if kind == REVOCATION:
+        if kind in (REVOCATION, JOIN_DUE, SYNC_DUE):
             self._fenced.add((state.group, member_id))
             if parked is not None:
                 self._dirty[state.group] = None
@@ -288,7 +329,7 @@ class ConsumerMembers:
 
         def then() -> None:
             self.withdrawn(parked.request_id)
-            self._limit_revocation(draft, beat.member_id, context)
+            self.limit_revocation(draft, beat.member_id, context)
 
         return attrs.evolve(decision, then=then)
 

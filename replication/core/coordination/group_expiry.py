@@ -8,7 +8,7 @@ from ..errors import ErrorCode
 from . import group_messages as gm
 from . import records as r
 from .classic_state import ClassicPhase, ClassicState
-from .consumer_group import Context
+from .consumer_context import Context
 from .group_state import Committed, Draft, GroupState
 from .refusals import GroupRefusal, refuse_if
 

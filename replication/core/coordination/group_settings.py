@@ -18,6 +18,8 @@ class GroupSettings:
     consumer_heartbeat_interval_ms: int = 5_000
     consumer_max_size: int = 2**31 - 1
     consumer_assignors: Sequence[Assignor] = SERVER_ASSIGNORS
+    consumer_migration_policy: str = "bidirectional"
+    """Whether groups move between the protocols: `bidirectional`, `upgrade`, `downgrade` or `disabled`."""
     min_session_timeout_ms: int = 6_000
     max_session_timeout_ms: int = 1_800_000
     initial_rebalance_delay_ms: int = 3_000

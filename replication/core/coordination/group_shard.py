@@ -15,15 +15,16 @@ from .bounds import check_bounds
 from .classic_members import KINDS as CLASSIC_KINDS
 from .classic_members import ClassicMembers
 from .classic_state import ClassicState
-from .consumer_group import Context
+from .consumer_context import Context
 from .consumer_members import ConsumerMembers
 from .decisions import Clock, Decision, Proof, Reply
 from .group_describe import describe, kind_of, listing
 from .group_expiry import delete_group, delete_offsets, end_group, expire, forget_topics, members_of
 from .group_settings import GroupSettings
 from .group_state import Committed, Draft, GroupState
+from .mixed_members import MixedMembers
 from .offset_commits import Entries, plan_commit, read_offsets
-from .refusals import GroupRefusal, refuse_if
+from .refusals import GroupRefusal
 from .shard_events import Entry, Marker, ProducerId
 from .timers import Timers
 from .topics_view import TopicsView
@@ -49,7 +50,10 @@ class GroupCoordinator:
         self._expiring: list[str] = []
         self._gone: frozenset[str] = frozenset()
         self._forgetting: list[str] = []
+        self._moved_down: dict[str, None] = {}
+        """Groups that are classic ones since a moment, and wait for their first rebalance."""
         self.consumers = ConsumerMembers(self._timers, self._fired)
+        self.mixed = MixedMembers(self.consumers)
         self.classic_members = ClassicMembers(self.classics, self._timers, self._fired, self.settings)
 
     # The log
@@ -71,6 +75,8 @@ class GroupCoordinator:
                 self.consumers.applied(state, key, before)
                 if isinstance(key, r.ClassicGroupKey) and value is None:
                     self.classics.pop(key.group, None)
+                elif isinstance(key, r.ClassicGroupKey) and key.group not in self.classics:
+                    self._moved_down[key.group] = None
         if state.empty:
             del self.groups[key.group]
 
@@ -116,7 +122,7 @@ class GroupCoordinator:
             if state.classic is not None:
                 classic = self.classics[group] = ClassicState.of(group, state.classic)
                 self.classic_members.activate(classic, clock)
-            self.consumers.activate(state, clock, self.settings.consumer_session_timeout_ms + bonus)
+            self.consumers.activate(state, clock, self.settings.consumer_session_timeout_ms, bonus)
         self._timers.set(_EXPIRE, clock.now + self.settings.offsets_retention_check_interval_ms / 1000)
 
     def view_changed(self, view: TopicsView) -> None:
@@ -178,9 +184,11 @@ class GroupCoordinator:
         context = self.context(clock)
         match message:
             case gm.ConsumerGroupHeartbeatRequest(group=group):
-                self._leave_classic(group)
                 state = self.groups.get(group) or GroupState(group)
-                return self.consumers.beat(request_id, message, state, context)
+                classic = self.classics.get(group)
+                if classic is None:
+                    return self.consumers.beat(request_id, message, state, context)
+                return self._move_up(request_id, message, state, classic, context)
             case (
                 gm.JoinGroupRequest() | gm.SyncGroupRequest() | gm.HeartbeatRequest() | gm.LeaveGroupRequest()
             ):
@@ -227,15 +235,29 @@ class GroupCoordinator:
         """A group of which there are records, or members."""
         return self.groups.get(group) or (GroupState(group) if group in self.classics else None)
 
-    def _leave_classic(self, group: str) -> None:
-        """Refuse the consumer protocol to a classic group that is in use; forget one that is not."""
-        classic = self.classics.get(group)
-        if classic is None:
-            return
-        used = bool(classic.members or classic.pending)
-        refuse_if(used, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, f"group {group!r} uses the classic protocol")
-        if group not in self.groups or self.groups[group].classic is None:
-            del self.classics[group]
+    def _move_up(
+        self,
+        request_id: int,
+        message: gm.ConsumerGroupHeartbeatRequest,
+        state: GroupState,
+        classic: ClassicState,
+        context: Context,
+    ) -> Decision:
+        """A member of the consumer protocol comes to a classic group, which may have no members by now."""
+        with_members = classic if classic.members else None
+        decision = self.consumers.beat(request_id, message, state, context, with_members)
+
+        def then() -> None:
+            self.classic_members.dissolve(classic)
+            self.classics.pop(classic.group, None)
+            for each in classic.members.values():
+                session = each.session_timeout_ms / 1000
+                self.consumers.heard(classic.group, each.member_id, session, context.clock.now)
+            if decision.then is not None:
+                decision.then()
+
+        told = self.classic_members.farewell(classic)
+        return attrs.evolve(decision, replies=(*decision.replies, *told), then=then)
 
     def _classic(
         self,
@@ -246,9 +268,8 @@ class GroupCoordinator:
         state = self.groups.get(message.group)
         if state is None or not state.is_consumer:
             return self.classic_members.decide(request_id, message, clock)
-        used = bool(state.members)
-        told = f"group {message.group!r} uses the consumer protocol"
-        refuse_if(used, ErrorCode.INCONSISTENT_GROUP_PROTOCOL, told)
+        if state.members:
+            return self.mixed.decide(request_id, message, state, self.context(clock))
         # An empty group changes its type at once; whoever asked comes back to a group that is nothing yet.
         draft = Draft(state)
         end_group(draft)
@@ -276,6 +297,13 @@ class GroupCoordinator:
             if decision is not None:
                 return decision
             self._fired.pop(key, None)
+        while self._moved_down:
+            group = next(iter(self._moved_down))
+            del self._moved_down[group]
+            known = self.groups.get(group)
+            if known is not None and known.classic is not None:
+                moved = self.classics[group] = ClassicState.of(group, known.classic)
+                return self.classic_members.moved_down(moved, clock)
         decision = self.classic_members.owed(clock) or self.consumers.follow_up(self.groups, context)
         if decision is not None:
             return decision

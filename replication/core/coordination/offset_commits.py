@@ -8,7 +8,8 @@ from ..errors import ErrorCode
 from . import group_messages as gm
 from . import records as r
 from .classic_state import ClassicPhase, ClassicState
-from .consumer_group import Context, check_member
+from .consumer_context import Context
+from .consumer_group import check_member
 from .group_state import Committed, GroupState
 from .refusals import GroupRefusal, refuse_if
 from .topics_view import TopicsView
@@ -54,7 +55,8 @@ def _check_sender(
         current = state.current(request.member_id)
         ahead = request.epoch > current.epoch
         stale = ErrorCode.STALE_MEMBER_EPOCH
-        if isinstance(request, gm.TxnOffsetCommitRequest):
+        by_generation = state.members[request.member_id].classic is not None
+        if by_generation or isinstance(request, gm.TxnOffsetCommitRequest):
             stale = ErrorCode.ILLEGAL_GENERATION
         refuse_if(ahead, stale, f"epoch {request.epoch}, but the member is at {current.epoch}")
         return r.as_owned((*current.pending, *current.assigned), current.epoch)

@@ -489,10 +489,8 @@ def test_tombstones_of_unknown_things_are_nothing() -> None:
     assert state.empty
 
 
-def test_a_classic_group_with_members_takes_none_of_the_consumer_protocol() -> None:
+def test_an_empty_classic_group_becomes_one_of_the_consumer_protocol() -> None:
     host = GroupHost()
-    classic(host, "m")
-    assert Member(host, "one").beat() == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
     classic(host)
     one = Member(host, "one")
     assert one.beat() == ErrorCode.NONE
