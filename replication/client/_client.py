@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import trio
 
+from ...transport import DeadlineExceeded
 from ._cluster import Cluster
 from ._settings import ClientSettings, bootstrap_urls, load_security
 from .errors import BootstrapError, ClosedError, RequestTimeoutError
@@ -77,10 +78,11 @@ class Client(ABC):
                 pause = self._cluster.backoff(attempt) if is_slow else self._cluster.quick_backoff(attempt)
                 if trio.current_time() + pause >= began + error.patience:
                     raise
-            except RequestTimeoutError:
+            except RequestTimeoutError as error:
                 pause = self._cluster.backoff(attempt)
                 patience = self._client_settings.request_timeout_ms / 1000
-                if trio.current_time() + pause >= began + patience:
+                is_busy = isinstance(error.__cause__, DeadlineExceeded)
+                if not is_busy or trio.current_time() + pause >= began + patience:
                     raise
             await trio.sleep(pause)
         return None

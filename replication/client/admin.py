@@ -34,6 +34,7 @@ from ._groups import GroupAdmin, GroupDescription, GroupListing, GroupMember, Gr
 from ._operations import NodeChanges, NodeHealth
 from ._pages import whole_description, whole_metadata
 from ._partitions import Reassignment
+from ._readiness import Readiness
 from ._settings import ClientSettings, make_settings
 from .batch_producer import ask_until_told
 from .errors import (
@@ -43,6 +44,7 @@ from .errors import (
     InvalidRequestError,
     RequestTimeoutError,
     TopicExistsError,
+    TopicNotReadyError,
     UnknownTopicError,
     error_for,
 )
@@ -148,7 +150,8 @@ class Admin(GroupAdmin):
         *,
         exist_ok: bool = False,
     ) -> str:
-        """Create a topic; gives its topic id, once every node that can be reached knows of it.
+        """Create a topic; gives its topic id, once every node that can be reached knows of it and every partition
+        can be written to: its leader and all other replicas have made their logs.
 
         Args:
           name: 1 to 249 letters, digits, dots, underscores and hyphens.
@@ -160,6 +163,7 @@ class Admin(GroupAdmin):
         Raises:
           TopicExistsError: There is one of that name, and `exist_ok` is not set.
           InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError: As named.
+          TopicNotReadyError: It is made, and after `request_timeout_ms` not all of it can be written to.
           RequestTimeoutError: No controller answered in time; the topic may exist nevertheless.
         """
         self._check_open()
@@ -172,6 +176,7 @@ class Admin(GroupAdmin):
             creation_id=uuid.uuid4().hex,
         )
         creation = _Creation(self, request)
+        readiness = Readiness(self._cluster, name, 0, partitions, self._timeout)
         with trio.move_on_after(self._timeout):
             try:
                 topic_id = await creation.run()
@@ -179,14 +184,20 @@ class Admin(GroupAdmin):
                 if not exist_ok:
                     raise
                 topic_id = await self._existing(name)
+                await self._spread(name)
+                return topic_id
             await self._spread(name)
+            await readiness.wait()
             return topic_id
         if creation.topic_id is not None:
-            return creation.topic_id
+            raise self._not_ready(name, creation.topic_id, readiness.writable, partitions)
         raise RequestTimeoutError(
             f"topic {name!r}: not created within request_timeout_ms={self._settings.request_timeout_ms}; "
             f"last: {creation.error}; look with `insync topic list` before trying again"
         ) from creation.error
+
+    def _not_ready(self, name: str, topic_id: str, writable: int, partitions: int) -> TopicNotReadyError:
+        return TopicNotReadyError(name, topic_id, writable, partitions, self._settings.request_timeout_ms)
 
     async def _existing(self, name: str) -> str:
         """The id of a topic that a controller knows; a node that is asked may not have heard of it yet."""
@@ -225,15 +236,25 @@ class Admin(GroupAdmin):
     async def create_partitions(self, name: str, partitions: int) -> None:
         """Give a topic more partitions: `partitions` in all. Keys then belong to other partitions than before.
 
+        Comes back when the new ones can be written to.
+
         Raises:
           UnknownTopicError, InvalidPartitionsError (fewer than there are), InvalidReplicationFactorError: So it is.
+          TopicNotReadyError: It is done, and after `request_timeout_ms` not all of them can be written to.
           RequestTimeoutError: No controller answered in time.
         """
         request = m.CreatePartitionsRequest(
             name=given.text("name", name), partitions=given.whole("partitions", partitions)
         )
+        (before,) = await self.describe_topics([name])
         await self._change(request, f"topic {name!r}")
         await self._everywhere(name, lambda found: len(found.partitions) >= partitions)
+        first = len(before.partitions)
+        readiness = Readiness(self._cluster, name, first, partitions, self._timeout)
+        with trio.move_on_after(self._timeout):
+            await readiness.wait()
+            return
+        raise self._not_ready(name, before.topic_id, readiness.writable, partitions - first)
 
     async def alter_config(
         self, name: str, config: Mapping[str, Value] | None = None, *, reset: Iterable[str] = ()

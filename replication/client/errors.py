@@ -84,6 +84,25 @@ class RequestTimeoutError(ClientError):
     retriable = True
 
 
+class TopicNotReadyError(RequestTimeoutError):
+    """Partitions are made, and not all can be written to yet. Nodes go on with the others: nothing is to repeat.
+
+    writable: how many can be; partitions: of how many that were asked for. topic_id: that of the topic.
+    """
+
+    retriable = False
+
+    def __init__(self, topic: str, topic_id: str, writable: int, partitions: int, timeout_ms: int) -> None:
+        super().__init__(
+            f"topic {topic!r} is made, and after request_timeout_ms={timeout_ms} {writable} of its {partitions} "
+            "new partitions can be written to; the nodes go on with the others: do not make it again, see "
+            f"`insync topic describe {topic}`"
+        )
+        self.topic_id = topic_id
+        self.writable = writable
+        self.partitions = partitions
+
+
 class AuthorizationError(ClientError):
     """The cluster knows this client and does not let it do that (`allow` of its nodes); no retry helps."""
 
