@@ -14,7 +14,7 @@ from ...replication.client.admin import FollowerInfo, PartitionInfo
 from ._changes import Change, ChangeLog
 from ._look import At, Look
 
-SHOWN = 200
+SHOWN = 50
 """Findings of partitions; of the others their number is told."""
 
 ERROR, WARNING = "error", "warning"
