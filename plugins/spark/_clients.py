@@ -72,6 +72,11 @@ class ClusterReader:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
+    def committed(self, group: str) -> Offsets:
+        """What a consumer group has committed; nothing of one that does not exist."""
+        with admin(self._connection) as one:
+            return {(at.topic, at.partition): offset for at, offset in one.group_offsets(group).items()}
+
     def partitions(self, wanted: Subscription, *, if_there: bool = False) -> list[Partition]:
         """All that is subscribed to, in order; with `if_there` without topics that do not exist (any more).
 

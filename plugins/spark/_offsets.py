@@ -20,6 +20,7 @@ EARLIEST, LATEST = -2, -1
 """As they stand in the JSON of offsets."""
 
 _EXAMPLE = '{"topicA":{"0":23,"1":-2}}'
+_GROUP = "group:"
 _MARKS = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -81,10 +82,16 @@ class Bound:
     offsets: Mapping[Partition, int] | None = None
     timestamp: int | None = None
     timestamps: Mapping[Partition, int] | None = None
+    group: str | None = None
+    """The consumer group whose committed offsets count; where it has committed nothing, the oldest record."""
 
     @property
     def by_time(self) -> bool:
         return self.timestamp is not None or self.timestamps is not None
+
+    def moves(self) -> bool:
+        """Whether it means other offsets when it is asked for again."""
+        return self.group is not None or self.is_latest_somewhere()
 
     def is_latest_somewhere(self) -> bool:
         return self.mark == LATEST or LATEST in (self.offsets or {}).values()
@@ -107,7 +114,17 @@ class Bound:
 
 
 def starting(options: Options, default: str) -> Bound:
-    """As Spark's Kafka source has it: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets."""
+    """As Spark's Kafka source has it: startingTimestamp, then startingOffsetsByTimestamp, then startingOffsets.
+
+    `group:NAME` as startingOffsets is insync's own.
+    """
+    text = (options.text("startingOffsets") or "").strip()
+    earlier = "startingTimestamp" in options or "startingOffsetsByTimestamp" in options
+    if text.startswith(_GROUP) and not earlier:
+        group = text.removeprefix(_GROUP).strip()
+        if not group:
+            raise OptionError("startingOffsets is 'group:'; name the consumer group, as in group:billing")
+        return Bound("startingOffsets", group=group)
     return _bound(options, "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets", default)
 
 
@@ -130,11 +147,17 @@ def _bound(options: Options, time: str, times: str, offsets: str, default: str) 
     if text.lower() in _MARKS:
         return Bound(offsets, mark=_MARKS[text.lower()])
     if not text.startswith("{"):
-        raise OptionError(f"{offsets} is {text!r}; it must be earliest, latest or JSON such as {_EXAMPLE}")
+        raise OptionError(
+            f"{offsets} is {text!r}; it must be earliest, latest{_or_group(offsets)} or JSON such as {_EXAMPLE}"
+        )
     found = parse_offsets(offsets, text)
     if any(value < EARLIEST for value in found.values()):
         raise OptionError(f"{offsets}: an offset is -2 (earliest), -1 (latest) or at least 0")
     return Bound(offsets, offsets=found)
+
+
+def _or_group(name: str) -> str:
+    return ", group:NAME" if name == "startingOffsets" else ""
 
 
 def _json(name: str, text: str, example: str) -> dict[str, Any]:

@@ -122,7 +122,11 @@ class _Plan:
         """The offsets that a bound stands for, where the logs begin at `first` and end at `last`."""
         if bound.by_time:
             return self._at_times(cluster.at_times(bound.times(partitions)), last, bound, to_end=to_end)
-        marks = bound.marks(partitions)
+        if bound.group is not None:
+            committed = cluster.committed(bound.group)
+            marks = {at: committed.get(at, EARLIEST) for at in partitions}
+        else:
+            marks = bound.marks(partitions)
         check_inside(bound.name, {at: offset for at, offset in marks.items() if offset >= 0}, first, last)
         named = {EARLIEST: first, LATEST: last}
         return {at: named[mark][at] if mark < 0 else mark for at, mark in marks.items()}
@@ -212,15 +216,16 @@ class InsyncStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._initial: Offsets | None = None
         self._until: Offsets | None = None
         self._seen: Offsets = {}
-        if self._stream_id is None and self._begins_at_the_end():
+        if self._stream_id is None and self._begins_where_it_moves():
+            start = "latest" if self._plan.start.group is None else f"group:{self._plan.start.group}"
             raise OptionError(
-                f"{self._plan.start.name}=latest needs the option streamId, a name of this stream that no other "
+                f"{self._plan.start.name}={start} needs the option streamId, a name of this stream that no other "
                 "has: the offsets at which it began are kept under it, so that nothing is left out if it is "
                 "started again before its first batch is done; or set startingOffsets to earliest"
             )
 
-    def _begins_at_the_end(self) -> bool:
-        return self._plan.start.is_latest_somewhere() or self._plan.latest_if_none
+    def _begins_where_it_moves(self) -> bool:
+        return self._plan.start.moves() or self._plan.latest_if_none
 
     @property
     def _cluster(self) -> ClusterReader:

@@ -170,3 +170,14 @@ def test_split_ranges_cover_the_same_offsets(
     assert most is None or all(len(part) <= most for part in parts)
     if least is not None and sum(map(len, ranges)) >= 50 * least:
         assert len(parts) >= least
+
+
+def test_a_start_may_be_a_groups() -> None:
+    assert starting(options(startingOffsets="group: billing"), "earliest") == Bound(
+        "startingOffsets", group="billing"
+    )
+    assert starting(options(startingOffsets="group:b", startingTimestamp="5"), "earliest").timestamp == 5
+    with pytest.raises(OptionError, match="name the consumer group, as in group:billing"):
+        starting(options(startingOffsets="group:"), "earliest")
+    with pytest.raises(OptionError, match="it must be earliest, latest or JSON"):
+        ending(options(endingOffsets="group:b"))

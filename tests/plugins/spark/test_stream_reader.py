@@ -50,6 +50,22 @@ def test_latest_is_where_the_stream_first_began(servers: str, admin: BlockingAdm
         reader(servers, subscribe=topic)
 
 
+def test_a_stream_begins_where_a_group_has_committed(servers: str, admin: BlockingAdmin, topic: str) -> None:
+    admin.create_topic(topic, 2, 1, SOLE)
+    produce(servers, topic, 5)
+    admin.set_group_offsets(f"{topic}-group", {(topic, 0): 3})
+    options = {"subscribe": topic, "startingOffsets": f"group:{topic}-group"}
+    first = reader(servers, **options, streamId=topic)
+    assert first.initialOffset() == {topic: {"0": 3, "1": 0}}
+    # What the group commits meanwhile does not move a stream that has begun.
+    admin.set_group_offsets(f"{topic}-group", {(topic, 0): 5})
+    assert reader(servers, **options, streamId=topic).initialOffset() == {topic: {"0": 3, "1": 0}}
+    with pytest.raises(OptionError, match="=group:.* needs the option streamId"):
+        reader(servers, **options)
+    nobody = {**options, "startingOffsets": "group:nobody"}
+    assert reader(servers, **nobody, streamId=f"{topic}-b").initialOffset() == {topic: {"0": 0, "1": 0}}
+
+
 def test_offsets_only_grow_and_new_partitions_are_read_whole(
     servers: str, admin: BlockingAdmin, topic: str
 ) -> None:
