@@ -147,17 +147,14 @@ def _bound(options: Options, time: str, times: str, offsets: str, default: str) 
     if text.lower() in _MARKS:
         return Bound(offsets, mark=_MARKS[text.lower()])
     if not text.startswith("{"):
+        group = ", or group:NAME" if offsets == "startingOffsets" else ""
         raise OptionError(
-            f"{offsets} is {text!r}; it must be earliest, latest{_or_group(offsets)} or JSON such as {_EXAMPLE}"
+            f"{offsets} is {text!r}; it must be earliest, latest or JSON such as {_EXAMPLE}{group}"
         )
     found = parse_offsets(offsets, text)
     if any(value < EARLIEST for value in found.values()):
         raise OptionError(f"{offsets}: an offset is -2 (earliest), -1 (latest) or at least 0")
     return Bound(offsets, offsets=found)
-
-
-def _or_group(name: str) -> str:
-    return ", group:NAME" if name == "startingOffsets" else ""
 
 
 def _json(name: str, text: str, example: str) -> dict[str, Any]:

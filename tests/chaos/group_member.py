@@ -5,6 +5,7 @@ A line of JSON for each thing, in a file of its own, written before anything fol
     {"what": "assigned" | "revoked" | "lost", "at": s, "partitions": [...]}   as the callback ends, or begins
     {"what": "handed", "since": s, "at": s, "records": {partition: [first, next]}}   by a poll that began at `since`
     {"what": "done", "at": s, "records": {...}}   with these the process is through
+    {"what": "began", "at": s}   SIGTERM is heard from now on
     {"what": "left", "at": s}   it has closed its consumer
 
 Times are of the machine's monotonic clock, which all processes share. SIGTERM: finish what is at hand, and leave.
@@ -38,14 +39,16 @@ class Member:
     def note(self, what: str, **more: Any) -> None:
         self._file.write(json.dumps({"what": what, "at": time.monotonic(), **more}) + "\n")
 
-    async def stop_on_signal(self) -> None:
+    async def stop_on_signal(self, *, task_status: trio.TaskStatus[None]) -> None:
         with trio.open_signal_receiver(signal.SIGTERM) as signals:
+            task_status.started()
             async for _ in signals:
                 self.stopping = True
 
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self.stop_on_signal)
+            await nursery.start(self.stop_on_signal)
+            self.note("began")
             await self._read()
             nursery.cancel_scope.cancel()
 

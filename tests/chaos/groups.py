@@ -262,8 +262,11 @@ class GroupRun(Run):
 
     async def _ended(self, worker: Worker) -> None:
         """Ask it to leave, and wait until it has."""
-        worker.process.terminate()
         with trio.move_on_after(_END_SECONDS):
+            # Before it says its first word it would just be killed.
+            while worker.alive and not (worker.log.exists() and worker.log.stat().st_size):
+                await trio.sleep(0.02)
+            worker.process.terminate()
             while worker.alive:
                 await trio.sleep(0.02)
         if worker.alive:

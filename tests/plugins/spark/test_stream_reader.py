@@ -60,7 +60,7 @@ def test_a_stream_begins_where_a_group_has_committed(servers: str, admin: Blocki
     # What the group commits meanwhile does not move a stream that has begun.
     admin.set_group_offsets(f"{topic}-group", {(topic, 0): 5})
     assert reader(servers, **options, streamId=topic).initialOffset() == {topic: {"0": 3, "1": 0}}
-    with pytest.raises(OptionError, match="=group:.* needs the option streamId"):
+    with pytest.raises(OptionError, match=r"=group:.* needs the option streamId"):
         reader(servers, **options)
     nobody = {**options, "startingOffsets": "group:nobody"}
     assert reader(servers, **nobody, streamId=f"{topic}-b").initialOffset() == {topic: {"0": 0, "1": 0}}
