@@ -12,7 +12,7 @@ import trio
 from .. import metadata as store_api
 from .. import wire
 from ..core.broker.damage import step_back
-from ..core.broker.effects import LogsGathered
+from ..core.broker.effects import IsrSettled, LogsGathered, ReadKeys, WriteIsrs
 from ..core.broker.events import AskLogs
 from ..core.broker.membership import evict
 from ..core.control import controller as ctl
@@ -20,7 +20,6 @@ from ..core.control import records as rec
 from ..core.control.admin_requests import Request
 from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
-from ..core.partition import effects as fx
 from ..core.transaction import Committed, Conflict, SessionOver
 from ..core.types import PartitionId
 from ..metadata import MetadataError, MetadataStore, Session
@@ -28,10 +27,9 @@ from . import _store
 from ._changes_told import ChangesTold
 from ._client_state import KeptForClients
 from ._group_settings import internal_topics
-from ._isr_writer import RETRY_PAUSE, IsrWriter
+from ._isr_writer import IsrWriter
 from ._policies import election_policies
 from ._registration import REPAIR
-from ._replica_host import ReplicaHost
 from ._replicas import Replicas
 from ._view_reader import Reading, ViewReader
 from .errors import StorePutBackError
@@ -42,6 +40,7 @@ log = logging.getLogger("insync.node")
 
 CONFIRM_PAUSE = 0.02
 """Seconds between two readings of the store that gateways ask for: names that do not exist must not flood it."""
+RETRY_PAUSE = 0.1
 ADMIN_TIMEOUT = 9.0
 """Seconds until a request that could not be granted is answered; whoever forwarded it waits a little longer."""
 
@@ -254,8 +253,14 @@ class ClusterState:
         except (MetadataError, wire.WireError) as error:
             log.warning("%s: the damaged copy here cannot be given back: %s", partition, error)
 
-    def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
-        self._isr.propose(host, proposal)
+    def read_keys(self, effect: ReadKeys) -> None:
+        self._isr.read(effect)
+
+    def write_isrs(self, effect: WriteIsrs) -> None:
+        self._isr.write(effect)
+
+    def isr_settled(self, effect: IsrSettled) -> None:
+        self._isr.settled(effect)
 
     def _step(self, event: ctl.ControllerEvent) -> None:
         for effect in self._controller.step(event):

@@ -1,59 +1,31 @@
-"""ISR changes on their way into the metadata store: those that leaders on this node propose at a time go together.
-
-After a node has come back, hundreds of partitions take it into their ISR within a moment. Each transaction has
-every node read the store again, so one for each partition would cost the square of their number.
-"""
+"""The metadata store for ISR changes: reads and writes what the machine asks for, and counts what became of it."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
-
-import attrs
-import trio
 
 from .. import wire
 from ..core import transaction as tx
-from ..core.broker import proposing
-from ..core.broker.proposing import MOST_TOGETHER
+from ..core.broker.effects import IsrSettled, ReadKeys, WriteIsrs
+from ..core.broker.events import Event, IsrsWritten, KeysRead
 from ..core.control import records as rec
-from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.types import PartitionId
 from ..metadata import MetadataError, MetadataStore, Session
 from . import _store
-from ._replica_host import ReplicaHost
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
 
 log = logging.getLogger("insync.node")
 
-RETRY_PAUSE = 0.1
-
-Outcome = ev.IsrStored | ev.IsrRefused | ev.IsrUnclear
 Spawn = Callable[..., None]
 
 
-@attrs.frozen(eq=False)
-class Proposed:
-    """A proposal and who made it."""
-
-    host: ReplicaHost
-    proposal: fx.ProposeIsr
-
-    @property
-    def key(self) -> str:
-        return rec.partition_key(self.host.partition)
-
-    @property
-    def unclear(self) -> Outcome:
-        return ev.IsrUnclear(proposal_id=self.proposal.proposal_id)
-
-
 class IsrWriter:
-    """Writes for the leaders on one node, one transaction at a time."""
+    """Does as the machine says, one thing at a time."""
 
     def __init__(
         self, store: MetadataStore, replicas: Replicas, session: Callable[[], Session], spawn: Spawn
@@ -65,16 +37,28 @@ class IsrWriter:
         self._replicas = replicas
         self._session = session
         self._spawn = spawn
-        self._waiting: list[Proposed] = []
-        self._running = False
 
-    def propose(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
-        """Store it soon, and tell `host` what has become of it."""
-        self.reasons[host.partition, proposal.record.partition_epoch] = proposal.reason
-        self._waiting.append(Proposed(host, proposal))
-        if not self._running:
-            self._running = True
-            self._spawn(self._run)
+    def read(self, effect: ReadKeys) -> None:
+        """Read keys, and tell the machine."""
+        self._spawn(self._read, effect)
+
+    def write(self, effect: WriteIsrs) -> None:
+        """Carry a transaction out, and tell the machine."""
+        for each in effect.proposals:
+            self.reasons[each.record.id, each.record.partition_epoch] = each.reason
+            log.debug("%s: propose ISR %s: %s", each.record.id, list(each.record.isr), each.reason)
+        self._spawn(self._write, effect)
+
+    def settled(self, effect: IsrSettled) -> None:
+        """Count what became of a change."""
+        counters, proposal = self._replicas.counters, effect.proposal
+        if not isinstance(effect.outcome, ev.IsrStored):
+            counters.failed_isr_updates += 1
+            self.reasons.pop((proposal.record.id, proposal.record.partition_epoch), None)
+        elif proposal.joining:
+            counters.isr_expands += 1
+        elif proposal.removing:
+            counters.isr_shrinks += 1
 
     def forget_reasons(self, partitions: Mapping[PartitionId, rec.Versioned]) -> None:
         """Those of changes that have been seen by now, or of partitions that are no more."""
@@ -84,92 +68,22 @@ class IsrWriter:
             if (known := partitions.get(partition)) is not None and epoch > known.record.partition_epoch
         }
 
-    async def _run(self) -> None:
+    async def _read(self, effect: ReadKeys) -> None:
+        seen: Mapping[str, tx.Seen] | None = None
         try:
-            while self._waiting:
-                taken = self._take()
-                for each, outcome in zip(taken, await self._store_all(taken), strict=True):
-                    self._count(each, outcome)
-                    if isinstance(outcome, ev.IsrRefused):
-                        self._spawn(self._tell_later, each, outcome)
-                    else:
-                        each.host.step(outcome)
-                self._replicas.settle()
-        finally:
-            self._running = False
+            seen = await _store.get(self._store, *effect.keys)
+        except (MetadataError, wire.WireError) as error:
+            log.warning("ISR changes are not stored, because the metadata store cannot be read: %s", error)
+        self._tell(KeysRead(seen))
 
-    def _take(self) -> list[Proposed]:
-        """The oldest proposals, one for each partition at most."""
-        taken: dict[str, Proposed] = {}
-        left = []
-        for each in self._waiting:
-            if len(taken) < MOST_TOGETHER and each.key not in taken:
-                taken[each.key] = each
-            else:
-                left.append(each)
-        self._waiting = left
-        return list(taken.values())
+    async def _write(self, effect: WriteIsrs) -> None:
+        outcome: tx.Outcome = tx.Unclear()
+        try:
+            outcome = await _store.commit(self._store, effect.transaction, self._session())
+        except (MetadataError, wire.WireError) as error:
+            log.warning("the ISRs of %d partitions could not be stored: %s", len(effect.proposals), error)
+        self._tell(IsrsWritten(outcome))
 
-    async def _tell_later(self, each: Proposed, outcome: Outcome) -> None:
-        """The core may propose it again as soon as it hears, and what stands against it takes a moment to go."""
-        await trio.sleep(RETRY_PAUSE)
-        each.host.step(outcome)
+    def _tell(self, event: Event) -> None:
+        self._replicas.step(event)
         self._replicas.settle()
-
-    async def _store_all(self, taken: Sequence[Proposed]) -> list[Outcome]:
-        """What has become of each, in order."""
-        if len(taken) > 1:
-            together = await self._store_together(taken)
-            if together is not None:
-                return together
-        return [await self._store_one(each) for each in taken]
-
-    async def _store_together(self, taken: Sequence[Proposed]) -> list[Outcome] | None:
-        """None if nothing was written because one of them met a conflict: nobody knows which others would have."""
-        judged: dict[Proposed, list[tx.Compare] | Outcome] = {}
-        try:
-            keys = dict.fromkeys(key for each in taken for key in proposing.keys(each.proposal))
-            seen = await _store.get(self._store, *keys)
-            judged = {each: proposing.conditions(each.proposal, seen) for each in taken}
-            compares = [compare for found in judged.values() if isinstance(found, list) for compare in found]
-            puts = [proposing.put(each.proposal) for each, found in judged.items() if isinstance(found, list)]
-            result: tx.Outcome = tx.Unclear()
-            if puts:
-                transaction = tx.Transaction(compares=tuple(dict.fromkeys(compares)), puts=tuple(puts))
-                result = await _store.commit(self._store, transaction, self._session())
-        except (MetadataError, wire.WireError) as error:
-            log.warning("the ISRs of %d partitions could not be stored: %s", len(taken), error)
-            return [
-                found if isinstance(found := judged.get(each), Outcome) else each.unclear for each in taken
-            ]
-        if isinstance(result, tx.Conflict):
-            return None
-
-        def outcome(each: Proposed) -> Outcome:
-            found = judged[each]
-            return proposing.settled(each.proposal, result) if isinstance(found, list) else found
-
-        return [outcome(each) for each in taken]
-
-    async def _store_one(self, each: Proposed) -> Outcome:
-        try:
-            seen = await _store.get(self._store, *proposing.keys(each.proposal))
-            found = proposing.conditions(each.proposal, seen)
-            if not isinstance(found, list):
-                return found
-            transaction = tx.Transaction(compares=tuple(found), puts=(proposing.put(each.proposal),))
-            result = await _store.commit(self._store, transaction, self._session())
-        except (MetadataError, wire.WireError) as error:
-            log.warning("%s: the ISR could not be stored: %s", each.host.partition, error)
-            return each.unclear
-        return proposing.settled(each.proposal, result)
-
-    def _count(self, each: Proposed, outcome: Outcome) -> None:
-        counters, proposal = self._replicas.counters, each.proposal
-        if not isinstance(outcome, ev.IsrStored):
-            counters.failed_isr_updates += 1
-            self.reasons.pop((each.host.partition, proposal.record.partition_epoch), None)
-        elif proposal.joining:
-            counters.isr_expands += 1
-        elif proposal.removing:
-            counters.isr_shrinks += 1

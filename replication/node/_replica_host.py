@@ -45,7 +45,6 @@ class ReplicaHost:
             fx.AssignEpoch: self._assign_epoch,
             fx.Truncate: self._truncate,
             fx.AdvanceLogStart: self._advance_log_start,
-            fx.ProposeIsr: lambda effect: node.propose_isr(self, effect),
             fx.ReadRecord: lambda effect: node.read_again(),
             fx.RoleChanged: self._role_changed,
             fx.CutRefused: self._cut_refused,

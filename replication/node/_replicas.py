@@ -25,13 +25,16 @@ from ..core.broker.effects import (
     DeleteLog,
     Effect,
     Fail,
+    IsrSettled,
     Job,
     LogDamaged,
     LogsGathered,
+    ReadKeys,
     Refuse,
     Reply,
     StepBack,
     Warm,
+    WriteIsrs,
 )
 from ..core.broker.events import Event, LogDeleted, LogFound, ViewRead
 from ..core.control.admin_requests import Request, Response
@@ -39,7 +42,6 @@ from ..core.control.quotas import Entity
 from ..core.control.records import NodeRecord, TopicConfig
 from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
-from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
 from ..core.types import PartitionId
@@ -77,7 +79,11 @@ class StoreWriter(Protocol):
 
     history: ChangeHistory
 
-    def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None: ...
+    def read_keys(self, effect: ReadKeys) -> None: ...
+
+    def write_isrs(self, effect: WriteIsrs) -> None: ...
+
+    def isr_settled(self, effect: IsrSettled) -> None: ...
 
     def read_again(self) -> None: ...
 
@@ -133,6 +139,9 @@ class Replicas:
             Answer: self.fetches.answer,
             Reply: self.produces.reply,
             LogsGathered: lambda effect: self.store.logs_gathered(effect),
+            ReadKeys: lambda effect: self.store.read_keys(effect),
+            WriteIsrs: lambda effect: self.store.write_isrs(effect),
+            IsrSettled: lambda effect: self.store.isr_settled(effect),
             Fail: fail,
             Refuse: refuse,
             Warm: self.cold_reads.warm,
@@ -258,10 +267,6 @@ class Replicas:
             with self._turn:
                 for effect in self.broker.settle(self.now()):
                     self._obey[type(effect)](effect)
-
-    def propose_isr(self, host: ReplicaHost, proposal: fx.ProposeIsr) -> None:
-        log.debug("%s: propose ISR %s: %s", host.partition, list(proposal.record.isr), proposal.reason)
-        self.store.propose_isr(host, proposal)
 
     def read_again(self) -> None:
         self.store.read_again()

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from ..core.broker import proposing
 from ..core.broker.context import BrokerSettings
 from ..core.broker.damage import step_back
+from ..core.broker.effects import WriteIsrs
 from ..core.broker.events import AskLogs, LogDeleted, LogFound, ViewRead
 from ..core.broker.membership import MembershipError
 from ..core.broker.stalls import StallWatch
@@ -16,10 +16,9 @@ from ..core.control import controller as ctl
 from ..core.control import records as rec
 from ..core.control.admin_requests import BROKEN, Request
 from ..core.control.view import ClusterView
-from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
-from ..core.transaction import Committed, Conflict, Outcome, Put, SessionOver, Transaction
+from ..core.transaction import Committed, Conflict, Outcome, Put, Seen, SessionOver, Transaction
 from ..core.types import PartitionId
 from .errors import require
 from .fetches import BATCH_SIZE, FETCH_WAIT, LARGEST, Fetches
@@ -43,6 +42,7 @@ RECOVERY_TIMEOUT = 2.0
 """The simulated `unclean_recovery_timeout`."""
 FETCH_TIMEOUT = 1.5
 """The simulated `replica_socket_timeout`."""
+NOBODY_JOINS: Mapping[str, tuple[tuple[int, int], ...]] = {}
 UNSEEN = 10.0
 """After so long a controller has either seen what the store holds or is none any more."""
 
@@ -121,9 +121,9 @@ class Cluster(Hosting):
         transaction: Transaction,
         session: int,
         writer: str,
-        joining: tuple[tuple[int, int], ...] = (),
+        joining: Mapping[str, tuple[tuple[int, int], ...]] = NOBODY_JOINS,
     ) -> Outcome:
-        """A transaction reaches the store. `joining`: for the oracle, whom an ISR change adds."""
+        """A transaction reaches the store. `joining`: for the oracle, whom an ISR change adds, by key."""
         store = self.store
         if transaction.session and session not in store.sessions:
             return SessionOver()
@@ -137,7 +137,7 @@ class Cluster(Hosting):
                 case None:
                     self._drop(put.key, writer)
                 case rec.PartitionRecord():
-                    versions[put.key] = self.put_record(put.record, writer, joining)
+                    versions[put.key] = self.put_record(put.record, writer, joining.get(put.key, ()))
                 case rec.NodeRecord() | rec.IncarnationRecord() | rec.PulseRecord():
                     self._put_of_node(put, session)
                 case rec.QuotaRecord():
@@ -451,11 +451,13 @@ class Cluster(Hosting):
         transaction = step_back(self.store.seen(rec.partition_key(partition)), node.id, partition)
         return self.commit(transaction, node.session, f"registration {node.id}") if transaction else None
 
-    def store_isr(self, proposal: fx.ProposeIsr, session: int) -> ev.Event:
-        """What becomes of a proposal that reaches the store: it is judged and written at one moment."""
-        found = proposing.conditions(proposal, self.store.seen(*proposing.keys(proposal)))
-        if not isinstance(found, list):
-            return found
-        transaction = Transaction(compares=tuple(found), puts=(proposing.put(proposal),))
-        outcome = self.commit(transaction, session, f"leader {proposal.record.leader}", proposal.joining)
-        return proposing.settled(proposal, outcome)
+    def read_keys(self, keys: tuple[str, ...]) -> Mapping[str, Seen]:
+        """What stands in the store now."""
+        return self.store.seen(*keys)
+
+    def write_isrs(self, effect: WriteIsrs, session: int) -> Outcome:
+        """ISR changes reach the store."""
+        joining = {rec.partition_key(each.record.id): each.joining for each in effect.proposals}
+        return self.commit(
+            effect.transaction, session, f"leader {effect.proposals[0].record.leader}", joining
+        )

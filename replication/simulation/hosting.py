@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,20 +18,32 @@ from ..core.broker.effects import (
     DeleteLog,
     Effect,
     Fail,
+    IsrSettled,
     Job,
     LogDamaged,
     LogsGathered,
+    ReadKeys,
     Refuse,
     Reply,
     StepBack,
     Warm,
+    WriteIsrs,
 )
-from ..core.broker.events import Event, FetchArrived, LogChecked, Report, Warmed
+from ..core.broker.events import (
+    Event,
+    FetchArrived,
+    IsrsWritten,
+    KeysRead,
+    LogChecked,
+    Report,
+    Warmed,
+)
 from ..core.broker.timers import NEVER
 from ..core.control.controller import ControllerEvent, LogsTold
 from ..core.messages import FetchPartition, FetchRequest, FetchResult
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
+from ..core.transaction import Outcome, Seen, Unclear
 from ..core.types import CONSUMER, PartitionId
 from .disk import WHOLE, Stored
 from .errors import require
@@ -97,7 +109,10 @@ class Hosting(World, ABC):
     def store_step_back(self, node: Node, partition: PartitionId) -> object: ...
 
     @abstractmethod
-    def store_isr(self, proposal: fx.ProposeIsr, session: int) -> ev.Event: ...
+    def read_keys(self, keys: tuple[str, ...]) -> Mapping[str, Seen]: ...
+
+    @abstractmethod
+    def write_isrs(self, effect: WriteIsrs, session: int) -> Outcome: ...
 
     def step(self, host: Host, event: ev.Event, asked_in: int | None = None) -> None:
         """One event into one replica; the oracle looks on, then the effects are carried out.
@@ -353,19 +368,27 @@ class Hosting(World, ABC):
 
     # ISR and produce
 
-    def _propose_isr(self, host: Host, proposal: fx.ProposeIsr) -> None:
-        self.oracle.proposed(host, proposal)
-        slow = self.traps.lateness() if proposal.joining else 0.0
-        told = partial(self._isr_told, host, proposal)
-        self.transact(host.node, partial(self.store_isr, proposal, host.node.session), told, slow)
-        joining = [node for node, _ in proposal.joining]
-        self.traps.spring(JOIN, joining, host.partition)
-        if joining:
-            self.traps.spring(ADD, [host.node.id, *joining], host.partition)
+    def _read_keys(self, node: Node, effect: ReadKeys) -> None:
+        def told(result: object) -> None:
+            self.tell(node, KeysRead(result))  # type: ignore[arg-type]
 
-    def _isr_told(self, host: Host, proposal: fx.ProposeIsr, result: object) -> None:
-        event = result if result is not None else ev.IsrUnclear(proposal_id=proposal.proposal_id)
-        self.step(host, event, proposal.record.leader_epoch)  # type: ignore[arg-type]
+        self.transact(node, partial(self.read_keys, effect.keys), told)
+
+    def _write_isrs(self, node: Node, effect: WriteIsrs) -> None:
+        def told(result: object) -> None:
+            self.tell(node, IsrsWritten(result if result is not None else Unclear()))  # type: ignore[arg-type]
+
+        joined = any(each.joining for each in effect.proposals)
+        slow = self.traps.lateness() if joined else 0.0
+        self.transact(node, partial(self.write_isrs, effect, node.session), told, slow)
+        for each in effect.proposals:
+            joining = [member for member, _ in each.joining]
+            self.traps.spring(JOIN, joining, each.record.id)
+            if joining:
+                self.traps.spring(ADD, [node.id, *joining], each.record.id)
+
+    def _isr_settled(self, node: Node, effect: IsrSettled) -> None:
+        """The oracle looks at what is stored, and not at what is told of it."""
 
     def _read_record(self, host: Host, effect: fx.ReadRecord) -> None:
         self.read_store(host.node)
@@ -392,7 +415,6 @@ _ACTIONS: dict[type, Callable[..., None]] = {
     fx.AssignEpoch: Hosting._enqueue,
     fx.Truncate: Hosting._enqueue,
     fx.AdvanceLogStart: Hosting._enqueue,
-    fx.ProposeIsr: Hosting._propose_isr,
     fx.ReadRecord: Hosting._read_record,
     fx.RoleChanged: Hosting._role_changed,
     fx.CutRefused: Hosting._cut_refused,
@@ -406,6 +428,9 @@ _EFFECTS: dict[type, Callable[..., None]] = {
     Answer: Hosting._answer,
     Reply: Hosting._reply,
     LogsGathered: Hosting._logs_gathered,
+    ReadKeys: Hosting._read_keys,
+    WriteIsrs: Hosting._write_isrs,
+    IsrSettled: Hosting._isr_settled,
     Fail: Hosting._failed,
     Refuse: Hosting._failed,
     Warm: Hosting._warm,

@@ -34,6 +34,8 @@ class WatchedContext(Context):
     def __init__(self, cluster: Cluster, node: Node, settings: BrokerSettings) -> None:
         super().__init__(node.id, node.incarnation, settings, ModelLogs(cluster, node))
         self.asked_in: int | None = None
+        self._proposed_in: dict[tuple[Replica, int], int] = {}
+        """The leader epoch of each ISR change whose outcome has not been told."""
         self._cluster = cluster
         self._node = node
 
@@ -44,13 +46,18 @@ class WatchedContext(Context):
 
     def step_replica(self, partition: PartitionId, event: ev.Event) -> None:
         host = self._node.hosts[partition]
+        replica = self.replicas[partition]
+        if isinstance(event, ev.IsrStored | ev.IsrRefused | ev.IsrUnclear):
+            self.asked_in = self._proposed_in.pop((replica, event.proposal_id), None)
         before = self._cluster.oracle.before(host, event, self.asked_in)
         self.asked_in = None
-        replica = self.replicas[partition]
         effects = replica.step(event, self.now)
         self._note(host, event, len(effects))
         self._cluster.oracle.after(host, event, before)
         for effect in effects:
+            if isinstance(effect, fx.ProposeIsr):
+                self._cluster.oracle.proposed(host, effect)
+                self._proposed_in[replica, effect.proposal_id] = effect.record.leader_epoch
             self._cluster.pauses.wants(self._node, partition, effect)
             self.routes[type(effect)](partition, effect)
 
@@ -61,6 +68,9 @@ class WatchedContext(Context):
         self._note(host, question, len(effects))
         self._cluster.oracle.after(host, question, before, answer)
         for effect in effects:
+            if isinstance(effect, fx.ProposeIsr):
+                self._cluster.oracle.proposed(host, effect)
+                self._proposed_in[self.replicas[partition], effect.proposal_id] = effect.record.leader_epoch
             self.routes[type(effect)](partition, effect)
         return answer
 

@@ -9,6 +9,8 @@ import attrs
 import pytest
 
 from insync.replication.core.broker import proposing
+from insync.replication.core.broker.events import IsrsWritten
+from insync.replication.core.broker.proposing import Proposing
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.partition import isr as rules
@@ -230,3 +232,27 @@ def _(patch: Patch) -> None:
 
     patch.setattr(Replica, "step", stepped)
     patch.setattr(Replica, "fetch", fetched)
+
+
+@mutant("K183", "forget ISR changes that met a conflict together")
+def _(patch: Patch) -> None:
+    right = Proposing.written
+
+    def written(self: Proposing, event: IsrsWritten) -> None:
+        together = len(self._taken) > 1
+        right(self, event)
+        if together:
+            self._alone.clear()
+
+    patch.setattr(Proposing, "written", written)
+
+
+@mutant("K184", "tell nobody what became of an ISR change that was refused")
+def _(patch: Patch) -> None:
+    right = Proposing._step
+
+    def step(self: Proposing, proposed: Any, outcome: Any) -> None:
+        if not isinstance(outcome, ev.IsrRefused):
+            right(self, proposed, outcome)
+
+    patch.setattr(Proposing, "_step", step)

@@ -31,6 +31,8 @@ from .events import (
     Event,
     FetchArrived,
     ForwardArrived,
+    IsrsWritten,
+    KeysRead,
     LogChecked,
     LogDeleted,
     LogFound,
@@ -44,6 +46,7 @@ from .events import (
 from .following import Following
 from .peers import Peers
 from .producing import Producing
+from .proposing import Proposing
 from .queries import Queries
 from .serving import Serving
 from .shards import ShardKind, Shards
@@ -71,6 +74,7 @@ class Broker:
         context.routes[fx.StopFetch] = lambda partition, effect: self.following.stop(partition)
         self.queries = Queries(context)
         self.producing = Producing(context)
+        self.proposing = Proposing(context)
         context.routes[fx.ReplyProduce] = self.producing.replied
         context.routes[fx.ReplyDeleteRecords] = self.producing.deletion_replied
         found = (
@@ -92,6 +96,8 @@ class Broker:
             Disconnected: lambda event: self.serving.disconnected(event.connection),
             Warmed: self.serving.warmed,
             ViewRead: self._view_read,
+            KeysRead: self.proposing.read,
+            IsrsWritten: self.proposing.written,
             CoordinationArrived: self.coordinating.arrived,
             ShardRead: self.shards.read,
             LogFound: self._log_found,
@@ -138,6 +144,7 @@ class Broker:
         self.shards.settle()
         if self.serving.woken:
             self.serving.settle()
+        self.proposing.settle()
         # Last: what the others have come to want is in the one request that follows.
         self.following.settle()
         effects, context.effects = context.effects, []

@@ -15,6 +15,8 @@ from ..control.records import NodeRecord, TopicConfig
 from ..errors import ErrorCode
 from ..messages import FetchResponse, Kind
 from ..partition import effects as fx
+from ..partition import events as ev
+from ..transaction import Transaction
 from ..types import PartitionId
 
 
@@ -125,6 +127,31 @@ class PartitionDamaged:
     partition: PartitionId
     peer: int
     reason: str
+
+
+# ISR changes
+
+Settled = ev.IsrStored | ev.IsrRefused | ev.IsrUnclear
+
+
+class ReadKeys(NamedTuple):
+    """Read what stands under these keys now; answered by `events.KeysRead`. One is asked for at a time."""
+
+    keys: tuple[str, ...]
+
+
+class WriteIsrs(NamedTuple):
+    """Carry out a transaction of ISR changes, of those `proposals`; answered by `events.IsrsWritten`."""
+
+    transaction: Transaction
+    proposals: tuple[fx.ProposeIsr, ...]
+
+
+class IsrSettled(NamedTuple):
+    """For the operator: what became of a change that a leader here has proposed."""
+
+    proposal: fx.ProposeIsr
+    outcome: Settled
 
 
 # Requests of others
@@ -289,6 +316,9 @@ Effect = (
     | Suspect
     | PeerFailing
     | PartitionDamaged
+    | ReadKeys
+    | WriteIsrs
+    | IsrSettled
     | Answer
     | Reply
     | LogsGathered

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from typing import NamedTuple, Protocol
 
 import attrs
@@ -13,6 +13,7 @@ from ..control.view import ClusterView
 from ..coordination.shard_events import Entry, Marker
 from ..messages import DeleteRecordsRequest, FetchRequest, Kind, ProduceRequest
 from ..partition import events as ev
+from ..transaction import Outcome, Seen
 from ..types import PartitionId
 from .payloads import Payload
 
@@ -59,6 +60,18 @@ class ViewRead(NamedTuple):
     """What the metadata store holds now. Never as it was before this process registered: see `RecordChanged`."""
 
     view: ClusterView
+
+
+class KeysRead(NamedTuple):
+    """What `effects.ReadKeys` asked for, by key; None if the store could not be read."""
+
+    seen: Mapping[str, Seen] | None
+
+
+class IsrsWritten(NamedTuple):
+    """What became of `effects.WriteIsrs`."""
+
+    outcome: Outcome
 
 
 # Connections to other nodes
@@ -203,6 +216,8 @@ Event = (
     | LogDeleted
     | LogChecked
     | ViewRead
+    | KeysRead
+    | IsrsWritten
     | Connected
     | DialFailed
     | PeerDisconnected

@@ -1,19 +1,145 @@
-"""ISR changes on their way into the metadata store: what must hold for one to be stored, and what became of it."""
+"""ISR changes on their way into the metadata store: what must hold for one to be stored, and what became of it.
+
+Those that leaders on this node propose at a time go together. After a node has come back, hundreds of partitions
+take it into their ISR within a moment; each transaction costs every node a reading of the store.
+"""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..control import records as rec
 from ..partition import effects as fx
 from ..partition import events as ev
-from ..transaction import Committed, Compare, Conflict, Outcome, Put, SameValue, Seen, SessionOver
+from ..transaction import (
+    Committed,
+    Compare,
+    Conflict,
+    Outcome,
+    Put,
+    SameValue,
+    Seen,
+    SessionOver,
+    Transaction,
+    Unclear,
+)
 from ..types import PartitionId
+from .effects import IsrSettled, ReadKeys, Settled, WriteIsrs
+from .events import IsrsWritten, KeysRead
+
+if TYPE_CHECKING:
+    from ..partition.replica import Replica
+    from .context import Context
 
 MOST_TOGETHER = 100
 """Proposals in one transaction: a store may limit its bytes."""
+REFUSED_PAUSE = 0.1
+"""Seconds before a leader hears that its change was refused: it may propose it again at once, and what stands
+against it takes a moment to go."""
 
-Settled = ev.IsrStored | ev.IsrRefused | ev.IsrUnclear
+
+class _Proposed(NamedTuple):
+    """A proposal and who made it: a replica of that partition that is begun later numbers its own anew."""
+
+    partition: PartitionId
+    replica: Replica
+    proposal: fx.ProposeIsr
+
+
+class Proposing:
+    """One transaction at a time. What met a conflict among others is tried alone: nobody knows which would have."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting: list[_Proposed] = []
+        self._alone: deque[_Proposed] = deque()
+        """Those that are to be written by themselves."""
+        self._taken: list[_Proposed] = []
+        """Those whose keys are being read, or which are being written."""
+        self._judged: list[list[Compare] | Settled] = []
+        """What the keys say of each that was taken; empty while they are being read."""
+        context.routes[fx.ProposeIsr] = self.propose
+
+    def propose(self, partition: PartitionId, proposal: fx.ProposeIsr) -> None:
+        """Have it stored, with those that are proposed in the same turn."""
+        self._waiting.append(_Proposed(partition, self._context.replicas[partition], proposal))
+        self._context.is_unsettled = True
+
+    def settle(self) -> None:
+        """At the end of a turn: begin, unless some are on their way."""
+        if not self._taken and (self._alone or self._waiting):
+            self._taken = [self._alone.popleft()] if self._alone else self._oldest()
+            wanted = dict.fromkeys(key for each in self._taken for key in keys(each.proposal))
+            self._context.emit(ReadKeys(tuple(wanted)))
+
+    def _oldest(self) -> list[_Proposed]:
+        """The oldest proposals, one for each partition at most."""
+        taken: dict[PartitionId, _Proposed] = {}
+        left = []
+        for each in self._waiting:
+            if len(taken) < MOST_TOGETHER and each.partition not in taken:
+                taken[each.partition] = each
+            else:
+                left.append(each)
+        self._waiting = left
+        return list(taken.values())
+
+    def read(self, event: KeysRead) -> None:
+        """What stands under the keys; then those that may be stored are."""
+        assert self._taken and not self._judged
+        if event.seen is None:
+            self._tell([ev.IsrUnclear(proposal_id=each.proposal.proposal_id) for each in self._taken])
+            return
+        seen = event.seen
+        self._judged = [conditions(each.proposal, seen) for each in self._taken]
+        proposals = tuple(
+            each.proposal
+            for each, found in zip(self._taken, self._judged, strict=True)
+            if isinstance(found, list)
+        )
+        if not proposals:
+            self._end(Unclear())
+            return
+        compares = [compare for found in self._judged if isinstance(found, list) for compare in found]
+        transaction = Transaction(
+            compares=tuple(dict.fromkeys(compares)), puts=tuple([put(each) for each in proposals])
+        )
+        self._context.emit(WriteIsrs(transaction, proposals))
+
+    def written(self, event: IsrsWritten) -> None:
+        """What became of the transaction."""
+        assert self._judged
+        if isinstance(event.outcome, Conflict) and len(self._taken) > 1:
+            self._alone.extend(self._taken)
+            self._taken, self._judged = [], []
+            self._context.is_unsettled = True
+        else:
+            self._end(event.outcome)
+
+    def _end(self, outcome: Outcome) -> None:
+        self._tell(
+            [
+                settled(each.proposal, outcome) if isinstance(found, list) else found
+                for each, found in zip(self._taken, self._judged, strict=True)
+            ]
+        )
+
+    def _tell(self, outcomes: list[Settled]) -> None:
+        told, self._taken, self._judged = self._taken, [], []
+        self._context.is_unsettled = True
+        for each, outcome in zip(told, outcomes, strict=True):
+            self._context.emit(IsrSettled(each.proposal, outcome))
+            if isinstance(outcome, ev.IsrRefused):
+                at = self._context.now + REFUSED_PAUSE
+                self._context.timers.call_at(at, lambda each=each, outcome=outcome: self._step(each, outcome))
+            else:
+                self._step(each, outcome)
+
+    def _step(self, proposed: _Proposed, outcome: Settled) -> None:
+        if self._context.replicas.get(proposed.partition) is proposed.replica:
+            self._context.step_replica(proposed.partition, outcome)
 
 
 def keys(proposal: fx.ProposeIsr) -> list[str]:

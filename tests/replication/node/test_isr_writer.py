@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from insync.replication import wire
+from insync.replication.core.broker.proposing import MOST_TOGETHER, REFUSED_PAUSE
 from insync.replication.core.control import records as rec
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
@@ -28,7 +29,8 @@ from insync.replication.metadata import (
     StoreUnavailableError,
     Unknown,
 )
-from insync.replication.node._isr_writer import MOST_TOGETHER, RETRY_PAUSE, IsrWriter
+from insync.replication.node._isr_writer import IsrWriter
+from insync.replication.node._replicas import Replicas
 
 from .test_parts import replicas
 
@@ -62,19 +64,24 @@ class Counting:
 
 @attrs.define(eq=False)
 class Host:
-    """Remembers what it is told."""
+    """A replica that remembers what it is told."""
 
     partition: PartitionId
     told: list[Any] = attrs.Factory(list)
+    wants_tick: bool = False
 
-    def step(self, event: Any) -> None:
+    def step(self, event: Any, now: float) -> list[fx.Effect]:
         self.told.append(event)
+        return []
 
 
 @attrs.define
 class Bench:
+    """The machine's part and the node's, over a store."""
+
     store: Counting
     writer: IsrWriter
+    node: Replicas
     session: Any
     hosts: dict[int, Host] = attrs.Factory(dict)
 
@@ -85,12 +92,29 @@ class Bench:
         proposal = fx.ProposeIsr(
             proposal_id=100 + number, record=record, version=1, joining=joining, reason="a test"
         )
-        self.writer.propose(host, proposal)  # type: ignore[arg-type]
+        self.give(host, proposal)
         return host
+
+    def give(self, host: Host, proposal: fx.ProposeIsr) -> None:
+        """What a replica proposes; it goes with what else is proposed in this turn."""
+        self.node.broker.context.replicas[host.partition] = host  # type: ignore[assignment]
+        self.node.broker.proposing.propose(host.partition, proposal)
+
+    async def settled(self) -> None:
+        """The turn ends, and all that follows of it has happened."""
+        self.node.settle()
+        await trio.testing.wait_all_tasks_blocked()
 
     async def isr(self, number: int) -> tuple[int, ...]:
         entry = (await self.store.get(rec.partition_key(PartitionId("t", number)))).entry
         return wire.decode_record(rec.PartitionRecord, entry.value).isr
+
+
+class _Store:
+    """What the node's side of the store does about ISR changes."""
+
+    def __init__(self, writer: IsrWriter) -> None:
+        self.read_keys, self.write_isrs, self.isr_settled = writer.read, writer.write, writer.settled
 
 
 @asynccontextmanager
@@ -99,21 +123,24 @@ async def bench(folder: Path, count: int) -> AsyncIterator[Bench]:
     async with MemoryHub().store() as inner, trio.open_nursery() as nursery:
         store = Counting(inner)
         session = await inner.open_session(1000)
-        node = rec.NodeRecord(node_id=2, incarnation=1, endpoints=())
+        record = rec.NodeRecord(node_id=2, incarnation=1, endpoints=())
         puts = [
             Put(rec.partition_key(PartitionId("t", n)), wire.encode_record(attrs.evolve(RECORD, partition=n)))
             for n in range(count)
         ]
-        await inner.commit([], [*puts, Put(rec.node_key(2), wire.encode_record(node))])
-        writer = IsrWriter(store, replicas(folder, nursery), lambda: session, nursery.start_soon)  # type: ignore[arg-type]
-        yield Bench(store, writer, session)
+        await inner.commit([], [*puts, Put(rec.node_key(2), wire.encode_record(record))])
+        node = replicas(folder, nursery)
+        writer = IsrWriter(store, node, lambda: session, nursery.start_soon)  # type: ignore[arg-type]
+        node.store = _Store(writer)  # type: ignore[assignment]
+        nursery.start_soon(node.tick_broker)
+        yield Bench(store, writer, node, session)
         nursery.cancel_scope.cancel()
 
 
 async def test_what_is_proposed_at_a_time_is_one_transaction(tmp_path: Path) -> None:
     async with bench(tmp_path, 250) as on:
         hosts = [on.propose(number) for number in range(250)]
-        await trio.testing.wait_all_tasks_blocked()
+        await on.settled()
         assert on.store.commits == [MOST_TOGETHER, MOST_TOGETHER, 50]
         assert [host.told for host in hosts] == [
             [ev.IsrStored(proposal_id=100 + n, version=2)] for n in range(250)
@@ -132,8 +159,8 @@ async def test_a_shrink_is_counted_though_the_view_shows_it_already(tmp_path: Pa
             proposal = fx.ProposeIsr(
                 proposal_id=7, record=record, version=1, joining=(), reason="a test", removing=removing
             )
-            on.writer.propose(Host(partition), proposal)  # type: ignore[arg-type]
-        await trio.testing.wait_all_tasks_blocked()
+            on.give(Host(partition), proposal)
+        await on.settled()
         assert on.store.commits == [2]
         counters = on.writer._replicas.counters
         assert (counters.isr_shrinks, counters.isr_expands, counters.failed_isr_updates) == (1, 0, 0)
@@ -148,10 +175,10 @@ async def test_one_that_may_not_be_stored_keeps_no_other_from_it(
         gone = Host(PartitionId("t", 2))
         record = attrs.evolve(RECORD, partition=2, isr=(1, 2), partition_epoch=1)
         late = fx.ProposeIsr(proposal_id=7, record=record, version=1, joining=((2, 99),), reason="a test")
-        on.writer.propose(gone, late)  # type: ignore[arg-type]
+        on.give(gone, late)
         last = on.propose(3)
-        await trio.testing.wait_all_tasks_blocked()
-        await trio.sleep(2 * RETRY_PAUSE)
+        await on.settled()
+        await trio.sleep(2 * REFUSED_PAUSE)
         assert good.told == [ev.IsrStored(proposal_id=100, version=2)]
         assert other.told == [ev.IsrUnclear(proposal_id=101)]
         assert gone.told == [ev.IsrRefused(proposal_id=7)]
@@ -164,7 +191,7 @@ async def test_a_conflict_has_each_tried_alone(tmp_path: Path) -> None:
     async with bench(tmp_path, 3) as on:
         on.store.instead = [Conflict(rec.node_key(2))]
         hosts = [on.propose(number) for number in range(3)]
-        await trio.testing.wait_all_tasks_blocked()
+        await on.settled()
         assert on.store.commits == [3, 1, 1, 1]
         assert all(isinstance(host.told[0], ev.IsrStored) for host in hosts)
 
@@ -177,7 +204,7 @@ async def test_an_unknown_fate_is_that_of_all_and_none_is_tried_again(
     async with bench(tmp_path, 3) as on:
         on.store.instead = [answer]
         hosts = [on.propose(number) for number in range(3)]
-        await trio.testing.wait_all_tasks_blocked()
+        await on.settled()
         assert on.store.commits == [3]
         assert [host.told for host in hosts] == [[ev.IsrUnclear(proposal_id=100 + n)] for n in range(3)]
         assert on.writer._replicas.counters.failed_isr_updates == 3
@@ -190,9 +217,10 @@ async def test_without_a_session_all_are_refused_and_not_at_once(
     async with bench(tmp_path, 2) as on:
         await on.session.close()
         hosts = [on.propose(number) for number in range(2)]
-        await trio.sleep(0.9 * RETRY_PAUSE)
+        on.node.settle()
+        await trio.sleep(0.9 * REFUSED_PAUSE)
         assert [host.told for host in hosts] == [[], []]
-        await trio.sleep(RETRY_PAUSE)
+        await trio.sleep(REFUSED_PAUSE)
         assert [host.told for host in hosts] == [[ev.IsrRefused(proposal_id=100 + n)] for n in range(2)]
 
 
@@ -202,7 +230,7 @@ async def test_two_proposals_for_one_partition_go_one_after_the_other(tmp_path: 
         on.propose(0)
         on.propose(1)
         on.propose(0, isr=(1,))
-        await trio.testing.wait_all_tasks_blocked()
+        await on.settled()
         assert on.store.commits[0] == 2
         first, second = on.hosts[0].told
         assert first == ev.IsrStored(proposal_id=100, version=2)
@@ -213,10 +241,22 @@ async def test_two_proposals_for_one_partition_go_one_after_the_other(tmp_path: 
 async def test_reasons_are_kept_until_the_change_is_seen(tmp_path: Path) -> None:
     async with bench(tmp_path, 1) as on:
         on.propose(0)
-        await trio.testing.wait_all_tasks_blocked()
+        await on.settled()
         at = PartitionId("t", 0)
         assert on.writer.reasons == {(at, 1): "a test"}
         on.writer.forget_reasons({at: rec.Versioned(RECORD, 1)})
         assert on.writer.reasons == {(at, 1): "a test"}, "the store has not shown it yet"
         on.writer.forget_reasons({at: rec.Versioned(attrs.evolve(RECORD, partition_epoch=1), 2)})
         assert on.writer.reasons == {}
+
+
+async def test_an_outcome_is_not_for_a_replica_that_was_begun_since(tmp_path: Path) -> None:
+    """It numbers its own changes from one on, so the same number means another."""
+    async with bench(tmp_path, 1) as on:
+        former = on.propose(0)
+        on.node.settle()
+        later = Host(former.partition)
+        on.node.broker.context.replicas[former.partition] = later  # type: ignore[assignment]
+        await trio.testing.wait_all_tasks_blocked()
+        assert on.store.commits == [1]
+        assert (former.told, later.told) == ([], [])

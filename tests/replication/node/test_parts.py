@@ -18,12 +18,10 @@ from insync.replication.core.broker import effects as bx
 from insync.replication.core.control import records as rec
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.partition import effects as fx
-from insync.replication.core.partition import events as ev
 from insync.replication.core.types import PartitionId
 from insync.replication.metadata import MemoryHub, Put
 from insync.replication.node import NodeSettings
-from insync.replication.node._cluster_state import ADMIN_TIMEOUT, RETRY_PAUSE, ClusterState
+from insync.replication.node._cluster_state import ADMIN_TIMEOUT, ClusterState
 from insync.replication.node._log_writer import CallWork, Lane, LogWriter
 from insync.replication.node._replicas import Replicas
 from insync.replication.node._startup_scan import Found
@@ -172,62 +170,6 @@ async def test_cancelled_timers_take_no_memory_for_long() -> None:
     for _ in range(10_000):
         timers.call_after(3600, lambda: None).cancel()
     assert len(timers) < 1000
-
-
-async def test_a_refused_isr_change_is_not_tried_again_at_once(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock
-) -> None:
-    """The core may propose it anew as soon as it hears; while the session is gone that would never rest."""
-    told: list[tuple[float, object]] = []
-
-    class Host:
-        partition = PARTITION
-
-        def step(self, event: object) -> None:
-            told.append((trio.current_time() - began, event))
-
-    record = rec.PartitionRecord(topic="t", partition=0, topic_id="id", replicas=(1, 2), isr=(1,))
-    async with MemoryHub().store() as store, trio.open_nursery() as nursery:
-        node = replicas(tmp_path, nursery)
-        session = await store.open_session(1000)
-        state = ClusterState(store, node, session, nursery)
-        await store.commit([], [Put(rec.partition_key(PARTITION), wire.encode_record(record))])
-        await session.close()
-        began = trio.current_time()
-        proposal = fx.ProposeIsr(proposal_id=7, record=record, version=1, joining=(), reason="a test")
-        async with trio.open_nursery() as proposing:
-            state._nursery = proposing
-            state.propose_isr(Host(), proposal)  # type: ignore[arg-type]
-        nursery.cancel_scope.cancel()
-    ((after, event),) = told
-    assert event == ev.IsrRefused(proposal_id=7)
-    assert after >= RETRY_PAUSE
-
-
-async def test_no_isr_is_stored_for_another_topic_of_the_same_name(tmp_path: Path) -> None:
-    """A topic that was deleted and created again has records of the same versions."""
-    told: list[object] = []
-
-    class Host:
-        partition = PARTITION
-        step = told.append
-
-    old = rec.PartitionRecord(topic="t", partition=0, topic_id="old", replicas=(1, 2), isr=(1,))
-    new = wire.encode_record(attrs.evolve(old, topic_id="new"))
-    key = rec.partition_key(PARTITION)
-    async with MemoryHub().store() as store, trio.open_nursery() as nursery:
-        session = await store.open_session(60_000)
-        state = ClusterState(store, replicas(tmp_path, nursery), session, nursery)
-        await store.commit([], [Put(key, new)])
-        proposal = fx.ProposeIsr(proposal_id=7, record=old, version=1, joining=(), reason="a test")
-        async with trio.open_nursery() as proposing:
-            state._nursery = proposing
-            state.propose_isr(Host(), proposal)  # type: ignore[arg-type]
-        entry = (await store.get(key)).entry
-        nursery.cancel_scope.cancel()
-    assert told == [ev.IsrUnclear(proposal_id=7)]
-    assert entry is not None
-    assert (entry.value, entry.version) == (new, 1)
 
 
 async def test_an_error_nobody_thought_of_ends_the_flusher_and_is_told(
