@@ -83,7 +83,7 @@ def _(patch: Patch) -> None:
     def on_record(self: Replica, versioned: Versioned) -> None:
         known = self.versioned
         if known is not None and known.record.leader_epoch == versioned.record.leader_epoch:
-            self.versioned = versioned
+            self.install(versioned)
         right(self, versioned)
 
     patch.setattr(Replica, "_on_record", on_record)

@@ -144,7 +144,8 @@ class Broker:
         self.shards.settle()
         if self.serving.woken:
             self.serving.settle()
-        self.proposing.settle()
+        if self.proposing.is_due:
+            self.proposing.settle()
         # Last: what the others have come to want is in the one request that follows.
         self.following.settle()
         effects, context.effects = context.effects, []
@@ -152,7 +153,8 @@ class Broker:
 
     def _woken(self, partition: PartitionId, effect: fx.Wake) -> None:
         self.serving.wake(partition)
-        self.shards.wake(partition)
+        if partition.topic in self.shards.kinds:
+            self.shards.wake(partition)
 
     def _view_read(self, event: ViewRead) -> None:
         self.assignments.read(event)

@@ -53,6 +53,8 @@ class Proposing:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self.is_due = False
+        """Whether there may be something to begin when the turn ends."""
         self._waiting: list[_Proposed] = []
         self._alone: deque[_Proposed] = deque()
         """Those that are to be written by themselves."""
@@ -65,10 +67,11 @@ class Proposing:
     def propose(self, partition: PartitionId, proposal: fx.ProposeIsr) -> None:
         """Have it stored, with those that are proposed in the same turn."""
         self._waiting.append(_Proposed(partition, self._context.replicas[partition], proposal))
-        self._context.is_unsettled = True
+        self.is_due = self._context.is_unsettled = True
 
     def settle(self) -> None:
         """At the end of a turn: begin, unless some are on their way."""
+        self.is_due = False
         if not self._taken and (self._alone or self._waiting):
             self._taken = [self._alone.popleft()] if self._alone else self._oldest()
             wanted = dict.fromkeys(key for each in self._taken for key in keys(each.proposal))
@@ -114,7 +117,7 @@ class Proposing:
         if isinstance(event.outcome, Conflict) and len(self._taken) > 1:
             self._alone.extend(self._taken)
             self._taken, self._judged = [], []
-            self._context.is_unsettled = True
+            self.is_due = self._context.is_unsettled = True
         else:
             self._end(event.outcome)
 
@@ -128,7 +131,7 @@ class Proposing:
 
     def _tell(self, outcomes: list[Settled]) -> None:
         told, self._taken, self._judged = self._taken, [], []
-        self._context.is_unsettled = True
+        self.is_due = self._context.is_unsettled = True
         for each, outcome in zip(told, outcomes, strict=True):
             self._context.emit(IsrSettled(each.proposal, outcome))
             if isinstance(outcome, ev.IsrRefused):

@@ -52,9 +52,12 @@ class EpochCache:
 
         The answer's epoch is `epoch` itself or the greatest one below it that this log has.
         """
-        if epoch < 0 or not self._entries or epoch > self.latest:
+        if epoch < 0 or not self._entries:
             return None
-        if epoch == self.latest:
+        latest = self._entries[-1].epoch
+        if epoch > latest:
+            return None
+        if epoch == latest:
             return EpochEnd(epoch, log_end_offset)
         index = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
         if index == 0:

@@ -47,13 +47,14 @@ class FollowerRole:
         if self._leader == NO_LEADER:
             return
         log = self._replica.log
-        self._asked = (log.log_end_offset, log.epochs.latest)
+        latest = log.epochs.latest
+        self._asked = (log.log_end_offset, latest)
         self._replica.emit(
             fx.FetchNext(
                 leader=self._leader,
                 leader_epoch=self._leader_epoch,
                 fetch_offset=log.log_end_offset,
-                last_fetched_epoch=log.epochs.latest,
+                last_fetched_epoch=latest,
                 log_start_offset=log.log_start_offset,
                 high_watermark=log.high_watermark,
                 topic_id=self._topic_id,

@@ -163,7 +163,7 @@ class IsrChange:
         self.pending = None
         if version > known.version:
             # Also while a newer epoch waits: until that begins, a member that joined must hold what we commit.
-            self._replica.versioned = Versioned(record, version)
+            self._replica.install(Versioned(record, version))
 
     def on_record(self, unchanged: bool) -> None:
         """The record as read: a newer one settles the proposal, the same one means to send it again."""

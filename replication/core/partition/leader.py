@@ -41,7 +41,8 @@ class LeaderRole:
         """
         assert replica.versioned is not None
         self._replica = replica
-        self.epoch = replica.versioned.record.leader_epoch
+        self.take_record(replica.versioned.record)
+        self.epoch = self.record.leader_epoch
         log = replica.log
         self.epoch_start = log.next_offset
         """Where the log ended when this role began: what others have committed stands before it.
@@ -66,10 +67,10 @@ class LeaderRole:
     def replica(self) -> Replica:
         return self._replica
 
-    @property
-    def record(self) -> PartitionRecord:
-        assert self._replica.versioned is not None
-        return self._replica.versioned.record
+    def take_record(self, record: PartitionRecord) -> None:
+        """This record is in force from now on. Kept here because every record that is written asks for it often."""
+        self.record = record
+        self.min_isr = record.min_isr
 
     def enter(self) -> None:
         log = self._replica.log
@@ -136,7 +137,7 @@ class LeaderRole:
             return ErrorCode.INVALID_REQUIRED_ACKS
         if event.batch.transactional and event.acks != ACKS_ALL:
             return ErrorCode.INVALID_REQUIRED_ACKS
-        if event.acks == ACKS_ALL and len(self.record.isr) < self.record.min_isr:
+        if event.acks == ACKS_ALL and len(self.record.isr) < self.min_isr:
             return ErrorCode.NOT_ENOUGH_REPLICAS
         return ErrorCode.NONE
 
@@ -174,7 +175,7 @@ class LeaderRole:
             self.reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
         if not self._parked.has_committed(log.high_watermark):
             return
-        enough = len(self.maximal_isr()) >= self.record.min_isr
+        enough = len(self.maximal_isr()) >= self.min_isr
         error = ErrorCode.NONE if enough else ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         for parked in self._parked.committed(log.high_watermark):
             self.reply(parked.request_id, error, parked.base_offset)
@@ -322,7 +323,8 @@ class LeaderRole:
     # ISR and high watermark
 
     def maximal_isr(self) -> frozenset[int]:
-        return rules.maximal_isr(self.record.isr, self.change.joining)
+        pending = self.change.pending
+        return rules.maximal_isr(self.record.isr, pending.joining if pending is not None else None)
 
     def eligible(self, follower: rules.Follower) -> bool:
         """Alive in the store, and the same process that fetched from us (KIP-841, KIP-903)."""
@@ -335,7 +337,7 @@ class LeaderRole:
 
     def advance(self) -> None:
         """Move the high watermark as far as the rules allow; answer whoever waited for it."""
-        log, record = self._replica.log, self.record
+        log = self._replica.log
         if log.high_watermark == log.log_end_offset:
             return
         maximal = self.maximal_isr()
@@ -346,7 +348,7 @@ class LeaderRole:
             or (follower.log_end_offset >= 0 and self.eligible(follower) and self.caught_up(follower))
         ]
         value = rules.high_watermark(
-            log.high_watermark, log.log_end_offset, holders, len(record.isr), record.min_isr
+            log.high_watermark, log.log_end_offset, holders, len(self.record.isr), self.min_isr
         )
         if value != log.high_watermark:
             log.high_watermark = value
@@ -377,6 +379,7 @@ class LeaderRole:
             and self.change.pending is None
             and not self._parked
             and not self.deletions.are_parked
+            and not self.gate.is_asking
             and all(
                 self.followers[node].log_end_offset == end
                 for node in self.record.isr

@@ -95,8 +95,11 @@ class Replica:
         self.wants_tick = True
         self._effects = []
         self._dispatch(event)
-        self._enter_waiting_epoch()
-        self._maybe_retire()
+        # Asked here and not there: this is what every record costs several times.
+        if self._waiting is not None:
+            self._enter_waiting_epoch()
+        if self._deleted:
+            self._maybe_retire()
         done, self._effects = self._effects, []
         return done
 
@@ -155,7 +158,7 @@ class Replica:
             case ev.Admit():
                 self._on_admit(event)
             case ev.AddAnswered():
-                if isinstance(self._role, LeaderRole) and not self.stepping:
+                if isinstance(self._role, LeaderRole) and self._waiting is None:
                     self._role.gate.on_answered(event)
             case ev.DeleteRecords():
                 self._on_delete_records(event)
@@ -191,7 +194,7 @@ class Replica:
                 self._on_log_failed(event.reason)
 
     def _on_produce(self, event: ev.Produce) -> None:
-        if isinstance(self._role, LeaderRole) and not self.stepping:
+        if isinstance(self._role, LeaderRole) and self._waiting is None:
             self._role.on_produce(event)
             return
         leader, epoch = self.hint()
@@ -207,13 +210,13 @@ class Replica:
         )
 
     def _on_admit(self, event: ev.Admit) -> None:
-        if isinstance(self._role, LeaderRole) and not self.stepping:
+        if isinstance(self._role, LeaderRole) and self._waiting is None:
             self._role.gate.admit(event)
         else:
             self.emit(fx.Admission(request_id=event.request_id, error=self._refusal()))
 
     def _on_delete_records(self, event: ev.DeleteRecords) -> None:
-        if isinstance(self._role, LeaderRole) and not self.stepping:
+        if isinstance(self._role, LeaderRole) and self._waiting is None:
             self._role.deletions.on_delete_records(event)
             return
         leader, epoch = self.hint()
@@ -233,7 +236,7 @@ class Replica:
             self.log = self.log.truncated(
                 event.log_start_offset, event.log_end_offset, event.epochs, event.producers, event.ended
             )
-        if not isinstance(self._role, FollowerRole) or self.stepping:
+        if not isinstance(self._role, FollowerRole) or self._waiting is not None:
             return
         match event:
             case ev.Fetched():
@@ -290,9 +293,15 @@ class Replica:
             self._waiting = versioned
             return
         unchanged = versioned.version == known.version
-        self.versioned = versioned
+        self.install(versioned)
         if isinstance(self._role, LeaderRole):
             self._role.on_record(unchanged)
+
+    def install(self, versioned: Versioned) -> None:
+        """This record is in force from now on, within the same leader epoch."""
+        self.versioned = versioned
+        if isinstance(self._role, LeaderRole):
+            self._role.take_record(versioned.record)
 
     def _enter_waiting_epoch(self) -> None:
         """Take the role of the newest record, once the log has nothing outstanding."""

@@ -69,6 +69,11 @@ class TransactionGate:
         """What waits for an answer."""
         return sum(len(asked.waiting) for asked in self._asked.values())
 
+    @property
+    def is_asking(self) -> bool:
+        """Whether anything waits for an answer, and so for the end of its time."""
+        return bool(self._asked)
+
     # What comes in
 
     def is_open_for(self, event: ev.Produce) -> bool:

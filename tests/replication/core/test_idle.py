@@ -6,6 +6,7 @@ from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 
 from .test_isr_change import A, B, Lead, proposals
+from .test_transaction_gate import Gate
 
 LAG = 30.0
 
@@ -62,3 +63,10 @@ def test_a_deletion_that_waits_is_answered_in_time() -> None:
     lead.now += 6
     replies = [each for each in lead.step(ev.Tick()) if isinstance(each, fx.ReplyDeleteRecords)]
     assert [each.request_id for each in replies] == [7]
+
+
+def test_a_batch_that_waits_for_its_transaction_is_answered_in_time() -> None:
+    lead = Gate()
+    lead.data(deadline=lead.now + 5)
+    lead.step(ev.Tick())
+    assert lead.replica.wants_tick
