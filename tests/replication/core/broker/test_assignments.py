@@ -45,6 +45,8 @@ class Viewer:
         self.broker = Broker(Context(A, LIVE[A], BrokerSettings(), NoLogs()), b"")
         self.context = self.broker.context
         self.now = 1.0
+        self.proposed: list[fx.ProposeIsr] = []
+        self.context.routes[fx.ProposeIsr] = lambda partition, effect: self.proposed.append(effect)
 
     def read(self, view: ClusterView) -> list[Effect]:
         return [each for each in self.broker.step(ViewRead(view), self.now) if not isinstance(each, Job)]
@@ -179,10 +181,7 @@ def test_a_record_is_told_once_unless_the_replica_awaits_it() -> None:
         replica_id=3, incarnation=LIVE[3], leader_epoch=1, fetch_offset=0, last_fetched_epoch=-1
     )
     viewer.context.ask_replica(PARTITION, question)
-    assert any(
-        isinstance(each, Job) and isinstance(each.effect, fx.ProposeIsr)
-        for each in viewer.context.take_effects()
-    )
+    assert viewer.proposed
     viewer.read(view(3))
     assert told == [ev.RecordChanged(versioned=view(3).partitions[PARTITION])]
 
@@ -233,11 +232,7 @@ def test_of_a_delta_only_what_has_changed_is_looked_at_and_whoever_awaits_its_re
         replica_id=3, incarnation=LIVE[3], leader_epoch=1, fetch_offset=0, last_fetched_epoch=-1
     )
     viewer.context.ask_replica(PARTITION, question)
-    (proposal,) = [
-        each.effect
-        for each in viewer.context.take_effects()
-        if isinstance(each, Job) and isinstance(each.effect, fx.ProposeIsr)
-    ]
+    (proposal,) = viewer.proposed
     viewer.report(ev.IsrUnclear(proposal_id=proposal.proposal_id))
     # The log fails, and whatever is read meanwhile is of no use to a replica that leads no more.
     viewer.report(ev.LogFailed(reason="an I/O error"))
