@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..control import records as rec
@@ -136,7 +137,7 @@ class Proposing:
             self._context.emit(IsrSettled(each.proposal, outcome))
             if isinstance(outcome, ev.IsrRefused):
                 at = self._context.now + REFUSED_PAUSE
-                self._context.timers.call_at(at, lambda each=each, outcome=outcome: self._step(each, outcome))
+                self._context.timers.call_at(at, partial(self._step, each, outcome))
             else:
                 self._step(each, outcome)
 
