@@ -63,6 +63,8 @@ class History:
     """By group: the lag of all its partitions, in records."""
     group_lags: dict[tuple[str, PartitionId], Series] = attrs.Factory(dict)
     """By group and partition."""
+    requests: dict[str, tuple[float, float]] = attrs.Factory(dict)
+    """By kind, of all nodes: how many a second, and how many seconds one took, between the last two looks."""
     takes: dict[str, float] = attrs.Factory(dict)
     """The newest rate of each topic."""
     _last: Look | None = None
@@ -102,6 +104,7 @@ class History:
                 for series in of_node.values():
                     series.add(look.at, 0.0)
         self._forget(self.nodes, look.health)
+        self.requests = _requests(before, look, seconds)
         if seconds <= 0:
             return
         grown: dict[str, int] = dict.fromkeys(look.topics, 0)
@@ -138,6 +141,25 @@ class History:
     def _forget(kept: dict, there: Mapping) -> None:
         for gone in kept.keys() - there.keys():
             del kept[gone]
+
+
+def _requests(before: Look, look: Look, seconds: float) -> dict[str, tuple[float, float]]:
+    counts: dict[str, int] = {}
+    micros: dict[str, int] = {}
+    for node, now in look.health.items():
+        former = before.health.get(node)
+        if former is None or former.error or now.error or former.incarnation != now.incarnation:
+            continue
+        for name, value in now.counters.items():
+            for prefix, sums in (("requests_", counts), ("request_us_", micros)):
+                if name.startswith(prefix):
+                    kind = name.removeprefix(prefix)
+                    sums[kind] = sums.get(kind, 0) + value - former.counters.get(name, 0)
+    return {
+        kind: (count / max(1e-3, seconds), micros.get(kind, 0) / 1e6 / count)
+        for kind, count in counts.items()
+        if count
+    }
 
 
 def _last_behind(series: Series) -> float:

@@ -43,6 +43,7 @@ class Look:
     """at: when it was taken, in seconds since 1970. took: how long that was, in seconds.
 
     seen: the summary of `insync status`. leading: of each partition that is led, what its leader says.
+    replicas: of each partition by node, what that node says of its replica.
     """
 
     at: float
@@ -53,6 +54,7 @@ class Look:
     health: dict[int, NodeHealth]
     seen: dict[str, Any]
     leading: dict[At, ReplicaInfo]
+    replicas: dict[At, dict[int, ReplicaInfo]]
 
     @classmethod
     def of(
@@ -64,7 +66,12 @@ class Look:
         reports: Sequence[NodeReport],
         health: Sequence[NodeHealth],
     ) -> Look:
+        replicas: dict[At, dict[int, ReplicaInfo]] = {}
+        for report in reports:
+            for replica in report.replicas:
+                replicas.setdefault((replica.topic, replica.partition), {})[report.node_id] = replica
         return cls(
+            replicas=replicas,
             at=at,
             took=took,
             cluster=cluster,

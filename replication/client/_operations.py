@@ -24,7 +24,9 @@ class NodeHealth:
 
     checks: what has to hold for it to be ready, with what is wrong where it does not.
     log_directories: each with its partitions, its size in bytes and why it is offline, if it is.
-    counters: bytes and requests since the start of its process; they only grow while `incarnation` is the same.
+    counters: bytes, requests and microseconds that these took since the start of its process; they only grow while
+      `incarnation` is the same.
+    version: of its insync; empty if it does not say.
     """
 
     node_id: int
@@ -34,6 +36,7 @@ class NodeHealth:
     checks: list[HealthCheck] = attrs.Factory(list)
     log_directories: list[LogDirectoryInfo] = attrs.Factory(list)
     counters: dict[str, int] = attrs.Factory(dict)
+    version: str = ""
     error: str = ""
 
     @property
@@ -101,6 +104,7 @@ class OperationsAdmin(PartitionAdmin):
                     checks=told.checks,
                     log_directories=told.log_directories,
                     counters=told.counters,
+                    version=told.version,
                 )
         return NodeHealth(node_id=node_id, error=error)
 

@@ -585,6 +585,7 @@ class DescribeNodeResponse:
     checks: list[HealthCheck]
     log_directories: list[LogDirectoryInfo]
     counters: dict[str, int]
+    version: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -33,10 +33,11 @@ def cluster(watcher: Watcher) -> Markup:
         ("Below minimum", _count(len(seen["under_min_isr"]), "error")),
         ("Without a leader", _count(len(seen["leaderless"]), "error")),
     )
-    return Markup("{}{}{}{}{}").format(
+    return Markup("{}{}{}{}{}{}").format(
         head,
         section("Nodes", _nodes(watcher)),
         section("Throughput", _throughput(watcher)),
+        section("Requests", _requests(watcher)),
         section("What has happened", events(watcher.changes.newest(EVENTS))),
         section("Controllers", _controllers(watcher)),
     )
@@ -61,6 +62,7 @@ def _nodes(watcher: Watcher) -> Markup:
                 f"node {node_id}",
                 _state(watcher, node),
                 up,
+                health.version if health is not None else "",
                 racks.get(node_id, ""),
                 ", ".join(url.partition("?")[0] for url in node["endpoints"]),
                 f"{node['leads']:,}",
@@ -72,11 +74,11 @@ def _nodes(watcher: Watcher) -> Markup:
             )
         )
     heads = (
-        "Node", "State", "Since", "Rack", "Addresses", "Leads", "Replicas", "Lag",
+        "Node", "State", "Since", "Version", "Rack", "Addresses", "Leads", "Replicas", "Lag",
         "Records/s", "In/s", "Out/s",
     )  # fmt: skip
     return table(
-        "Lag: by how many records the slowest replica on a node is behind.", heads, rows, numbers=range(5, 11)
+        "Lag: by how many records the slowest replica on a node is behind.", heads, rows, numbers=range(6, 12)
     )
 
 
@@ -104,6 +106,21 @@ def _throughput(watcher: Watcher) -> Markup:
         }
         drawn.append(_draw.lines(f"{title}, the last 15 minutes", series, start, now))
     return Markup("").join(drawn)
+
+
+def _requests(watcher: Watcher) -> Markup:
+    """By kind, of all nodes together, between the last two looks."""
+    return table(
+        "Between the last two looks. Of produce with acks=all replication is part, of fetch the wait for records.",
+        ("Request", "A second", "Mean time"),
+        (
+            (kind.replace("_", " "), f"{rate:,.1f}", f"{1000 * seconds:,.1f} ms")
+            for kind, (rate, seconds) in sorted(
+                watcher.history.requests.items(), key=lambda each: -each[1][0]
+            )
+        ),
+        numbers=(1, 2),
+    )
 
 
 def _controllers(watcher: Watcher) -> Markup:

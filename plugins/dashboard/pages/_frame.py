@@ -23,6 +23,8 @@ PAGES = (
     ("Why", "/why"),
     ("Do", "/do"),
 )
+SLOW = 5.0
+"""Seconds that a look may take before the pages say so."""
 REFRESH = 0.5
 """Seconds between two looks at whether there is anything new to show."""
 
@@ -131,6 +133,11 @@ def banner(watcher: Watcher) -> Markup:
         ).format(moment(watcher.failing_since), watcher.error.rstrip("."), seen)
     if watcher.look is None:
         return Markup('<p class="banner warning" role="status">Asking the cluster ...</p>')
+    if watcher.look.took > SLOW:
+        return Markup(
+            '<p class="banner warning" role="status">The cluster answers slowly: a look at it takes {} s. '
+            "What is shown is of {}.</p>"
+        ).format(f"{watcher.look.took:.0f}", moment(watcher.look.at))
     if watcher.findings:
         kind = "error" if worst(watcher.findings) == ERROR else "warning"
         count = len(watcher.findings)

@@ -14,7 +14,7 @@ from .._look import Look
 from .._watcher import Watcher
 from . import _draw
 from ._cluster import events
-from ._markup import amount, badge, facts, link, nodes, note, section, table, topic_link
+from ._markup import amount, badge, facts, joined, link, nodes, note, section, table, topic_link
 
 PAGE = 50
 """Rows of a page: of 10,000 partitions a browser gets so many at a time."""
@@ -151,14 +151,16 @@ def _followers(look: Look, name: str, partition: int) -> object:
     replica = look.leading.get((name, partition))
     if replica is None:
         return "?"
-    return "; ".join(
-        f"node {each.node_id}: "
-        + (
+    own = look.replicas.get((name, partition), {})
+    return joined(
+        Markup("<div>node {}: {}{}{}</div>").format(
+            each.node_id,
             f"{replica.log_end_offset - each.log_end_offset:,}"
             if each.log_end_offset >= 0
-            else "not fetched yet"
+            else "not fetched yet",
+            f", high watermark {own[each.node_id].high_watermark:,}" if each.node_id in own else ", silent",
+            f" ({each.why_out})" if each.why_out else "",
         )
-        + (f" ({each.why_out})" if each.why_out else "")
         for each in replica.followers
     )
 

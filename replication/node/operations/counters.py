@@ -65,7 +65,7 @@ class Counters:
 
     def as_dict(self) -> dict[str, int]:
         """The sums, for those who ask over the wire."""
-        kinds = {Kind(kind).name.lower(): times.count for kind, times in self.requests.items()}
+        kinds = {Kind(kind).name.lower(): times for kind, times in sorted(self.requests.items())}
         return {
             "bytes_in": self.bytes_in.total(),
             "messages_in": self.messages_in.total(),
@@ -80,5 +80,6 @@ class Counters:
             "leader_elections": self.leader_elections,
             "unclean_leader_elections": self.unclean_leader_elections,
             "throttled_ms": self.throttled_ms.total(),
-            **{f"requests_{name}": count for name, count in sorted(kinds.items())},
+            **{f"requests_{name}": times.count for name, times in kinds.items()},
+            **{f"request_us_{name}": int(1e6 * times.total) for name, times in kinds.items()},
         }

@@ -7,6 +7,8 @@ be restarted without any partition losing more than it can bear.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import trio
@@ -59,6 +61,7 @@ class Health:
             checks=self.checks(),
             log_directories=self.log_directories(),
             counters=self._replicas.counters.as_dict(),
+            version=_version(),
         )
 
     def log_directories(self) -> list[LogDirectoryInfo]:
@@ -151,6 +154,15 @@ class Health:
         mine = [each.record for each in self._replicas.view.partitions.values() if me in each.record.replicas]
         out = [record.id for record in mine if me not in record.isr]
         return _check("in_sync", _named(out, "without this node in the ISR"), f"in {len(mine)} ISRs")
+
+
+@cache
+def _version() -> str:
+    """Of the package that this process runs; empty from a source tree that is not installed."""
+    try:
+        return version("insync")
+    except PackageNotFoundError:
+        return ""
 
 
 def _check(name: str, problem: str, detail: str) -> HealthCheck:

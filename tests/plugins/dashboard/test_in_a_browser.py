@@ -73,7 +73,7 @@ def test_a_topic_with_offsets_settings_and_timelines(place: Place) -> None:
     until(lambda: place.page.find_element(By.LINK_TEXT, "orders").click() or True, "the link to the topic")  # type: ignore[func-returns-value]
     until(lambda: place.page.find_element(By.TAG_NAME, "h1").text == "orders", "the page of the topic")
     row = reads(place.page, "//table[contains(., 'High watermark')]/tbody/tr[1]")
-    assert row.split().count("30") == 2, row
+    assert row.split().count("30") == 4, row
     said = place.page.execute_script(
         "return [...document.querySelectorAll('svg[role=img]')].map(each => each.getAttribute('aria-label'))"
     )

@@ -138,10 +138,25 @@ def test_a_series_keeps_its_newest_value_and_never_more_points_than_it_may(
 
 def test_rates_are_of_one_process_and_lag_is_kept_of_those_that_lag() -> None:
     history = History()
-    history.add(look(partition(), at=10.0, counters={"messages_in": 100}))
-    history.add(look(partition(isr=[1, 2]), at=12.0, end=140, behind=30, counters={"messages_in": 180}))
+    history.add(
+        look(
+            partition(),
+            at=10.0,
+            counters={"messages_in": 100, "requests_produce": 5, "request_us_produce": 9_000},
+        )
+    )
+    history.add(
+        look(
+            partition(isr=[1, 2]),
+            at=12.0,
+            end=140,
+            behind=30,
+            counters={"messages_in": 180, "requests_produce": 45, "request_us_produce": 89_000},
+        )
+    )
     assert history.rates_of(1)["messages_in"] == 40
     assert history.takes == {"orders": 20.0}
+    assert history.requests == {"produce": (3 * 40 / 2, 0.002)}
     assert {at: sorted(by_node) for at, by_node in history.lags.items()} == {("orders", 0): [3]}
     assert list(history.lags["orders", 0][3].values) == [30]
     history.add(look(partition(), at=14.0, silent=(1,)))
@@ -214,6 +229,15 @@ def test_findings_name_cause_consequence_and_remedy_the_worst_first() -> None:
     assert {each.key for each in findings(sick, changes)} == {f"log_directories-{node}" for node in (1, 2, 3)}
     old = look(partition(), store_age_ms=60_000)
     assert all("for 60 s" in each.cause for each in findings(old, changes))
+
+
+def test_a_cluster_that_is_slow_is_told_with_the_time_of_what_is_shown() -> None:
+    watcher = Watcher("tcp://h:1")
+    assert "Asking the cluster" in banner(watcher)
+    watcher.look = attrs.evolve(look(partition()), took=12.0)
+    assert "a look at it takes 12 s" in banner(watcher)
+    watcher.look = look(partition())
+    assert banner(watcher) == ""
 
 
 def test_thousands_of_findings_are_counted_and_not_listed() -> None:
