@@ -83,6 +83,10 @@ class Admin(Bridge[TrioAdmin]):
         """See `insync.replication.Admin.delete_records`."""
         return await self._call(lambda: self._held.delete_records(offsets, timeout_ms=timeout_ms))
 
+    async def read_index(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
+        """See `insync.replication.Admin.read_index`."""
+        return await self._call(lambda: self._held.read_index(partitions))
+
     async def committed_offsets(self, group: str) -> dict[PartitionId, int]:
         """See `insync.replication.Admin.committed_offsets`."""
         return await self._call(lambda: self._held.committed_offsets(group))

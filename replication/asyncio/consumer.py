@@ -206,9 +206,11 @@ class Consumer(Bridge[TrioConsumer]):
         """The oldest offset of each partition; raises `UnknownTopicError`, `RequestTimeoutError`."""
         return await self._call(lambda: self._held.beginning_offsets(partitions))
 
-    async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
-        """The high watermark of each partition; raises `UnknownTopicError`, `RequestTimeoutError`."""
-        return await self._call(lambda: self._held.end_offsets(partitions))
+    async def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], *, isolation: str = "known"
+    ) -> dict[PartitionId, int]:
+        """See `insync.replication.Consumer.end_offsets`."""
+        return await self._call(lambda: self._held.end_offsets(partitions, isolation=isolation))
 
     async def offsets_for_times(
         self, timestamps: Mapping[tuple[str, int], int]

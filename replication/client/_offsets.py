@@ -23,7 +23,17 @@ async def list_offsets(
       UnknownTopicError: A topic or partition does not exist.
       RequestTimeoutError: Not all leaders answered within `timeout` seconds; names one and the last trouble.
     """
-    query = _Query(cluster, timestamp, set(partitions))
+    return await _until_told(_Query(cluster, timestamp, set(partitions)), timeout)
+
+
+async def read_index(
+    cluster: Cluster, partitions: Iterable[PartitionId], *, timeout: float
+) -> dict[PartitionId, int]:
+    """Offsets behind all that was acknowledged before this was called; raises what `list_offsets` raises."""
+    return await _until_told(_CurrentQuery(cluster, 0, set(partitions)), timeout)
+
+
+async def _until_told(query: _Query, timeout: float) -> dict[PartitionId, int]:
     with trio.move_on_after(timeout):
         await query.run()
     if query.refusal is not None:
@@ -37,7 +47,15 @@ async def list_offsets(
     return query.found
 
 
+_PATIENCE = 5.0
+"""Seconds for which one answer is waited for before another node is looked for."""
+_LEADS = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS)
+"""What only the leader says."""
+
+
 class _Query:
+    _kind = m.Kind.LIST_OFFSETS
+
     def __init__(self, cluster: Cluster, timestamp: int, missing: set[PartitionId]) -> None:
         self.missing = missing
         self.found: dict[PartitionId, int] = {}
@@ -76,14 +94,10 @@ class _Query:
 
     async def _ask(self, node_id: int, asked: list[PartitionId]) -> None:
         leaders = {at: self._cluster.leader(*at) for at in asked}
-        request = m.ListOffsetsRequest(
-            partitions=[
-                m.ListOffsetsPartition(topic=at.topic, partition=at.partition, timestamp=self._timestamp)
-                for at in asked
-            ]
-        )
         try:
-            answer = await self._cluster.ask(m.Kind.LIST_OFFSETS, request, timeout=5.0, node_id=node_id)
+            answer = await self._cluster.ask(
+                self._kind, self._request(asked), timeout=_PATIENCE, node_id=node_id
+            )
         except AuthorizationError as error:
             self.refusal = error
             return
@@ -95,7 +109,17 @@ class _Query:
         for result in answer.partitions:
             self._result(result, leaders)
 
-    def _result(self, result: m.ListOffsetsResult, leaders: dict[PartitionId, Leader]) -> None:
+    def _request(self, asked: list[PartitionId]) -> object:
+        return m.ListOffsetsRequest(
+            partitions=[
+                m.ListOffsetsPartition(topic=at.topic, partition=at.partition, timestamp=self._timestamp)
+                for at in asked
+            ]
+        )
+
+    def _result(
+        self, result: m.ListOffsetsResult | m.ReadIndexResult, leaders: dict[PartitionId, Leader]
+    ) -> None:
         at = PartitionId(result.topic, result.partition)
         if result.error == ErrorCode.NONE:
             self.missing.discard(at)
@@ -108,5 +132,14 @@ class _Query:
             return
         self.error = error
         self._cluster.hint(at.topic, at.partition, Leader(result.leader, result.leader_epoch))
-        if result.error != ErrorCode.OFFSET_NOT_AVAILABLE and at in leaders:
+        if result.error not in _LEADS and at in leaders:
             self._cluster.suspect(at.topic, at.partition, leaders[at])
+
+
+class _CurrentQuery(_Query):
+    _kind = m.Kind.READ_INDEX
+
+    def _request(self, asked: list[PartitionId]) -> object:
+        names = [m.PartitionName(topic=at.topic, partition=at.partition) for at in asked]
+        # The node gives up before the client does: then it says so, and the connection is not suspected.
+        return m.ReadIndexRequest(timeout_ms=round(900 * _PATIENCE), partitions=names)

@@ -31,6 +31,7 @@ from . import _arguments as given
 from ._coordinators import Coordinators
 from ._deletions import delete_records
 from ._groups import GroupAdmin, GroupDescription, GroupListing, GroupMember, GroupPartition
+from ._offsets import read_index
 from ._operations import NodeChanges, NodeHealth
 from ._pages import whole_description, whole_metadata
 from ._partitions import Reassignment
@@ -303,6 +304,19 @@ class Admin(GroupAdmin):
         wanted = given.offsets("offset", offsets, least=-1)
         found = await delete_records(self._cluster, wanted, timeout=timeout)
         return {(at.topic, at.partition): low for at, low in found.items()}
+
+    async def read_index(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
+        """Of each partition an offset below which every write lies that was acknowledged before this call.
+
+        Acknowledged with acks=all, by whichever node led then. Who has read up to there has a current view: this
+        needs no clock, and writes nothing. It does not hold across an unclean election, which loses writes.
+
+        Raises:
+          UnknownTopicError: A topic or partition does not exist.
+          RequestTimeoutError: No leader could answer in time: it needs the minimum ISR, and to hear of all of it.
+        """
+        self._check_open()
+        return await read_index(self._cluster, given.partitions(partitions), timeout=self._timeout)
 
     async def committed_offsets(self, group: str) -> dict[PartitionId, int]:
         """The offsets that are kept under a name in the metadata store; empty if none are."""

@@ -445,9 +445,11 @@ class BlockingConsumer(_BlockingClient[Consumer]):
         """See `Consumer.beginning_offsets`."""
         return self._portal.call(lambda: self._held.beginning_offsets(partitions))
 
-    def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
+    def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], *, isolation: str = "known"
+    ) -> dict[PartitionId, int]:
         """See `Consumer.end_offsets`."""
-        return self._portal.call(lambda: self._held.end_offsets(partitions))
+        return self._portal.call(lambda: self._held.end_offsets(partitions, isolation=isolation))
 
     def offsets_for_times(self, timestamps: Mapping[tuple[str, int], int]) -> dict[PartitionId, int | None]:
         """See `Consumer.offsets_for_times`."""
@@ -565,6 +567,10 @@ class BlockingAdmin(_BlockingClient[Admin]):
     ) -> dict[tuple[str, int], int]:
         """See `Admin.delete_records`."""
         return self._portal.call(lambda: self._held.delete_records(offsets, timeout_ms=timeout_ms))
+
+    def read_index(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
+        """See `Admin.read_index`."""
+        return self._portal.call(lambda: self._held.read_index(partitions))
 
     def committed_offsets(self, group: str) -> dict[PartitionId, int]:
         """See `Admin.committed_offsets`."""

@@ -26,7 +26,7 @@ from ._fetcher import Fetcher, Reading
 from ._group import GroupReader
 from ._isolation import CODEC_BITS, Chunk, cut
 from ._member import Due
-from ._offsets import list_offsets
+from ._offsets import list_offsets, read_index
 from ._reads import Reads
 from ._serializing import Deserializers
 from ._settings import ConsumerSettings, make_settings
@@ -224,11 +224,25 @@ class Consumer(GroupReader):
         """The oldest offset of each partition; raises `UnknownTopicError`, `RequestTimeoutError`."""
         return await self._offsets(partitions, m.EARLIEST_TIMESTAMP)
 
-    async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
+    async def end_offsets(
+        self, partitions: Iterable[tuple[str, int]], *, isolation: str = "known"
+    ) -> dict[PartitionId, int]:
         """The high watermark of each partition; raises `UnknownTopicError`, `RequestTimeoutError`.
 
         Also with `isolation_level=read_committed`, where what is below it may have to wait for its transaction.
+
+        Args:
+          partitions: (topic, partition) of each.
+          isolation: "known": as the leader knows it, at once; a leader that has been replaced and does not know it
+            may tell of an earlier end. "current": an offset behind every write that was acknowledged before the
+            call, whoever acknowledged it; it costs the leader a round trip to its followers, and no record.
         """
+        if not isinstance(isolation, str) or isolation not in ("known", "current"):
+            raise given.refused("isolation", isolation, 'it must be "known" or "current"')
+        if isolation == "current":
+            self._check_open()
+            timeout = self._settings.request_timeout_ms / 1000
+            return await read_index(self._cluster, given.partitions(partitions), timeout=timeout)
         return await self._offsets(partitions, m.LATEST_TIMESTAMP)
 
     async def offsets_for_times(

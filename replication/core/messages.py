@@ -67,6 +67,7 @@ class Kind(enum.IntEnum):
     COMMIT_GROUP_OFFSETS = 1008
     GROUP_OFFSETS = 1009
     DESCRIBE_CHANGES = 1020
+    READ_INDEX = 1021
     """Kafka has none of these, from `DESCRIBE_NODE` on."""
 
 
@@ -260,6 +261,31 @@ class ListOffsetsResult:
 @attrs.frozen(kw_only=True)
 class ListOffsetsResponse:
     partitions: list[ListOffsetsResult]
+
+
+@attrs.frozen(kw_only=True)
+class ReadIndexRequest:
+    """Asks leaders for offsets behind every write that was acknowledged (acks=all) before they are asked."""
+
+    timeout_ms: int
+    partitions: list[PartitionName]
+
+
+@attrs.frozen(kw_only=True)
+class ReadIndexResult:
+    """`offset`: what was acknowledged before the question came lies below it, whoever acknowledged it."""
+
+    topic: str
+    partition: int
+    error: int
+    offset: int = -1
+    leader_epoch: int = NO_EPOCH
+    leader: int = NO_LEADER
+
+
+@attrs.frozen(kw_only=True)
+class ReadIndexResponse:
+    partitions: list[ReadIndexResult]
 
 
 @attrs.frozen(kw_only=True)

@@ -12,7 +12,7 @@ import trio
 from ...transport import Identity, Request
 from .. import wire
 from ..core import messages as m
-from ..core.broker.events import Disconnected, ForwardArrived
+from ..core.broker.events import Disconnected, ForwardArrived, ReadIndexArrived
 from ..core.broker.ports import Found, LookUp
 from ..core.control.admin_requests import Request as AdminRequestBody
 from ..core.control.view import ClusterView
@@ -52,6 +52,7 @@ class Handlers:
             m.Kind.FETCH: replicas.fetches.serve,
             m.Kind.DELETE_RECORDS: replicas.produces.serve_deletion,
             m.Kind.LIST_OFFSETS: self._list_offsets,
+            m.Kind.READ_INDEX: self._read_index,
             m.Kind.METADATA: self._metadata,
             m.Kind.CREATE_TOPIC: self._admin_request,
             m.Kind.DELETE_TOPIC: self._admin_request,
@@ -131,6 +132,10 @@ class Handlers:
         list_offset = self._replicas.broker.queries.list_offset
         results = [list_offset(wanted, found, message.isolation_level) for wanted in message.partitions]
         request.reply(m.ListOffsetsResponse(partitions=results))
+
+    def _read_index(self, request: Inbound) -> None:
+        message: m.ReadIndexRequest = wire.decode_request(m.Kind.READ_INDEX, request.body)
+        self._replicas.step(ReadIndexArrived(request, message))
 
     def _metadata(self, request: Inbound) -> None:
         message: m.MetadataRequest = request.message

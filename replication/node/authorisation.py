@@ -43,6 +43,7 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     # Followers fetch by the same kind: that a client does not pass for one is checked where it is served.
     Kind.FETCH: frozenset({Operation.CONSUME}),
     Kind.LIST_OFFSETS: frozenset({Operation.CONSUME}),
+    Kind.READ_INDEX: frozenset({Operation.CONSUME}),
     Kind.METADATA: CLIENTS,
     Kind.INIT_PRODUCER_ID: CLIENTS,
     Kind.DESCRIBE_PARTITIONS: CLIENTS,

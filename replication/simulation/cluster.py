@@ -20,6 +20,7 @@ from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
 from ..core.transaction import Committed, Conflict, Outcome, Put, Seen, SessionOver, Transaction
 from ..core.types import PartitionId
+from .current_reads import CurrentReads
 from .errors import require
 from .fetches import BATCH_SIZE, FETCH_WAIT, LARGEST, Fetches
 from .hosting import Hosting
@@ -65,6 +66,7 @@ class Cluster(Hosting):
         self.events = 0
         self.elections = self.isr_changes = self.truncations = 0
         self.requests = Requests(self)
+        self.current_reads = CurrentReads(self)
         self.fetches = Fetches(self)
         self.network = Network(self)
         self.pauses = Pauses(self)

@@ -40,11 +40,12 @@ from ..core.broker.events import (
 )
 from ..core.broker.timers import NEVER
 from ..core.control.controller import ControllerEvent, LogsTold
-from ..core.messages import FetchPartition, FetchRequest, FetchResult
+from ..core.messages import FetchPartition, FetchRequest, FetchResult, ReadIndexResponse
 from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.transaction import Outcome, Seen, Unclear
 from ..core.types import CONSUMER, PartitionId
+from .current_reads import CurrentReads
 from .disk import WHOLE, Stored
 from .errors import require
 from .fetches import FETCH_WAIT, Fetches, Peer
@@ -83,6 +84,7 @@ class Hosting(World, ABC):
     oracle: Oracle
     requests: Requests
     fetches: Fetches
+    current_reads: CurrentReads
     network: Network
     events: int
     truncations: int
@@ -399,7 +401,10 @@ class Hosting(World, ABC):
             self.control(node, LogsTold(logs=effect.logs))
 
     def _reply(self, node: Node, effect: Reply) -> None:
-        self.requests.replied(node, effect)
+        if isinstance(effect.response, ReadIndexResponse):
+            self.current_reads.replied(effect)
+        else:
+            self.requests.replied(node, effect)
 
     def _role_changed(self, host: Host, effect: fx.RoleChanged) -> None:
         if self.trace.keep:

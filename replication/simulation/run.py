@@ -10,6 +10,7 @@ from ..core.types import NO_LEADER, PartitionId
 from .admin_requests import AdminTraffic
 from .clients import Cleaner, Consumer, Deleter, PlainProducer, Producer
 from .cluster import Cluster
+from .current_reads import CurrentReader
 from .errors import Violated, require
 from .faults import Injector
 from .liveness import check_health, leaderships
@@ -80,6 +81,7 @@ class Run:
         self.injector = Injector(self.cluster, schedule)
         self.producers: list[Producer] = []
         self.tasks: list[Tasks] = []
+        self.current_readers: list[CurrentReader] = []
         self._recheck_every = recheck_every
         self._rechecked = self._served = 0
 
@@ -102,6 +104,8 @@ class Run:
         check_health(cluster, self.producers)
         unfinished = [tasks.unfinished for tasks in self.tasks if tasks.unfinished]
         require(not unfinished, "L9", unfinished)
+        unread = [reader.unfinished for reader in self.current_readers if reader.unfinished]
+        require(not unread, "L15", unread)
         self._probe_stillness()
         self._probe_outages()
         self._probe_departure()
@@ -142,6 +146,10 @@ class Run:
             cluster.later(cluster.random.random(), tasks.turn)
         cluster.later(cluster.random.random(), Consumer(cluster, partition).turn)
         cluster.later(cluster.random.random(), Reader(cluster, partition).turn)
+        if cluster.seed % 2:
+            reader = CurrentReader(cluster, partition)
+            self.current_readers.append(reader)
+            cluster.later(cluster.current_reads.dice.random(), reader.turn)
         if self.settings.deletes:
             cluster.later(cluster.random.random(), Deleter(cluster, partition).turn)
         if self.settings.compactions:

@@ -28,6 +28,7 @@ _FILES = (
     "requests",
     "peers",
     "damage",
+    "current_reads",
 )
 
 

@@ -20,9 +20,9 @@ from .catalogue import load
 
 Result = TypeVar("Result")
 CHECKED = (
-    *(f"S{number}" for number in range(1, 25)),
+    *(f"S{number}" for number in range(1, 26)),
     "S3b",
-    *(f"L{number}" for number in range(1, 15)),
+    *(f"L{number}" for number in range(1, 16)),
 )
 """All that the oracle is there to notice."""
 

@@ -16,6 +16,7 @@ from .assignments import Assignments
 from .channels import Channels
 from .context import Context
 from .coordinating import Coordinating, group_kind
+from .current_reads import CurrentReads
 from .damage import DamagedLogs
 from .effects import Effect
 from .events import (
@@ -38,6 +39,7 @@ from .events import (
     LogFound,
     PeerDisconnected,
     ProduceArrived,
+    ReadIndexArrived,
     Report,
     ShardRead,
     ViewRead,
@@ -64,6 +66,7 @@ class Broker:
         """
         self.context = context
         self.serving = Serving(context, seed)
+        self.current_reads = CurrentReads(context, self.serving)
         self.channels = Channels(context)
         self.following = Following(context, self.channels)
         self.assignments = Assignments(context, self.channels, self.serving, self.following)
@@ -88,6 +91,7 @@ class Broker:
         self._handlers: dict[type, Callable[[Any], None]] = {
             Report: self._report,
             FetchArrived: self.serving.arrived,
+            ReadIndexArrived: self.current_reads.arrived,
             ForwardArrived: self.peers.forward,
             AskLogs: self.peers.ask_logs,
             ProduceArrived: self.producing.produce,

@@ -11,7 +11,7 @@ from ..control.admin_requests import Request as AdminRequest
 from ..control.controller import AskReplicas
 from ..control.view import ClusterView
 from ..coordination.shard_events import Entry, Marker
-from ..messages import DeleteRecordsRequest, FetchRequest, Kind, ProduceRequest
+from ..messages import DeleteRecordsRequest, FetchRequest, Kind, ProduceRequest, ReadIndexRequest
 from ..partition import events as ev
 from ..transaction import Outcome, Seen
 from ..types import PartitionId
@@ -158,6 +158,13 @@ class DeleteRecordsArrived(NamedTuple):
     message: DeleteRecordsRequest
 
 
+class ReadIndexArrived(NamedTuple):
+    """A request for the current offsets of partitions."""
+
+    request: Hashable
+    message: ReadIndexRequest
+
+
 class ForwardArrived(NamedTuple):
     """An admin request that this node is to pass on to the controller."""
 
@@ -226,6 +233,7 @@ Event = (
     | FetchArrived
     | ProduceArrived
     | DeleteRecordsArrived
+    | ReadIndexArrived
     | ForwardArrived
     | AskLogs
     | Cancelled

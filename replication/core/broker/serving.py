@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from functools import partial
+from math import inf, nextafter
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -24,7 +26,7 @@ from ..messages import (
 )
 from ..partition import effects as fx
 from ..partition import events as ev
-from ..types import PartitionId
+from ..types import CONSUMER, PartitionId
 from .context import Context
 from .effects import Answer, CloseConnection, Fail, Refuse, Warm
 from .events import FetchArrived, Warmed
@@ -33,7 +35,13 @@ from .ports import Cold, LogRange, LogReadError
 from .throttle import Throttle
 from .timers import Timer
 
+if TYPE_CHECKING:
+    from .current_reads import CurrentReads
+
 Session = LeaderSession[PartitionId, FetchPartition]
+
+NEVER = float("-inf")
+"""The mark of an answer that was not given."""
 
 QUIET_DELAY = 0.05
 """Seconds for which a follower is not told a high watermark alone: while producers write, batches come along within
@@ -54,6 +62,9 @@ class Inquiry:
     looked at before, as there may be many of them."""
     request: Hashable | None = None
     message: FetchRequest | None = None
+    replica_id: int = CONSUMER
+    incarnation: int = -1
+    """Of the follower that sent the last request."""
     expires: float = 0.0
     """When the request that waits is answered whatever there is."""
     timer: Timer | None = None
@@ -104,6 +115,11 @@ class Serving:
         self._served: dict[PartitionId, dict[Hashable, int]] = {}
         """Up to which offset each connection was given ranges, which it may still have to send."""
         self._warming: set[tuple[PartitionId, int]] = set()
+        self.last_mark = NEVER
+        """Of the last answer that a session was given. A mark is the reading of the clock at that moment, raised by
+        as little as it takes for no two to be equal: the order of answers and questions counts, not the time."""
+        self.current_reads: CurrentReads
+        """Set by it: who waits for what fetches prove."""
         self._paused: set[PartitionId] = set()
         """Partitions that are throttled and will be looked at again when the pause is over."""
         self.throttle = Throttle(settings.leader_replication_throttled_rate)
@@ -145,7 +161,12 @@ class Serving:
             return
         assert inquiry.request is None, "a session has one request at a time"
         inquiry.request, inquiry.message = event.request, message
-        if self._try_answer(inquiry, final=message.max_wait_ms <= 0):
+        final, reads = message.max_wait_ms <= 0, self.current_reads
+        if reads.watches and message.replica_id >= 0 and inquiry.session is not None:
+            inquiry.replica_id, inquiry.incarnation = message.replica_id, message.incarnation
+            reads.fetched(inquiry)
+            final = final or reads.waits_for(inquiry)
+        if self._try_answer(inquiry, final=final):
             return
         self._parked[event.request] = inquiry
         self._set_timer(inquiry, self._context.now + message.max_wait_ms / 1000)
@@ -352,7 +373,7 @@ class Serving:
 
     def wake(self, partition: PartitionId) -> None:
         """The partition may have news for whoever asked about it."""
-        if partition in self._waiting:
+        if partition in self._waiting or partition in self.current_reads.watches:
             self.woken[partition] = None
             self._context.is_unsettled = True
 
@@ -369,6 +390,8 @@ class Serving:
         while self.woken:
             woken, self.woken = self.woken, {}
             self._look_again(woken)
+            for partition in woken if self.current_reads.watches else ():
+                self.current_reads.look(partition)
 
     def _look_again(self, partitions: Iterable[PartitionId]) -> None:
         due: dict[Inquiry, None] = {}
@@ -425,7 +448,8 @@ class Serving:
                 # An answered question is closed; whatever found no room in this answer stays news for the next.
                 self._overlook(inquiry, partition)
             session.answer(results)
-            inquiry.sent_at = self._context.now
+            self.last_mark = max(self._context.now, nextafter(self.last_mark, inf))
+            inquiry.sent_at = self.last_mark
         response = FetchResponse(
             partitions=list(results.values()),
             session_id=session.id if session is not None else NO_SESSION,

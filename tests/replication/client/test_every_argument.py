@@ -69,6 +69,7 @@ WRONG: dict[str, list[Any]] = {
     "to": [*TEXT, "sooner"],
     "amount": ["1", 1.5, [1], True, 2**70, SOMETHING],
     "batch": [None, 5, "x", ["x"]],
+    "isolation": [None, 5, b"current", "newest"],
 }
 RIGHT: dict[str, Any] = {
     **dict.fromkeys(["topic", "name", "group", "prefix"], "t"),
