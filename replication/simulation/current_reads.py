@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from .facts import PartitionFacts
 
 TIMEOUT = 2.0
+AMBUSHES = 0.1
+"""How often, of its turns, a reader waits for a bad moment for the leader to stand still."""
+FROZEN = 8.0
+"""For so long, in seconds: others have been elected by then, and have joined."""
 Told = Callable[[ReadIndexResult | None], None]
 
 
@@ -135,9 +139,44 @@ class CurrentReader:
         if not hosts:
             cluster.later(0.5, self.turn)
             return
+        if "PZ" in cluster.settings.faults and not cluster.calm and dice.random() < AMBUSHES:
+            self._lie_in_wait(hosts[0], 50)
         for host in hosts if dice.random() < 0.5 else hosts[:1]:
             cluster.current_reads.ask(host, partial(self._told, cluster.calm))
         cluster.later(0.1 + dice.random(), self._next)
+
+    def _lie_in_wait(self, host: Host, times: int) -> None:
+        """Have a leader stand still while fetches are on their way that would deceive it, or its ISR is small."""
+        leader = host.replica.leader if host.replica is not None else None
+        if leader is None or host.node.paused or not host.node.up or not times or self._cluster.calm:
+            return
+        others = [member for member in leader.record.isr if member != host.node.id]
+        is_small = len(leader.record.isr) < leader.record.min_isr
+        if is_small or (others and all(self._is_fetching(host, member) for member in others)):
+            self._freeze(host)
+        else:
+            self._cluster.later(0.02, partial(self._lie_in_wait, host, times - 1))
+
+    def _is_fetching(self, host: Host, member: int) -> bool:
+        """Whether a fetch of this member has left it and has not arrived."""
+        follower, broker = self._cluster.nodes[member], host.node.broker
+        if follower.broker is None or broker is None:
+            return False
+        asked = follower.broker.following.asked.get(self._partition) == host.node.id
+        parked = [each for each in broker.serving.sessions.values() if each.replica_id == member]
+        return asked and bool(parked) and all(each.request is None for each in parked)
+
+    def _freeze(self, host: Host) -> None:
+        cluster, node, process = self._cluster, host.node, host.node.process
+        node.paused = True
+        if cluster.trace.keep:
+            cluster.note(f"** node {node.id} stands still while fetches are on their way to it")
+
+        def resume() -> None:
+            if node.up and node.paused and node.process == process:
+                cluster.resume(node)
+
+        cluster.later(FROZEN, resume)
 
     def _next(self) -> None:
         if not self._cluster.calm or self.unfinished is not None:

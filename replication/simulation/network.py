@@ -45,6 +45,8 @@ class Link:
     peer_process: int
     is_open: bool = True
     is_reset: bool = False
+    is_open_there: bool = True
+    """Whether the peer still takes it for open. One that stands still first finds what came before the end."""
     """Ended by its peer, so that nothing that is in flight arrives."""
 
 
@@ -164,7 +166,15 @@ class Network:
         links = self._wires[link.dialler.id].links
         if link in links:
             links.remove(link)
-        if link.peer.process == link.peer_process:
+        if link.peer.process == link.peer_process and link.is_open_there:
+            if link.peer.paused:
+                self._cluster.on(link.peer, 0.0, partial(self._end_there, link))
+            else:
+                self._end_there(link)
+
+    def _end_there(self, link: Link) -> None:
+        if link.is_open_there:
+            link.is_open_there = False
             self._cluster.tell(link.peer, ev.Disconnected(link))
 
     def reset(self, link: Link) -> None:
@@ -211,7 +221,7 @@ class Network:
 
     def _arrive(self, question: Question) -> None:
         link = question.link
-        if link.peer.process != link.peer_process or not link.is_open:
+        if link.peer.process != link.peer_process or not link.is_open_there:
             # The system knows of no such connection, and says so.
             told = partial(self._tell_disconnected, link, "reset by peer")
             self._cluster.send(link.peer.id, link.dialler, told)
@@ -255,7 +265,7 @@ class Network:
     def _answered(self, question: Question, message: object, payload: ModelPayload) -> None:
         node, number = question.link.dialler, question.asked.question
         wires, cluster = self._wires[node.id], self._cluster
-        if question.link.is_reset:
+        if question.link.is_reset or question.link.dialler_process != node.process:
             return
         if wires.questions.get(number) is not question:
             # Nobody waits for it: a node's transport drops it, but the broker must not take it either.

@@ -66,7 +66,7 @@ def _(patch: Patch) -> None:
 
     def inquiry(self: Serving, event: Any) -> Any:
         found = right(self, event)
-        if isinstance(found, Inquiry) and found.confirmed_at == self.last_mark:
+        if isinstance(found, Inquiry) and found.sent_at > float("-inf"):
             found.confirmed_at = float("inf")
         return found
 

@@ -1,0 +1,342 @@
+"""Replicated state for threads: the same classes as in `insync.replication.state`, with the same methods.
+
+They block, also those that only look. Any number of threads may share one.
+A call that is interrupted may have been done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Self
+
+from .._portal import Held
+from . import collections as _collections
+from . import coordination as _coordination
+from . import handle as _handle
+from . import replica as _replica
+from ._copy import Change
+from ._faces import Held as LockHeld
+from ._faces import blocking, blocking_plain, portal
+from .machine import StateMachine
+from .objects import ReplicatedObject
+from .settings import StateSettings
+
+
+class _Face(Held[Any]):
+    close_seconds = 15.0
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        super().__init__(portal(make))
+
+    @property
+    def applied(self) -> int:
+        """Everything below this offset is in the state of this copy."""
+        value: int = self._held.applied
+        return value
+
+    @property
+    def lag(self) -> int:
+        """Records that are committed, as far as this copy knows, and not applied."""
+        value: int = self._held.lag
+        return value
+
+    @property
+    def token(self) -> int:
+        """How far the log reaches with the last command of this handle."""
+        value: int = self._held.token
+        return value
+
+    @property
+    def clock_ms(self) -> int:
+        """The greatest timestamp of all records that are applied."""
+        value: int = self._held.clock_ms
+        return value
+
+    @property
+    def is_keeper(self) -> bool:
+        """Whether this copy writes the snapshots at present."""
+        value: bool = self._held.is_keeper
+        return value
+
+    @property
+    def restored_from(self) -> int:
+        """The offset up to which a snapshot reached when this copy began."""
+        value: int = self._held.restored_from
+        return value
+
+    @property
+    def name(self) -> str:
+        """Whose session this is."""
+        value: str = self._held.name
+        return value
+
+    submit = blocking(_replica.Replica.submit)
+    read = blocking(_replica.Replica.read)
+    wait_until = blocking(_replica.Replica.wait_until)
+    moved = blocking(_replica.Replica.moved)
+    snapshot = blocking(_replica.Replica.snapshot)
+    digest = blocking_plain(_replica.Replica.digest)
+
+    @contextmanager
+    def changes(self) -> Iterator[Iterator[Change]]:
+        """See `insync.replication.state.Replica.changes`; to be read by one thread."""
+        manager = self._held.changes()
+        heard = self._portal.call(manager.__aenter__)
+
+        def changes() -> Iterator[Change]:
+            while True:
+                try:
+                    change: Change = self._portal.call(heard.__anext__)
+                except StopAsyncIteration:
+                    return
+                yield change
+
+        try:
+            yield changes()
+        finally:
+            self._portal.call(lambda: manager.__aexit__(None, None, None))
+
+
+class Replica(_Face):
+    """See `insync.replication.state.Replica`; `look` runs a function on the machine, where it does not change."""
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        topic: str,
+        machine: Callable[[], StateMachine],
+        *,
+        name: str = "",
+        partition: int = 0,
+        settings: StateSettings | None = None,
+        **options: Any,
+    ) -> None:
+        made = _replica.Replica(
+            servers, topic, machine, name=name, partition=partition, settings=settings, **options
+        )
+        super().__init__(lambda: made)
+
+    def look(self, function: Callable[[Any], Any]) -> Any:
+        """What a quick function makes of this copy's machine; call `read` before for a current state."""
+        return _look(self, function)
+
+
+class _Opened(_Face):
+    held: Any
+
+    @classmethod
+    def open(
+        cls,
+        servers: str | Sequence[str],
+        topic: str,
+        *,
+        name: str = "",
+        settings: StateSettings | None = None,
+        **options: Any,
+    ) -> Self:
+        """The arguments are those of `insync.replication.state.Replica`."""
+        made = cls.held.open(servers, topic, name=name, settings=settings, **options)
+        return cls(lambda: made)
+
+
+class ReplicatedDict(_Opened):
+    """See `insync.replication.state.ReplicatedDict`."""
+
+    held = _collections.ReplicatedDict
+
+    put = blocking(_collections.ReplicatedDict.put)
+    put_many = blocking(_collections.ReplicatedDict.put_many)
+    put_if = blocking(_collections.ReplicatedDict.put_if)
+    delete = blocking(_collections.ReplicatedDict.delete)
+    get = blocking(_collections.ReplicatedDict.get)
+    items = blocking(_collections.ReplicatedDict.items)
+    get_stale = blocking_plain(_collections.ReplicatedDict.get_stale)
+    items_stale = blocking_plain(_collections.ReplicatedDict.items_stale)
+
+    @contextmanager
+    def watch(self, key: str | bytes) -> Iterator[Iterator[Any]]:
+        """See `insync.replication.state.ReplicatedDict.watch`; to be read by one thread."""
+        manager = self._held.watch(key)
+        heard = self._portal.call(manager.__aenter__)
+
+        def values() -> Iterator[Any]:
+            while True:
+                yield self._portal.call(heard.__anext__)
+
+        try:
+            yield values()
+        finally:
+            self._portal.call(lambda: manager.__aexit__(None, None, None))
+
+
+class ReplicatedCounter(_Opened):
+    """See `insync.replication.state.ReplicatedCounter`."""
+
+    held = _collections.ReplicatedCounter
+
+    add = blocking(_collections.ReplicatedCounter.add)
+    value = blocking(_collections.ReplicatedCounter.value)
+    values = blocking(_collections.ReplicatedCounter.values)
+    value_stale = blocking_plain(_collections.ReplicatedCounter.value_stale)
+
+
+class ReplicatedSet(_Opened):
+    """See `insync.replication.state.ReplicatedSet`."""
+
+    held = _collections.ReplicatedSet
+
+    add = blocking(_collections.ReplicatedSet.add)
+    discard = blocking(_collections.ReplicatedSet.discard)
+    contains = blocking(_collections.ReplicatedSet.contains)
+    members = blocking(_collections.ReplicatedSet.members)
+    contains_stale = blocking_plain(_collections.ReplicatedSet.contains_stale)
+
+
+class ReplicatedQueue(_Opened):
+    """See `insync.replication.state.ReplicatedQueue`."""
+
+    held = _coordination.ReplicatedQueue
+
+    put = blocking(_coordination.ReplicatedQueue.put)
+    take = blocking(_coordination.ReplicatedQueue.take)
+    take_nowait = blocking(_coordination.ReplicatedQueue.take_nowait)
+    ack = blocking(_coordination.ReplicatedQueue.ack)
+    nack = blocking(_coordination.ReplicatedQueue.nack)
+    prolong = blocking(_coordination.ReplicatedQueue.prolong)
+    size = blocking(_coordination.ReplicatedQueue.size)
+    counts = blocking(_coordination.ReplicatedQueue.counts)
+    dead_letters = blocking(_coordination.ReplicatedQueue.dead_letters)
+    requeue_dead = blocking(_coordination.ReplicatedQueue.requeue_dead)
+
+
+class ReplicatedLock(_Opened):
+    """See `insync.replication.state.ReplicatedLock`."""
+
+    held = _coordination.ReplicatedLock
+
+    acquire = blocking(_coordination.ReplicatedLock.acquire)
+    acquire_nowait = blocking(_coordination.ReplicatedLock.acquire_nowait)
+    release = blocking(_coordination.ReplicatedLock.release)
+    holder = blocking(_coordination.ReplicatedLock.holder)
+
+    @contextmanager
+    def hold(self, name: str, lease_ms: int = 30_000) -> Iterator[int]:
+        """Hold the lock in a block, prolonging it; gives the fencing token.
+
+        The block is not ended if the lease runs out: leaving it raises LockLostError then.
+        """
+        held = LockHeld(self._portal, self._held, name, lease_ms)
+        try:
+            yield held.token.result()
+        except BaseException:
+            held.release()
+            if not held.token.done():
+                held.call.abandon()
+            raise
+        held.release()
+        held.call.future.result()
+
+
+class ReplicatedElection(ReplicatedLock):
+    """See `insync.replication.state.ReplicatedElection`."""
+
+    held = _coordination.ReplicatedElection
+
+    wait_for_leadership = blocking(_coordination.ReplicatedElection.wait_for_leadership)
+    leader = blocking(_coordination.ReplicatedElection.leader)
+    resign = blocking(_coordination.ReplicatedElection.resign)
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this handle leads, as far as it can know."""
+        return bool(self._held.is_leader)
+
+    @property
+    def leader_token(self) -> int | None:
+        """The fencing token of the newest leadership of this handle."""
+        token: int | None = self._held.leader_token
+        return token
+
+
+class Replicated(_Face):
+    """See `insync.replication.state.Replicated`."""
+
+    def __init__(self, made: _handle.Replicated) -> None:
+        self._made = made
+        super().__init__(lambda: made)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        method = getattr(self._made, name)
+        if isinstance(method, _handle.CommandMethod):
+            return _Command(self, method)
+        return _Query(self, method)
+
+
+class _Command:
+    def __init__(self, face: Replicated, method: _handle.CommandMethod) -> None:
+        self._face = face
+        self._method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._face._portal.call(lambda: self._method(*args, **kwargs))
+
+    def once(self, id: str, /, *args: Any, **kwargs: Any) -> Any:
+        """See `insync.replication.state`."""
+        return self._face._portal.call(lambda: self._method.once(id, *args, **kwargs))
+
+
+class _Query:
+    def __init__(self, face: Replicated, method: _handle.QueryMethod) -> None:
+        self._face = face
+        self._method = method
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._face._portal.call(lambda: self._method(*args, **kwargs))
+
+    def after(self, token: int, /, *args: Any, **kwargs: Any) -> Any:
+        """See `insync.replication.state`."""
+        return self._face._portal.call(lambda: self._method.after(token, *args, **kwargs))
+
+    def stale(self, *args: Any, **kwargs: Any) -> Any:
+        """What this copy says."""
+
+        async def run() -> Any:
+            return self._method.stale(*args, **kwargs)
+
+        return self._face._portal.call(run)
+
+
+def _look(face: Replica, function: Callable[[Any], Any]) -> Any:
+    async def run() -> Any:
+        return function(face._held.machine)
+
+    return face._portal.call(run)
+
+
+def replicate(
+    make: Callable[[], ReplicatedObject],
+    servers: str | Sequence[str],
+    topic: str,
+    *,
+    name: str = "",
+    settings: StateSettings | None = None,
+    **options: Any,
+) -> Replicated:
+    """See `insync.replication.state.replicate`."""
+    return Replicated(_handle.replicate(make, servers, topic, name=name, settings=settings, **options))
+
+
+__all__ = [
+    "Replica",
+    "Replicated",
+    "ReplicatedCounter",
+    "ReplicatedDict",
+    "ReplicatedElection",
+    "ReplicatedLock",
+    "ReplicatedQueue",
+    "ReplicatedSet",
+    "replicate",
+]

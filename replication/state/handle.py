@@ -1,0 +1,118 @@
+"""A replicated object in use: its commands and queries as methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..client.errors import InvalidArgumentError
+from ._packing import pack, unpack
+from .objects import ObjectMachine, ReplicatedObject, methods_of, raise_answer
+from .replica import Replica
+from .settings import StateSettings
+
+
+class ObjectReplica(Replica):
+    """A copy of a replicated object. `stale` is the object itself, as this copy has it: only to be looked at."""
+
+    def __init__(
+        self,
+        make: Callable[[], ReplicatedObject],
+        servers: str | Sequence[str],
+        topic: str,
+        *,
+        name: str = "",
+        settings: StateSettings | None = None,
+        **options: Any,
+    ) -> None:
+        self._cls = type(make())
+        super().__init__(
+            servers, topic, lambda: ObjectMachine(make()), name=name, settings=settings, **options
+        )
+
+    @property
+    def stale(self) -> ReplicatedObject:
+        machine = self.machine
+        assert isinstance(machine, ObjectMachine)
+        return machine.value
+
+    async def command(self, method: str, *args: Any, id: str | None = None, **kwargs: Any) -> Any:
+        """Call a command by its name; gives what it returned, or raises what it raised."""
+        answer = await self._submit(pack([method, args, kwargs]), id)
+        if answer.error:
+            raise_answer(answer.error, answer.data, self._cls.errors)
+        return unpack(answer.data)
+
+
+class CommandMethod:
+    """A command: `await seats.take("12A", "alice")`; with an idempotency key, `await seats.take.once(key, ...)`."""
+
+    def __init__(self, replica: ObjectReplica, name: str) -> None:
+        self._replica = replica
+        self._name = name
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return await self._replica.command(self._name, *args, **kwargs)
+
+    async def once(self, id: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Do it unless a command with this key was done already, by whomever: then give the answer to that."""
+        return await self._replica.command(self._name, *args, id=id, **kwargs)
+
+
+class QueryMethod:
+    """A query: `await seats.free()` is current; `seats.free.stale()` says what this copy has."""
+
+    def __init__(self, replica: ObjectReplica, name: str) -> None:
+        self._replica = replica
+        self._name = name
+
+    async def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        await self._replica.read()
+        return self.stale(*args, **kwargs)
+
+    async def after(self, token: int, /, *args: Any, **kwargs: Any) -> Any:
+        """When this copy has what the handle with this `token` had done."""
+        await self._replica.read(after=token)
+        return self.stale(*args, **kwargs)
+
+    def stale(self, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._replica.stale, self._name)(*args, **kwargs)
+
+
+class Replicated(ObjectReplica):
+    """What `replicate` gives: the object's commands and queries are its methods, besides those of `Replica`."""
+
+    def __init__(self, make: Callable[[], ReplicatedObject], *args: Any, **options: Any) -> None:
+        super().__init__(make, *args, **options)
+        for kind, method in (("command", CommandMethod), ("query", QueryMethod)):
+            for name in methods_of(self._cls, kind):
+                if hasattr(Replica, name):
+                    raise InvalidArgumentError(
+                        f"{self._cls.__name__}.{name}: every copy has a method of that name"
+                    )
+                setattr(self, name, method(self, name))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"{self._cls.__name__} has no command or query {name!r}")
+
+
+def replicate(
+    make: Callable[[], ReplicatedObject],
+    servers: str | Sequence[str],
+    topic: str,
+    *,
+    name: str = "",
+    settings: StateSettings | None = None,
+    **options: Any,
+) -> Replicated:
+    """A copy of a replicated object and a handle to it: `async with replicate(Seats, servers, "seats") as seats`.
+
+    Args:
+      make: Makes the object: its class, or a function without arguments.
+
+    The other arguments, and what entering raises, are those of `Replica`.
+    """
+    return Replicated(make, servers, topic, name=name, settings=settings, **options)
+
+
+__all__ = ["CommandMethod", "ObjectReplica", "QueryMethod", "Replicated", "replicate"]

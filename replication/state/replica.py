@@ -1,0 +1,299 @@
+"""A copy of replicated state in this process, and a handle to change it."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+import trio
+
+from ..client import _arguments as given
+from ..client._settings import ClientSettings, ProducerSettings, make_settings
+from ..client.admin import Admin
+from ..client.consumer import Consumer
+from ..client.errors import InvalidArgumentError, RequestTimeoutError
+from ..client.producer import Producer
+from ..core.types import PartitionId, Value
+from ._applying import Answer
+from ._copy import Change, Copy
+from ._entries import MOST_NAME
+from ._keeper import Keeper
+from ._session import Session, closed
+from .errors import StateError
+from .machine import StateMachine
+from .objects import raise_answer
+from .settings import StateSettings, split
+
+_CLOSE_SECONDS = 5.0
+_LOG: dict[str, Value] = {"cleanup_policy": "delete", "retention_ms": -1, "retention_bytes": -1}
+_SNAPSHOTS: dict[str, Value] = {"cleanup_policy": "compact", "segment_bytes": 64 << 20}
+
+
+class Replica:
+    """`async with Replica(servers, "orders", Orders, name="api-1") as orders: await orders.submit(b"...")`.
+
+    Args:
+      servers: URLs of some nodes, as a list or comma separated.
+      topic: Whose log holds the commands; made if there is none. Nothing else may write to it.
+      machine: Makes the state machine: its class, or a function without arguments.
+      name: Whose session this is, at most 200 characters. Opening the same name elsewhere shuts this one out.
+        Without a name one that nobody else has.
+      settings: All settings at once; or give single ones as keywords (fields of `StateSettings`). Further keywords
+        are settings of the clients below.
+
+    Raises:
+      InvalidSettingError: A setting that does not exist, or cannot be.
+      BootstrapError: On entering the block: no node could be reached.
+      StateError: On entering: the topic is no log of a state, or its beginning is lost.
+
+    Leaving the block waits for what is under way, at most 5 seconds.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        topic: str,
+        machine: Callable[[], StateMachine],
+        *,
+        name: str = "",
+        partition: int = 0,
+        settings: StateSettings | None = None,
+        **options: Any,
+    ) -> None:
+        self.name = given.text("name", name) or f"{socket.gethostname()[:100]}-{id(self):x}-{_unique()}"
+        if len(self.name) > MOST_NAME - 56:
+            raise InvalidArgumentError(f"name has {len(self.name)} characters; {MOST_NAME - 56} are allowed")
+        self.settings, self._options = split(options, settings)
+        make_settings(ClientSettings, self._options)
+        self._servers = servers
+        self._at = PartitionId(given.text("topic", topic), given.whole("partition", partition, least=0))
+        self._make = machine
+        self._stack = AsyncExitStack()
+        self._copy: Copy | None = None
+        self._session: Session | None = None
+        self._keeper: Keeper | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._stack.__aenter__()
+        try:
+            await self._open()
+        except BaseException as error:
+            await self._stack.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    async def _open(self) -> None:
+        stack, options = self._stack, self._options
+        admin = await stack.enter_async_context(Admin(self._servers, **options))
+        deadline = trio.current_time() + self.settings.open_timeout_ms / 1000
+        with self._until(deadline):
+            topic_id = await self._topic(admin)
+        producer = await stack.enter_async_context(Producer(self._servers, linger_ms=0, **options))
+        consumer = await stack.enter_async_context(
+            Consumer(self._servers, auto_offset_reset="none", **options)
+        )
+        copy = Copy(self._servers, self._at, topic_id, self._make, self.settings, admin, consumer, options)
+        largest = ProducerSettings().max_request_size
+        session = Session(copy, producer, self.name, self.settings, largest)
+        keeper = Keeper(copy, session, producer)
+        copy.on_applied, copy.on_turn, copy.on_restored = (
+            session.on_applied,
+            session.on_turn,
+            session.on_restored,
+        )
+        with self._until(deadline):
+            await copy.restore()
+        nursery = await stack.enter_async_context(_Tasks())
+        nursery.start_soon(copy.run)
+        nursery.start_soon(copy.answer_rounds)
+        nursery.start_soon(session.run)
+        with self._until(deadline):
+            await session.open()
+        nursery.start_soon(keeper.run)
+        stack.push_async_callback(self._close, session, copy)
+        self._copy, self._session, self._keeper = copy, session, keeper
+
+    @contextmanager
+    def _until(self, deadline: float) -> Iterator[None]:
+        try:
+            with trio.fail_at(deadline):
+                yield
+        except trio.TooSlowError:
+            raise RequestTimeoutError(
+                f"{self._at}: not opened within open_timeout_ms={self.settings.open_timeout_ms}"
+            ) from None
+
+    async def _topic(self, admin: Admin) -> str:
+        name, settings = self._at.topic, self.settings
+        if settings.create:
+            factor = settings.replication_factor
+            if factor is None:
+                factor = min(3, max(1, len((await admin.describe_cluster()).nodes)))
+            partitions = self._at.partition + 1
+            await admin.create_topic(name, partitions, factor, _LOG, exist_ok=True)
+            await admin.create_topic(f"{name}.snapshots", partitions, factor, _SNAPSHOTS, exist_ok=True)
+        topic, snapshots = await admin.describe_topics([name, f"{name}.snapshots"])
+        if topic.config["cleanup_policy"] != "delete" or topic.config["retention_ms"] != -1:
+            raise StateError(
+                f"topic {name!r} has cleanup_policy={topic.config['cleanup_policy']} and retention_ms="
+                f"{topic.config['retention_ms']}, which lose commands: set them to delete and -1"
+            )
+        if snapshots.config["cleanup_policy"] != "compact":
+            raise StateError(
+                f"topic {name + '.snapshots'!r} has cleanup_policy={snapshots.config['cleanup_policy']}, which "
+                "loses snapshots: set it to compact"
+            )
+        return topic.topic_id
+
+    async def _close(self, session: Session, copy: Copy) -> None:
+        with trio.move_on_after(_CLOSE_SECONDS):
+            await session.close()
+        copy.stop(closed(f"the copy of {self._at}"))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self._stack.__aexit__(kind, error, traceback)
+
+    # Changing
+
+    async def submit(self, command: bytes, *, id: str | None = None) -> bytes:
+        """Have a command applied by every copy; its answer, when this copy has applied it.
+
+        It is applied once, whatever fails meanwhile. Cancelling this leaves unknown whether it is done.
+
+        Args:
+          command: What the machine's `apply` gets.
+          id: The caller's own key, of at most 256 characters. Commands that are given the same one, by any process,
+            within `deduplicate_for_ms` are one command: each gets the answer of the first.
+
+        Raises:
+          Exception: What the machine raised, if it is an exception of Python's own, else `CommandError`.
+          FencedError: The name was opened elsewhere; the command was not done.
+          CommandTooLargeError: It does not fit into a record.
+          DivergedError, StateClosedError: This copy has stopped; whether the command is done is unknown.
+        """
+        answer = await self._submit(command, id)
+        if answer.error:
+            raise_answer(answer.error, answer.data, ())
+        return answer.data
+
+    async def _submit(self, command: bytes, id: str | None = None) -> Answer:
+        if not isinstance(command, bytes):
+            raise given.refused("command", command, "a command is bytes")
+        if id is not None and (not isinstance(id, str) or not 0 < len(id) <= MOST_NAME):
+            raise given.refused("id", id, f"an id is a text of at most {MOST_NAME} characters")
+        if self._session is None:
+            raise closed(f"the copy of {self._at}")
+        pending = await self._session.submit(command, id)
+        self.token = max(self.token, pending.end)
+        assert pending.answer is not None
+        return pending.answer
+
+    token: int = 0
+    """How far the log reaches with the last command of this handle: for `wait_until` in another process."""
+
+    # Reading
+
+    async def read(self, *, after: int | None = None) -> int:
+        """Bring this copy up to date; then its machine may be looked at. Gives the offset up to which it is.
+
+        Everything that was acknowledged to anybody before this call is in it then. With `after` (the `token` of a
+        handle) only what that handle has done before: no leader is asked, and another's writes may be missing.
+        """
+        copy = self._open_copy()
+        if after is None:
+            return await copy.catch_up()
+        await copy.wait_until(given.whole("after", after, least=0))
+        return copy.applied
+
+    async def wait_until(self, offset: int) -> None:
+        """Come back when this copy has applied everything below `offset`."""
+        await self._open_copy().wait_until(given.whole("offset", offset, least=0))
+
+    @property
+    def machine(self) -> StateMachine:
+        """The machine of this copy: to be looked at only. A copy that falls far behind makes a new one."""
+        return self._open_copy().applier.machine
+
+    @property
+    def applied(self) -> int:
+        """Everything below this offset is in the state of this copy."""
+        return self._open_copy().applied
+
+    @property
+    def lag(self) -> int:
+        """Records that are committed, as far as this copy knows, and not applied."""
+        return self._open_copy().lag
+
+    @property
+    def clock_ms(self) -> int:
+        """The greatest timestamp of all records that are applied, in ms since 1970: the time of the machine."""
+        return self._open_copy().applier.clock_ms
+
+    @property
+    def is_keeper(self) -> bool:
+        """Whether this copy writes the snapshots at present."""
+        return self._keeper is not None and self._keeper.is_keeper
+
+    @property
+    def restored_from(self) -> int:
+        """The offset up to which a snapshot reached when this copy began; 0: it began with the first command."""
+        marker = self._open_copy().restored
+        return marker.position if marker is not None else 0
+
+    def digest(self) -> bytes:
+        """Of the whole state, the sessions included: copies with the same `applied` have the same."""
+        return self._open_copy().applier.digest()
+
+    async def snapshot(self) -> None:
+        """Write a snapshot now, whoever keeps them."""
+        self._open_copy()
+        assert self._keeper is not None
+        await self._keeper.take_snapshot()
+
+    @asynccontextmanager
+    async def changes(self) -> AsyncIterator[AsyncIterator[Change]]:
+        """Commands as this copy applies them, from now on: `async with r.changes() as changes: async for ...`.
+
+        Raises ChangesLostError if more than 10,000 wait to be read.
+        """
+        async with self._open_copy().changes() as changes:
+            yield changes
+
+    async def moved(self) -> None:
+        """Come back when this copy has applied something more."""
+        await self._open_copy().moved()
+
+    def _open_copy(self) -> Copy:
+        if self._copy is None:
+            raise closed(f"the copy of {self._at}")
+        self._copy.check()
+        return self._copy
+
+
+class _Tasks:
+    """A nursery that is cancelled when its block is left."""
+
+    async def __aenter__(self) -> trio.Nursery:
+        self._manager = trio.open_nursery()
+        self._nursery = await self._manager.__aenter__()
+        return self._nursery
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        self._nursery.cancel_scope.cancel()
+        ours = error if isinstance(error, trio.Cancelled | BaseExceptionGroup) else None
+        await self._manager.__aexit__(
+            type(ours) if ours else None, ours, ours.__traceback__ if ours else None
+        )
+        return None
+
+
+def _unique() -> str:
+    return os.urandom(6).hex()

@@ -1,0 +1,77 @@
+"""The settings of a copy of replicated state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from ..client.errors import InvalidSettingError
+from ._applying import WINDOW
+
+
+@attrs.frozen(kw_only=True)
+class StateSettings:
+    """Durations in milliseconds, sizes in bytes. All copies of one state need the same `digest_every`.
+
+    create: Whether opening makes the topics if there are none.
+    replication_factor: Of topics that are made; None: 3, or as many as there are nodes.
+    max_under_way: Commands that one handle may have under way; more wait.
+    batch_bytes: What one record may hold of commands that are ready at the same time.
+    records_in_flight: Records of commands that are sent before the first is acknowledged.
+    deduplicate_for_ms: How long an idempotency key (`submit(..., id=...)`) gives the first answer again.
+    snapshot_every: After so many commands one of the copies writes a snapshot, and the log below the one before it
+      is deleted; 0: never, and the log is kept whole.
+    digest_every: After so many commands all copies compare their digests; 0: never.
+    keeper_lease_ms: How long a copy that is silent holds up the next snapshot.
+    cache_dir: A folder in which the last snapshot is kept for the next start of this process; None: in none.
+    open_timeout_ms: How long opening may take.
+    """
+
+    create: bool = True
+    replication_factor: int | None = None
+    max_under_way: int = 4096
+    batch_bytes: int = 256 << 10
+    records_in_flight: int = 4
+    deduplicate_for_ms: int = 600_000
+    snapshot_every: int = 100_000
+    digest_every: int = 10_000
+    keeper_lease_ms: int = 30_000
+    cache_dir: Path | None = None
+    open_timeout_ms: int = 60_000
+
+    def __attrs_post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InvalidSettingError(
+                    f"{name} is {value!r}; it must be a whole number of at least {least}"
+                )
+        if self.max_under_way > WINDOW // 2:
+            raise InvalidSettingError(
+                f"max_under_way is {self.max_under_way}; it must be {WINDOW // 2} at most"
+            )
+        if self.cache_dir is not None and not isinstance(self.cache_dir, Path):
+            raise InvalidSettingError(f"cache_dir is {self.cache_dir!r}; give a pathlib.Path or None")
+
+
+_LEAST = {
+    "max_under_way": 1,
+    "batch_bytes": 1,
+    "records_in_flight": 1,
+    "deduplicate_for_ms": 0,
+    "snapshot_every": 0,
+    "digest_every": 0,
+    "keeper_lease_ms": 1000,
+    "open_timeout_ms": 1,
+}
+
+
+def split(options: dict[str, Any], settings: StateSettings | None) -> tuple[StateSettings, dict[str, Any]]:
+    """The settings of a copy, and what is left for the clients below it."""
+    names = {field.name for field in attrs.fields(StateSettings)}
+    own = {name: value for name, value in options.items() if name in names}
+    rest = {name: value for name, value in options.items() if name not in names}
+    chosen = settings if settings is not None else StateSettings()
+    return attrs.evolve(chosen, **own), rest

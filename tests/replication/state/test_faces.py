@@ -1,0 +1,135 @@
+"""The same state from asyncio and from threads."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+
+import pytest
+
+from insync.replication import state
+from insync.replication.state import FencedError, ReplicatedObject, command, query
+from insync.replication.state import asyncio as on_asyncio
+from insync.replication.state import blocking as in_threads
+
+
+class Seats(ReplicatedObject):
+    def __init__(self) -> None:
+        self.taken: dict[str, str] = {}
+
+    @command
+    def take(self, seat: str, who: str) -> int:
+        if seat in self.taken:
+            raise ValueError(seat)
+        self.taken[seat] = who
+        return len(self.taken)
+
+    @query
+    def taker(self, seat: str) -> str | None:
+        return self.taken.get(seat)
+
+
+def test_the_program_on_asyncio(threaded_servers: list[str]) -> None:
+    servers = threaded_servers
+
+    async def main() -> None:
+        async with on_asyncio.ReplicatedDict.open(servers, "state", name="api-1") as d:
+            await d.put("colour", "red")
+            assert await d.get("colour") == "red"
+            assert await d.get_stale("colour") == "red"
+            assert d.applied >= d.token > 0 and d.name == "api-1"
+            async with d.changes() as changes:
+                await asyncio.gather(*(d.put(f"k{n}", n) for n in range(50)))
+                assert len([await anext(changes) for _ in range(50)]) == 50
+            async with on_asyncio.ReplicatedDict.open(servers, "state", name="api-1") as e:
+                with pytest.raises(FencedError):
+                    await d.put("colour", "blue")
+                assert len(await e.items()) == 51
+        async with on_asyncio.replicate(Seats, servers, "seats", name="one") as seats:
+            assert await seats.take("1", "alice") == 1
+            with pytest.raises(ValueError, match="1"):
+                await seats.take("1", "bob")
+            assert await seats.taker("1") == await seats.taker.stale("1") == "alice"
+            assert await seats.take.once("id", "2", "bob") == await seats.take.once("id", "2", "bob")
+            assert await seats.taker.after(seats.token, "2") == "bob"
+        async with (
+            on_asyncio.ReplicatedQueue.open(servers, "work", name="one") as queue,
+            on_asyncio.ReplicatedElection.open(servers, "cron", name="one") as election,
+        ):
+            waiting = asyncio.ensure_future(queue.take())
+            await queue.put("x")
+            assert await queue.ack(await waiting)
+            assert await election.wait_for_leadership() == election.leader_token
+            assert election.is_leader
+        async with (
+            on_asyncio.ReplicatedLock.open(servers, "locks", name="one") as lock,
+            on_asyncio.ReplicatedDict.open(servers, "state", name="w") as d,
+            d.watch("colour") as values,
+        ):
+            assert await anext(values) == "red"
+            async with lock.hold("x", 5000) as token:
+                await d.put("colour", str(token))
+                assert await anext(values) == str(token)
+                assert await lock.acquire_nowait("x") == token
+            assert await lock.holder("x") is None
+
+    asyncio.run(main())
+
+
+def test_the_program_in_threads(threaded_servers: list[str]) -> None:
+    servers = threaded_servers
+    with in_threads.ReplicatedDict.open(servers, "state", name="api-1") as d:
+        d.put("colour", "red")
+        assert d.get("colour") == "red"
+        assert d.get_stale("colour") == "red" and d.lag == 0
+
+        def write(number: int) -> None:
+            for each in range(20):
+                d.put(f"{number}-{each}", each)
+
+        with d.changes() as changes:
+            threads = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert len([next(changes) for _ in range(80)]) == 80
+        assert len(d.items()) == 81
+    with in_threads.replicate(Seats, servers, "seats", name="one") as seats:
+        assert seats.take("1", "alice") == 1
+        with pytest.raises(ValueError, match="1"):
+            seats.take("1", "bob")
+        assert seats.taker("1") == seats.taker.stale("1") == "alice"
+        assert seats.take.once("id", "2", "bob") == seats.take.once("id", "2", "bob") == 2
+        assert seats.taker.after(seats.token, "2") == "bob"
+    with (
+        in_threads.ReplicatedLock.open(servers, "locks", name="one") as lock,
+        in_threads.ReplicatedCounter.open(servers, "counts", name="one") as counter,
+    ):
+        token = lock.acquire("x", 5000)
+        assert lock.holder("x").token == token and lock.release("x", token)  # type: ignore[union-attr]
+        assert counter.add("n", 3) == counter.value("n") == 3
+        with lock.hold("x", 5000) as token:
+            assert lock.holder("x").token == token  # type: ignore[union-attr]
+        with pytest.raises(ZeroDivisionError), lock.hold("y"):
+            raise ZeroDivisionError
+        assert lock.holder("x") is None
+    with in_threads.ReplicatedDict.open(servers, "state", name="w") as d, d.watch("colour") as values:
+        assert next(values) == "red"
+        d.put("colour", "green")
+        assert next(values) == "green"
+
+
+_TRIO_ONLY = {"machine", "settings", "stale", "command"}
+
+
+@pytest.mark.parametrize("face", [on_asyncio, in_threads])
+@pytest.mark.parametrize(
+    "name", [name for name in on_asyncio.__all__ if name not in ("replicate", "Replicated")]
+)
+def test_every_face_has_every_method(face: object, name: str) -> None:
+    theirs, ours = getattr(state, name), getattr(face, name)
+    for method, _ in inspect.getmembers(theirs, lambda value: inspect.isfunction(value)):
+        if not method.startswith("_") and method not in _TRIO_ONLY:
+            assert hasattr(ours, method), f"{name}.{method}"

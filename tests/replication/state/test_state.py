@@ -1,0 +1,377 @@
+"""Replicated state on real nodes."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import Admin, Producer
+from insync.replication.client.errors import InvalidArgumentError, InvalidSettingError
+from insync.replication.state import (
+    CommandTooLargeError,
+    Context,
+    DivergedError,
+    FencedError,
+    PackingError,
+    Replica,
+    ReplicatedCounter,
+    ReplicatedDict,
+    ReplicatedElection,
+    ReplicatedLock,
+    ReplicatedObject,
+    ReplicatedQueue,
+    ReplicatedSet,
+    SnapshotMissingError,
+    StateClosedError,
+    StateError,
+    StateMachine,
+    command,
+    query,
+    replicate,
+)
+from insync.replication.state.machine import Read, Write
+
+
+class SeatTakenError(Exception):
+    pass
+
+
+class Seats(ReplicatedObject):
+    errors = (SeatTakenError,)
+
+    def __init__(self) -> None:
+        self.taken: dict[str, str] = {}
+
+    @command
+    def take(self, seat: str, who: str) -> int:
+        if seat in self.taken:
+            raise SeatTakenError(seat, self.taken[seat])
+        self.taken[seat] = who
+        return len(self.taken)
+
+    @query
+    def taker(self, seat: str) -> str | None:
+        return self.taken.get(seat)
+
+
+async def test_a_dict_is_current_everywhere(servers: list[str]) -> None:
+    async with ReplicatedDict.open(servers, "state", name="api-1") as d:
+        await d.put("colour", "red")  # back when committed and applied here
+        assert await d.get("colour") == "red"  # current; d.get_stale("colour") for what this copy has
+        assert d.get_stale("colour") == "red"
+        async with ReplicatedDict.open(servers, "state", name="api-2") as e:
+            assert e.get_stale("colour") == "red", "it has caught up before its block begins"
+            for number in range(20):
+                await d.put("n", number)
+                assert await e.get("n") == number
+            await e.put_many({"a": 1, b"b": [2, {"c": None}]})
+            assert await d.get(b"b") == [2, {"c": None}]
+            assert await d.put_if("a", 1, 2) and not await d.put_if("a", 1, 3)
+            assert await e.delete("a") and not await e.delete("a")
+            assert await e.get("a", "nothing") == "nothing"
+            assert await e.get("n", after=d.token) == 19
+            assert d.applied >= d.token and e.lag == 0
+            await e.wait_until(d.token)
+            await d.read()
+            await e.read()
+            assert d.digest() == e.digest() and len(d) == len(e) == 3
+            with pytest.raises(TypeError):
+                await d.put(5, "x")  # type: ignore[arg-type]
+            with pytest.raises(PackingError):
+                await d.put("x", object())
+            with pytest.raises(CommandTooLargeError):
+                await d.put("x", "y" * (2 << 20))
+
+
+async def test_a_key_is_watched(servers: list[str]) -> None:
+    async with (
+        ReplicatedDict.open(servers, "state", name="a") as d,
+        ReplicatedDict.open(servers, "state", name="b") as e,
+        e.watch("x") as values,
+    ):
+        assert await anext(values) is None
+        await d.put("x", 1)
+        assert await anext(values) == 1
+        await d.put("y", 5)
+        await d.delete("x")
+        assert await anext(values) is None
+
+
+async def test_an_object_answers_with_what_its_commands_return_and_raise(servers: list[str]) -> None:
+    async with (
+        replicate(Seats, servers, "seats", name="one") as one,
+        replicate(Seats, servers, "seats", name="other") as other,
+    ):
+        assert await one.take("12A", "alice") == 1
+        with pytest.raises(SeatTakenError) as raised:
+            await other.take("12A", "bob")
+        assert raised.value.args == ("12A", "alice")
+        assert await other.taker("12A") == "alice"
+        assert other.taker.stale("12B") is None
+        assert await other.taker.after(one.token, "12A") == "alice"
+        # An HTTP client repeats its request at another process.
+        first = await one.take.once("request 7", "12B", "carol")
+        assert await other.take.once("request 7", "12B", "carol") == first == 2
+        with pytest.raises(TypeError):
+            await one.take("too few")
+        with pytest.raises(AttributeError, match="no command or query"):
+            one.leave  # noqa: B018
+
+
+async def test_opening_a_name_shuts_out_who_had_it(servers: list[str]) -> None:
+    async with ReplicatedCounter.open(servers, "state", name="one") as former:
+        assert await former.add("n") == 1
+        async with ReplicatedCounter.open(servers, "state", name="one") as latter:
+            with pytest.raises(FencedError, match="opened elsewhere"):
+                await former.add("n")
+            assert await latter.add("n") == 2
+            assert await former.value("n") == 2, "it may still look"
+
+
+async def test_a_command_that_is_cancelled_is_done_or_not_and_harms_nobody(servers: list[str]) -> None:
+    dice = random.Random(1)
+    async with ReplicatedCounter.open(servers, "state", name="one") as counter:
+        done = cancelled = 0
+
+        async def add() -> None:
+            nonlocal done, cancelled
+            with trio.move_on_after(dice.random() * 0.004) as scope:
+                await counter.add("n")
+                done += 1
+            cancelled += scope.cancelled_caught
+
+        for _ in range(20):
+            async with trio.open_nursery() as nursery:
+                for _ in range(10):
+                    nursery.start_soon(add)
+        assert cancelled and done + cancelled == 200
+        assert done <= await counter.value("n") <= 200
+        assert await counter.add("n") == await counter.value("n")
+
+
+async def test_changes_are_told_in_order(servers: list[str]) -> None:
+    async with (
+        ReplicatedCounter.open(servers, "state", name="a") as counter,
+        ReplicatedCounter.open(servers, "state", name="b") as other,
+        other.changes() as changes,
+    ):
+        for amount in (1, 2, 3):
+            await counter.add("n", amount)
+        seen = [await anext(changes) for _ in range(3)]
+        assert [change.name for change in seen] == ["a"] * 3
+        assert [change.offset for change in seen] == sorted({change.offset for change in seen})
+
+
+class Wild(StateMachine):
+    """Its answers depend on who asks: what a machine must never do."""
+
+    def __init__(self, mark: str) -> None:
+        self.mark = mark
+        self.seen: list[str] = []
+
+    def apply(self, context: Context, command: bytes) -> bytes:
+        self.seen.append(self.mark)
+        return b""
+
+    def snapshot(self, write: Write) -> None:
+        write("".join(self.seen).encode())
+
+    def restore(self, read: Read) -> None:
+        self.seen = list((read() or b"").decode())
+
+
+async def test_a_copy_that_differs_stops(servers: list[str]) -> None:
+    options: dict[str, Any] = {"digest_every": 5}
+    async with (
+        Replica(servers, "state", lambda: Wild("x"), name="one", **options) as one,
+        Replica(servers, "state", lambda: Wild("x"), name="same", **options) as same,
+        Replica(servers, "state", lambda: Wild("y"), name="other", **options) as other,
+    ):
+        for _ in range(5):
+            await one.submit(b"go")
+        stopped = []
+        with trio.fail_after(20):
+            while not stopped:
+                for each in (one, same, other):
+                    try:
+                        await each.read()
+                    except DivergedError as error:
+                        stopped.append((each, str(error)))
+        assert all(each in (one, same, other) for each, _ in stopped)
+        assert "digest" in stopped[0][1] and "offset" in stopped[0][1]
+        with pytest.raises(DivergedError):
+            await stopped[0][0].submit(b"go")
+
+
+async def test_a_new_process_begins_with_a_snapshot_and_the_log_below_it_is_deleted(
+    servers: list[str], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"snapshot_every": 40, "digest_every": 10, "keeper_lease_ms": 2000}
+    async with Admin(servers) as admin:
+        async with (
+            ReplicatedDict.open(servers, "state", name="one", **options) as one,
+            ReplicatedDict.open(servers, "state", name="two", cache_dir=tmp_path / "cache", **options) as two,
+        ):
+
+            async def begins() -> int:
+                found = await admin.delete_records({("state", 0): 0})
+                return found["state", 0]
+
+            number = 0
+            with trio.fail_after(40):
+                while await begins() == 0:
+                    await (one, two)[number % 2].put(f"k{number % 50}", number)
+                    number += 1
+            await one.put("last", number)
+            everything = await one.items()
+            assert await two.items() == everything
+            state = one.digest()
+            assert two.digest() == state
+            assert [one.is_keeper, two.is_keeper].count(True) == 1
+        async with ReplicatedDict.open(servers, "state", name="three", **options) as three:
+            assert three.restored_from > 0
+            assert await three.items() == everything
+            # A repeated command of before the snapshot is still known.
+            await three.put("again", 1, id="key")
+            await three.snapshot()
+        async with ReplicatedDict.open(
+            servers, "state", name="four", cache_dir=tmp_path / "four", **options
+        ) as four:
+            await four.put("again", 2, id="key")
+            assert await four.get("again") == 1
+            await four.snapshot()
+            assert list((tmp_path / "four").iterdir())
+        async with ReplicatedDict.open(
+            servers, "state", name="five", cache_dir=tmp_path / "four", **options
+        ) as five:
+            assert five.restored_from > 0 and await five.get("again") == 1
+
+
+async def test_a_copy_that_fell_behind_what_is_deleted_goes_on_from_a_snapshot(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        ReplicatedDict.open(servers, "state", name="quick", snapshot_every=0) as quick,
+        ReplicatedDict.open(servers, "state", name="slow", snapshot_every=0) as slow,
+        Admin(servers) as admin,
+    ):
+        await slow.put("mine", 1)
+        assert slow._copy is not None
+        slow._copy._consumer.pause()
+        for number in range(10):
+            await quick.put("n", number)
+        await quick.snapshot()
+        await quick.put("n", 10)
+        await admin.delete_records({("state", 0): quick.applied})
+        begins = (await admin.delete_records({("state", 0): 0}))["state", 0]
+        assert begins > slow.applied
+        slow._copy._consumer.resume()
+        with pytest.raises(SnapshotMissingError, match="no whole snapshot"):
+            await slow.read()
+        with pytest.raises(SnapshotMissingError):
+            async with ReplicatedDict.open(servers, "state", name="late"):
+                pass
+        await quick.snapshot()
+        async with ReplicatedDict.open(servers, "state", name="later") as later:
+            assert await later.get("n") == 10
+
+
+async def test_records_of_strangers_and_wrong_topics(servers: list[str]) -> None:
+    async with Admin(servers) as admin, Producer(servers) as producer:
+        async with ReplicatedSet.open(servers, "state", name="one") as members:
+            await producer.send_and_wait("state", b"\xff nonsense")
+            await producer.send_and_wait("state", None, key=b"k")
+            assert await members.add("x") and not await members.add("x")
+            assert await members.contains("x") and members.contains_stale("x")
+            assert await members.discard("x") and await members.members() == []
+        await admin.create_topic("kept", config={"retention_ms": 1000})
+        await admin.create_topic("kept.snapshots", config={"cleanup_policy": "compact"})
+        with pytest.raises(StateError, match="lose commands"):
+            async with ReplicatedSet.open(servers, "kept"):
+                pass
+        with pytest.raises(InvalidSettingError, match="snapshot_evry"):
+            ReplicatedSet.open(servers, "x", snapshot_evry=1)
+        with pytest.raises(InvalidSettingError, match="snapshot_every"):
+            ReplicatedSet.open(servers, "x", snapshot_every=-1)
+        with pytest.raises(InvalidArgumentError):
+            ReplicatedSet.open(servers, "x", name="n" * 300)
+        with pytest.raises(StateClosedError, match="not open"):
+            await ReplicatedSet.open(servers, "x").add("y")
+
+
+async def test_a_queue_gives_every_item_to_one_worker(servers: list[str]) -> None:
+    done: list[int] = []
+    async with (
+        ReplicatedQueue.open(servers, "work", name="one") as one,
+        ReplicatedQueue.open(servers, "work", name="two") as two,
+    ):
+
+        async def work(queue: ReplicatedQueue) -> None:
+            while True:
+                item = await queue.take()
+                done.append(item.value)
+                assert await queue.ack(item)
+
+        async with trio.open_nursery() as nursery:
+            for queue in (one, two):
+                nursery.start_soon(work, queue)
+            for number in range(20):
+                await one.put(number)
+            assert await two.put(99, id="once") == await one.put(99, id="once")
+            with trio.fail_after(20):
+                while (await one.counts()) != {"waiting": 0, "taken": 0, "dead": 0}:
+                    pass
+            nursery.cancel_scope.cancel()
+        assert sorted(done) == [*range(20), 99]
+        await one.put("slow")
+        kept = await one.take(lease_ms=50)
+        again = await two.take()
+        assert again.id == kept.id and again.deliveries == 2
+        assert not await one.ack(kept) and not await one.prolong(kept) and await two.prolong(again)
+        assert await two.nack(again) and await one.size() == 1
+
+
+async def test_a_lock_is_held_by_one_and_its_tokens_grow(servers: list[str]) -> None:
+    inside, tokens = 0, []
+    async with (
+        ReplicatedLock.open(servers, "locks", name="one") as one,
+        ReplicatedLock.open(servers, "locks", name="two") as two,
+    ):
+
+        async def use(lock: ReplicatedLock) -> None:
+            nonlocal inside
+            for _ in range(5):
+                async with lock.hold("x", lease_ms=5000) as token:
+                    tokens.append(token)
+                    inside += 1
+                    assert inside == 1
+                    await trio.lowlevel.checkpoint()
+                    inside -= 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(use, one)
+            nursery.start_soon(use, two)
+        assert tokens == sorted(set(tokens)) and len(tokens) == 10
+        token = await one.acquire("x", lease_ms=100)
+        assert await two.acquire_nowait("x") is None
+        held = await two.holder("x")
+        assert held is None or held.owner == "one"
+        assert await two.acquire("x") > token
+        assert not await one.release("x", token)
+
+
+async def test_one_of_all_leads_and_hands_over(servers: list[str]) -> None:
+    async with ReplicatedElection.open(servers, "cron", name="one", lease_ms=3000) as one:
+        first = await one.wait_for_leadership()
+        async with ReplicatedElection.open(servers, "cron", name="two", lease_ms=3000) as two:
+            assert one.is_leader and not two.is_leader
+            assert await two.leader() == "one"
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one.resign)
+                with trio.fail_after(2):
+                    assert await two.wait_for_leadership() > first
+            assert not one.is_leader
