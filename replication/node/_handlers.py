@@ -134,7 +134,7 @@ class Handlers:
         request.reply(m.ListOffsetsResponse(partitions=results))
 
     def _read_index(self, request: Inbound) -> None:
-        message: m.ReadIndexRequest = wire.decode_request(m.Kind.READ_INDEX, request.body)
+        message: m.ReadIndexRequest = request.message
         self._replicas.step(ReadIndexArrived(request, message))
 
     def _metadata(self, request: Inbound) -> None:

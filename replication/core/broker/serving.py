@@ -161,6 +161,8 @@ class Serving:
             return
         assert inquiry.request is None, "a session has one request at a time"
         inquiry.request, inquiry.message = event.request, message
+        if message.replica_id >= 0 and message.session_epoch == NEW_SESSION and inquiry.session is not None:
+            self._followers.setdefault(message.replica_id, {})[inquiry] = None
         final, reads = message.max_wait_ms <= 0, self.current_reads
         if reads.watches and message.replica_id >= 0 and inquiry.session is not None:
             inquiry.replica_id, inquiry.incarnation = message.replica_id, message.incarnation

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from insync.replication.core.broker.current_reads import LONGEST_TIMEOUT
 from insync.replication.core.broker.effects import Answer, Effect, Reply
 from insync.replication.core.broker.events import FetchArrived, ReadIndexArrived
 from insync.replication.core.control.records import Versioned
@@ -149,6 +150,12 @@ def test_what_is_not_answered_in_time_says_so() -> None:
     leader.ask(timeout_ms=200)
     assert told(leader.wait(0.3)) == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
     assert leader.broker.current_reads.waiting == 0
+
+
+def test_however_long_somebody_would_wait() -> None:
+    leader = Leader()
+    leader.ask(timeout_ms=2**60)
+    assert told(leader.wait(LONGEST_TIMEOUT + 1)) == [(ErrorCode.REQUEST_TIMED_OUT, -1)]
 
 
 def test_the_end_of_the_role_is_the_end_of_the_question() -> None:
