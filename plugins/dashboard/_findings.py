@@ -37,7 +37,10 @@ class Finding:
 def findings(look: Look, changes: ChangeLog) -> list[Finding]:
     """The worst first; empty if all is well."""
     found = [*_cluster(look), *_nodes(look, changes), *_checks(look)]
-    partitions = sorted(_partitions(look, changes), key=lambda each: each[:2])
+    # Of equally bad ones, those of users before those of topics that the nodes keep for themselves.
+    partitions = sorted(
+        _partitions(look, changes), key=lambda each: (each[0], each[1][0].startswith("__"), each[1])
+    )
     found += [say() for _, _, say in partitions[:SHOWN]]
     if len(partitions) > SHOWN:
         found.append(
