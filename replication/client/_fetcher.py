@@ -33,6 +33,9 @@ _log = logging.getLogger("insync.client")
 _NEVER = float("inf")
 _SLOW_ANSWER = 1.0
 _CORRUPT_TRIES = 3
+_CORRUPT_PATIENCE = 3.0
+"""Seconds for which a leader has time to find the damage in its log and have a sound replica lead; once, however
+much of its log is damaged."""
 _LARGEST_BATCH = 64 << 20
 
 
@@ -60,6 +63,9 @@ class Reading:
     retry_at: float = -1.0
     failed_leader: Leader = NOBODY
     corrupt: int = 0
+    corrupt_since: float = 0.0
+    waited_for: Leader = NOBODY
+    """Who has had its time to find the damage in its log."""
     error: ClientError | None = None
     paused: bool = False
     withheld: bool = False
@@ -247,6 +253,7 @@ class Fetcher:
                     leader_epoch=leader.epoch,
                     last_fetched_epoch=reading.last_epoch,
                     topic_id=reading.topic_id,
+                    damaged=reading.corrupt > 0,
                 )
             )
         if partitions:
@@ -390,11 +397,15 @@ class Fetcher:
             self._corrupt(poll, reading, leader, data, found.wrong)
 
     def _corrupt(self, poll: _Poll, reading: Reading, leader: Leader, data: bytes, wrong: str) -> None:
-        """Bytes may have changed on the way: drop the connection and ask again, a few times."""
+        """Bytes may have changed on the way: drop the connection and ask again, a few times.
+
+        The request says why, so that the leader looks at its log, and has another replica lead if it is damaged.
+        """
         at = reading.fetch_offset
         assert at is not None
-        reading.corrupt += 1
-        if reading.corrupt < _CORRUPT_TRIES:
+        now = trio.current_time()
+        if not reading.corrupt:
+            reading.corrupt_since = now
             _log.warning(
                 "%s from node %d: corrupt batch at offset %d: %s; asking again",
                 reading.at,
@@ -402,9 +413,14 @@ class Fetcher:
                 at,
                 wrong,
             )
-            poll.connection.abort(f"corrupt batch: {wrong}")
+        reading.corrupt += 1
+        patience = _CORRUPT_PATIENCE if reading.waited_for != leader else 0.0
+        if reading.corrupt < _CORRUPT_TRIES or now - reading.corrupt_since < patience:
+            if reading.corrupt < _CORRUPT_TRIES:
+                poll.connection.abort(f"corrupt batch: {wrong}")
             self._retry(reading, leader)
             return
+        reading.waited_for = leader
         said = f"node {poll.node_id} sent a corrupt batch {reading.corrupt} times ({wrong})"
         behind = end_of_unreadable(data, at, reading.high_watermark)
         if self._settings.on_corrupt == "skip":

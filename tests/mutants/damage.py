@@ -15,7 +15,7 @@ from .catalogue import Patch, mutant
 
 @mutant("K160", "look at no log that a follower doubts")
 def _(patch: Patch) -> None:
-    patch.setattr(DamagedLogs, "doubted", lambda self, partition, offset, max_bytes: None)
+    patch.setattr(DamagedLogs, "doubted", lambda self, *doubt: None)
 
 
 @mutant("K161", "give up a damaged log though nobody else has all that is committed")

@@ -1,4 +1,4 @@
-"""Logs that are damaged in the middle: checked where a follower doubts them, given up, and copied again.
+"""Logs that are damaged in the middle: checked where a follower or a client doubts them, given up, copied again.
 
 The driver reads logs and looks at their checksums; this part decides what to read, and what its finding means. A
 log that is given up is closed, and its partition is offline on this node until it is copied again.
@@ -26,6 +26,10 @@ AGAIN = 1.0
 """Seconds after which a copy that still counts is given back again: the write may have failed."""
 
 
+CLIENTS_AGAIN = 1.0
+"""Seconds in which one client is heard that doubts the log of a partition."""
+
+
 @attrs.define(eq=False, slots=True)
 class _Doubted:
     """A check under way: of this replica's log, and of none that is opened in its place meanwhile."""
@@ -45,16 +49,25 @@ class DamagedLogs:
         self._given_up: dict[PartitionId, Replica] = {}
         """To be copied again as soon as nobody counts on the copy here."""
         self._timer: Timer | None = None
+        self._heard: dict[PartitionId, float] = {}
+        """Until when no client is heard that doubts a partition's log."""
 
     # Checks
 
-    def doubted(self, partition: PartitionId, offset: int, max_bytes: int) -> None:
-        """A follower finds damage in what it is sent from `offset` on. It asks again and again: one check at a
-        time, and only of a log that is led from here, which nobody else could name.
+    def doubted(self, partition: PartitionId, offset: int, max_bytes: int, of_client: bool = False) -> None:
+        """A follower or a client finds damage in what it is sent from `offset` on. It asks again and again: one
+        check at a time, and only of a log that is led from here, which nobody else could name.
+
+        Of clients, which may say so of anything, only one doubt in a while is looked into.
         """
         replica = self._context.replicas.get(partition)
         if replica is None or replica.leader is None:
             return
+        now = self._context.now
+        if of_client:
+            if now < self._heard.get(partition, now):
+                return
+            self._heard[partition] = now + CLIENTS_AGAIN
         under_way = self._doubted.get(partition)
         if under_way is None or under_way.replica is not replica:
             self._checks += 1
@@ -87,6 +100,8 @@ class DamagedLogs:
     def look(self) -> None:
         """The store was read, or a while has passed: copy again what others lead by now, and nobody counts on."""
         context, waits = self._context, False
+        if self._heard:
+            self._heard = {each: until for each, until in self._heard.items() if until > context.now}
         for partition, replica in list(self._given_up.items()):
             versioned = context.view.partitions.get(partition)
             if versioned is None or context.replicas.get(partition) is not replica:

@@ -129,8 +129,9 @@ class Serving:
         the partitions that it asks about anew, with their leader epochs."""
         self._followers: dict[int, dict[Inquiry, None]] = {}
         """Sessions of followers, by node."""
-        self.doubted: Callable[[PartitionId, int, int], None] = lambda partition, offset, max_bytes: None
-        """Told of what a follower finds damaged: the partition, where it asked from, and how many bytes."""
+        self.doubted: Callable[[PartitionId, int, int, bool], None] = lambda *doubt: None
+        """Told of what a follower or a client finds damaged: the partition, where it asked from, how many bytes,
+        and whether it is a client."""
         context.routes[fx.Wake] = lambda partition, effect: self.wake(partition)
         context.routes[fx.Truncate] = self._truncate
 
@@ -153,8 +154,7 @@ class Serving:
                 )
             )
             return
-        if message.replica_id >= 0:
-            self._check_doubted(message)
+        self._check_doubted(message)
         inquiry = self._inquiry(event)
         if isinstance(inquiry, ErrorCode):
             self._context.emit(Answer(event.request, FetchResponse(partitions=[], error=inquiry), []))
@@ -174,11 +174,15 @@ class Serving:
         self._set_timer(inquiry, self._context.now + message.max_wait_ms / 1000)
 
     def _check_doubted(self, message: FetchRequest) -> None:
-        """What a follower finds damaged is looked at where it comes from; only what it might be sent is."""
+        """What a follower or a client finds damaged is looked at where it comes from; only what it might be sent.
+
+        Of a client that is the batch it asks for, which is the one that it cannot read.
+        """
+        of_client = message.replica_id < 0
         for wanted in message.partitions:
             if wanted.damaged:
                 partition = PartitionId(wanted.topic, wanted.partition)
-                self.doubted(partition, wanted.fetch_offset, wanted.max_bytes)
+                self.doubted(partition, wanted.fetch_offset, 1 if of_client else wanted.max_bytes, of_client)
 
     def cancelled(self, request: Hashable) -> None:
         """Whoever asked does not wait any more. A session goes on with its next request."""

@@ -16,6 +16,7 @@ from insync.replication.client import (
     Producer,
     UndecodableError,
     UnknownTopicError,
+    _fetcher,
 )
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
@@ -294,7 +295,13 @@ async def test_a_base_offset_that_has_rotted_is_told_and_nothing_is_read_at_a_wr
             assert [record.offset for record in await read(consumer, 30)] == list(range(30))
 
 
-async def test_a_corrupt_batch_is_asked_for_again_and_then_told():
+@pytest.fixture
+def impatient(monkeypatch):
+    """A leader gets no time to find damage in its log."""
+    monkeypatch.setattr(_fetcher, "_CORRUPT_PATIENCE", 0.0)
+
+
+async def test_a_corrupt_batch_is_asked_for_again_and_then_told(impatient):
     async with fake_cluster(nodes=1, t=1) as cluster:
         log = cluster.topics["t"][0]
         fill(log, 10)

@@ -15,6 +15,7 @@ from insync.replication.client import (
     DecompressionBombError,
     InvalidSettingError,
     UndecodableError,
+    _fetcher,
 )
 from insync.storage.batch import build_batch, crc32c
 
@@ -22,6 +23,31 @@ from .fake_cluster import Partition, fake_cluster
 from .test_consumer import fill, read
 
 MIB = 1 << 20
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader gets no time to find damage in its log."""
+    monkeypatch.setattr(_fetcher, "_CORRUPT_PATIENCE", 0.0)
+
+
+async def test_a_leader_has_its_time_once(monkeypatch: pytest.MonkeyPatch, autojump_clock: object) -> None:
+    """However many batches are damaged, and whatever is read of the partition meanwhile."""
+    monkeypatch.setattr(_fetcher, "_CORRUPT_PATIENCE", 3.0)
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        log = cluster.topics["t"][0]
+        fill(log, 40)
+        for index in range(4):
+            spoil(log, index, rotten)
+        began = trio.current_time()
+        async with Consumer(cluster.urls, auto_offset_reset="earliest", on_corrupt="skip") as consumer:
+            consumer.assign([("t", 0)])
+            while not consumer.skipped():
+                await consumer.poll(timeout_ms=100)
+            assert trio.current_time() - began > 3
+            while consumer.position(("t", 0)) < log.end:
+                await consumer.poll(timeout_ms=100)
+            assert trio.current_time() - began < 6
 
 
 def with_crc(batch: bytearray) -> bytes:

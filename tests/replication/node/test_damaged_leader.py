@@ -80,6 +80,33 @@ async def test_a_rotten_batch_costs_its_partition_alone_and_is_repaired(
     assert len(copies) == 1
 
 
+@pytest.mark.parametrize("min_isr", [1, 2])
+async def test_a_consumer_that_meets_damage_tells_the_leader_and_reads_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, min_isr: int
+) -> None:
+    """No follower is sent that batch any more: all of them have it. Another one leads, and the copy is mended."""
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(fast(tmp_path, number))) for number in (1, 2)]
+        servers = [url for node in nodes for url in node.endpoints]
+        admin = await stack.enter_async_context(Admin(servers))
+        await admin.create_topic("t", PARTITIONS, 2, config={"min_insync_replicas": min_isr})
+        await write(servers, [b"before"])
+        (info,) = await admin.describe_topics(["t"])
+        rotten = info.partitions[0]
+        rot(tmp_path / f"node-{rotten.leader}" / f"t-{rotten.partition}")
+        assert sorted(await consume(servers, "t", PARTITIONS, PARTITIONS)) == [b"before"] * PARTITIONS
+        damaged = [each for each in caplog.messages if "event=log_damaged" in each]
+        assert len(damaged) == 1 and f"partition=t-{rotten.partition}" in damaged[0]
+        await until(lambda: full_isr(admin, "t", 2), 60)
+        await until(lambda: replicas_agree(admin, "t", 2), 30)
+        await write(servers, [b"after"])
+        assert len(await consume(servers, "t", PARTITIONS, 2 * PARTITIONS)) == 2 * PARTITIONS
+    copies = {
+        next(iter((tmp_path / f"node-{number}" / "t-0").glob("*.log"))).read_bytes() for number in (1, 2)
+    }
+    assert len(copies) == 1
+
+
 async def test_the_only_member_of_the_isr_serves_on_and_says_what_is_wrong(tmp_path: Path) -> None:
     """The follower copies all other partitions; what is sound in the damaged one can still be read."""
     async with AsyncExitStack() as stack:

@@ -33,8 +33,8 @@ def leading(**change: Any) -> Viewer:
     return viewer
 
 
-def doubt(viewer: Viewer, offset: int = 0) -> list[CheckLog]:
-    """A follower says that what it is sent is damaged; what the node wants checked."""
+def doubt(viewer: Viewer, offset: int = 0, by: int = B, now: float = 1.0) -> list[CheckLog]:
+    """A follower (or a client, -1) says that what it is sent is damaged; what the node wants checked."""
     asked = m.FetchPartition(
         topic="x",
         partition=0,
@@ -45,9 +45,9 @@ def doubt(viewer: Viewer, offset: int = 0) -> list[CheckLog]:
         damaged=True,
     )
     message = m.FetchRequest(
-        replica_id=B, incarnation=-1, max_wait_ms=0, min_bytes=1, max_bytes=1000, partitions=[asked]
+        replica_id=by, incarnation=-1, max_wait_ms=0, min_bytes=1, max_bytes=1000, partitions=[asked]
     )
-    effects = viewer.broker.step(FetchArrived("c", object(), message, Peer(B, "node")), 1.0)
+    effects = viewer.broker.step(FetchArrived("c", object(), message, Peer(by, "node")), now)
     return [each for each in effects if isinstance(each, CheckLog)]
 
 
@@ -59,6 +59,21 @@ def test_one_check_at_a_time() -> None:
     assert viewer.broker.step(LogChecked(check.check, PARTITION, None), 1.0) == [], "damaged on its way"
     (again,) = doubt(viewer)
     assert again.check != check.check
+
+
+def test_a_client_is_heard_about_one_batch_once_in_a_while() -> None:
+    """It may say so of anything. A follower is heard meanwhile."""
+    viewer = leading()
+    (check,) = doubt(viewer, by=-1)
+    assert (check.partition, check.offset, check.max_bytes) == (PARTITION, 0, 1)
+    viewer.broker.step(LogChecked(check.check, PARTITION, None), 1.0)
+    assert doubt(viewer, by=-1, now=1.9) == []
+    (other,) = doubt(viewer, now=1.9)
+    viewer.broker.step(LogChecked(other.check, PARTITION, None), 1.9)
+    (again,) = doubt(viewer, by=-1, now=2.1)
+    viewer.broker.step(LogChecked(again.check, PARTITION, None), 2.1)
+    viewer.broker.step(ViewRead(view(2)), 9.0)
+    assert viewer.broker.damaged_logs._heard == {}
 
 
 def test_what_is_damaged_is_given_up_once_and_copied_again_when_nobody_counts_on_it() -> None:
