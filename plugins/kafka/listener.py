@@ -102,7 +102,6 @@ class Link:
         self._closing = ""
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery
-        self._tickets: dict[Request, Any] = {}
         self._heard = self._moved = trio.current_time()
         self.client: Client
 
@@ -119,8 +118,6 @@ class Link:
         except* TransportError as errors:
             log.debug("%s: %s", self._peer, errors.exceptions[0])
         finally:
-            for ticket in list(self._tickets.values()):
-                ticket.cancel()
             self.client.sessions.end_all()
             if self._unsent:
                 self._stream.abort()
@@ -195,12 +192,25 @@ class Link:
             self._reading.cancel()
 
     def _start_requests(self) -> None:
+        # What is answered at once leaves at the end of a turn, and only then may the next request start.
+        while self._start_some():
+            pass
+
+    def _start_some(self) -> bool:
+        has_started = False
         with self._turn:
             while not self._closing and not self._unsent:
                 request = self._machine.next_request()
                 if request is None:
-                    return
-                self._start(request)
+                    break
+                has_started = True
+                try:
+                    self._start(request)
+                except MalformedError:
+                    self._release(request)
+                    self._answer(request, None, request.version)
+                    raise
+        return has_started
 
     def _start(self, request: Request) -> None:
         if request.client_id is not None:
@@ -215,16 +225,13 @@ class Link:
         if request.api == Api.PRODUCE:
             request.wants_answer = asked.acks != 0
             done = partial(self._produced, request)
-            ticket = produce.start(self.client, asked, request.version, request.body, done, release)
+            produce.start(self.client, asked, request.version, request.body, done, release)
         elif request.api == Api.FETCH:
             fetched = partial(self._fetched, request)
-            ticket = fetch.start(self.client, asked, request.version, fetched)
+            fetch.start(self.client, asked, request.version, fetched)
             release()
         else:
             self._nursery.start_soon(self._serve, request, asked)
-            return
-        if ticket is not None and request.answer is None:
-            self._tickets[request] = ticket
 
     def _release(self, request: Request) -> None:
         """The memory of a frame is not needed any more."""
@@ -255,13 +262,11 @@ class Link:
     # Answers
 
     def _produced(self, request: Request, answer: Struct | None, pause: int) -> None:
-        self._tickets.pop(request, None)
         if answer is None:
             self.close("a produce request without acknowledgement has failed")
         self._answer(request, answer if request.wants_answer else None, request.version)
 
     def _fetched(self, request: Request, answer: Struct, parts: Sequence[Part], pause: int) -> None:
-        self._tickets.pop(request, None)
         self._answer(request, answer, request.version, parts)
 
     def _answer(

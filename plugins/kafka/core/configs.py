@@ -30,6 +30,7 @@ class Source(enum.IntEnum):
     """Where a value comes from."""
 
     TOPIC = 1
+    DYNAMIC_BROKER = 2
     STATIC_BROKER = 4
     DEFAULT = 5
 
@@ -61,6 +62,16 @@ _FIXED = {
     "remote.storage.enable": ("false", Type.BOOLEAN),
 }
 """Settings of Kafka that nothing here goes by: they are taken at Kafka's default alone."""
+
+THROTTLED_REPLICAS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
+"""Those that a reassignment adds are throttled here: what tools say of it is taken, and changes nothing."""
+THROTTLES = {
+    "leader.replication.throttled.rate": "leader_replication_throttled_rate",
+    "follower.replication.throttled.rate": "follower_replication_throttled_rate",
+}
+"""Settings of a node that its quota keeps, by Kafka's names."""
+NEVER_SET = ("replica.alter.log.dirs.io.max.bytes.per.second",)
+"""Settings that nobody can give a node, so that taking them away, as kafka-reassign-partitions does, is done."""
 
 _INTS = frozenset({"min_insync_replicas", "max_message_bytes", "segment_bytes"})
 _OWN = {"produce_batch_validation": "insync.produce.batch.validation"}
@@ -99,7 +110,7 @@ def field_of(name: str) -> str | None:
     """
     if name in (UNCLEAN, UNCLEAN_POLICY):
         return "unclean_leader_election"
-    if name in _FIXED:
+    if name in _FIXED or name in THROTTLED_REPLICAS:
         return None
     field = _FIELDS.get(name)
     if field is None:
@@ -116,6 +127,8 @@ def parsed(given: Mapping[str, str | None]) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for name, text in given.items():
         field = field_of(name)
+        if name in THROTTLED_REPLICAS:
+            continue
         if field is None:
             (default, _) = _FIXED[name]
             if text is not None and text != default:
@@ -137,6 +150,25 @@ def _value(name: str, field: str, text: str) -> Value:
         return type(default)(text)  # one of int, float, str
     except ValueError as error:
         raise ConfigError(f"{name}={text}: use a number") from error
+
+
+def throttle(name: str, text: str | None) -> tuple[str, int | None]:
+    """The limit of a node that a setting stands for, and its value in bytes a second; None takes it away.
+
+    Raises:
+      ConfigError: Nodes have no such setting that can be changed, or it is no number.
+    """
+    limit = THROTTLES.get(name)
+    if limit is None:
+        raise ConfigError(
+            f"{name} is no setting of a node that can be changed here; those that can are {', '.join(THROTTLES)}. "
+            "A node is set by its file and its command line"
+        )
+    if text is None:
+        return limit, None
+    if not text.strip().isdigit():
+        raise ConfigError(f"{name}={text}: use a number of bytes a second")
+    return limit, int(text)
 
 
 def as_list(text: str) -> list[str]:

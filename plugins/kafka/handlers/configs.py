@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 import attrs
 
 from insync.replication.core import messages as m
+from insync.replication.core.control.quotas import NODE
+from insync.replication.core.control.records import quota_key
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import Value
 from insync.replication.metadata import MetadataError
@@ -76,19 +78,31 @@ async def _settings(client: Client, told: Struct) -> list[configs.Setting]:
 
 def _of_node(client: Client) -> list[configs.Setting]:
     """What a gateway's clients meet; a node's own settings are no concern of theirs."""
-    options = client.options
+    options, quotas = client.options, client.view.quotas
+    limits: dict[str, int] = {}
+    for owner in ("", str(client.service.node_id)):
+        if (found := quotas.get(quota_key(NODE, owner))) is not None:
+            limits |= found[0].limits
     values = {
         "auto.create.topics.enable": (str(options.auto_create_topics).lower(), configs.Type.BOOLEAN),
         "num.partitions": (str(options.num_partitions), configs.Type.INT),
         "default.replication.factor": (str(default_factor(client)), configs.Type.INT),
         "broker.id": (str(client.service.node_id), configs.Type.INT),
     }
-    return [
+    settings = [
         configs.Setting(
             name=name, value=value, type=kind, source=configs.Source.STATIC_BROKER, read_only=True
         )
-        for name, (value, kind) in sorted(values.items())
+        for name, (value, kind) in values.items()
     ]
+    settings += [
+        configs.Setting(
+            name=name, value=str(limits[limit]), type=configs.Type.LONG, source=configs.Source.DYNAMIC_BROKER
+        )
+        for name, limit in configs.THROTTLES.items()
+        if limit in limits
+    ]
+    return sorted(settings, key=lambda each: each.name)
 
 
 def _described(setting: configs.Setting, *, with_synonyms: bool) -> Struct:
@@ -146,11 +160,41 @@ async def incremental_alter_configs(client: Client, request: Struct, version: in
         )
         answer.responses.append(told)
 
+        if each.resource_type == _BROKER:
+            await _throttle(client, told, each, validate_only=request.validate_only)
+            continue
+
         def change(each: Struct = each) -> _Change:
             return _increments(client, each)
 
         await _apply(client, told, change, validate_only=request.validate_only)
     return answer
+
+
+async def _throttle(client: Client, told: Struct, wanted: Struct, *, validate_only: bool) -> None:
+    """What reassignments may take of a node, or of all nodes if it has no name (KIP-73)."""
+    limits: dict[str, int] = {}
+    remove: list[str] = []
+    try:
+        for each in wanted.configs:
+            if each.config_operation not in (_SET, _DELETE):
+                raise configs.ConfigError(f"{each.name} is no list: it can be set and deleted")
+            if each.config_operation == _DELETE and each.name in configs.NEVER_SET:
+                continue
+            limit, value = configs.throttle(each.name, each.value if each.config_operation == _SET else None)
+            if value is None:
+                remove.append(limit)
+            else:
+                limits[limit] = value
+    except configs.ConfigError as error:
+        told.error_code, told.error_message = ErrorCode.INVALID_CONFIG, str(error)
+        return
+    if not validate_only:
+        asked = m.AlterQuotasRequest(
+            entity_type=NODE, name=wanted.resource_name, limits=limits, remove=remove
+        )
+        changed = await ask(client, asked, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+        told.error_code, told.error_message = changed.error, changed.message or None
 
 
 def _increments(client: Client, wanted: Struct) -> _Change:

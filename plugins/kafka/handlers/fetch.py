@@ -184,30 +184,33 @@ class _Asked:
         )
 
 
-def start(client: Client, request: Struct, version: int, done: Done) -> Any:
-    """Ask the node; the ticket of the call, or None if it need not be asked."""
+def start(client: Client, request: Struct, version: int, done: Done) -> None:
+    """Ask the node, unless all is known already."""
     try:
         session, questions, is_full = _questions(client, request, version)
     except UnknownSessionError:
         done(_Response(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND), (), 0)
-        return None
+        return
     except WrongEpochError:
         done(_Response(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH), (), 0)
-        return None
+        return
     asked = _Asked(client, request, version, session, questions, is_full, done)
     replica = request.replica_id if version < 15 else request.replica_state.replica_id
     if replica >= 0 or not client.may(Operation.CONSUME):
         asked.tell(_all(questions, KafkaError.TOPIC_AUTHORIZATION_FAILED), (), 0)
-        return None
+        return
     known = [each.asked for each in questions.values() if each.name]
     if len(known) < len(questions):
         # An id that no topic has is told of at once.
-        asked.tell({}, (), 0) if not known else _ask(asked, known, 0)
-        return None
-    return _ask(asked, known, max(0, request.max_wait_ms))
+        if known:
+            _ask(asked, known, 0)
+        else:
+            asked.tell({}, (), 0)
+        return
+    _ask(asked, known, max(0, request.max_wait_ms))
 
 
-def _ask(asked: _Asked, known: list[m.FetchPartition], wait_ms: int) -> Any:
+def _ask(asked: _Asked, known: list[m.FetchPartition], wait_ms: int) -> None:
     request = asked.request
     fetch = m.FetchRequest(
         replica_id=-1,
@@ -218,7 +221,7 @@ def _ask(asked: _Asked, known: list[m.FetchPartition], wait_ms: int) -> Any:
         partitions=known,
         client_id=asked.client.client_id,
     )
-    return asked.client.service.call(asked.client, fetch, asked.came)
+    asked.client.service.call(asked.client, fetch, asked.came)
 
 
 def _all(questions: Mapping[Any, Question], error: int) -> dict[Key, m.FetchResult]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
@@ -79,8 +79,8 @@ def start(
     frame: memoryview,
     done: Done,
     release: Callable[[], None],
-) -> Any:
-    """Have the batches appended; the ticket of the call, or None if there was nothing to ask the node for.
+) -> None:
+    """Have the batches appended.
 
     release: called when the node does not need the frame any more.
     """
@@ -105,7 +105,7 @@ def start(
     if not sent:
         release()
         done(_answer(client, request, wanted, results, version, 0), 0)
-        return None
+        return
     asked = m.ProduceRequest(
         acks=request.acks,
         timeout_ms=max(0, request.timeout_ms),
@@ -116,7 +116,7 @@ def start(
             if each.place is not None
         ],
     )
-    return client.service.call(client, asked, came, payload=_payload(sent, frame, release))
+    client.service.call(client, asked, came, payload=_payload(sent, frame, release))
 
 
 def _payload(sent: Sequence[_Wanted], frame: memoryview, release: Callable[[], None]) -> Payload:
