@@ -14,7 +14,7 @@ from .. import wire
 from ..core.broker.damage import step_back
 from ..core.broker.effects import IsrSettled, LogsGathered, ReadKeys, WriteIsrs
 from ..core.broker.events import AskLogs
-from ..core.broker.membership import evict
+from ..core.broker.membership import evict, was_put_back
 from ..core.control import controller as ctl
 from ..core.control import records as rec
 from ..core.control.admin_requests import Request
@@ -168,9 +168,9 @@ class ClusterState:
         known = self._replicas.view.revision
         reading = await self._reader.ask(self._store)
         answer = reading.answer
-        if answer.revision < known or answer.store_id != (self._store_id or answer.store_id):
-            # Readings are linearizable: one that began after `known` was read cannot be older.
-            which = "put back to an older state" if answer.revision < known else "replaced by another"
+        is_older = was_put_back(answer.revision, known)
+        if is_older or answer.store_id != (self._store_id or answer.store_id):
+            which = "put back to an older state" if is_older else "replaced by another"
             raise StorePutBackError(
                 f"the metadata store was {which} while node {self._replicas.settings.node_id} ran: it is at "
                 f"revision {answer.revision}, and was at {known}. The node stops, and deletes nothing; {REPAIR}"

@@ -218,6 +218,7 @@ class Found:
             held=held,
             offline=lambda: frozenset(offline),
             refused=frozenset(self.refused),
+            damaged=frozenset(p for p, error in self.refused.items() if isinstance(error, CorruptLogError)),
         )
 
     def write_proofs(self, proofs: Mapping[str, NextProof]) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from ..core.broker import membership
 from ..core.broker.context import BrokerSettings
 from ..core.broker.damage import step_back
 from ..core.broker.effects import WriteIsrs
 from ..core.broker.events import AskLogs, LogDeleted, LogFound, ViewRead
-from ..core.broker.membership import MembershipError
+from ..core.broker.membership import MembershipError, StorePutBackError
 from ..core.broker.stalls import StallWatch
 from ..core.broker.timers import NEVER
 from ..core.control import controller as ctl
@@ -214,8 +215,14 @@ class Cluster(Hosting):
         return not node.store_cuts and self.store.reachable
 
     def read_store(self, node: Node) -> None:
+        known = node.shown.revision
+
         def arrive() -> None:
             if self.reaches_store(node):
+                if membership.was_put_back(self.store.revision, known):
+                    error = StorePutBackError(f"revision {self.store.revision} after {known}")
+                    self.on(node, self.delay(), partial(self.refuses, node, error))
+                    return
                 self.on(node, self.delay(), partial(self._look, node, self.store.reading().view))
             else:
                 self.on(node, 0.5, lambda: self.read_store(node))
@@ -294,6 +301,8 @@ class Cluster(Hosting):
 
     def admin_request(self, request: Request, fresh_id: str = "") -> Node | None:
         """Ask the acting controller for something; the node that was asked, if there was one."""
+        if self.store.is_put_back:
+            return None  # whoever is asked looks at the store first
         for node in self.nodes.values():
             if node.up and not node.paused and node.controller is not None and node.controller.active:
                 self._ask(node, request, fresh_id)
@@ -324,6 +333,8 @@ class Cluster(Hosting):
 
     def start(self, node: Node) -> None:
         """A new process: it looks through its disks, then registers."""
+        if self.store.is_put_back and not node.is_ahead:
+            return  # it could not know, so nobody starts it
         node.up, node.paused = True, False
         node.process += 1
         node.held.clear()

@@ -13,7 +13,7 @@ from ..core import messages as m
 from ..core.control.admin_requests import Request
 from ..core.control.records import PartitionRecord
 from ..core.types import NO_LEADER, PartitionId
-from . import trust
+from . import restores, trust
 from .cluster import Cluster
 from .node import Node
 from .schedule import Fault
@@ -133,6 +133,8 @@ class Injector:
 
     def may_lose(self, node: Node) -> bool:
         """Whether so few machines have lost something that this one may, too."""
+        if self.cluster.store.is_put_back:
+            return False  # the repair needs every folder
         return len(self.cluster.oracle.risky | {node.id}) <= self._allowed
 
     def has_lost(self, node: Node) -> None:
@@ -151,6 +153,8 @@ class Injector:
 
     def _black_out(self, fault: Fault, nodes: list[Node]) -> bool:
         """Every machine at once: committed records may be gone, but each partition must be led again."""
+        if self.cluster.store.is_put_back:
+            return False
         for number, node in enumerate(nodes, 1):
             self.lose_power(node, fault, fault.amount * number % 1)
         for node in nodes:
@@ -374,4 +378,5 @@ _KINDS: dict[str, Callable[[Injector, Fault, list[Node]], bool]] = {
     "cancel a reassignment": Injector._admin_request,
     "elect the preferred": Injector._admin_request,
     **trust.KINDS,
+    **restores.KINDS,
 }

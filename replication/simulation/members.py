@@ -12,6 +12,7 @@ from ..core.control.records import CONTROLLER_KEY, incarnation_key, node_key, pu
 from ..core.partition import events as ev
 from ..core.transaction import Committed, Outcome, Transaction
 from ..core.types import PartitionId
+from .errors import require
 from .node import Node
 from .settings import SESSION
 from .store import RACKS
@@ -50,6 +51,7 @@ class Members:
         except MembershipError as error:
             self._cluster.refuses(node, error)
             return
+        require(not node.is_ahead, "S25", f"node {node.id} enters a store that was put back")
         node.membership, node.stopped_clean = membership, None
         node.proof = proofs.get(node.folder, node.proof)
         self._open_session(node)
@@ -71,6 +73,7 @@ class Members:
             held=held,
             offline=lambda: node.offline,
             refused=node.refused,
+            damaged=node.refused,
         )
 
     def _register(self, node: Node) -> None:

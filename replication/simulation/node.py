@@ -86,6 +86,8 @@ class Node:
     """The process that the marker of a clean stop vouches for."""
     lost_data: bool = False
     """Whether its disk has lost something that no registration has told of yet."""
+    is_ahead: bool = False
+    """Whether its folder has seen a later state of the store than that shows."""
     store_cuts: int = 0
     stalled_until: float = 0.0
     offline: frozenset[PartitionId] = frozenset()

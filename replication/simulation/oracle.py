@@ -181,7 +181,8 @@ class Oracle:
         replica = host.replica
         assert replica is not None
         stored, facts = self._cluster.store.partitions.get(host.partition), host.facts
-        if stored is not None and stored.version == proposal.version and not facts.unclean:
+        known = not self._cluster.store.is_put_back
+        if known and stored is not None and stored.version == proposal.version and not facts.unclean:
             for member, _ in proposal.joining:
                 if self._cluster.nodes[member].lost_data:
                     continue  # it is another process by now, which the store will not take for this one
@@ -280,6 +281,8 @@ class Oracle:
 
     def let_go(self, partition: PartitionId) -> None:
         """S16: nobody who may be elected cleanly holds what somebody was told is deleted."""
+        if self._cluster.store.is_put_back:
+            return
         versioned = self._cluster.store.partitions.get(partition)
         facts = self.partitions.get(partition)
         if versioned is None or facts is None or facts.unclean or not facts.deleted:
@@ -338,8 +341,29 @@ class Oracle:
         """A log is gone that nobody was to delete."""
         self._starts.pop((host.name, host.node.process), None)
 
+    def repaired(self) -> None:
+        """S7, S5: an operator has written anew what the store says, where nobody leads."""
+        store = self._cluster.store
+        for partition, facts in list(self.partitions.items()):
+            if partition not in store.partitions:
+                # It was made after the copy, and no node had come to write anything of it.
+                require(not facts.committed, "S7", f"{facts.name} is forgotten, committed: {facts.committed}")
+                facts.gone = True
+                del self.partitions[partition], self.known[partition, facts.topic_id]
+        for partition, versioned in store.partitions.items():
+            facts, record = self.partitions[partition], versioned.record
+            chain.check_shape(record)
+            later = record.leader_epoch > max(facts.leaders, default=-1)
+            require(
+                later and record.leader == NO_LEADER, "S5", f"{record} was repaired, led: {facts.leaders}"
+            )
+            facts.min_isr = min(facts.min_isr, record.min_isr)
+            self.quorum(partition)
+
     def quorum(self, partition: PartitionId) -> None:
         """S7 in its strong form: whoever may be elected cleanly has every committed record."""
+        if self._cluster.store.is_put_back:
+            return
         versioned, facts = self._cluster.store.partitions.get(partition), self.partitions.get(partition)
         if versioned is None or facts is None or facts.unclean:
             return
@@ -361,6 +385,8 @@ class Oracle:
         joining: tuple[tuple[int, int], ...],
     ) -> None:
         store = self._cluster.store
+        if store.is_put_back:
+            return  # what is written to it before its nodes notice is written over by the repair
         chain.check_shape(record)
         if writer.startswith("controller"):
             right = record.controller_epoch == store.controller_epoch
@@ -478,7 +504,7 @@ class Oracle:
         known = facts.promised.setdefault(sent.payload, base)
         again = known == base or facts.forgot
         require(again, "S12", f"{facts.name}: {sent.payload} promised at {known} and at {base}")
-        if facts.gone:
+        if facts.gone or self._cluster.store.is_put_back:
             return
         copies = sum(
             facts.agreed(host.disk) >= base + count or host.node.id in self.risky
@@ -536,7 +562,7 @@ class Oracle:
 
     def is_current(self, host: Host) -> bool:
         """Whether a leader leads by the store's record, too."""
-        if host.facts.gone or host.replica is None:
+        if host.facts.gone or host.replica is None or self._cluster.store.is_put_back:
             return False
         record = self._cluster.store.partitions[host.partition].record
         return (record.leader, record.leader_epoch) == (host.node.id, host.replica.leader_epoch)

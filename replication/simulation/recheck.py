@@ -31,14 +31,14 @@ def recheck(cluster: Cluster) -> None:
             if not facts.unclean:
                 _prefixes_agree(one, other)
         if not facts.unclean:
-            if not facts.gone:
+            if not facts.gone and not cluster.store.is_put_back:
                 _electable_are_complete(cluster, partition, facts)
             _promises_stand(facts)
             _sequences_stand(hosts, facts)
         require(
             not facts.refused & facts.written, "S18", f"refused and written: {facts.refused & facts.written}"
         )
-        if not facts.gone:
+        if not facts.gone and not cluster.store.is_put_back:
             chain.check_shape(cluster.store.partitions[partition].record)
 
 

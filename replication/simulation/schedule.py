@@ -56,7 +56,7 @@ def draw(seed: int, settings: Settings) -> tuple[Fault, ...]:
     return tuple(sorted(found + _draw_admin_requests(seed, settings), key=lambda fault: fault.at))
 
 
-_APART = {"BK": "lies", "RT": "rot"}
+_APART = {"BK": "lies", "RT": "rot", "RS": "restores"}
 """Labels that are drawn by dice of their own, each at its own times, with the names of these."""
 
 
@@ -66,7 +66,7 @@ def _draw_apart(seed: int, settings: Settings, label: str, name: str) -> list[Fa
     found: list[Fault] = []
     at = 4.0
     while settings.fault_rate > 0:
-        at += dice.choice((0.5, 2.0, 8.0))
+        at += dice.choice((0.5, 2.0, 8.0)) if label != "RS" else dice.choice((2.0, 8.0, 15.0))
         if at >= settings.storm:
             return found
         found.append(_draw_one(dice, round(at, 3), label, settings))
@@ -159,6 +159,7 @@ _KINDS = {
         ("cut short a log of", (0.3, 2.0)),
         ("lose power, with a disk that lies, at", (0.3, 2.0)),
     ),
+    "RS": (("put back the store, copied now", (1.0, 4.0, 10.0)),),
     "RT": (
         ("rot a batch of", (0.0,)),
         ("rot a batch that a start will find, of", (0.0,)),

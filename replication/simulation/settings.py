@@ -22,8 +22,9 @@ FAULTS: Mapping[str, str] = {
     "SD": "a process is asked to stop: it hands over what it leads, then ends",
     "BK": "a folder is put back to an older state, or copied; a log is short; a disk lies about what it flushed",
     "RT": "a disk spoils a batch in the middle of a log, which is found when somebody is sent it, or at a start",
+    "RS": "the metadata store is put back to an older state, and repaired from the folders of all nodes",
 }
-_DRAWN_APART = ("BK", "RT")
+_DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.15}
 """So that a kind of fault that is added later leaves the others of a seed as they were."""
 
 LAG_MAX = 5.0
@@ -117,7 +118,11 @@ class Settings:
             topics=_topics(dice, nodes) if topics is None else topics,
             faults=(
                 *(label for label in FAULTS if label not in _DRAWN_APART and dice.random() < 0.55),
-                *(label for label in _DRAWN_APART if random.Random(f"{label} {seed}").random() < 0.4),
+                *(
+                    label
+                    for label in _DRAWN_APART
+                    if random.Random(f"{label} {seed}").random() < _DRAWN_APART[label]
+                ),
             ),
             fault_rate=dice.choice((0.2, 0.5, 1.0, 1.5)),
             moves=dice.choice((0.0, 0.1, 0.3, 1.0, 3.0)),

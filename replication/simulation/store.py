@@ -69,7 +69,15 @@ class Store:
     `sessions`: by id, the node whose process holds it. Ids are never used again.
     """
 
+    DURABLE = (
+        *("topics", "topic_versions", "partitions", "quotas", "processes", "pulses"),
+        *("controller_epoch", "controller_epoch_version", "_versions"),
+    )
+    """The tables that a backup holds, but for what ends with sessions."""
+
     def __init__(self) -> None:
+        self.is_put_back = False
+        """Whether it holds an older state than it had, and nobody has repaired it yet."""
         self.revision = 0
         self.reachable = True
         self.topics: dict[str, TopicRecord] = {}
@@ -227,6 +235,14 @@ class Store:
             del self.quotas[key]
 
     # Sessions
+
+    def forget_sessions(self) -> None:
+        """They end, and with them the registrations and the controller's office."""
+        self.sessions.clear()
+        self.nodes.clear()
+        self._owners.clear()
+        self.controller = None
+        self._reading = None
 
     def open_session(self, node: int) -> int:
         self._next_session += 1

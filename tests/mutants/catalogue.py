@@ -29,6 +29,7 @@ _FILES = (
     "peers",
     "damage",
     "current_reads",
+    "restores",
 )
 
 

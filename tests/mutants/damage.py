@@ -49,9 +49,9 @@ def _(patch: Patch) -> None:
     patch.setattr(damage, "must_step_back", lambda record, node_id, live: False)
 
 
-@mutant("K166", "let the next start vouch for a log that this one could not open")
+@mutant("K166", "count a log as complete that could not be opened at a start")
 def _(patch: Patch) -> None:
-    patch.setattr(Membership, "_is_all_whole", lambda self, whole: True)
+    patch.setattr(Membership, "_is_lost", lambda self, partition, whole: False)
 
 
 @mutant("K167", "take no log that a start finds damaged for one to copy again")

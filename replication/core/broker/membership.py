@@ -104,7 +104,7 @@ class Holdings:
 
     some_offline: whether a configured directory could not be used at the start.
     offline: partitions that are, or may be, in a directory that is offline, as of the time of the call.
-    refused: those of them whose log could not be opened though its directory works.
+    refused: those of them whose log could not be opened though its directory works; damaged: because it is damaged.
     """
 
     directories: tuple[Evidence, ...]
@@ -112,6 +112,7 @@ class Holdings:
     held: Callable[[PartitionId], Held]
     offline: Callable[[], frozenset[PartitionId]]
     refused: frozenset[PartitionId] = frozenset()
+    damaged: frozenset[PartitionId] = frozenset()
 
 
 @attrs.frozen(kw_only=True)
@@ -283,8 +284,7 @@ class Membership:
             compares.append(SameValue(key, each.value))
             if partition.id not in offline:
                 changed = self._return_to(partition, whole, same)
-            elif partition.id in self.holdings.refused and not self._is_all_whole(whole):
-                # Its directory vouches for what it holds from now on, and this log may lack something already.
+            elif self._is_lost(partition.id, whole):
                 changed = transitions.forget(partition, self.node_id)
             else:
                 # Nothing is known of it; as long as it is offline it neither leads nor is in sync.
@@ -315,9 +315,14 @@ class Membership:
             return transitions.restarted(partition, self.node_id)
         return transitions.forget(partition, self.node_id, has_nothing=held.home is None)
 
-    def _is_all_whole(self, whole: frozenset[str]) -> bool:
-        """Whether every directory of this process has all that was written to it."""
-        return whole >= {each.directory_id for each in self.holdings.directories}
+    def _is_lost(self, partition: PartitionId, whole: frozenset[str]) -> bool:
+        """Whether a log that is offline must not count. A damaged one lacks something. One that could not be opened
+        may: its directory vouches from now on for what it holds, so it must have had everything before.
+        """
+        every = {each.directory_id for each in self.holdings.directories}
+        return partition in self.holdings.damaged or (
+            partition in self.holdings.refused and not every <= whole
+        )
 
     def _has_all_directories(self, former: rec.IncarnationRecord | None) -> bool:
         """Whether every directory of the former process is here, none of them put back to an older state.
@@ -487,6 +492,13 @@ class Membership:
 def _is_behind(found: Evidence, pulses: Mapping[str, int]) -> bool:
     expected = pulses.get(found.directory_id, 0)
     return expected > (found.proof.pulse if found.proof is not None else 0)
+
+
+def was_put_back(revision: int, known: int) -> bool:
+    """Whether a reading of the store that began after revision `known` was read shows an older state: readings are
+    linearizable.
+    """
+    return revision < known
 
 
 def evict(seen: Mapping[str, Seen], node: rec.NodeRecord) -> Transaction | None:

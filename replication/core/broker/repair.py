@@ -19,6 +19,11 @@ from ..control import records as rec
 from ..transaction import Absent, AtVersion, Compare, Put, Seen
 from ..types import NO_LEADER, PartitionId
 
+EPOCHS_SKIPPED = 1000
+"""A leader that died before it had written anything has left no trace of its epoch in any folder, and there may
+have been several: clients may still name their epochs. The folders' signs of life come on top: a repair before this
+one, which the store may have forgotten with all else, skipped as many when there were fewer of them."""
+
 _Write = Callable[[str, object], None]
 
 
@@ -106,6 +111,7 @@ def plan(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> Repair:
         if known is None or known.record != topic:
             write(key, topic)
     leaders: dict[PartitionId, int] = {}
+    leap = EPOCHS_SKIPPED + max(folder.pulse for folder in folders)
     without = []
     needed: set[int] = set()
     for topic in topics.values():
@@ -116,7 +122,7 @@ def plan(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> Repair:
             if not isinstance(record, rec.PartitionRecord) or record.topic_id != topic.topic_id:
                 record = None
             held = logs.get((partition, topic.topic_id), {})
-            after = _partition(topic, partition, record, held)
+            after = _partition(topic, partition, record, held, leap)
             needed.update(after.replicas)
             if not held:
                 without.append(partition)
@@ -230,6 +236,7 @@ def _partition(
     partition: PartitionId,
     before: rec.PartitionRecord | None,
     held: Mapping[int, FoundLog],
+    leap: int,
 ) -> rec.PartitionRecord:
     """Nobody leads yet, in an epoch that has never been; the most complete log alone may be elected."""
     best = max(held, key=lambda node: (*held[node].completeness, -node), default=NO_LEADER)
@@ -239,7 +246,7 @@ def _partition(
         ordered = sorted(held, key=lambda node: held[node].completeness, reverse=True)
         replicas = tuple(ordered) or replicas
     epochs = [each.latest_epoch for each in held.values()]
-    leader_epoch = 1 + max([*epochs, before.leader_epoch if before is not None else 0])
+    leader_epoch = leap + max([*epochs, before.leader_epoch if before is not None else 0])
     return rec.PartitionRecord(
         topic=partition.topic,
         partition=partition.partition,

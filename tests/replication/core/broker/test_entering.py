@@ -54,9 +54,12 @@ def test_an_entry_of_another_process_is_not() -> None:
         second.enter(stored(entered, rec.node_key(1)), ["tcp://b"])
 
 
-@pytest.mark.parametrize(("boot", "eligible"), [("boot", (1,)), ("another boot", ())])
-def test_a_log_that_cannot_be_opened_counts_only_if_its_directory_has_lost_nothing(
-    boot: str, eligible: tuple[int, ...]
+@pytest.mark.parametrize(
+    ("boot", "damaged", "eligible"),
+    [("boot", False, (1,)), ("another boot", False, ()), ("boot", True, ())],
+)
+def test_a_log_that_cannot_be_opened_counts_only_if_it_has_lost_nothing(
+    boot: str, damaged: bool, eligible: tuple[int, ...]
 ) -> None:
     """The next start would take it for whole: its directory vouches from now on for what it has now."""
     first = starting("a")
@@ -81,6 +84,7 @@ def test_a_log_that_cannot_be_opened_counts_only_if_its_directory_has_lost_nothi
         held=lambda partition: Held(),
         offline=lambda: frozenset([partition.id]),
         refused=frozenset([partition.id]),
+        damaged=frozenset([partition.id] if damaged else []),
     )
     again = Membership(node_id=1, boot_id=boot, process="b", holdings=holdings)
     again.begin(seen, 1)

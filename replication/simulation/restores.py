@@ -1,0 +1,165 @@
+"""A metadata store that is put back to an older state: nobody goes by it, and the nodes' folders repair it.
+
+The store is copied, and put back later, with the nodes stopped or while they run. Those that run stop at their next
+look, and none that is started goes on (S25). Then an operator runs the repair over all folders. After it everything
+that was committed is there (S7), and the oracle watches on.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import attrs
+
+from ..core.broker.repair import FoundFolder, FoundLog, plan
+from ..core.control import records as rec
+from ..core.types import PartitionId
+from .errors import require
+from .node import Host, Node
+from .schedule import Fault
+
+if TYPE_CHECKING:
+    from .cluster import Cluster
+    from .faults import Injector
+
+NOTICED = 3.0
+"""After so long every process that reaches the store has looked at it."""
+STARTED_EARLY = 0.5
+"""How often a node is started before the repair, by mistake."""
+
+
+@attrs.frozen
+class Backup:
+    """What a copy of the store holds. Sessions have ended, and with them what they own, when it is put back."""
+
+    revision: int
+    tables: dict[str, object]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Backup:
+        store = cluster.store
+        return cls(store.revision, {name: copy.copy(getattr(store, name)) for name in store.DURABLE})
+
+    def put_back(self, cluster: Cluster) -> None:
+        store = cluster.store
+        store.forget_sessions()
+        for name, table in self.tables.items():
+            setattr(store, name, copy.copy(table))
+        store.revision = self.revision
+        store.is_put_back = True
+        for node in cluster.nodes.values():
+            node.is_ahead = self._is_noticed_by(cluster, node)
+
+    def _is_noticed_by(self, cluster: Cluster, node: Node) -> bool:
+        """Within one count of its folder nobody can tell: others may write until the revision is what it was."""
+        if node.proof is None:
+            return False
+        counted = cluster.store.get(rec.pulse_key(node.id))
+        known = counted.record.pulses[node.folder] if counted is not None else 0  # type: ignore[attr-defined]
+        return node.proof.stored > known or (not node.up and node.proof.revision > self.revision)
+
+
+def back_up(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
+    """Copy the store now; put it back later."""
+    cluster = injector.cluster
+    wanted = {topic.name for topic in cluster.settings.topics}
+    if cluster.settings.recreations or wanted != cluster.store.topics.keys():
+        return False  # a topic that was deleted since would come back
+    backup = Backup.of(cluster)
+    cluster.later(fault.seconds, lambda: _put_back(injector, fault, backup))
+    return False
+
+
+def _put_back(injector: Injector, fault: Fault, backup: Backup) -> None:
+    cluster = injector.cluster
+    late = cluster.now + NOTICED + 1 > cluster.settings.storm
+    if late or cluster.oracle.risky or cluster.store.is_put_back or not cluster.store.reachable:
+        return
+    if backup.revision == cluster.store.revision or any(host.disk.is_rotten for host in _logs(cluster)):
+        return
+    injector.applied[fault.label] += 1
+    cluster.note("** the store is put back to an older state")
+    if fault.amount < 0.5:
+        for node in cluster.nodes.values():
+            cluster.kill(node)
+    backup.put_back(cluster)
+    if cluster.chance(STARTED_EARLY):
+        node = cluster.nodes[1 + int(cluster.random.random() * len(cluster.nodes))]
+        if not node.up and node.is_ahead:
+            cluster.start(node)
+    cluster.later(NOTICED, lambda: _repair(cluster))
+
+
+def _logs(cluster: Cluster) -> list[Host]:
+    return [host for node in cluster.nodes.values() for host in node.hosts.values()]
+
+
+def _repair(cluster: Cluster) -> None:
+    """The operator stops what still runs (it could not reach the store), repairs, and starts every node."""
+    for node in cluster.nodes.values():
+        looks = node.up and node.controller is not None and not node.paused and cluster.reaches_store(node)
+        stays = looks and node.is_ahead
+        require(not stays, "S25", f"node {node.id} goes on with a store that was put back")
+        cluster.kill(node)
+        for host in node.hosts.values():
+            host.disk.recover()
+    store = cluster.store
+    seen = {key: each for key in _keys(cluster) if (each := store.get(key)) is not None}
+    repair = plan([_folder(node) for node in cluster.nodes.values()], seen)
+    for compare, put in repair.writes:
+        if put.key == rec.CLUSTER_KEY:
+            continue
+        require(store.holds(compare), "S25", f"the repair writes over what it has not read: {compare}")
+        match put.record:
+            case rec.PartitionRecord() as record:
+                store.put_partition(record)
+            case rec.TopicRecord() as topic:
+                store.put_topic(topic)
+            case rec.IncarnationRecord() | rec.PulseRecord() as own:
+                store.put_of_node(put.key, own, None)
+            case None:
+                store.drop(put.key)
+    store.revision = max(store.revision, repair.floor) + 1
+    store.is_put_back = False
+    cluster.note(f"** the store is repaired, to lead: {dict(repair.leaders)}")
+    cluster.oracle.repaired()
+    for node in cluster.nodes.values():
+        node.is_ahead = False
+        cluster.start(node)
+
+
+def _keys(cluster: Cluster) -> list[str]:
+    store = cluster.store
+    own = [key(node) for node in cluster.nodes for key in (rec.incarnation_key, rec.pulse_key)]
+    return [*own, *map(rec.topic_key, store.topics), *map(rec.partition_key, store.partitions)]
+
+
+def _folder(node: Node) -> FoundFolder:
+    proof = node.proof
+    return FoundFolder(
+        cluster_id="",
+        node_id=node.id,
+        directory_id=node.folder,
+        boot_id=f"boot {node.boot}",
+        stopped_clean=node.stopped_clean,
+        incarnation=proof.incarnation if proof is not None else 0,
+        pulse=proof.pulse if proof is not None else 0,
+        revision=proof.revision if proof is not None else 0,
+        logs=tuple(_log(partition, host) for partition, host in node.hosts.items()),
+    )
+
+
+def _log(partition: PartitionId, host: Host) -> FoundLog:
+    disk = host.disk
+    return FoundLog(
+        topic=partition.topic,
+        partition=partition.partition,
+        topic_id=host.facts.topic_id,
+        last_epoch=max((each.epoch for each in disk.epochs if each.start_offset < disk.end), default=-1),
+        latest_epoch=max((each.epoch for each in disk.epochs), default=0),
+        log_end_offset=disk.end,
+    )
+
+
+KINDS = {"put back the store, copied now": back_up}

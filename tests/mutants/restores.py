@@ -1,0 +1,53 @@
+"""Errors about a metadata store that is put back to an older state, and its repair."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from insync.replication.core.broker import membership, repair
+from insync.replication.core.broker.membership import Membership
+from insync.replication.core.broker.repair import FoundLog
+from insync.replication.core.control.records import PartitionRecord
+
+from .catalogue import Patch, mutant
+
+
+@mutant("K170", "start in a store that is older than the folder knows")
+def _(patch: Patch) -> None:
+    patch.setattr(Membership, "_check_store", lambda self, revision, pulses: None)
+
+
+@mutant("K171", "go on in a store that was put back while the process ran")
+def _(patch: Patch) -> None:
+    patch.setattr(membership, "was_put_back", lambda revision, known: False)
+    right = Membership.beat
+
+    def beat(self: Membership, *given: Any) -> Any:
+        self._stored = {}
+        return right(self, *given)
+
+    patch.setattr(Membership, "beat", beat)
+
+
+@mutant("K172", "repair with the next epoch after those that folders know")
+def _(patch: Patch) -> None:
+    right = repair._partition
+    patch.setattr(repair, "_partition", lambda *given: right(*given[:-1], 1))
+
+
+@mutant("K173", "repair with the longest log, whatever its last epoch")
+def _(patch: Patch) -> None:
+    patch.setattr(FoundLog, "completeness", property(lambda self: (0, self.log_end_offset)))
+
+
+@mutant("K174", "repair with the ISR that the older store has")
+def _(patch: Patch) -> None:
+    right = repair._partition
+
+    def partition(*given: Any) -> PartitionRecord:
+        after, before = right(*given), given[2]
+        return after if before is None else attrs.evolve(after, isr=before.isr)
+
+    patch.setattr(repair, "_partition", partition)

@@ -1,0 +1,72 @@
+"""What a store that was put back has to say, by what the folders know."""
+
+from __future__ import annotations
+
+import pytest
+
+from insync.replication.core.broker.repair import (
+    EPOCHS_SKIPPED,
+    FoundFolder,
+    FoundLog,
+    Repair,
+    RepairError,
+    plan,
+)
+from insync.replication.core.control import records as rec
+from insync.replication.core.types import NO_LEADER, PartitionId
+
+PARTITION = PartitionId("t", 0)
+
+
+def folder(node: int, last_epoch: int, end: int, *, pulse: int = 0, latest_epoch: int = 0) -> FoundFolder:
+    """Of a node that has a log of the partition."""
+    log = FoundLog(
+        topic="t",
+        partition=0,
+        topic_id="t",
+        last_epoch=last_epoch,
+        latest_epoch=max(last_epoch, latest_epoch),
+        log_end_offset=end,
+    )
+    return FoundFolder(
+        cluster_id="c",
+        node_id=node,
+        directory_id=f"folder {node}",
+        boot_id="boot",
+        stopped_clean=None,
+        incarnation=1,
+        pulse=pulse,
+        revision=1,
+        logs=(log,),
+    )
+
+
+def record_of(repair: Repair) -> rec.PartitionRecord:
+    (found,) = [put.record for _, put in repair.writes if put.key == rec.partition_key(PARTITION)]
+    assert isinstance(found, rec.PartitionRecord)
+    return found
+
+
+def test_the_most_complete_log_alone_counts_and_nobody_leads_yet() -> None:
+    """By its last epoch first: what a longer log of an older epoch has more was never committed."""
+    found = record_of(plan([folder(1, 2, 10), folder(2, 3, 8), folder(3, 3, 7)], {}))
+    assert (found.isr, found.elr, found.leader) == ((2,), (), NO_LEADER)
+    assert found.replicas[0] == 2
+
+
+def test_its_epoch_is_above_all_that_may_have_been_in_use() -> None:
+    """A later epoch than that of any record is known to who had entered it; others may have left no trace."""
+    found = record_of(plan([folder(1, 2, 10, latest_epoch=5), folder(2, 2, 10)], {}))
+    assert found.leader_epoch == found.unclean_epoch == 5 + EPOCHS_SKIPPED
+
+
+def test_a_second_repair_of_the_same_store_does_not_give_out_the_epochs_of_the_first() -> None:
+    """Its leader had written nothing when the store was put back once more."""
+    first = record_of(plan([folder(1, 2, 10, pulse=4), folder(2, 2, 10, pulse=7)], {}))
+    again = record_of(plan([folder(1, 2, 10, pulse=6), folder(2, 2, 10, pulse=9)], {}))
+    assert again.leader_epoch > first.leader_epoch + 1
+
+
+def test_folders_are_named_once() -> None:
+    with pytest.raises(RepairError, match="given twice"):
+        plan([folder(1, 2, 10), folder(1, 2, 10)], {})
