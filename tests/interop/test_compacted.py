@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from insync.storage import Chunk, DiskLog, LogSettings
-from insync.storage._transactions import AbortedTransaction, encode_index
 from insync.storage.batch import build_batch, records, scan
+from tests.storage.building import marker
 
 from . import samples
 from .kafka import HERE, Java
@@ -118,13 +118,18 @@ def _hex(value: bytes | None) -> str:
 
 def test_kafka_reads_a_transaction_index_that_went_through_compaction(java: Java, tmp_path: Path) -> None:
     log, _ = fill(tmp_path / "t-0")
-    entry = AbortedTransaction(6, 21, 21, 22)
-    (log.folder / f"{0:020d}.txnindex").write_bytes(encode_index([entry]))
+    first = log.log_end_offset
+    aborted = build_batch(
+        [b"key-1"], [b"aborted"], timestamps_ms=samples.START, producer_id=7, producer_epoch=0, base_sequence=0,
+        transactional=True,
+    )  # fmt: skip
+    filler = build_batch([b"filler"], [bytes(700)], timestamps_ms=samples.START)
+    for data in (aborted, marker(commit=False, producer_id=7, timestamp_ms=samples.START), *[filler] * 40):
+        log.append([Chunk(data, scan(data), log.log_end_offset, 2)])
     log.maintain(samples.START + 3000, high_watermark=log.log_end_offset)
     log.close()
-    (path,) = files(log.folder, ".txnindex")
-    told = java.dump(path)
+    told = "".join(java.dump(path) for path in files(log.folder, ".txnindex") if path.stat().st_size)
     assert not FAULT.search(told), FAULT.search(told)
-    assert re.search(r"version: 0 producerId: 6 firstOffset: 21 lastOffset: 21 lastStableOffset: 22", told), (
-        told
-    )
+    last = first + 1
+    entry = rf"version: 0 producerId: 7 firstOffset: {first} lastOffset: {last} lastStableOffset: {last + 1}"
+    assert re.search(entry, told), told
