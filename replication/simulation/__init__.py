@@ -15,6 +15,7 @@ from .schedule import Fault
 from .service import (
     Client,
     Command,
+    CurrentRead,
     History,
     Operation,
     Outcome,
@@ -44,6 +45,7 @@ __all__ = [
     "StateMachine",
     "Client",
     "Command",
+    "CurrentRead",
     "PartitionId",
     "Outcome",
     "Operation",

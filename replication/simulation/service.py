@@ -10,7 +10,7 @@ from functools import partial
 import attrs
 
 from ..core.errors import ErrorCode
-from ..core.messages import ProduceResult
+from ..core.messages import ProduceResult, ReadIndexResult
 from ..core.types import BatchMeta, PartitionId
 from .cluster import Cluster
 from .errors import SimulationError, require
@@ -55,6 +55,14 @@ class Command:
 
 
 @attrs.frozen(kw_only=True)
+class CurrentRead:
+    """What a client yields to be told an offset behind all that was acknowledged before: `ok` has it as `offset`."""
+
+    topic: str = "service"
+    partition: int = 0
+
+
+@attrs.frozen(kw_only=True)
 class Outcome:
     """What a client learns: `ok` (at `offset`), `refused` (certainly not done) or `unknown` (may yet be done)."""
 
@@ -68,7 +76,7 @@ class Operation:
     """A command in the history; times in virtual seconds. `outcome` None: it was under way at the end."""
 
     client: int
-    command: Command
+    command: Command | CurrentRead
     began: float
     ended: float
     outcome: Outcome | None
@@ -87,8 +95,10 @@ class History:
     states: dict[PartitionId, dict[int, object]] = attrs.Factory(dict)
 
 
-Client = Generator[Command | float, Outcome, None]
-"""Yields a `Command` and is sent its `Outcome`, or yields seconds to wait (and is sent an empty outcome)."""
+Client = Generator[Command | CurrentRead | float, Outcome, None]
+"""Yields a `Command` or a `CurrentRead` and is sent its `Outcome`, or yields seconds to wait (and is sent an empty
+outcome).
+"""
 
 
 class Service(ABC):
@@ -213,12 +223,12 @@ class _ClientRun:
             admin_request = next(self._client) if outcome is None else self._client.send(outcome)
         except StopIteration:
             return
-        if isinstance(admin_request, Command):
+        if isinstance(admin_request, Command | CurrentRead):
             self._issue(admin_request)
         else:
             cluster.later(admin_request, partial(self.go_on, Outcome(kind="waited")))
 
-    def _issue(self, command: Command) -> None:
+    def _issue(self, command: Command | CurrentRead) -> None:
         cluster = self._cluster
         partition = PartitionId(command.topic, command.partition)
         if partition not in cluster.store.partitions:
@@ -230,14 +240,33 @@ class _ClientRun:
                 client=self._number, command=command, began=cluster.now, ended=cluster.now, outcome=None
             )
         )
+        late = Outcome(kind="unknown", error=ErrorCode.REQUEST_TIMED_OUT)
+        cluster.later(ANSWER_TIMEOUT, lambda: self._answered(turn, index, late))
+        if isinstance(command, CurrentRead):
+            self._read(partition, turn, index)
+            return
         payload = f"{turn}|{command.value}"
         sent = Sent(partition, payload, command.acks, BatchMeta(-1, 1, -1, 100), False)
         sent.done = lambda reply: self._answered(turn, index, _outcome(reply))
         if not cluster.requests.send([sent]):
             refused = Outcome(kind="refused", error=ErrorCode.LEADER_NOT_AVAILABLE)
             cluster.later(0.2, lambda: self._answered(turn, index, refused))
-        late = Outcome(kind="unknown", error=ErrorCode.REQUEST_TIMED_OUT)
-        cluster.later(ANSWER_TIMEOUT, lambda: self._answered(turn, index, late))
+
+    def _read(self, partition: PartitionId, turn: int, index: int) -> None:
+        """Of any node that believes to lead; it may be one that leads no more."""
+        hosts = [
+            host
+            for host in self._cluster.hosts_of(partition)
+            if host.node.up and host.replica is not None and host.replica.leader is not None
+        ]
+
+        def told(result: ReadIndexResult | None) -> None:
+            if result is not None and result.error == ErrorCode.NONE:
+                self._answered(turn, index, Outcome(kind="ok", offset=result.offset))
+
+        if hosts:
+            dice = self._cluster.current_reads.dice
+            self._cluster.current_reads.ask(hosts[int(dice.random() * len(hosts))], told)
 
     def _answered(self, turn: int, index: int, outcome: Outcome) -> None:
         if self._waiting_for != turn:
