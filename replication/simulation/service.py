@@ -56,7 +56,7 @@ class Command:
 
 @attrs.frozen(kw_only=True)
 class CurrentRead:
-    """What a client yields to be told an offset behind all that was acknowledged before: `ok` has it as `offset`."""
+    """What a client yields to be told, as `offset`, one behind all that was acknowledged before."""
 
     topic: str = "service"
     partition: int = 0

@@ -96,15 +96,15 @@ class MachineService(Service):
             first = open_calls.setdefault(key, operation)
             if operation.outcome is not None and operation.outcome.kind == "ok":
                 del open_calls[key]
-                answer = replay.answers.get(operation.command.value)
-                require(answer is not None, "STATE", f"{operation} was acknowledged and never done")
-                if answer is not _OPENED:
+                told = replay.answers.get(operation.command.value)
+                require(told is not None, "STATE", f"{operation} was acknowledged and never done")
+                if told is not _OPENED:
                     calls.append(
                         Call(
                             began=first.began,
                             ended=operation.ended,
                             action=operation.command.value,
-                            answer=answer,
+                            answer=told,
                         )
                     )
         for (_, value), operation in open_calls.items():
