@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterable
 
 import attrs
 import trio
 
-from ...transport import PeerIdentity
+from ...transport import PeerIdentity, Security
+from ...transport.registry import resolve
 from ..core.control.view import ClusterView
 from ..metadata.serving import unproven
+
+log = logging.getLogger("insync.node")
 
 PATIENCE = 2.0
 """Seconds in which the news of a registration must have come here: the node itself may have read it before us."""
@@ -44,3 +48,24 @@ class Claims:
     def _registered(self, node_id: int) -> int:
         record = self.view().nodes.get(node_id)
         return record.incarnation if record is not None else -1
+
+
+def warn_where_no_node_is_let_in(
+    rules: Iterable[object], endpoints: Iterable[str], security: Security
+) -> None:
+    """Say at the start where other nodes will be refused: there are rules, and nodes have no proof to give."""
+    if not tuple(rules) or security.node_secret is not None:
+        return
+    shut = [url for url in endpoints if not _shows_who_comes(url)]
+    if shut:
+        log.warning(
+            "clients have rules here (allow), and nothing proves at %s who is a node, so that other nodes are "
+            "refused there: give all nodes the same node_secret_file, or certificates (tls://). A single node needs "
+            "neither",
+            ", ".join(shut),
+        )
+
+
+def _shows_who_comes(url: str) -> bool:
+    caps = resolve(url)[0].caps
+    return caps.authenticated or caps.same_host_only or caps.one_process

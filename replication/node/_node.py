@@ -25,7 +25,7 @@ from ..metadata import MetadataError, MetadataStore, SessionExpiredError, open_s
 from ..metadata.registry import REMOTE
 from ..wire import WireError
 from . import gateways
-from ._claims import Claims
+from ._claims import Claims, warn_where_no_node_is_let_in
 from ._cluster_state import ClusterState
 from ._directories import Home, Offline, remove_deleted_logs
 from ._handlers import Handlers
@@ -219,6 +219,7 @@ class Node:
                 f"node {self.node_id} listens for other protocols alone: give a URL at which nodes reach it, too, "
                 "such as tcp://127.0.0.1:0"
             )
+        warn_where_no_node_is_let_in(settings.allow, self.endpoints, security)
         if settings.serve_store is not None:
             serving = partial(
                 serve_store,

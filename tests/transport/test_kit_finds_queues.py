@@ -338,6 +338,8 @@ BROKEN = [
     ("B_a_cancelled_send_does_not_go_on", by_stream(GoesOnBytes)),
     ("F_a_frame_above_the_limits_is_not_taken_in", by_message(Boundless)),
     ("F_a_frame_above_the_limits_is_not_taken_in", by_stream(ReadsAhead)),
+    ("F_a_hello_without_end_is_not_taken_in", by_message(Boundless)),
+    ("F_a_hello_without_end_is_not_taken_in", by_stream(ReadsAhead)),
     ("F_strangers_at_the_door_keep_nobody_out", by_message(listener=Waits)),
     ("F_strangers_at_the_door_keep_nobody_out", by_stream(listener=WaitsForBytes)),
     ("G_a_large_frame_gives_signs_of_life", by_message(CountsWholeFrames)),

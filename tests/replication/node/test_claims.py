@@ -78,6 +78,31 @@ async def test_rules_are_not_evaded_by_calling_oneself_a_node(tmp_path: Path) ->
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize(
+    ("listener", "options", "warns"),
+    [
+        ("tcp://127.0.0.1:0", {"allow": ("client=consume",)}, True),
+        ("tcp://127.0.0.1:0", {}, False),
+        ("tcp://127.0.0.1:0", {"allow": ("client=consume",), "secret": True}, False),
+        ("shm://", {"allow": ("client=consume",)}, False),
+    ],
+)
+async def test_a_start_says_where_other_nodes_will_be_refused(
+    tmp_path: Path,
+    secrets: dict[str, Path],
+    caplog: pytest.LogCaptureFixture,
+    listener: str,
+    options: dict[str, object],
+    warns: bool,
+) -> None:
+    given = {**options, **(secrets if options.pop("secret", False) else {})}
+    given.pop("secret", None)
+    async with Node(settings(tmp_path, 1, listeners=(listener,), **given)):
+        said = [each for each in caplog.messages if "who is a node" in each]
+    assert len(said) == warns
+    assert all("node_secret_file" in each and "tcp://127.0.0.1:" in each for each in said)
+
+
 async def test_nodes_prove_by_a_secret_of_their_own(tmp_path: Path, secrets: dict[str, Path]) -> None:
     options = {**secrets, "allow": ("client=consume+produce+admin",)}
     clients = Security(secret=SECRET)
