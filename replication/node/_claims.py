@@ -60,8 +60,8 @@ def warn_where_no_node_is_let_in(
     if shut:
         log.warning(
             "clients have rules here (allow), and nothing proves at %s who is a node, so that other nodes are "
-            "refused there: give all nodes the same node_secret_file, or certificates (tls://). A single node needs "
-            "neither",
+            "refused there: give all nodes the same node_secret_file, or certificates (tls://). A single node needs"
+            " neither",
             ", ".join(shut),
         )
 

@@ -84,7 +84,7 @@ async def test_rules_are_not_evaded_by_calling_oneself_a_node(tmp_path: Path) ->
         ("tcp://127.0.0.1:0", {"allow": ("client=consume",)}, True),
         ("tcp://127.0.0.1:0", {}, False),
         ("tcp://127.0.0.1:0", {"allow": ("client=consume",), "secret": True}, False),
-        ("shm://", {"allow": ("client=consume",)}, False),
+        ("shm://@insync-test-claims", {"allow": ("client=consume",)}, False),
     ],
 )
 async def test_a_start_says_where_other_nodes_will_be_refused(
