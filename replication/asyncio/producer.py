@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, overload
 
 from ...storage.batch import Headers
-from ..client import ClosedError, ProducerSettings, RecordMetadata
+from ..client import ClosedError, GroupMetadata, ProducerSettings, RecordMetadata
 from ..client import Deliveries as TrioDeliveries
 from ..client import Delivery as TrioDelivery
 from ..client import Producer as TrioProducer
@@ -213,6 +214,39 @@ class Producer(Bridge[TrioProducer]):
     async def flush(self) -> None:
         """Send what waits without lingering, and wait until every outcome so far is known."""
         await self._call(self._handover.flush)
+
+    # Transactions
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Producer]:
+        """`async with producer.transaction() as txn`: see the trio producer's. `txn` is the producer itself."""
+        await self.begin()
+        try:
+            yield self
+            await self.commit()
+        except BaseException:
+            await asyncio.shield(self._call(self._held.intake.leave))
+            raise
+
+    async def begin(self) -> None:
+        """Begin a transaction; raises `TransactionStateError` if one is open."""
+        await self._call(lambda: self._held.intake.begin())
+
+    async def commit(self) -> None:
+        """Send what waits, and commit the open transaction; raises what `transaction` does."""
+        await self._call(self._handover.flush)
+        await self._call(lambda: self._held.commit())
+
+    async def abort(self) -> None:
+        """Abort the open transaction: nothing of it counts."""
+        await self._call(self._handover.flush)
+        await self._call(lambda: self._held.abort())
+
+    async def send_offsets(
+        self, offsets: Mapping[tuple[str, int], int | None], group_metadata: GroupMetadata
+    ) -> None:
+        """Commit what a group has read with the transaction; see the trio producer's."""
+        await self._call(lambda: self._held.send_offsets(offsets, group_metadata))
 
     def _check_open(self) -> None:
         if self._portal.closed:

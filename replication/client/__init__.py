@@ -16,6 +16,7 @@ from ._settings import (
     ProducerSettings,
     Serializer,
 )
+from ._transactions import Transaction
 from .admin import Admin, ChangeInfo, ClusterInfo, NodeChanges, NodeHealth, NodeReport, Reassignment
 from .batch_producer import BatchProducer, NamedProducer, Written
 from .blocking import (
@@ -113,10 +114,43 @@ from .group_errors import (
     UnsupportedAssignorError,
 )
 from .producer import Producer
+from .transaction_errors import (
+    AbortTransactionError,
+    ConcurrentTransactionsError,
+    InvalidProducerIdMappingError,
+    InvalidTransactionTimeoutError,
+    InvalidTxnStateError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+    TransactionalIdAuthorizationError,
+    TransactionalIdFencedError,
+    TransactionalIdNotFoundError,
+    TransactionCoordinatorFencedError,
+    TransactionOutcomeUnknownError,
+    TransactionStateError,
+    TransactionTimedOutError,
+    UnknownProducerIdError,
+)
 
 limited(logging.getLogger("insync.client"))
 
 __all__ = [
+    "AbortTransactionError",
+    "ConcurrentTransactionsError",
+    "InvalidProducerIdMappingError",
+    "InvalidTransactionTimeoutError",
+    "InvalidTxnStateError",
+    "TransactionAbortableError",
+    "TransactionAbortedError",
+    "TransactionalIdAuthorizationError",
+    "TransactionalIdFencedError",
+    "TransactionalIdNotFoundError",
+    "TransactionCoordinatorFencedError",
+    "TransactionOutcomeUnknownError",
+    "TransactionStateError",
+    "TransactionTimedOutError",
+    "UnknownProducerIdError",
+    "Transaction",
     "Producer",
     "Delivery",
     "Deliveries",

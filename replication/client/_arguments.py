@@ -168,6 +168,12 @@ def by_partition(what: str, value: Any) -> list[tuple[PartitionId, Any]]:
     return [(partition(at), each) for at, each in given.items()]
 
 
+def offsets_to_commit(value: Any) -> dict[PartitionId, int]:
+    """As `offsets`, without those that are not known yet (None)."""
+    known = by_partition("offsets", value)
+    return {at: whole(f"offset for {at}", each, least=0) for at, each in known if each is not None}
+
+
 def offsets(what: str, value: Any, *, least: int) -> dict[PartitionId, int]:
     """A dict with an offset (or a time) for each pair of topic and number."""
     return {at: whole(f"{what} for {at}", each, least=least) for at, each in by_partition(f"{what}s", value)}

@@ -117,6 +117,7 @@ class Batch:
         sequence: int,
         compression: Compression,
         buffers: Buffers,
+        transactional: bool = False,
     ) -> None:
         """Make the bytes, once; they stay the same however often they are sent."""
         producer_id, epoch = identity or (-1, -1)
@@ -134,6 +135,7 @@ class Batch:
             producer_id=producer_id,
             producer_epoch=epoch,
             base_sequence=sequence,
+            transactional=transactional,
         )
         self.keys, self.values, self.headers = None, [], None
 

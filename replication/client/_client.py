@@ -41,6 +41,7 @@ class Client(ABC):
         try:
             await self._reach_a_node()
             self._start()
+            await self._begin()
         except BaseException:
             await self._stop(None)
             raise
@@ -90,6 +91,10 @@ class Client(ABC):
     @abstractmethod
     def _start(self) -> None:
         """Start the tasks of this client."""
+
+    async def _begin(self) -> None:
+        """What is left to do before the block is entered."""
+        await trio.lowlevel.checkpoint()
 
     async def _finish(self) -> None:
         """What is left to do when the block is left."""

@@ -10,6 +10,7 @@ import trio
 from ...transport import TransportError
 from ..core import messages as m
 from ..core.coordination import group_messages as gm
+from ..core.coordination import transaction_messages as tm
 from ..core.errors import ErrorCode
 from ._cluster import Cluster
 from .errors import AuthorizationError, ClientError, InvalidRequestError, RequestTimeoutError, error_for
@@ -26,6 +27,11 @@ KINDS: dict[type, m.Kind] = {
     gm.ListGroupsRequest: m.Kind.LIST_GROUPS,
     gm.DeleteGroupRequest: m.Kind.DELETE_GROUPS,
     gm.DeleteGroupOffsetsRequest: m.Kind.OFFSET_DELETE,
+    gm.TxnOffsetCommitRequest: m.Kind.TXN_OFFSET_COMMIT,
+    tm.InitTransactionsRequest: m.Kind.INIT_TRANSACTIONS,
+    tm.EndTransactionRequest: m.Kind.END_TXN,
+    tm.DescribeTransactionsRequest: m.Kind.DESCRIBE_TRANSACTIONS,
+    tm.ListTransactionsRequest: m.Kind.LIST_TRANSACTIONS,
 }
 _FIND_TIMEOUT = 5.0
 _MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -33,14 +39,17 @@ _AGAIN = _MOVED | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.REQUEST_TIMED_OUT,
     ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
 }
 
 
 class Coordinators:
-    """Finds and asks the coordinators of groups, for one client."""
+    """Finds and asks the coordinators of groups, or of transactional ids, for one client."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, key_type: int = gm.GROUP) -> None:
+        """`key_type`: what they coordinate, as in `FindCoordinatorRequest`."""
         self._cluster = cluster
+        self._key_type = key_type
         self._known: dict[str, gm.Coordinator] = {}
 
     def backoff(self, attempt: int) -> float:
@@ -54,7 +63,7 @@ class Coordinators:
           CoordinatorNotAvailableError: Nobody does now.
           ClientError: No node could be asked; of a client that may not, `AuthorizationError`.
         """
-        request = gm.FindCoordinatorRequest(keys=[group])
+        request = gm.FindCoordinatorRequest(keys=[group], key_type=self._key_type)
         answer: gm.FindCoordinatorResponse = await self._cluster.ask(
             m.Kind.FIND_COORDINATOR, request, timeout=timeout
         )

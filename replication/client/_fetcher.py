@@ -16,7 +16,7 @@ from ..core.errors import ErrorCode
 from ..core.types import CONSUMER, NO_EPOCH, NO_LEADER, EpochEnd, PartitionId
 from ._cluster import NOBODY, Cluster, Leader
 from ._corrupt import Skips, end_of_unreadable, sound_prefix
-from ._isolation import Chunk, CommittedOnly
+from ._isolation import Chunk, committed
 from ._losses import deleted, past_the_end, recreated, truncated
 from ._offsets import list_offsets
 from ._settings import ConsumerSettings
@@ -74,16 +74,6 @@ class Reading:
     """Of which topic `position` is; empty if anybody's."""
     last_epoch: int = NO_EPOCH
     """Of the last batch before `fetch_offset`, if that was read."""
-    max_held_bytes: int | None = None
-    committed_only: CommittedOnly | None = None
-    """With `max_held_bytes`: what is read goes through here first."""
-
-    def __attrs_post_init__(self) -> None:
-        self._hold_nothing()
-
-    def _hold_nothing(self) -> None:
-        if self.max_held_bytes is not None:
-            self.committed_only = CommittedOnly(self.max_held_bytes)
 
     def restart(self, position: int | None, reset: int | None = None) -> None:
         """Read from elsewhere; what was read ahead is dropped."""
@@ -95,21 +85,13 @@ class Reading:
         self.records = None
         self.retries, self.retry_at, self.corrupt = 0, -1.0, 0
         self.topic_id, self.last_epoch = "", NO_EPOCH
-        self._hold_nothing()
         self.error = None
 
     def take(self, chunk: Chunk) -> None:
         """What was read from `fetch_offset` on."""
         last_epoch = chunk.batches[-1].leader_epoch if chunk.batches else NO_EPOCH
         self.fetch_offset, self.last_epoch = chunk.next_offset, last_epoch
-        if self.committed_only is None:
-            self.chunks.append(chunk)
-            return
-        scouted = self.committed_only.scouting
-        self.chunks += self.committed_only.take(chunk)
-        if scouted and not self.committed_only.scouting:
-            # What was looked at for its markers alone is read again.
-            self.fetch_offset, self.last_epoch = self.committed_only.kept_until, NO_EPOCH
+        self.chunks.append(chunk)
 
 
 @attrs.define(eq=False, slots=True)
@@ -154,10 +136,7 @@ class Fetcher:
 
     def new_reading(self, at: PartitionId) -> Reading:
         """For a partition that was just assigned."""
-        held = None
-        if self._settings.isolation_level == "read_committed":
-            held = 2 * self._settings.max_partition_fetch_bytes
-        return Reading(at, reset=self.initial_reset(), max_held_bytes=held)
+        return Reading(at, reset=self.initial_reset())
 
     def interrupt(self) -> None:
         """Positions or assignment have changed: answers to outstanding questions are not wanted any more."""
@@ -284,6 +263,7 @@ class Fetcher:
             max_bytes=self._settings.fetch_max_bytes,
             partitions=partitions,
             client_id=self._settings.client_id,
+            isolation_level=self._settings.wire_isolation,
         )
         self._polls[poll.node_id] = poll
         try:
@@ -348,6 +328,9 @@ class Fetcher:
         for silent in poll.asked.keys() - told:
             # It leads, and has nothing new.
             self._cluster.trust(*silent)
+        aborted = {
+            PartitionId(each.topic, each.partition): each.aborted for each in answer.transactions or ()
+        }
         payload = response.payload.view()
         at = 0
         for result in answer.partitions:
@@ -355,10 +338,16 @@ class Fetcher:
             at += result.size
             asked = poll.asked.get(PartitionId(result.topic, result.partition))
             if asked is not None:
-                self._result(poll, *asked, result, data)
+                self._result(poll, *asked, result, data, aborted.get(asked[0].at, []))
 
     def _result(
-        self, poll: _Poll, reading: Reading, leader: Leader, result: m.FetchResult, data: bytes
+        self,
+        poll: _Poll,
+        reading: Reading,
+        leader: Leader,
+        result: m.FetchResult,
+        data: bytes,
+        aborted: list[m.AbortedProducer],
     ) -> None:
         if result.error == ErrorCode.NONE:
             reading.retries, reading.retry_at = 0, -1.0
@@ -368,7 +357,7 @@ class Fetcher:
             if result.diverging is not None:
                 self._truncated(reading, result.diverging)
             elif data:
-                self._take(poll, reading, leader, data)
+                self._take(poll, reading, leader, data, aborted)
         elif result.error == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(reading, result)
         else:
@@ -379,7 +368,9 @@ class Fetcher:
             self._cluster.hint(*reading.at, Leader(result.leader, result.leader_epoch))
             self._retry(reading, leader)
 
-    def _take(self, poll: _Poll, reading: Reading, leader: Leader, data: bytes) -> None:
+    def _take(
+        self, poll: _Poll, reading: Reading, leader: Leader, data: bytes, aborted: list[m.AbortedProducer]
+    ) -> None:
         at = reading.fetch_offset
         assert at is not None
         found = sound_prefix(
@@ -392,7 +383,13 @@ class Fetcher:
         if found.batches:
             reading.corrupt = 0
             # What is behind a bad batch is asked for again, and then the bad one comes first.
-            reading.take(Chunk(data[: found.end], found.batches, at, found.batches[-1].next_offset))
+            chunk = Chunk(data[: found.end], found.batches, at, found.batches[-1].next_offset)
+            if self._settings.wire_isolation == m.READ_COMMITTED:
+                last_epoch = chunk.batches[-1].leader_epoch
+                reading.take(committed(chunk, aborted))
+                reading.last_epoch = last_epoch
+            else:
+                reading.take(chunk)
         elif found.wrong is not None:
             self._corrupt(poll, reading, leader, data, found.wrong)
 
@@ -514,9 +511,14 @@ class Fetcher:
         found = -1
         try:
             timeout = self._settings.request_timeout_ms / 1000
-            found = (await list_offsets(self._cluster, [reading.at], reading.reset, timeout=timeout))[
-                reading.at
-            ]
+            offsets = await list_offsets(
+                self._cluster,
+                [reading.at],
+                reading.reset,
+                timeout=timeout,
+                isolation_level=self._settings.wire_isolation,
+            )
+            found = offsets[reading.at]
         except ClientError as failure:
             error = failure
         if reading.generation != generation:

@@ -408,13 +408,19 @@ class GroupReader(Client):
         return {at: reading.position for at, reading in self._fetcher.readings.items()}
 
     async def lag(self) -> dict[PartitionId, int]:
-        """How many offsets are behind the position of each assigned partition, up to its high watermark now.
+        """How many offsets are behind the position of each assigned partition, up to the end of what it may read.
 
         A partition whose position is not known yet is left out. Raises what `end_offsets` raises.
         """
         positions = {at: position for at, position in self.positions().items() if position is not None}
         timeout = self._settings.request_timeout_ms / 1000
-        ends = await list_offsets(self._cluster, positions, m.LATEST_TIMESTAMP, timeout=timeout)
+        ends = await list_offsets(
+            self._cluster,
+            positions,
+            m.LATEST_TIMESTAMP,
+            timeout=timeout,
+            isolation_level=self._settings.wire_isolation,
+        )
         return {at: max(0, end - positions[at]) for at, end in ends.items()}
 
     def group_metadata(self) -> GroupMetadata:

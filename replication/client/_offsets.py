@@ -15,7 +15,12 @@ from .errors import AuthorizationError, ClientError, RequestTimeoutError, Server
 
 
 async def list_offsets(
-    cluster: Cluster, partitions: Iterable[PartitionId], timestamp: int, *, timeout: float
+    cluster: Cluster,
+    partitions: Iterable[PartitionId],
+    timestamp: int,
+    *,
+    timeout: float,
+    isolation_level: int = m.READ_UNCOMMITTED,
 ) -> dict[PartitionId, int]:
     """The offset of each partition for `timestamp`, a time or a mark of `ListOffsetsPartition`.
 
@@ -23,7 +28,7 @@ async def list_offsets(
       UnknownTopicError: A topic or partition does not exist.
       RequestTimeoutError: Not all leaders answered within `timeout` seconds; names one and the last trouble.
     """
-    return await _until_told(_Query(cluster, timestamp, set(partitions)), timeout)
+    return await _until_told(_Query(cluster, timestamp, set(partitions), isolation_level), timeout)
 
 
 async def read_index(
@@ -56,7 +61,14 @@ _LEADS = (ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.NOT_ENOUGH_REPLICAS)
 class _Query:
     _kind = m.Kind.LIST_OFFSETS
 
-    def __init__(self, cluster: Cluster, timestamp: int, missing: set[PartitionId]) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        timestamp: int,
+        missing: set[PartitionId],
+        isolation_level: int = m.READ_UNCOMMITTED,
+    ) -> None:
+        self._isolation_level = isolation_level
         self.missing = missing
         self.found: dict[PartitionId, int] = {}
         self.error: Exception | None = None
@@ -114,7 +126,8 @@ class _Query:
             partitions=[
                 m.ListOffsetsPartition(topic=at.topic, partition=at.partition, timestamp=self._timestamp)
                 for at in asked
-            ]
+            ],
+            isolation_level=self._isolation_level,
         )
 
     def _result(

@@ -6,6 +6,7 @@ Which batch of a partition may go next, and under which sequence, is for its `Se
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import attrs
 import trio
@@ -55,6 +56,17 @@ class Sender:
         self.flushing = 0
         self.fenced: ProducerFencedError | None = None
         """Set once a node has said that a newer epoch of this producer's id writes."""
+        self.barred: ClientError | None = None
+        """Why nothing may be sent now: it is fenced, or no transaction is open."""
+        self.on_failure: Callable[[ClientError], None] | None = None
+        """Told of every batch that fails, in a producer with transactions."""
+        self.has_sent = False
+        """Whether any batch of this transaction was made."""
+        self._transaction: ProducerIdentity | None = None
+        self._tag: m.ProduceTransaction | None = None
+        if settings.transactional_id:
+            self._tag = m.ProduceTransaction(transactional_id=settings.transactional_id)
+        self._given_up: ClientError | None = None
         self._warned_at = -_NEVER
         self._settings = settings
         self._cluster = cluster
@@ -73,6 +85,35 @@ class Sender:
         self._leaders_changed = False
         """Since requests under way were last compared with them."""
         cluster.listeners.append(self._metadata_changed)
+
+    def fence(self, error: ProducerFencedError) -> None:
+        """Another producer has this one's id: nothing more is sent."""
+        self.fenced = self.barred = error
+        self.wake(0)
+
+    # Transactions
+
+    def begin_transaction(self, identity: ProducerIdentity) -> None:
+        """What is sent from now on belongs to a transaction with this producer epoch. Nothing else is under way."""
+        assert not self.accumulator.pending, "the last transaction has ended"
+        self._transaction, self._given_up, self.has_sent = identity, None, False
+
+    def give_up_transaction(self, error: ClientError) -> None:
+        """Nothing more of it is sent; what is in flight comes to rest."""
+        self._given_up = error
+        self._fail_unsent(error)
+        self.wake(0)
+
+    async def settle_all(self) -> None:
+        """Send what waits without lingering, and wait until every outcome is known."""
+        self.flushing += 1
+        self.wake(0)
+        try:
+            for batch in list(self.accumulator.pending):
+                await batch.wait()
+        finally:
+            self.flushing -= 1
+        await trio.lowlevel.checkpoint()
 
     def wake(self, at: float) -> None:
         """Look again at time `at` (0: now)."""
@@ -105,7 +146,10 @@ class Sender:
         now = trio.current_time()
         self.fenced = self.fenced or self._identities.fenced
         if self.fenced is not None:
+            self.barred = self.fenced
             self._fail_unsent(self.fenced)
+        elif self._given_up is not None:
+            self._fail_unsent(self._given_up)
         self._check_requests(now)
         next_at = self._expire(now)
         ready: dict[int, list[PartitionQueue]] = {}
@@ -154,6 +198,8 @@ class Sender:
 
     def _identified(self, queue: PartitionQueue) -> bool:
         """Give the queue a producer identity under which its first batch may be sent, if there is one yet."""
+        if self._tag is not None:
+            return self._in_transaction(queue)
         if queue.needs_epoch:
             return self._begin_epoch(queue)
         if queue.identity is None:
@@ -161,6 +207,15 @@ class Sender:
         if queue.identity is None:
             self._identities.want()
         return queue.identity is not None
+
+    def _in_transaction(self, queue: PartitionQueue) -> bool:
+        """Each transaction begins at sequence 0 in each partition. One that lacks a batch sends no more of them."""
+        if queue.identity != self._transaction:
+            if self._transaction is None or queue.in_flight or queue.failed:
+                return False
+            queue.begin_epoch(self._transaction)
+        self.has_sent = True
+        return not queue.needs_epoch
 
     def _begin_epoch(self, queue: PartitionQueue) -> bool:
         identity = self._identities.current
@@ -260,6 +315,7 @@ class Sender:
             m.ProduceRequest(
                 acks=self._settings.wire_acks,
                 client_id=self._settings.client_id,
+                transaction=self._tag,
                 timeout_ms=self._settings.request_timeout_ms,
                 partitions=[
                     m.ProducePartition(
@@ -303,6 +359,7 @@ class Sender:
                 queue.next_sequence if sequenced else -1,
                 self._settings.compression_type,
                 self._buffers,
+                self._tag is not None,
             )
         except Exception as error:  # noqa: BLE001 - whatever it is, it is about this batch alone
             queue.waiting.popleft()
@@ -365,8 +422,9 @@ class Sender:
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER and queue.follows_a_failure(batch):
             return self._failed(queue, batch, error, written=False)
         if not code.retriable:
-            if isinstance(error, ProducerFencedError):
-                self.fenced = error
+            if isinstance(error, ProducerFencedError) and self._tag is None:
+                # In a transaction this may be its timeout, which its coordinator tells.
+                self.fence(error)
             if code == ErrorCode.RECORD_TOO_LARGE:
                 # The topic may take less than it did when batches were last told how far to grow.
                 self._cluster.look()
@@ -413,8 +471,10 @@ class Sender:
             error.outcome = "unknown" if batch.maybe_written or error.outcome == "unknown" else "absent"
             self._settle(batch, -1, error)
 
-    def _fail_unsent(self, fenced: ProducerFencedError) -> None:
-        """Another producer has this one's id; a fenced one must not go on under a new identity (KIP-360)."""
+    def _fail_unsent(self, why: ClientError) -> None:
+        """Another producer has this one's id, and a fenced one must not go on under a new identity (KIP-360); or
+        its transaction is given up.
+        """
         for batch in list(self.accumulator.pending):
             queue = self.accumulator.queue_of(batch)
             if batch.done or batch in queue.in_flight:
@@ -422,7 +482,9 @@ class Sender:
             queue.withdraw(batch)
             if batch is queue.open:
                 queue.open = None
-            error = ProducerFencedError(str(fenced), outcome="unknown" if batch.maybe_written else "absent")
+            # Whoever gives a transaction up knows that its records are not delivered.
+            batch.looked_at |= why is self._given_up
+            error = type(why)(str(why), outcome="unknown" if batch.maybe_written else "absent")
             self._settle(batch, -1, error)
 
     def _give_up(self, queue: PartitionQueue, batch: Batch, error: BaseException) -> None:
@@ -452,7 +514,10 @@ class Sender:
 
     def _settle(self, batch: Batch, base_offset: int, error: ClientError | None) -> None:
         if error is not None:
-            _log.warning("%d records failed: %s (outcome: %s)", batch.count, error, error.outcome)
+            level = logging.WARNING if self._given_up is None else logging.DEBUG
+            _log.log(level, "%d records failed: %s (outcome: %s)", batch.count, error, error.outcome)
+            if self.on_failure is not None:
+                self.on_failure(error)
         batch.settle(base_offset, error)
         batch.let_go(self._buffers)
         self.accumulator.release(batch)

@@ -12,6 +12,7 @@ import attrs
 from ...storage.batch import Compression
 from ...transport import SecretError, Security, TlsFiles, UnknownSchemeError, registry
 from ..core.coordination.assignment import Assignor
+from ..core.messages import READ_COMMITTED, READ_UNCOMMITTED
 from ._assignors import find_assignors
 from .errors import InvalidSettingError
 
@@ -111,6 +112,10 @@ class ProducerSettings(ClientSettings):
     producer_name: a name that outlives the process. Whoever opens another producer under it shuts this one out of
       each partition that it writes to: `ProducerFencedError` (the fencing of KIP-98, without transactions). Each
       opening is a write in the metadata store and takes one of 32,768 epochs; `Admin.forget_producers` starts over.
+    transactional_id: records are sent in transactions (`Producer.transaction`). Whoever opens another producer
+      under it shuts this one out: `ProducerFencedError`.
+    transaction_timeout_ms: a transaction that is open for longer is aborted by its coordinator. At most
+      `transaction_max_timeout_ms` of the nodes.
     """
 
     acks: Literal["all", -1, 0, 1] = "all"
@@ -128,6 +133,8 @@ class ProducerSettings(ClientSettings):
     key_serializer: Serializer | None = None
     value_serializer: Serializer | None = None
     producer_name: str = ""
+    transactional_id: str = ""
+    transaction_timeout_ms: int = 60_000
 
     @property
     def idempotent(self) -> bool:
@@ -155,6 +162,14 @@ class ProducerSettings(ClientSettings):
                 "number of partitions"
             )
         self._check_callable("key_serializer", "value_serializer")
+        if self.transactional_id and not self.idempotent:
+            raise InvalidSettingError("transactional_id needs acks='all' and enable_idempotence")
+        if self.transactional_id and self.producer_name:
+            raise InvalidSettingError(
+                "give transactional_id or producer_name, not both: each fences by itself"
+            )
+        if self.transaction_timeout_ms < 1:
+            raise InvalidSettingError("transaction_timeout_ms must be at least 1")
         if self.idempotent:
             self._check_idempotence()
         elif self.producer_name:
@@ -236,6 +251,10 @@ class ConsumerSettings(ClientSettings):
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     max_poll_interval_ms: int = 300_000
+
+    @property
+    def wire_isolation(self) -> int:
+        return READ_COMMITTED if self.isolation_level == "read_committed" else READ_UNCOMMITTED
 
     def __attrs_post_init__(self) -> None:
         super().__attrs_post_init__()

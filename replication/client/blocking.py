@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -260,6 +260,37 @@ class BlockingProducer(_BlockingClient[Producer]):
     def prepare(self, topic: str, timeout: float | None = None) -> int:
         """See `Producer.prepare`; `TimeoutError` after `timeout` seconds."""
         return self._portal.call(lambda: self._held.prepare(topic), given.timeout(timeout))
+
+    @contextmanager
+    def transaction(self) -> Iterator[BlockingProducer]:
+        """`with producer.transaction() as txn`: see `Producer.transaction`. `txn` is the producer itself."""
+        self.begin()
+        try:
+            yield self
+            self.commit()
+        except BaseException:
+            self._portal.call(lambda: self._held.intake.leave())
+            raise
+
+    def begin(self) -> None:
+        """Begin a transaction; raises `TransactionStateError` if one is open."""
+        self._portal.call(lambda: self._held.intake.begin())
+
+    def commit(self) -> None:
+        """Send what waits, and commit the open transaction; raises what `Producer.transaction` raises."""
+        self.flush()
+        self._portal.call(lambda: self._held.commit())
+
+    def abort(self) -> None:
+        """Abort the open transaction: nothing of it counts."""
+        self.flush()
+        self._portal.call(lambda: self._held.abort())
+
+    def send_offsets(
+        self, offsets: Mapping[tuple[str, int], int | None], group_metadata: GroupMetadata
+    ) -> None:
+        """Commit what a group has read with the transaction; see `Transaction.send_offsets`."""
+        self._portal.call(lambda: self._held.send_offsets(offsets, group_metadata))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until every outcome so far is known; `TimeoutError` after `timeout` seconds."""

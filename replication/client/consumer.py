@@ -229,13 +229,14 @@ class Consumer(GroupReader):
     ) -> dict[PartitionId, int]:
         """The high watermark of each partition; raises `UnknownTopicError`, `RequestTimeoutError`.
 
-        Also with `isolation_level=read_committed`, where what is below it may have to wait for its transaction.
+        With `isolation_level=read_committed` the last stable offset: every transaction below it is decided.
 
         Args:
           partitions: (topic, partition) of each.
           isolation: "known": as the leader knows it, at once; a leader that has been replaced and does not know it
             may tell of an earlier end. "current": an offset behind every write that was acknowledged before the
-            call, whoever acknowledged it; it costs the leader a round trip to its followers, and no record.
+            call, whoever acknowledged it; it costs the leader a round trip to its followers, and no record. It is
+            that of all records, whatever the `isolation_level`.
         """
         if not isinstance(isolation, str) or isolation not in ("known", "current"):
             raise given.refused("isolation", isolation, 'it must be "known" or "current"')
@@ -267,7 +268,13 @@ class Consumer(GroupReader):
     async def _offsets(self, partitions: Iterable[tuple[str, int]], timestamp: int) -> dict[PartitionId, int]:
         self._check_open()
         timeout = self._settings.request_timeout_ms / 1000
-        return await list_offsets(self._cluster, given.partitions(partitions), timestamp, timeout=timeout)
+        return await list_offsets(
+            self._cluster,
+            given.partitions(partitions),
+            timestamp,
+            timeout=timeout,
+            isolation_level=self._settings.wire_isolation,
+        )
 
     def _reading(self, partition: tuple[str, int]) -> Reading:
         self._check_open()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import trio
@@ -11,11 +12,14 @@ import trio
 from ...storage.batch import Headers
 from . import _arguments as given
 from ._client import Client
+from ._group import GroupMetadata
 from ._sender import Sender
 from ._serializing import Serializers
 from ._settings import ProducerSettings, make_settings
+from ._transactions import Transaction, Transactions, send_offsets
 from .delivery import Deliveries, Delivery, OnDelivery, RecordMetadata
 from .errors import BufferFullError, InvalidArgumentError, MetadataTimeoutError
+from .transaction_errors import TransactionStateError
 
 _YIELD_EVERY = 64
 _RUN_LENGTH = 4
@@ -39,6 +43,7 @@ class Producer(Client):
     """
 
     _sender: Sender
+    _transactions: Transactions | None = None
 
     def __init__(
         self,
@@ -49,6 +54,8 @@ class Producer(Client):
     ) -> None:
         self._settings = make_settings(ProducerSettings, options, settings)
         super().__init__(bootstrap_servers, self._settings)
+        # A block that is cancelled aborts its transaction first.
+        self._says_goodbye = bool(self._settings.transactional_id)
         self._serializers = Serializers(self._settings)
         self._in_runs = self._settings.partitioner in ("default", "sticky")
         self._unyielded = 0
@@ -58,14 +65,60 @@ class Producer(Client):
         self._sender = Sender(self._settings, self._cluster, self._nursery)
         self._accumulator = self._sender.accumulator
         self._nursery.start_soon(self._sender.run)
+        if self._settings.transactional_id:
+            self._transactions = Transactions(self._settings, self._cluster, self._sender)
+
+    async def _begin(self) -> None:
+        if self._transactions is not None:
+            await self._transactions.open()
 
     async def _finish(self) -> None:
         await self._flush()
 
+    # Transactions
+
+    def _with_transactions(self) -> Transactions:
+        self._check_open()
+        if self._transactions is None:
+            raise TransactionStateError("transactions need a transactional_id; give one to the producer")
+        return self._transactions
+
+    def transaction(self) -> AbstractAsyncContextManager[Transaction]:
+        """`async with producer.transaction() as txn`: all that is sent in the block counts together, or not at all.
+
+        Leaving the block commits; leaving it by an exception, or cancelled, aborts, which takes at most
+        `max_block_ms`. Readers with `isolation_level="read_committed"` see it once it is committed.
+
+        Raises, when the block is left:
+          TransactionAbortableError: A record was not acknowledged; it is aborted.
+          TransactionAbortedError: It was open for too long; it is aborted.
+          ProducerFencedError: Another producer has the transactional id; it is, or will be, aborted.
+          TransactionOutcomeUnknownError: Nobody says what became of it: `commit` may be called again.
+        """
+        return self._with_transactions().scope()
+
+    def begin(self) -> None:
+        """Begin a transaction; `transaction` does so by itself. Raises `TransactionStateError` if one is open."""
+        self._with_transactions().begin()
+
+    async def commit(self) -> None:
+        """Send what waits, and commit the open transaction. Raises what `transaction` raises; it aborts nothing."""
+        await self._with_transactions().commit()
+
+    async def abort(self) -> None:
+        """Abort the open transaction: nothing of it counts. What waits is not sent any more."""
+        await self._with_transactions().abort()
+
+    async def send_offsets(
+        self, offsets: Mapping[tuple[str, int], int | None], group_metadata: GroupMetadata
+    ) -> None:
+        """See `Transaction.send_offsets`."""
+        await send_offsets(self._with_transactions, offsets, group_metadata)
+
     def _check_usable(self) -> None:
         self._check_open()
-        if self._sender.fenced is not None:
-            raise self._sender.fenced
+        if self._sender.barred is not None:
+            raise self._sender.barred
 
     async def send(
         self,
@@ -101,7 +154,7 @@ class Producer(Client):
 
         In all these cases, and if cancelled, the record is not sent.
         """
-        if self._closed or self._sender.fenced is not None:
+        if self._closed or self._sender.barred is not None:
             self._check_usable()
         if self._serializers:
             key, value = self._serializers.key(topic, key), self._serializers.value(topic, value)
@@ -368,6 +421,15 @@ class Intake:
         """What `check_many` gives, partition and timestamp."""
         self._producer._check_usable()
         return await self._producer._send_many(topic, *arguments)
+
+    async def begin(self) -> None:
+        """As `Producer.begin`."""
+        self._producer.begin()
+        await trio.lowlevel.checkpoint()
+
+    async def leave(self) -> None:
+        """The block of a transaction is left by an error: abort what can be aborted, within `max_block_ms`."""
+        await self._producer._with_transactions().leave()
 
     async def flush(self) -> None:
         """As `Producer.flush`, also while the producer is being closed."""

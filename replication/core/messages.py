@@ -51,6 +51,10 @@ class Kind(enum.IntEnum):
     DELETE_TOPIC = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    ADD_PARTITIONS_TO_TXN = 24
+    END_TXN = 26
+    WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     ALTER_CONFIG = 33
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
@@ -59,6 +63,8 @@ class Kind(enum.IntEnum):
     OFFSET_DELETE = 47
     ALTER_CLIENT_QUOTAS = 49
     DESCRIBE_PRODUCERS = 61
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     CONSUMER_GROUP_HEARTBEAT = 68
     CONSUMER_GROUP_DESCRIBE = 69
     DESCRIBE_PARTITIONS = 75
@@ -66,6 +72,7 @@ class Kind(enum.IntEnum):
     DESCRIBE_NODE = 1000
     COMMIT_GROUP_OFFSETS = 1008
     GROUP_OFFSETS = 1009
+    INIT_TRANSACTIONS = 1011
     DESCRIBE_CHANGES = 1020
     READ_INDEX = 1021
     """Kafka has none of these, from `DESCRIBE_NODE` on."""
@@ -92,16 +99,25 @@ class ProducePartition:
 
 
 @attrs.frozen(kw_only=True)
+class ProduceTransaction:
+    """Whose transactional batches a request has. `version` 2: each transaction has a producer epoch of its own."""
+
+    transactional_id: str
+    version: int = 2
+
+
+@attrs.frozen(kw_only=True)
 class ProduceRequest:
     """`acks`: 0 (no answer is awaited), 1 (the leader wrote it) or -1 (all in-sync replicas have it).
 
-    `client_id`: what the client calls itself, for its quota.
+    `client_id`: what the client calls itself, for its quota. `transaction`: None if no batch is transactional.
     """
 
     acks: int
     timeout_ms: int
     partitions: list[ProducePartition]
     client_id: str = ""
+    transaction: ProduceTransaction | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -342,6 +342,10 @@ class ClusterState:
         """What clients have asked to be kept."""
         return KeptForClients(self._store)
 
+    async def revision(self) -> int:
+        """At which the store is, or was a moment ago; raises MetadataError."""
+        return (await self._store.get(rec.PRODUCER_IDS_KEY)).revision
+
     async def producer_ids(self, count: int) -> int:
         """Take `count` producer ids out of the store; the first of them.
 

@@ -15,6 +15,7 @@ from ...storage import StorageError
 from .. import wire
 from ..core import messages as m
 from ..core.broker.effects import (
+    AskOutside,
     CoordinatorReply,
     CreateInternalTopic,
     GroupNoted,
@@ -23,9 +24,11 @@ from ..core.broker.effects import (
     ShardLoaded,
     ShardUnreadable,
 )
-from ..core.broker.events import CoordinationArrived, ForwardArrived, ShardRead
+from ..core.broker.events import CoordinationArrived, ForwardArrived, OutsideAnswered, ShardRead
 from ..core.coordination import group_messages as gm
+from ..core.coordination.transaction_shard import AllocateIds, IdsAllocated, ReadRevision, RevisionRead
 from ..core.errors import ErrorCode
+from ..metadata import MetadataError
 from ._shard_reader import read_shard
 from .logs import event
 from .operations.inbound import Inbound, TransportInbound
@@ -49,6 +52,13 @@ KINDS = (
     m.Kind.CONSUMER_GROUP_DESCRIBE,
     m.Kind.COMMIT_GROUP_OFFSETS,
     m.Kind.GROUP_OFFSETS,
+    m.Kind.INIT_TRANSACTIONS,
+    m.Kind.ADD_PARTITIONS_TO_TXN,
+    m.Kind.END_TXN,
+    m.Kind.WRITE_TXN_MARKERS,
+    m.Kind.TXN_OFFSET_COMMIT,
+    m.Kind.DESCRIBE_TRANSACTIONS,
+    m.Kind.LIST_TRANSACTIONS,
 )
 """Requests to coordinators, by their kinds on the wire."""
 READERS = 2
@@ -74,6 +84,7 @@ class Coordination:
             ShardFaulty: self._faulty,
             GroupNoted: self._noted,
             CreateInternalTopic: self._create,
+            AskOutside: self._ask_outside,
         }
 
     # Requests
@@ -114,6 +125,26 @@ class Coordination:
                 log.warning("%s: reading what it keeps failed: %s", effect.partition, error)
         node.step(ShardRead(effect.partition, effect.reading, entries, next_offset))
         node.settle()
+
+    # The metadata store
+
+    def _ask_outside(self, effect: AskOutside) -> None:
+        self._nursery.start_soon(self._ask_store, effect)
+
+    async def _ask_store(self, effect: AskOutside) -> None:
+        store, said = self._node.store, effect.message
+        answer: object
+        try:
+            if isinstance(said, AllocateIds):
+                answer = IdsAllocated(await store.producer_ids(said.count), said.count)
+            else:
+                assert isinstance(said, ReadRevision)
+                answer = RevisionRead(await store.revision())
+        except MetadataError as error:
+            log.warning("%s: the metadata store does not answer its coordinator: %s", effect.partition, error)
+            answer = IdsAllocated(0, 0) if isinstance(said, AllocateIds) else RevisionRead(None)
+        self._node.step(OutsideAnswered(effect.partition, effect.leader_epoch, answer))
+        self._node.settle()
 
     # For the operator
 

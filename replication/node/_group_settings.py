@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ..core.control.internal_topics import GROUPS, STANDARD, InternalTopic
+from ..core.control.internal_topics import GROUPS, STANDARD, TRANSACTIONS, InternalTopic
 from ..core.coordination.assignors import SERVER_ASSIGNORS
 from ..core.coordination.group_moves import MigrationPolicy
 from ..core.coordination.group_settings import GroupSettings
+from ..core.coordination.transaction_shard import TransactionSettings
 from .errors import InvalidSettingError
 
 if TYPE_CHECKING:
@@ -48,7 +49,23 @@ def internal_topics(settings: NodeSettings) -> dict[str, InternalTopic]:
         replication_factor=settings.offsets_topic_replication_factor,
         segment_bytes=settings.offsets_topic_segment_bytes,
     )
-    return {**STANDARD, groups.name: groups}
+    transactions = attrs.evolve(
+        TRANSACTIONS,
+        partitions=settings.transaction_state_log_num_partitions,
+        replication_factor=settings.transaction_state_log_replication_factor,
+        segment_bytes=settings.transaction_state_log_segment_bytes,
+    )
+    return {**STANDARD, groups.name: groups, transactions.name: transactions}
+
+
+def transaction_settings(settings: NodeSettings) -> TransactionSettings:
+    """What a coordinator of transactions goes by."""
+    return TransactionSettings(
+        max_timeout_ms=settings.transaction_max_timeout_ms,
+        expiration_ms=settings.transactional_id_expiration_ms,
+        abort_interval_ms=settings.transaction_abort_timed_out_transaction_cleanup_interval_ms,
+        expire_interval_ms=settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+    )
 
 
 def check_groups(settings: NodeSettings) -> None:

@@ -42,6 +42,8 @@ class ReplicaHost:
         self._node = node
         self.obey: dict[type, Callable[[Any], None]] = {
             fx.Append: self._append,
+            fx.KeepBatch: _keep,
+            fx.DropBatch: _drop,
             fx.AssignEpoch: self._assign_epoch,
             fx.Truncate: self._truncate,
             fx.AdvanceLogStart: self._advance_log_start,
@@ -221,6 +223,16 @@ def _cut(opened: Log, cut: Callable[[], None], settled: int) -> ev.Truncated:
         producers=_producers(opened),
         ended=_ended(opened, settled),
     )
+
+
+def _keep(effect: fx.KeepBatch) -> None:
+    assert isinstance(effect.handle, Batches)
+    effect.handle.taken = True
+
+
+def _drop(effect: fx.DropBatch) -> None:
+    assert isinstance(effect.handle, Batches)
+    effect.handle.release()
 
 
 def _ended(opened: Log, settled: int) -> tuple[EndedTransaction, ...]:

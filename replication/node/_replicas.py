@@ -51,7 +51,7 @@ from ._damage import DamagedLogs
 from ._dialler import Dialler
 from ._directories import Home, LogDirectories, Offline, opened_log, remove_deleted_logs
 from ._fetches import Fetches, close_connection, fail, refuse
-from ._group_settings import group_settings
+from ._group_settings import group_settings, transaction_settings
 from ._log_reader import LogReader
 from ._log_writer import CallWork, Lane
 from ._maintenance_thread import clock_distance, wall_clock_ms
@@ -95,6 +95,10 @@ class StoreWriter(Protocol):
 
     @property
     def is_controller(self) -> bool: ...
+
+    async def producer_ids(self, count: int) -> int: ...
+
+    async def revision(self) -> int: ...
 
     def grant(self, request: Request, reply: Callable[[Response], None]) -> None: ...
 
@@ -418,6 +422,7 @@ def _broker_settings(settings: NodeSettings) -> BrokerSettings:
     """What the broker wants to know of them: durations in seconds."""
     return BrokerSettings(
         groups=group_settings(settings),
+        transactions=transaction_settings(settings),
         offsets_commit_timeout=settings.offsets_commit_timeout_ms / 1000,
         replica=ReplicaSettings(replica_lag_time_max=settings.replica_lag_time_max_ms / 1000),
         fetch_max_bytes=settings.fetch_max_bytes,

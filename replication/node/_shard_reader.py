@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ...storage import Log, StorageError
-from ...storage.batch import BatchTooLargeError, build_batch, control_type, records, scan
+from ...storage.batch import BatchTooLargeError, build_batch, build_marker, control_type, records, scan
 from ..core.broker.ports import BatchTooLarge
 from ..core.coordination.shard_events import Entry, Marker, ProducerId
 from ._payloads import Batches
@@ -78,6 +78,24 @@ class BatchMaker:
             raise BatchTooLarge(str(error)) from error
         if len(data) > max_bytes:
             raise BatchTooLarge(f"{len(data)} bytes, above {max_bytes}")
+        return Batches(memoryview(data), scan(data, verify_crc=False), _nothing)
+
+    def marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        timestamp_ms: int,
+    ) -> Batches:
+        data = build_marker(
+            producer_id,
+            producer_epoch,
+            committed=committed,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=timestamp_ms,
+        )
         return Batches(memoryview(data), scan(data, verify_crc=False), _nothing)
 
 

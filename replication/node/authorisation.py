@@ -63,6 +63,13 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.GROUP_OFFSETS: frozenset({Operation.CONSUME, Operation.ADMIN}),
     Kind.DESCRIBE_GROUPS: frozenset({Operation.CONSUME, Operation.ADMIN}),
     Kind.CONSUMER_GROUP_DESCRIBE: frozenset({Operation.CONSUME, Operation.ADMIN}),
+    **dict.fromkeys(
+        (Kind.INIT_TRANSACTIONS, Kind.ADD_PARTITIONS_TO_TXN, Kind.END_TXN, Kind.TXN_OFFSET_COMMIT),
+        frozenset({Operation.PRODUCE}),
+    ),
+    Kind.DESCRIBE_TRANSACTIONS: frozenset({Operation.PRODUCE, Operation.ADMIN}),
+    Kind.LIST_TRANSACTIONS: frozenset({Operation.PRODUCE, Operation.ADMIN}),
+    Kind.WRITE_TXN_MARKERS: frozenset({Operation.REPLICATE}),
     Kind.GET_REPLICA_LOG_INFO: frozenset({Operation.REPLICATE}),
     **dict.fromkeys(STORE_KINDS, frozenset({Operation.STORE})),
 }

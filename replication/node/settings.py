@@ -148,6 +148,14 @@ class NodeSettings:
     group_consumer_assignors: what members may choose among, the standard one first.
     group_consumer_migration_policy: whether groups move between the protocols while they have members:
       `bidirectional`, `upgrade`, `downgrade` or `disabled`.
+    transaction_state_log_num_partitions, transaction_state_log_replication_factor,
+      transaction_state_log_segment_bytes: how the controller makes `__transaction_state`, which keeps transactional
+      ids, when it is first needed.
+    transaction_max_timeout_ms: for how long a producer may ask its transactions to be open, at most.
+    transactional_id_expiration_ms: after so long without use a transactional id is forgotten.
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: how often a coordinator looks for transactions that
+      are open for too long.
+    transaction_remove_expired_transaction_cleanup_interval_ms: how often it looks for ids to forget.
     coordinator_isolation_timeout_ms: for how long a coordinator that has lost its followers answers members; for so
       long, too, a new one lets members be silent beyond their sessions.
     allow_insecure: listen also beyond this machine without a secret or certificates.
@@ -207,6 +215,17 @@ class NodeSettings:
     proof_interval_ms: int = attrs.field(default=2000, validator=_positive)
     max_partitions_per_node: int = attrs.field(default=20_000, validator=_positive)
 
+    transaction_state_log_num_partitions: int = attrs.field(default=50, validator=_positive)
+    transaction_state_log_replication_factor: int = attrs.field(default=3, validator=_positive)
+    transaction_state_log_segment_bytes: int = attrs.field(default=100 << 20, validator=_positive)
+    transaction_max_timeout_ms: int = attrs.field(default=900_000, validator=_positive)
+    transactional_id_expiration_ms: int = attrs.field(default=604_800_000, validator=_positive)
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int = attrs.field(
+        default=10_000, validator=_positive
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = attrs.field(
+        default=3_600_000, validator=_positive
+    )
     offsets_topic_num_partitions: int = attrs.field(default=50, validator=_positive)
     offsets_topic_replication_factor: int = attrs.field(default=3, validator=_positive)
     offsets_topic_segment_bytes: int = attrs.field(default=100 << 20, validator=_positive)

@@ -12,6 +12,7 @@ import msgspec
 
 from ..core import messages as m
 from ..core.coordination import group_messages as gm
+from ..core.coordination import transaction_messages as tm
 from ..errors import ReplicationError
 
 R = TypeVar("R")
@@ -38,6 +39,13 @@ REQUEST_TYPES: dict[int, type] = {
     m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsRequest,
     m.Kind.READ_INDEX: m.ReadIndexRequest,
     m.Kind.GET_REPLICA_LOG_INFO: m.GetReplicaLogInfoRequest,
+    m.Kind.INIT_TRANSACTIONS: tm.InitTransactionsRequest,
+    m.Kind.ADD_PARTITIONS_TO_TXN: tm.AddPartitionsRequest,
+    m.Kind.END_TXN: tm.EndTransactionRequest,
+    m.Kind.WRITE_TXN_MARKERS: tm.WriteMarkersRequest,
+    m.Kind.TXN_OFFSET_COMMIT: gm.TxnOffsetCommitRequest,
+    m.Kind.DESCRIBE_TRANSACTIONS: tm.DescribeTransactionsRequest,
+    m.Kind.LIST_TRANSACTIONS: tm.ListTransactionsRequest,
     m.Kind.FIND_COORDINATOR: gm.FindCoordinatorRequest,
     m.Kind.JOIN_GROUP: gm.JoinGroupRequest,
     m.Kind.HEARTBEAT: gm.HeartbeatRequest,
@@ -74,6 +82,13 @@ RESPONSE_TYPES: dict[int, type] = {
     m.Kind.DESCRIBE_PARTITIONS: m.DescribePartitionsResponse,
     m.Kind.READ_INDEX: m.ReadIndexResponse,
     m.Kind.GET_REPLICA_LOG_INFO: m.GetReplicaLogInfoResponse,
+    m.Kind.INIT_TRANSACTIONS: tm.ProducerIdResponse,
+    m.Kind.ADD_PARTITIONS_TO_TXN: tm.AddPartitionsResponse,
+    m.Kind.END_TXN: tm.ProducerIdResponse,
+    m.Kind.WRITE_TXN_MARKERS: tm.WriteMarkersResponse,
+    m.Kind.TXN_OFFSET_COMMIT: gm.CommitGroupOffsetsResponse,
+    m.Kind.DESCRIBE_TRANSACTIONS: tm.DescribeTransactionsResponse,
+    m.Kind.LIST_TRANSACTIONS: tm.ListTransactionsResponse,
     m.Kind.FIND_COORDINATOR: gm.FindCoordinatorResponse,
     **{kind: gm.RESPONSES[cls] for kind, cls in REQUEST_TYPES.items() if cls in gm.RESPONSES},
 }

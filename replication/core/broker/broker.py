@@ -37,6 +37,7 @@ from .events import (
     LogChecked,
     LogDeleted,
     LogFound,
+    OutsideAnswered,
     PeerDisconnected,
     ProduceArrived,
     ReadIndexArrived,
@@ -52,6 +53,7 @@ from .proposing import Proposing
 from .queries import Queries
 from .serving import Serving
 from .shards import ShardKind, Shards
+from .transacting import Transacting, transaction_kind
 
 TICK = ev.Tick()
 
@@ -80,13 +82,21 @@ class Broker:
         self.proposing = Proposing(context)
         context.routes[fx.ReplyProduce] = self.producing.replied
         context.routes[fx.ReplyDeleteRecords] = self.producing.deletion_replied
+        self.transacting = Transacting(context, self.peers)
+        self.producing.of_coordinator = self.transacting.replied
+        timeout = context.settings.offsets_commit_timeout
         found = (
-            (group_kind(context.settings.groups, context.settings.offsets_commit_timeout),)
+            (
+                group_kind(context.settings.groups, timeout),
+                transaction_kind(context.settings.transactions, timeout, self.transacting.obey),
+            )
             if kinds is None
             else tuple(kinds)
         )
         self.shards = Shards(context, self.serving, found)
+        self.transacting.host(self.shards)
         self.coordinating = Coordinating(context, self.shards)
+        self.coordinating.takes |= self.transacting.takes
         context.routes[fx.Wake] = self._woken
         self._handlers: dict[type, Callable[[Any], None]] = {
             Report: self._report,
@@ -104,6 +114,7 @@ class Broker:
             IsrsWritten: self.proposing.written,
             CoordinationArrived: self.coordinating.arrived,
             ShardRead: self.shards.read,
+            OutsideAnswered: self.transacting.heard,
             LogFound: self._log_found,
             LogDeleted: self.assignments.deleted,
             LogChecked: self.damaged_logs.checked,
@@ -145,7 +156,11 @@ class Broker:
         context = self.context
         context.now = now
         context.is_unsettled = False
+        self.transacting.settle()
         self.shards.settle()
+        while self.transacting.is_due:
+            self.transacting.settle()
+            self.shards.settle()
         if self.serving.woken:
             self.serving.settle()
         if self.proposing.is_due:

@@ -9,6 +9,7 @@ import attrs
 
 from ..control.view import ClusterView
 from ..coordination.group_settings import GroupSettings
+from ..coordination.transaction_shard import TransactionSettings
 from ..errors import ErrorCode
 from ..partition import effects as fx
 from ..partition import events as ev
@@ -25,6 +26,7 @@ class BrokerSettings:
 
     replica: ReplicaSettings = attrs.Factory(ReplicaSettings)
     groups: GroupSettings = attrs.Factory(GroupSettings)
+    transactions: TransactionSettings = attrs.Factory(TransactionSettings)
     offsets_commit_timeout: float = 5.0
     """How long a reply of a coordinator waits for its write."""
     ticks_per_lag_time: int = 20

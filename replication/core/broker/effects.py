@@ -246,6 +246,14 @@ class CloseConnection(NamedTuple):
 # Coordinators
 
 
+class AskOutside(NamedTuple):
+    """What a coordinator wants of the metadata store; answered by `events.OutsideAnswered`, if at all."""
+
+    partition: PartitionId
+    leader_epoch: int
+    message: object
+
+
 class CoordinatorReply(NamedTuple):
     """Answer a request to a coordinator."""
 
@@ -329,6 +337,7 @@ Effect = (
     | LogDamaged
     | StepBack
     | CloseConnection
+    | AskOutside
     | CoordinatorReply
     | ReadShard
     | ShardLoaded

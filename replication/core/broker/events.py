@@ -198,6 +198,14 @@ class CoordinationArrived(NamedTuple):
     message: object
 
 
+class OutsideAnswered(NamedTuple):
+    """What came of an `effects.AskOutside`."""
+
+    partition: PartitionId
+    leader_epoch: int
+    message: object
+
+
 class ShardRead(NamedTuple):
     """What an `effects.ReadShard` found, in order; `entries` None: nothing that can be read.
 
@@ -239,6 +247,7 @@ Event = (
     | Cancelled
     | Disconnected
     | CoordinationArrived
+    | OutsideAnswered
     | ShardRead
     | Warmed
 )

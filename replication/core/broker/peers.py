@@ -122,6 +122,19 @@ class Peers:
         else:
             self._ask(node, Kind.GET_REPLICA_LOG_INFO, request, timeout, answered=answered, failed=failed)
 
+    def ask(
+        self,
+        peer: int,
+        kind: Kind,
+        message: object,
+        timeout: float,
+        *,
+        answered: Callable[[object], None],
+        failed: Callable[[str], None],
+    ) -> None:
+        """One request to a node, one attempt; exactly one of the callbacks comes, once."""
+        self._ask(peer, kind, message, timeout, answered=answered, failed=failed)
+
     def _ask(
         self,
         peer: int,

@@ -68,6 +68,18 @@ class BatchPort(Protocol):
         """
         ...
 
+    def marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        timestamp_ms: int,
+    ) -> Batches:
+        """The control batch that ends a transaction in a partition (KIP-98)."""
+        ...
+
 
 class NoBatches:
     """Of a host without coordinators."""
@@ -78,6 +90,17 @@ class NoBatches:
         timestamp_ms: int,
         producer: ProducerId | None,
         max_bytes: int,
+    ) -> Batches:
+        raise BatchTooLarge
+
+    def marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        timestamp_ms: int,
     ) -> Batches:
         raise BatchTooLarge
 

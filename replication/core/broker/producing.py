@@ -24,7 +24,7 @@ from . import events as ev
 from .payloads import CONTROL, TRANSACTIONAL, Batches, Payload, RefusedBatchError, ScannedBatch, to_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from .context import Context
 
@@ -55,6 +55,8 @@ class Producing:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._ids = count(1)
+        self.of_coordinator: Callable[[partition_fx.ReplyProduce], None] = _nobody
+        """Told what became of batches that no client has sent."""
         self._produces: dict[int, _Pending[m.ProduceResult]] = {}
         """By the number of each partition's part, under which its replica answers."""
         self._deletions: dict[int, _Pending[m.DeleteRecordsResult]] = {}
@@ -79,14 +81,14 @@ class Producing:
             self._ctx.emit(fx.Reply(event.request, m.ProduceResponse(partitions=[])))
         deadline, position = self._deadline(message.timeout_ms), 0
         for wanted in message.partitions:
-            self._produce(pending, message.acks, deadline, wanted, payload, position)
+            self._produce(pending, message, deadline, wanted, payload, position)
             # A size below zero is refused, and says nothing about where the next batch stands.
             position += max(0, wanted.size)
 
     def _produce(
         self,
         pending: _Pending[m.ProduceResult],
-        acks: int,
+        message: m.ProduceRequest,
         deadline: float,
         wanted: m.ProducePartition,
         payload: Payload,
@@ -108,11 +110,12 @@ class Producing:
             partition,
             partition_ev.Produce(
                 request_id=number,
-                acks=self._acks(acks, partition),
+                acks=self._acks(message.acks, partition),
                 batch=to_meta(info),
                 deadline=deadline,
                 handle=batches,
                 leader_epoch=wanted.leader_epoch,
+                transaction=None if message.transaction is None else _tag(message.transaction),
             ),
         )
 
@@ -149,9 +152,8 @@ class Producing:
             raise RefusedBatchError(
                 ErrorCode.INVALID_RECORD, "a producer's batch is dense and no control batch"
             )
-        if info.attributes & TRANSACTIONAL:
-            # Nobody would ever end the transaction: readers of committed records would wait for it, and compaction.
-            raise RefusedBatchError(ErrorCode.INVALID_RECORD, "nodes do not take part in transactions yet")
+        if info.attributes & TRANSACTIONAL and info.producer_id < 0:
+            raise RefusedBatchError(ErrorCode.INVALID_RECORD, "a transactional batch has no producer id")
         if info.producer_id >= 0 and (info.base_sequence < 0 or info.producer_epoch < 0):
             raise RefusedBatchError(
                 ErrorCode.INVALID_RECORD, "a producer id needs an epoch and a sequence, each 0 or more"
@@ -169,7 +171,8 @@ class Producing:
     def replied(self, partition: PartitionId, effect: partition_fx.ReplyProduce) -> None:
         """The outcome of one partition's part of a request."""
         if effect.request_id < 0:
-            return  # a coordinator's, which goes by the high watermark
+            self.of_coordinator(effect)
+            return
         self._add(
             self._produces.pop(effect.request_id),
             m.ProduceResult(
@@ -249,6 +252,14 @@ class Producing:
         assert pending.missing >= 0, "a partition is answered once"
         if pending.missing == 0:
             self._ctx.emit(fx.Reply(pending.request, _response(pending.results)))
+
+
+def _nobody(effect: partition_fx.ReplyProduce) -> None:
+    """Where there are no coordinators, nobody waits for their batches."""
+
+
+def _tag(said: m.ProduceTransaction) -> partition_ev.TransactionTag:
+    return partition_ev.TransactionTag(said.transactional_id, said.version)
 
 
 def _response(results: list[_Result]) -> m.ProduceResponse | m.DeleteRecordsResponse:

@@ -355,6 +355,7 @@ class Shards:
             deadline=NEVER,
             handle=batches,
             leader_epoch=hosted.role.epoch,
+            origin=partition_ev.Origin.COORDINATOR,
         )
         error = ErrorCode.UNKNOWN_SERVER_ERROR
         for effect in context.replicas[partition].step(produce, context.now):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import attrs
 
 from .. import messages as m
-from ..coordination.routing import DEFAULT_PARTITIONS, GROUP_TOPIC
+from ..coordination.routing import DEFAULT_PARTITIONS, GROUP_TOPIC, TRANSACTION_TOPIC
 from ..errors import ErrorCode
 from ..types import Value
 from .topics import TopicError
@@ -51,7 +51,8 @@ class InternalTopic:
 
 
 GROUPS = InternalTopic(name=GROUP_TOPIC)
-STANDARD: Mapping[str, InternalTopic] = {GROUPS.name: GROUPS}
+TRANSACTIONS = InternalTopic(name=TRANSACTION_TOPIC)
+STANDARD: Mapping[str, InternalTopic] = {each.name: each for each in (GROUPS, TRANSACTIONS)}
 """Those that this release knows, with Kafka's defaults, by name. A node's registration says which of them it can
 coordinate; a release that knows another topic adds it here.
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import ErrorCode
 from . import group_messages as gm
+from . import transaction_messages as tm
 from .refusals import GroupRefusal
 
 MAX_NAME = 1_024
@@ -30,6 +31,28 @@ def check_bounds(message: gm.Request) -> None:
     """Raises `GroupRefusal` with INVALID_REQUEST if something in a request is too long or too large."""
     _text("group", getattr(message, "group", ""))
     _CHECKS[type(message)](message)
+
+
+def check_transaction(message: tm.Request) -> None:
+    """The same for a request to a transaction's coordinator."""
+    match message:
+        case tm.DescribeTransactionsRequest():
+            _texts("transactional_ids", message.transactional_ids)
+            return
+        case tm.ListTransactionsRequest():
+            _texts("statuses", message.statuses)
+            _count("producer_ids", message.producer_ids, MAX_NAMES)
+            return
+    _text("transactional_id", message.transactional_id)
+    if not message.transactional_id:
+        _refuse("transactional_id has", "0 characters", f"use 1 to {MAX_NAME}, and at most {MAX_NAME}")
+    if isinstance(message, tm.AddPartitionsRequest):
+        _count("partitions", message.partitions, MAX_PARTITIONS)
+        for each in message.partitions:
+            _text("topic", each.topic)
+            _int32("partition", each.partition)
+        if not 0 <= message.version < 1 << 15:
+            _refuse("version is", message.version, "it must fit in 16 bits")
 
 
 def _refuse(what: str, value: object, remedy: str) -> None:

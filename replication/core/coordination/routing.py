@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 GROUP_TOPIC = "__consumer_offsets"
+TRANSACTION_TOPIC = "__transaction_state"
 DEFAULT_PARTITIONS = 50
 """Of `__consumer_offsets`; it never changes, because every key would move."""
 

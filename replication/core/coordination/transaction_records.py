@@ -10,7 +10,6 @@ import attrs
 from .kafka_schema import Array, Field, RecordFormatError, Schema, decode, encode
 from .record_codec import Unknown
 
-TRANSACTION_TOPIC = "__transaction_state"
 NO_ID = -1
 NO_EPOCH = -1
 LAST_EPOCH = 32766

@@ -12,8 +12,10 @@ from ..control.admin_messages import PartitionName
 from ..errors import ErrorCode
 from . import transaction_epochs as epochs
 from . import transaction_messages as tm
+from .bounds import check_transaction
 from .decisions import Clock, Decision, OutwardMachine, Proof, Reply
 from .marker_queue import Leaders, MarkerQueue, MarkersAnswered
+from .refusals import GroupRefusal
 from .shard_events import Entry, Marker
 from .timers import Timers
 from .transaction_records import Status, TransactionKey, TransactionValue
@@ -167,6 +169,11 @@ class TransactionCoordinator(OutwardMachine):
     # Decisions
 
     def decide(self, request_id: int, message: tm.Request, clock: Clock) -> Decision:
+        try:
+            check_transaction(message)
+        except GroupRefusal as refused:
+            failure = attrs.evolve(self.failure(message, refused.error), message=refused.message)
+            return self._read(request_id, failure)
         match message:
             case tm.DescribeTransactionsRequest():
                 return self._read(request_id, self._describe(message))
@@ -199,8 +206,6 @@ class TransactionCoordinator(OutwardMachine):
         ids = message.producer_id, message.producer_epoch
         match message:
             case tm.InitTransactionsRequest(timeout_ms=timeout_ms):
-                if not message.transactional_id:
-                    return epochs.Refused(ErrorCode.INVALID_REQUEST, "the transactional id is empty")
                 if not 0 < timeout_ms <= self.settings.max_timeout_ms:
                     return epochs.Refused(
                         ErrorCode.INVALID_TRANSACTION_TIMEOUT,

@@ -79,6 +79,20 @@ class ReplyProduce:
     message: str = ""
 
 
+@attrs.frozen(slots=True)
+class KeepBatch:
+    """A batch waits beyond this step: an `Append` of it may follow, or a `DropBatch`."""
+
+    handle: object
+
+
+@attrs.frozen(slots=True)
+class DropBatch:
+    """A batch that was kept will not be appended."""
+
+    handle: object
+
+
 @attrs.frozen(kw_only=True, slots=True)
 class AddToTransaction:
     """Have the transaction's coordinator add this partition. Answered by `AddAnswered` of the same attempt, once.
@@ -213,6 +227,8 @@ Effect = (
     | AdvanceLogStart
     | ReplyDeleteRecords
     | ReplyProduce
+    | KeepBatch
+    | DropBatch
     | AddToTransaction
     | Admission
     | Wake

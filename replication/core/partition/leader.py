@@ -112,11 +112,12 @@ class LeaderRole:
         error = self._refusal(event)
         if error != ErrorCode.NONE:
             self.reply(event.request_id, error)
-        else:
-            self.take(event)
+        elif self.take(event):
+            return
+        self._replica.emit(fx.DropBatch(event.handle))
 
-    def take(self, event: ev.Produce) -> None:
-        """Append a batch that may be, of what it says of itself: its epoch and its sequence decide."""
+    def take(self, event: ev.Produce) -> bool:
+        """Append a batch that may be; its epoch and its sequence decide. Whether it is appended."""
         verdict, original = self._replica.log.producers.check(event.batch)
         if verdict is SequenceVerdict.DUPLICATE:
             assert original is not None
@@ -129,6 +130,8 @@ class LeaderRole:
             self.reply(event.request_id, ErrorCode.INVALID_TXN_STATE)
         else:
             self.append(event)
+            return True
+        return False
 
     def _refusal(self, event: ev.Produce) -> ErrorCode:
         if event.leader_epoch != NO_EPOCH and event.leader_epoch != self.epoch:

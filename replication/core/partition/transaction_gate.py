@@ -121,6 +121,8 @@ class TransactionGate:
             self._ask(producer_id, asked)
         asked.waiting.append(event)
         self._held_bytes += _bytes_of(event)
+        if isinstance(event, ev.Produce):
+            self._role.replica.emit(fx.KeepBatch(event.handle))
 
     def _ask(self, producer_id: int, asked: _Asked, delay: float = 0.0) -> None:
         self._role.replica.emit(
@@ -166,7 +168,13 @@ class TransactionGate:
 
     def _drop(self, producer_id: int, error: ErrorCode) -> None:
         for waiting in self._release(producer_id):
-            self._refuse(waiting, error)
+            self._give_up(waiting, error)
+
+    def _give_up(self, event: _Waiting, error: ErrorCode) -> None:
+        """One that was held is not written."""
+        self._refuse(event, error)
+        if isinstance(event, ev.Produce):
+            self._role.replica.emit(fx.DropBatch(event.handle))
 
     def _refuse(self, event: _Waiting, error: ErrorCode) -> None:
         if isinstance(event, ev.Admit):
@@ -182,7 +190,7 @@ class TransactionGate:
             for each in over:
                 asked.waiting.remove(each)
                 self._held_bytes -= _bytes_of(each)
-                self._refuse(each, asked.last_error)
+                self._give_up(each, asked.last_error)
         for producer_id in [key for key, asked in self._asked.items() if not asked.waiting]:
             del self._asked[producer_id]
 

@@ -23,7 +23,7 @@ from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition.producers import ProducerTable, SequenceVerdict
 from insync.replication.core.types import BatchMeta
-from insync.storage.batch import records, scan
+from insync.storage.batch import marker_of, records, scan
 from insync.transport import Identity, serve
 
 CLUSTER_ID = "fake-cluster"
@@ -80,6 +80,24 @@ class Partition:
                     break
                 found += batch
         return found
+
+    def committed(self, part: m.FetchPartition, data: bytes) -> tuple[bytes, m.FetchedTransactions]:
+        """What of it a reader of committed records gets, and is told."""
+        stable, aborted = transactions_of(b"".join(self.batches), self.end)
+        infos = [info for info in scan(data) if info.next_offset <= stable]
+        found = data[: sum(info.size_bytes for info in infos)]
+        end = infos[-1].next_offset if infos else part.fetch_offset
+        told = m.FetchedTransactions(
+            topic=part.topic,
+            partition=part.partition,
+            last_stable_offset=stable,
+            aborted=[
+                m.AbortedProducer(producer_id=producer_id, first_offset=first)
+                for producer_id, first, last in sorted(aborted, key=lambda each: each[1])
+                if last >= part.fetch_offset and first < end
+            ],
+        )
+        return found, told
 
     def values(self) -> list[bytes | None]:
         return [record.value for record in records(b"".join(self.batches))] if self.batches else []
@@ -213,14 +231,21 @@ class FakeNode:
 
     def _fetch_now(self, request: Any, message: m.FetchRequest, *, last: bool) -> bool:
         results, parts = [], []
+        transactions = []
         for part in message.partitions:
             result, data = self._fetch_one(part)
+            log = self.cluster.partition(part.topic, part.partition)
+            if data and log is not None and message.isolation_level == m.READ_COMMITTED:
+                data, said = log.committed(part, data)
+                result = attrs.evolve(result, size=len(data))
+                transactions.append(said)
             if result.error or data:
                 results.append(result)
                 parts.append(data)
         if not results and not last:
             return False
-        request.reply(wire.encode(m.FetchResponse(partitions=results)), [p for p in parts if p])
+        answer = m.FetchResponse(partitions=results, transactions=transactions)
+        request.reply(wire.encode(answer), [p for p in parts if p])
         return True
 
     def _fetch_one(self, part: m.FetchPartition) -> tuple[m.FetchResult, bytes]:
@@ -574,3 +599,21 @@ def later(told: trio.Event, fault: Fault) -> Fault:
         return True
 
     return postponed
+
+
+def transactions_of(log: bytes, end_offset: int) -> tuple[int, list[tuple[int, int, int]]]:
+    """The last stable offset of a log, and of each aborted transaction its producer, first and last offset."""
+    begun: dict[int, int] = {}
+    aborted: list[tuple[int, int, int]] = []
+    position = 0
+    for info in scan(log) if log else ():
+        batch = log[position : position + info.size_bytes]
+        position += info.size_bytes
+        if info.is_control:
+            first = begun.pop(info.producer_id, None)
+            said = marker_of(batch)
+            if first is not None and said is not None and said.is_abort:
+                aborted.append((info.producer_id, first, info.base_offset))
+        elif info.is_transactional:
+            begun.setdefault(info.producer_id, info.base_offset)
+    return min(begun.values(), default=end_offset), aborted

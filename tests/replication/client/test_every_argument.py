@@ -21,6 +21,7 @@ from insync.replication.client import (
     BlockingConsumer,
     BlockingProducer,
     Consumer,
+    GroupMetadata,
     InvalidArgumentError,
     Producer,
 )
@@ -70,6 +71,7 @@ WRONG: dict[str, list[Any]] = {
     "amount": ["1", 1.5, [1], True, 2**70, SOMETHING],
     "batch": [None, 5, "x", ["x"]],
     "isolation": [None, 5, b"current", "newest"],
+    "group_metadata": [None, 5, "g", {"group_id": "g"}, SOMETHING],
 }
 RIGHT: dict[str, Any] = {
     **dict.fromkeys(["topic", "name", "group", "prefix"], "t"),
@@ -87,6 +89,7 @@ RIGHT: dict[str, Any] = {
     "nodes": [0],
     "groups": ["g"],
     "to": "earliest",
+    "group_metadata": GroupMetadata(group_id="g"),
 }
 
 
@@ -96,6 +99,9 @@ def wrong_for(method: str, parameter: inspect.Parameter) -> list[Any]:
     elif parameter.name == "partition":
         # A number that is above all that there are is whole, and is told of as unknown.
         wrong = [each for each in NUMBER if each != 2**70] if "send" in method else PAIR
+    elif (method, parameter.name) == ("send_offsets", "offsets"):
+        # As `positions` has them: of some partitions it does not know yet.
+        wrong = [each for each in WRONG["offsets"] if each != {("t", 0): None}]
     else:
         wrong = WRONG[parameter.name]
     return [each for each in wrong if each is not None or parameter.default is not None]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -14,18 +14,19 @@ from insync.replication import Node, NodeSettings
 from insync.replication.client import (
     Admin,
     Consumer,
-    InvalidRecordError,
     InvalidSettingError,
     Producer,
     _batch,
 )
-from insync.replication.client._isolation import Chunk, CommittedOnly
+from insync.replication.client._isolation import Chunk, committed
+from insync.replication.client.transaction_errors import InvalidTxnStateError
+from insync.replication.core.messages import AbortedProducer
 from insync.storage import DiskLog
 from insync.storage.batch import build_batch, records, scan
 from tests.processes import NodeProcess, cluster
 from tests.storage.building import append, marker, stamped
 
-from .fake_cluster import FakeCluster, fake_cluster
+from .fake_cluster import FakeCluster, fake_cluster, transactions_of
 
 
 def batch(value: bytes, *, by: int | None = None) -> bytes:
@@ -87,28 +88,6 @@ async def test_raw_batches_leave_out_the_aborted_ones_and_say_how_far_they_go(au
         assert (fetched.start_offset, fetched.next_offset) == (0, 3)
 
 
-async def test_a_transaction_that_is_larger_than_what_is_read_ahead_is_read_twice(autojump_clock):
-    big = [b"%02d" % n + bytes(1000) for n in range(60)]
-    async with (
-        fake_cluster(nodes=1, t=1) as cluster,
-        Consumer(
-            cluster.urls,
-            auto_offset_reset="earliest",
-            isolation_level="read_committed",
-            max_partition_fetch_bytes=4000,
-        ) as consumer,
-    ):
-        put(cluster, *[batch(value, by=5) for value in big[:30]])
-        consumer.assign([("t", 0)])
-        assert await consumer.poll(200) == []
-        held = consumer._fetcher.readings["t", 0].committed_only  # type: ignore[index]
-        assert held is not None and held.scouting
-        assert held.held_bytes < 3 * 4000
-        put(cluster, *[batch(value, by=5) for value in big[30:]], marker(commit=True, producer_id=5))
-        put(cluster, batch(b"end"))
-        assert await values(consumer, 61) == [*big, b"end"]
-
-
 steps = st.lists(
     st.tuples(st.sampled_from(["plain", "data", "commit", "abort"]), st.integers(1, 3)), max_size=40
 )
@@ -129,8 +108,8 @@ def model(done: list[tuple[str, int]], start: int) -> list[int]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(steps, st.integers(0, 40), st.integers(1, 700), st.lists(st.integers(1, 6), min_size=1))
-def test_it_agrees_with_the_whole_log_wherever_one_begins(done, start, max_bytes, sizes):
+@given(steps, st.integers(0, 40), st.lists(st.integers(1, 6), min_size=1))
+def test_it_agrees_with_the_whole_log_wherever_one_begins(done, start, sizes):
     parts = []
     for offset, (kind, producer) in enumerate(done):
         data = {
@@ -140,29 +119,41 @@ def test_it_agrees_with_the_whole_log_wherever_one_begins(done, start, max_bytes
             "abort": lambda producer=producer: marker(commit=False, producer_id=producer),
         }[kind]()
         parts.append(stamped(data, offset, 0))
-    reader, found, at, turn = CommittedOnly(max_bytes), [], min(start, len(done)), 0
-    while at < len(parts):
-        count = sizes[turn % len(sizes)]
+    stable, aborted = transactions_of(b"".join(parts), len(parts))
+    found, at, turn = [], min(start, len(done)), 0
+    while at < stable:
+        end = min(at + sizes[turn % len(sizes)], stable)
         turn += 1
-        data = b"".join(parts[at : at + count])
-        scouted = reader.scouting
-        for chunk in reader.take(Chunk(data, scan(data), at, min(at + count, len(parts)))):
-            assert not found or chunk.start_offset >= found[-1]
-            found += [each.offset for each in records(chunk.data, start_offset=chunk.start_offset)]
-        at = reader.kept_until if scouted and not reader.scouting else min(at + count, len(parts))
-    assert found == model(done, start)
+        told = [
+            AbortedProducer(producer_id=producer_id, first_offset=first)
+            for producer_id, first, last in sorted(aborted, key=lambda each: each[1])
+            if last >= at and first < end
+        ]
+        data = b"".join(parts[at:end])
+        chunk = committed(Chunk(data, scan(data), at, end), told)
+        assert (chunk.start_offset, chunk.next_offset) == (at, end)
+        found += [each.offset for each in records(chunk.data)] if chunk.batches else []
+        at = end
+    assert found == [each for each in model(done, start) if each < stable]
 
 
-async def test_a_node_takes_no_part_in_transactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_transaction_without_a_transactional_id_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What nobody would ever end would hold up all readers of committed records."""
-    monkeypatch.setattr(_batch, "build_batch", partial(build_batch, transactional=True))
+    seal = _batch.Batch.seal
+
+    def transactional(self: _batch.Batch, *given: Any) -> None:
+        seal(self, *given[:4], True)
+
+    monkeypatch.setattr(_batch.Batch, "seal", transactional)
     store = f"memory://{tmp_path.name}"
     settings = NodeSettings(
         node_id=1, data_dir=tmp_path, store=store, listeners=(f"mem://{tmp_path.name}/1",)
     )
     async with Node(settings) as node, Admin(node.endpoints) as admin, Producer(node.endpoints) as producer:
         await admin.create_topic("t", 1, 1, {"min_insync_replicas": 1})
-        with trio.fail_after(10), pytest.raises(InvalidRecordError, match="transactions"):
+        with trio.fail_after(10), pytest.raises(InvalidTxnStateError):
             await (await producer.send("t", b"x")).wait()
 
 

@@ -94,7 +94,7 @@ def test_the_first_batch_waits_until_the_coordinator_knows_of_the_partition() ->
     assert not asked.verify_only
     assert appends(effects) == 0
     second, more = lead.data(sequence=1)
-    assert more == [], "one question, and the order of the batches stays"
+    assert more == [fx.KeepBatch(None)], "one question, and the order of the batches stays"
     effects = lead.answer(effects)
     assert appends(effects) == 2
     third, effects = lead.data(sequence=2)

@@ -36,6 +36,7 @@ from insync.replication.core.control.view import ClusterView
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination import records as r
 from insync.replication.core.coordination import shard_events as sev
+from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.coordination.group_settings import GroupSettings
 from insync.replication.core.coordination.routing import GROUP_TOPIC
 from insync.replication.core.errors import ErrorCode
@@ -413,5 +414,7 @@ def test_a_coordinator_is_found_with_its_address_and_epoch() -> None:
 
 def test_every_kind_of_request_to_a_coordinator_is_taken() -> None:
     node = Node()
-    assert set(gm.RESPONSES) | {gm.FindCoordinatorRequest} == set(node.broker.coordinating.takes)
+    transactions = {*tm.RESPONSES, tm.WriteMarkersRequest}
+    known = set(gm.RESPONSES) | {gm.FindCoordinatorRequest} | transactions
+    assert known == set(node.broker.coordinating.takes)
     assert Kind.FIND_COORDINATOR == 10

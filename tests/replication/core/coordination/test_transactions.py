@@ -520,3 +520,32 @@ def test_transactions_are_described_and_listed() -> None:
     assert (listed(), listed(statuses=["EMPTY"]), listed(statuses=["ONGOING"])) == (1, 0, 1)
     assert (listed(producer_ids=[500]), listed(producer_ids=[1])) == (1, 0)
     assert (listed(longer_than_ms=4000), listed(longer_than_ms=6000)) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        tm.InitTransactionsRequest(transactional_id="x" * 1025, timeout_ms=1),
+        tm.InitTransactionsRequest(transactional_id="", timeout_ms=1),
+        tm.EndTransactionRequest(
+            transactional_id="x" * 1025, producer_id=1, producer_epoch=0, committed=True
+        ),
+        tm.AddPartitionsRequest(
+            transactional_id=ID,
+            producer_id=500,
+            producer_epoch=0,
+            partitions=[PartitionName(topic="t", partition=2**31)],
+        ),
+        tm.AddPartitionsRequest(
+            transactional_id=ID, producer_id=500, producer_epoch=0, partitions=[], version=2**15
+        ),
+        tm.DescribeTransactionsRequest(transactional_ids=["x"] * 10_001),
+        tm.ListTransactionsRequest(statuses=["x" * 1025]),
+    ],
+)
+def test_what_is_too_large_is_refused(message: Any) -> None:
+    host = Coordinator()
+    host.init()
+    written = len(host.log)
+    assert host.ask(message).error == ErrorCode.INVALID_REQUEST
+    assert len(host.log) == written

@@ -1,0 +1,413 @@
+"""Transactions between nodes: partitions are added at coordinators, and markers written where partitions are led.
+
+Whoever is asked may be this very node. Nothing is done within the step of a replica or of a shard: it waits for the
+end of the turn, in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from .. import messages as m
+from ..control.internal_topics import TRANSACTIONS
+from ..control.view import ClusterView
+from ..coordination import group_messages as gm
+from ..coordination import shard_effects as sfx
+from ..coordination import shard_events as sev
+from ..coordination import transaction_messages as tm
+from ..coordination.marker_queue import MarkersAnswered, SendMarkers
+from ..coordination.record_codec import Unknown
+from ..coordination.routing import GROUP_TOPIC, partition_for_group
+from ..coordination.shard import ShardSettings
+from ..coordination.transaction_records import (
+    decode_transaction,
+    encode_transaction,
+    encode_transaction_key,
+)
+from ..coordination.transaction_shard import TransactionCoordinator, TransactionSettings
+from ..errors import ErrorCode
+from ..partition import effects as partition_fx
+from ..partition import events as partition_ev
+from ..types import NO_LEADER, PartitionId, TransactionMarker
+from . import effects as fx
+from .payloads import to_meta
+from .shards import Decoded, Encoded, ShardKind
+
+if TYPE_CHECKING:
+    from . import events as ev
+    from .context import Context
+    from .peers import Peers
+    from .shards import Shards
+
+ASK_TIMEOUT = 5.0
+"""Seconds for one attempt to add a partition; the batch that waits for it goes by its own deadline."""
+MARKER_TIMEOUT = 30.0
+"""Seconds for which a marker waits for the high watermark; its coordinator sends it again."""
+_FIRST_NUMBER = 1 << 40
+"""Markers are numbered from here on, downwards: coordinators' own batches have the numbers above."""
+
+
+class _Leaders:
+    """See `coordination.marker_queue.Leaders`."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+
+    @property
+    def revision(self) -> int:
+        return self._view.revision
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        versioned = self._view.partitions.get(PartitionId(topic, partition))
+        return None if versioned is None else versioned.record.leader
+
+
+def transaction_kind(
+    settings: TransactionSettings, commit_timeout: float, obey: Callable[[PartitionId, object], None]
+) -> ShardKind:
+    """Transactional ids; commit_timeout: seconds for which a reply waits for its write."""
+    return ShardKind(
+        topic=TRANSACTIONS.name,
+        machine=lambda: TransactionCoordinator(settings),
+        settings=ShardSettings(commit=commit_timeout),
+        view=_Leaders,
+        encode=_encode,
+        decode=_decode,
+        obey=obey,
+    )
+
+
+def _encode(key: Any, value: Any | None) -> Encoded:
+    return encode_transaction_key(key), None if value is None else encode_transaction(value)
+
+
+def _decode(key: bytes | None, value: bytes | None) -> Decoded:
+    found = decode_transaction(key, value)
+    return (None, None) if isinstance(found, Unknown) else found
+
+
+class Transacting:
+    """What this node does for transactions beside keeping their state."""
+
+    def __init__(self, context: Context, peers: Peers) -> None:
+        self._context = context
+        self._peers = peers
+        self._shards: Shards
+        self._due: deque[Callable[[], None]] = deque()
+        self._numbers = count(-_FIRST_NUMBER, -1)
+        self._marking: dict[int, Callable[[ErrorCode], None]] = {}
+        self._admitting: dict[int, Callable[[ErrorCode], None]] = {}
+        context.routes[partition_fx.AddToTransaction] = self._add
+        context.routes[partition_fx.Admission] = self._admitted
+        self.takes: dict[type, Callable[[Any, Callable[[Any], None]], None]] = {
+            **dict.fromkeys(
+                (tm.InitTransactionsRequest, tm.EndTransactionRequest, tm.AddPartitionsRequest), self._ask
+            ),
+            tm.DescribeTransactionsRequest: self._describe,
+            tm.ListTransactionsRequest: self._list,
+            tm.WriteMarkersRequest: self._write,
+            gm.TxnOffsetCommitRequest: self._commit_offsets,
+        }
+        """Requests of clients and coordinators, each with whom to tell the answer."""
+
+    def host(self, shards: Shards) -> None:
+        """The shards of this node."""
+        self._shards = shards
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self._due)
+
+    def settle(self) -> None:
+        """At the end of a turn: what steps have left to do."""
+        while self._due:
+            self._due.popleft()()
+
+    def _later(self, do: Callable[[], None]) -> None:
+        self._due.append(do)
+        self._context.is_unsettled = True
+
+    # Coordinators
+
+    def _coordinator(self, transactional_id: str) -> tuple[PartitionId | None, int]:
+        """The partition that keeps a transactional id, and the node that leads it."""
+        view = self._context.view
+        record = view.topics.get(TRANSACTIONS.name)
+        if record is None:
+            return None, NO_LEADER
+        partition = PartitionId(TRANSACTIONS.name, partition_for_group(transactional_id, record.partitions))
+        versioned = view.partitions.get(partition)
+        return partition, versioned.record.leader if versioned is not None else NO_LEADER
+
+    def _ask(
+        self,
+        message: tm.InitTransactionsRequest | tm.EndTransactionRequest | tm.AddPartitionsRequest,
+        told: Callable[[Any], None],
+    ) -> None:
+        partition, _ = self._coordinator(message.transactional_id)
+        if partition is None:
+            told(tm.RESPONSES[type(message)](error=ErrorCode.NOT_COORDINATOR))
+            return
+        self._shards.ask(partition, message, self._context.now + MARKER_TIMEOUT, told)
+
+    def _describe(self, message: tm.DescribeTransactionsRequest, told: Callable[[Any], None]) -> None:
+        """Of each id by itself: they may have several coordinators, and be asked of the wrong one."""
+        found: list[tm.TransactionDescription] = []
+        left = len(message.transactional_ids)
+        if not left:
+            told(tm.DescribeTransactionsResponse())
+
+        def take(transactional_id: str, reply: tm.DescribeTransactionsResponse) -> None:
+            nonlocal left
+            wrong = tm.TransactionDescription(transactional_id=transactional_id, error=reply.error)
+            found.extend(reply.transactions or [wrong])
+            left -= 1
+            if not left:
+                told(tm.DescribeTransactionsResponse(transactions=found))
+
+        for each in message.transactional_ids:
+            partition, _ = self._coordinator(each)
+            request = tm.DescribeTransactionsRequest(transactional_ids=[each])
+            if partition is None:
+                take(each, tm.DescribeTransactionsResponse(error=ErrorCode.TRANSACTIONAL_ID_NOT_FOUND))
+            else:
+                self._shards.ask(partition, request, self._context.now + ASK_TIMEOUT, partial(take, each))
+
+    def _list(self, message: tm.ListTransactionsRequest, told: Callable[[Any], None]) -> None:
+        """All that this node coordinates; the first error is told beside what there is."""
+        partitions = self._shards.led(TRANSACTIONS.name)
+        found: list[tm.TransactionListing] = []
+        error, left = ErrorCode.NONE, len(partitions)
+        if not left:
+            told(tm.ListTransactionsResponse())
+
+        def take(reply: tm.ListTransactionsResponse) -> None:
+            nonlocal error, left
+            found.extend(reply.transactions)
+            error = error or ErrorCode(reply.error)
+            left -= 1
+            if not left:
+                found.sort(key=lambda each: each.transactional_id)
+                told(tm.ListTransactionsResponse(error=error, transactions=found))
+
+        for partition in partitions:
+            self._shards.ask(partition, message, self._context.now + ASK_TIMEOUT, take)
+
+    # A partition is to belong to a transaction
+
+    def _add(self, partition: PartitionId, effect: partition_fx.AddToTransaction) -> None:
+        ask = partial(self._ask_to_add, partition, effect)
+        if effect.delay > 0:
+            self._context.timers.call_at(self._context.now + effect.delay, ask)
+        else:
+            self._later(ask)
+
+    def _ask_to_add(self, partition: PartitionId, effect: partition_fx.AddToTransaction) -> None:
+        context = self._context
+        answered = partial(self._add_answered, partition, effect)
+        request = tm.AddPartitionsRequest(
+            transactional_id=effect.transactional_id,
+            producer_id=effect.producer_id,
+            producer_epoch=effect.producer_epoch,
+            partitions=[m.PartitionName(topic=partition.topic, partition=partition.partition)],
+            verify_only=effect.verify_only,
+            view_revision=context.view.revision,
+            version=1 if effect.verify_only else 2,
+        )
+        keeper, leader = self._coordinator(effect.transactional_id)
+        if keeper is None or leader == NO_LEADER:
+            answered(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        elif leader == context.node_id:
+            deadline = context.now + ASK_TIMEOUT
+            self._shards.ask(keeper, request, deadline, lambda reply: answered(_code(reply.error)))
+        else:
+            self._peers.ask(
+                leader,
+                m.Kind.ADD_PARTITIONS_TO_TXN,
+                request,
+                ASK_TIMEOUT,
+                answered=lambda reply: answered(_code(reply.error)),  # type: ignore[attr-defined]
+                failed=lambda reason: answered(ErrorCode.COORDINATOR_NOT_AVAILABLE),
+            )
+
+    def _add_answered(
+        self, partition: PartitionId, effect: partition_fx.AddToTransaction, error: ErrorCode
+    ) -> None:
+        said = partition_ev.AddAnswered(producer_id=effect.producer_id, attempt=effect.attempt, error=error)
+
+        def tell() -> None:
+            if partition in self._context.replicas:
+                self._context.step_replica(partition, said)
+
+        self._later(tell)
+
+    # Offsets of a group, in a transaction
+
+    def _commit_offsets(self, message: gm.TxnOffsetCommitRequest, told: Callable[[Any], None]) -> None:
+        """First the partition belongs to the transaction, then the shard decides: by its state of then."""
+        context = self._context
+        record = context.view.topics.get(GROUP_TOPIC)
+        failure = gm.RESPONSES[type(message)]
+        if record is None:
+            told(failure(error=ErrorCode.NOT_COORDINATOR))
+            return
+        partition = PartitionId(GROUP_TOPIC, partition_for_group(message.group, record.partitions))
+        if partition not in context.replicas:
+            told(failure(error=ErrorCode.NOT_COORDINATOR))
+            return
+        number = next(self._numbers)
+        deadline = context.now + ASK_TIMEOUT
+
+        def decide(error: ErrorCode) -> None:
+            if error != ErrorCode.NONE:
+                told(failure(error=_of_coordinator(error)))
+            else:
+                self._shards.ask(partition, message, deadline, told)
+
+        self._admitting[number] = decide
+        context.step_replica(
+            partition,
+            partition_ev.Admit(
+                request_id=number,
+                producer_id=message.producer_id,
+                producer_epoch=message.producer_epoch,
+                transaction=partition_ev.TransactionTag(message.transactional_id),
+                deadline=deadline,
+            ),
+        )
+
+    def _admitted(self, partition: PartitionId, effect: partition_fx.Admission) -> None:
+        decide = self._admitting.pop(effect.request_id)
+        # Before anything else of this turn: no marker may come in between.
+        self._due.appendleft(lambda: decide(effect.error))
+        self._context.is_unsettled = True
+
+    # Markers
+
+    def obey(self, partition: PartitionId, effect: object) -> None:
+        """What a coordinator asks of others than its log."""
+        assert isinstance(effect, sfx.Outward)
+        message = effect.message
+        if isinstance(message, SendMarkers):
+            self._later(partial(self._send, partition, effect.leader_epoch, message))
+        else:
+            self._context.emit(fx.AskOutside(partition, effect.leader_epoch, message))
+
+    def heard(self, event: ev.OutsideAnswered) -> None:
+        """What came of an `AskOutside`."""
+        self._shards.tell(event.partition, sev.Heard(leader_epoch=event.leader_epoch, message=event.message))
+
+    def _send(self, partition: PartitionId, leader_epoch: int, send: SendMarkers) -> None:
+        def answered(reply: tm.WriteMarkersResponse | None) -> None:
+            outcomes = () if reply is None else tuple(reply.outcomes)
+            heard = sev.Heard(leader_epoch=leader_epoch, message=MarkersAnswered(send.attempt, outcomes))
+            self._later(lambda: self._shards.tell(partition, heard))
+
+        if send.node == self._context.node_id:
+            self._write(send.request, answered)
+            return
+        self._peers.ask(
+            send.node,
+            m.Kind.WRITE_TXN_MARKERS,
+            send.request,
+            MARKER_TIMEOUT,
+            answered=answered,  # type: ignore[arg-type]  # decoded as the answer of its kind
+            failed=lambda reason: answered(None),
+        )
+
+    def _write(
+        self, request: tm.WriteMarkersRequest, told: Callable[[tm.WriteMarkersResponse], None]
+    ) -> None:
+        """Write each marker where this node leads; told when all are committed or have failed."""
+        outcomes: list[tm.MarkerOutcome] = []
+        left = 1
+
+        def take(markers: tm.TransactionMarkers, at: m.PartitionName, error: ErrorCode) -> None:
+            outcomes.append(
+                tm.MarkerOutcome(
+                    producer_id=markers.producer_id, topic=at.topic, partition=at.partition, error=error
+                )
+            )
+            done()
+
+        def done() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                told(tm.WriteMarkersResponse(outcomes=outcomes))
+
+        for markers in request.markers:
+            for at in markers.partitions:
+                left += 1
+                self._mark(request.coordinator_epoch, markers, at, partial(take, markers, at))
+        done()
+
+    def _mark(
+        self,
+        coordinator_epoch: int,
+        markers: tm.TransactionMarkers,
+        at: m.PartitionName,
+        told: Callable[[ErrorCode], None],
+    ) -> None:
+        context, partition = self._context, PartitionId(at.topic, at.partition)
+        replica = context.replicas.get(partition)
+        if replica is None:
+            told(context.missing_error(partition))
+            return
+        if not (0 <= markers.producer_id < 1 << 63 and 0 <= markers.producer_epoch < 1 << 15):
+            told(ErrorCode.INVALID_REQUEST)
+            return
+        batches = context.batches.marker(
+            markers.producer_id,
+            markers.producer_epoch,
+            committed=markers.committed,
+            coordinator_epoch=coordinator_epoch,
+            timestamp_ms=context.wall_ms,
+        )
+        number = next(self._numbers)
+        self._marking[number] = told
+        said = TransactionMarker(markers.committed, coordinator_epoch)
+        produce = partition_ev.Produce(
+            request_id=number,
+            acks=-1,
+            batch=to_meta(batches.infos[0])._replace(marker=said),
+            deadline=context.now + MARKER_TIMEOUT,
+            handle=batches,
+            origin=partition_ev.Origin.COORDINATOR,
+            transaction=partition_ev.TransactionTag(markers.transactional_id, markers.version),
+        )
+        for effect in replica.step(produce, context.now):
+            if isinstance(effect, partition_fx.Append) and effect.handle is batches:
+                self._appended(partition, effect.base_offset, markers)
+            context.routes[type(effect)](partition, effect)
+
+    def _appended(self, partition: PartitionId, offset: int, markers: tm.TransactionMarkers) -> None:
+        """A shard hears of it before anything that comes after it in its log."""
+        if self._shards.is_internal(partition.topic):
+            producer = sev.ProducerId(markers.producer_id, markers.producer_epoch)
+            marker = sev.Marker(offset, producer, markers.committed)
+            self._due.appendleft(lambda: self._shards.tell(partition, sev.MarkerWritten(marker=marker)))
+            self._context.is_unsettled = True
+
+    def replied(self, effect: partition_fx.ReplyProduce) -> None:
+        """The outcome of a marker; of other batches of coordinators nobody asks."""
+        told = self._marking.pop(effect.request_id, None)
+        if told is not None:
+            self._later(lambda: told(effect.error))
+
+
+def _code(number: int) -> ErrorCode:
+    """Of an answer; a later version may know errors that this one does not."""
+    try:
+        return ErrorCode(number)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _of_coordinator(error: ErrorCode) -> ErrorCode:
+    """What a client is told that asks for a coordinator, where a partition's leader was not asked."""
+    return ErrorCode.NOT_COORDINATOR if error == ErrorCode.NOT_LEADER_OR_FOLLOWER else error
