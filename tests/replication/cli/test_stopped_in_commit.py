@@ -1,0 +1,70 @@
+"""A process that stands still inside a commit to SQLite: what is acknowledged meanwhile, and what `status` says."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from insync.replication import Admin, Producer
+from insync.replication.cli import status
+from tests.processes import NodeProcess, cluster
+from tests.replication.node.test_cluster import full_isr, until
+
+
+@contextmanager
+def standing_still(folder: Path, node: NodeProcess | None) -> Iterator[None]:
+    """Somebody has the store's write lock and does not go on; a node, too, if one is given.
+
+    A node that is stopped at any moment has the lock only if it is committing: here it is certain.
+    """
+    holder = sqlite3.connect(folder / "meta.db", isolation_level=None, timeout=30)
+    try:
+        if node is not None:
+            node.process.send_signal(signal.SIGSTOP)
+        holder.execute("BEGIN IMMEDIATE")
+        yield
+    finally:
+        holder.close()
+        if node is not None:
+            os.kill(node.process.pid, signal.SIGCONT)
+
+
+async def test_acks_need_no_store_and_status_tells_what_waits_for_whom(tmp_path: Path) -> None:
+    with cluster(tmp_path, 2) as nodes:
+        servers = [node.endpoint for node in nodes]
+        async with Admin(servers) as admin, Producer(servers) as producer:
+            await admin.create_topic("t", 2, 2, {"min_insync_replicas": 1})
+            await until(lambda: full_isr(admin, "t", 2), 20)
+            led_by = {
+                each.leader: each.partition for each in (await admin.describe_topics(["t"]))[0].partitions
+            }
+            # A producer that is new needs an id, which is a write to the store.
+            await (await producer.send("t", b"first", partition=led_by[1])).wait()
+            with standing_still(tmp_path, None):
+                for partition in (0, 1):
+                    with trio.fail_after(10):
+                        await (await producer.send("t", b"x", partition=partition)).wait()
+            async with Admin(servers[:1]) as watcher:
+                seen: dict[str, Any] = {}
+
+                async def told() -> bool:
+                    seen.update(await status.look(watcher))
+                    one = next(each for each in seen["nodes"] if each["node_id"] == 1)
+                    return bool(seen["waiting"]) and one["store_age_ms"] > status.STORE_OLD_MS
+
+                with standing_still(tmp_path, nodes[1]):
+                    waits = await producer.send("t", b"y", partition=led_by[1])
+                    await until(told, 30)
+                    assert {(each["partition"], each["for"]) for each in seen["waiting"]} == {
+                        (f"t-{led_by[1]}", 2)
+                    }
+                    assert not waits.done
+            with trio.fail_after(30):
+                assert (await waits.wait()).offset == 2
