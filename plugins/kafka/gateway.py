@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import ssl
 from functools import partial
 from typing import Any, ClassVar
 
@@ -29,7 +30,10 @@ from .core.directory import NAME, Directory, listener_name
 from .core.sessions import Sessions, Slots
 from .handlers import OFFERED
 from .listener import Link, Links
+from .tls import TlsStream, context
 
+_TLS = "kafka+tls"
+_CERTIFICATES = ("certificate", "key", "authorities", "client_certificate")
 _OPTIONS = (NAME, "contact", "auto_create_topics", "num_partitions", "default_replication_factor")
 _MOST = 10_000
 
@@ -39,19 +43,22 @@ class KafkaGateway(Gateway):
 
     Options of the URL: `contact=HOST[:PORT]`, the address that clients are told; `name=NAME`, which listeners
     belong together (clients stay among those of one name); `auto_create_topics=false`, `num_partitions=N` and
-    `default_replication_factor=N` for topics that are made without saying so.
+    `default_replication_factor=N` for topics that are made without saying so. Of `kafka+tls://`: `certificate=FILE`
+    and `key=FILE` in PEM; `client_certificate=required` with `authorities=FILE`, whose certificates clients show.
     """
 
     api_version: ClassVar[tuple[int, int]] = (1, 0)
-    schemes: ClassVar[tuple[str, ...]] = ("kafka",)
+    schemes: ClassVar[tuple[str, ...]] = ("kafka", _TLS)
 
     def parse(self, url: URL) -> Endpoint:
         """See `Gateway.parse`."""
-        check_options(url, _OPTIONS)
+        check_options(url, (*_OPTIONS, *_CERTIFICATES) if url.scheme == _TLS else _OPTIONS)
         host, port = split_host_port(url)
         if url.path not in ("", "/"):
             raise ValueError(f"{url}: the address of a Kafka listener has no path")
         _options(url)
+        if url.scheme == _TLS:
+            _check_certificates(url)
         return URL(url.scheme, join_host_port(host.lower(), port), "", url.options)
 
     async def serve(
@@ -67,12 +74,18 @@ class KafkaGateway(Gateway):
         options = dict(endpoint.options)
         contact, _, contact_port = options.get("contact", "").partition(":")
         at = URL("tcp", endpoint.authority, "", (("contact", contact),) if contact else ())
-        if not security.allow_insecure and not tcp.is_local(at):
+        proves = "client_certificate" in options
+        if not security.allow_insecure and not proves and not tcp.is_local(at):
             raise InsecureAddressError(
-                f"{endpoint} is not only for this machine, and nobody would have to prove who they are: "
-                "say allow_insecure if nobody else is on this network",
+                f"{endpoint.scheme}://{endpoint.authority} is not only for this machine, and nobody would have to "
+                "prove who they are: use kafka+tls:// with client_certificate=required, or say allow_insecure if "
+                "nobody else is on this network",
                 peer=str(endpoint),
             )
+        tls = None
+        if endpoint.scheme == _TLS:
+            authorities = options["authorities"] if proves else None
+            tls = context(options["certificate"], options["key"], authorities)
         listener = await tcp.listen_streams(at)
         host, port = split_host_port(listener.endpoints[0])
         authority = join_host_port(host, int(contact_port) if contact_port else port)
@@ -81,7 +94,7 @@ class KafkaGateway(Gateway):
         task_status.started(Serving([str(URL(endpoint.scheme, authority, "", named))]))
         links, directory = Links(service), Directory(name)
         slots = Slots(random.SystemRandom())
-        make = partial(_link, links, directory, _options(endpoint), slots)
+        make = partial(_link, links, directory, _options(endpoint), slots, tls)
         try:
             await service.ready()
             async with trio.open_nursery() as nursery:
@@ -92,15 +105,46 @@ class KafkaGateway(Gateway):
                 await listener.aclose()
 
 
-def _link(links: Links, directory: Directory, options: Options, slots: Slots, stream: Any) -> Link:
+async def _link(
+    links: Links,
+    directory: Directory,
+    options: Options,
+    slots: Slots,
+    tls: ssl.SSLContext | None,
+    accepted: Any,
+) -> Link:
     machine = Connection(offers=OFFERED.has, flexible=OFFERED.is_flexible)
-    host = stream.remote.authority
+    stream, name = accepted, ""
+    if tls is not None:
+        stream = TlsStream(accepted.socket, tls, accepted.remote)
+        name = await stream.prepare()
+    host = accepted.remote.authority
     link = Link(stream, machine, links, f"Kafka client at {host}")
-    peer = PeerIdentity(cluster_id=links.service.cluster_id, node_id=-1, incarnation=0, lane="kafka")
+    peer = PeerIdentity(
+        cluster_id=links.service.cluster_id,
+        node_id=-1,
+        incarnation=0,
+        lane="kafka",
+        method="mtls" if name else "none",
+        name=name,
+    )
     link.client = Client(
         peer, links.service, directory, options, Sessions(slots), host=host, abort=link.abort
     )
     return link
+
+
+def _check_certificates(url: URL) -> None:
+    given = dict(url.options)
+    for name in ("certificate", "key"):
+        if name not in given:
+            raise ValueError(f"{url}: add {name}=FILE, in PEM: TLS needs certificate and key")
+    if given.get("client_certificate", "required") != "required":
+        raise ValueError(f"{url}: client_certificate is required, or left out")
+    if ("client_certificate" in given) != ("authorities" in given):
+        raise ValueError(
+            f"{url}: client_certificate=required and authorities=FILE, whose certificates are believed, go together"
+        )
 
 
 def _options(url: URL) -> Options:

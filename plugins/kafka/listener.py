@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -45,18 +45,23 @@ class Stream(Protocol):
     def abort(self) -> None: ...
 
 
+Make = Callable[[Any], "Awaitable[Link]"]
+
+
 class Links:
     """The connections of one listener."""
 
     def __init__(self, service: NodeService) -> None:
         self.service = service
         self.open: set[Link] = set()
+        self.greeting = 0
+        """Those that are not connections yet: they shake hands."""
         self.room = trio.Event()
 
-    async def accept(self, listener: ByteListener, make: Any, nursery: trio.Nursery) -> None:
+    async def accept(self, listener: ByteListener, make: Make, nursery: trio.Nursery) -> None:
         """Serve whoever connects, until cancelled. `make` gives the `Link` of a stream."""
         while True:
-            while len(self.open) >= MAX_CONNECTIONS:
+            while len(self.open) + self.greeting >= MAX_CONNECTIONS:
                 self.room = trio.Event()
                 await self.room.wait()
             try:
@@ -67,8 +72,17 @@ class Links:
                 continue
             nursery.start_soon(self._serve, make, stream)
 
-    async def _serve(self, make: Any, stream: Any) -> None:
-        link: Link = make(stream)
+    async def _serve(self, make: Make, stream: Any) -> None:
+        self.greeting += 1
+        try:
+            link = await make(stream)
+        except TransportError as error:
+            log.warning("no connection with a client: %s", error)
+            stream.abort()
+            return
+        finally:
+            self.greeting -= 1
+            self.room.set()
         self.open.add(link)
         try:
             await link.run()

@@ -284,6 +284,9 @@ async def test_a_topic_made_at_another_node_is_found_at_once(tmp_path: Path) -> 
         client_of(node) as client,
         Admin(second.endpoints) as admin,
     ):
+        assert node._replicas is not None
+        replicas = node._replicas
+        await until(lambda: 2 in replicas.view.nodes, "the other node is known")
         look_only_when_asked(node)
         for index in range(10):
             await admin.create_topic(f"t{index}", partitions=1, replication_factor=1)
