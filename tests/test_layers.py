@@ -25,6 +25,33 @@ PLANTS = [
     ),
     ("replication/node/_fetches.py", "from ..core.broker.serving import Serving", "a node decides nothing"),
     ("replication/node/_node.py", "from ..core.partition.isr import may_join", "a node decides nothing"),
+    (
+        "replication/node/_cluster_state.py",
+        "from ..core.control.controller import Controller",
+        "a node decides nothing",
+    ),
+    (
+        "replication/node/_policies.py",
+        "from ..core.control.elections import decide",
+        "a node decides nothing",
+    ),
+    ("replication/node/_registration.py", "from ..core.broker import membership", "a node decides nothing"),
+    (
+        "replication/node/_view_reader.py",
+        "from ..core.broker.viewing import Viewing",
+        "a node decides nothing",
+    ),
+    ("replication/node/_repair.py", "from ..core.broker.repair import plan", "a node decides nothing"),
+    (
+        "replication/node/_replicas.py",
+        "from ..core.broker.clocks import WallClocks",
+        "a node decides nothing",
+    ),
+    (
+        "replication/node/_isr_writer.py",
+        "from ..core.broker.proposing import Proposing",
+        "a node decides nothing",
+    ),
     ("replication/client/producer.py", "from ...storage import LogDirectory", "nothing else of storage"),
     ("replication/core/control/records.py", "from ...node import Node", "imports go one way"),
 ]

@@ -109,6 +109,7 @@ def node(
     import trio
 
     from ..node import load_settings
+    from ..node._collector import collect_seldom
     from .running import stop_when_stdin_ends
 
     if stop_with_stdin:
@@ -135,6 +136,7 @@ def node(
     }
     settings = load_settings(file=config, assignments=set, given=given)
     _log_to_stderr(settings, log_level)
+    collect_seldom()
     return trio.run(_serve, settings, json)
 
 

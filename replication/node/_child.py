@@ -21,6 +21,7 @@ from typing import Any, BinaryIO
 
 import trio
 
+from ._collector import collect_seldom
 from ._node import Node
 from .errors import NodeError
 from .logs import Event
@@ -103,6 +104,7 @@ def main() -> int:
     }
     settings = NodeSettings(**values)
     try:
+        collect_seldom()
         trio.run(_serve, settings, report, orders)
     except NodeError as error:
         report.say("failed", error=type(error).__name__, message=str(error))

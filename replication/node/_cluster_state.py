@@ -11,11 +11,9 @@ import trio
 
 from .. import metadata as store_api
 from .. import wire
-from ..core.broker.damage import step_back
+from ..core import faces
 from ..core.broker.effects import IsrSettled, LogsGathered, ReadKeys, WriteIsrs
 from ..core.broker.events import AskLogs
-from ..core.broker.membership import evict, was_put_back
-from ..core.control import controller as ctl
 from ..core.control import records as rec
 from ..core.control.admin_requests import Request
 from ..core.control.view import ClusterView
@@ -62,7 +60,7 @@ class ClusterState:
         self.counted_at = trio.current_time()
         """When the store took a write of this node last; it is asked to every `proof_interval_ms`."""
         settings = replicas.settings
-        self._controller = ctl.Controller(
+        self._controller = faces.Controller(
             settings.node_id,
             replicas.incarnation,
             policies=election_policies(),
@@ -75,7 +73,7 @@ class ClusterState:
         )
         self._read_again = trio.Event()
         self._next_request = 0
-        self._admin_requests: dict[int, Callable[[ctl.Response], None]] = {}
+        self._admin_requests: dict[int, Callable[[faces.Response], None]] = {}
         self.ready = trio.Event()
         self.unregistered = trio.Event()
         """Set when the store shows that our registration is gone."""
@@ -97,22 +95,22 @@ class ClusterState:
         """Since when the store has taken no write of this node: what the view shows is as old."""
         return int(1000 * (trio.current_time() - self.counted_at))
 
-    def grant(self, request: Request, reply: Callable[[ctl.Response], None]) -> None:
+    def grant(self, request: Request, reply: Callable[[faces.Response], None]) -> None:
         """Ask our own controller, as soon as it knows of every node that is there now; `reply` is called once."""
         self._next_request += 1
         answered = trio.Event()
 
-        def answer(response: ctl.Response) -> None:
+        def answer(response: faces.Response) -> None:
             answered.set()
             reply(response)
 
         self._admin_requests[self._next_request] = answer
-        admin_request = ctl.AdminRequest(
+        admin_request = faces.AdminRequest(
             request_id=self._next_request, request=request, fresh_id=uuid.uuid4().hex
         )
         self._nursery.start_soon(self._grant, admin_request, answered)
 
-    async def _grant(self, admin_request: ctl.AdminRequest, answered: trio.Event) -> None:
+    async def _grant(self, admin_request: faces.AdminRequest, answered: trio.Event) -> None:
         kind, deadline = type(admin_request.request).__name__, trio.current_time() + ADMIN_TIMEOUT
         try:
             with trio.fail_after(ADMIN_TIMEOUT / 2):
@@ -124,7 +122,7 @@ class ClusterState:
             await answered.wait()
         if not answered.is_set():
             log.warning("%s is given up: not granted within %g s", kind, ADMIN_TIMEOUT)
-            self._step(ctl.AdminRequestExpired(request_id=admin_request.request_id))
+            self._step(faces.AdminRequestExpired(request_id=admin_request.request_id))
 
     def read_again(self) -> None:
         """Have the store read though no watch fired."""
@@ -168,7 +166,7 @@ class ClusterState:
         known = self._replicas.view.revision
         reading = await self._reader.ask(self._store)
         answer = reading.answer
-        is_older = was_put_back(answer.revision, known)
+        is_older = faces.was_put_back(answer.revision, known)
         if is_older or answer.store_id != (self._store_id or answer.store_id):
             which = "put back to an older state" if is_older else "replaced by another"
             raise StorePutBackError(
@@ -191,7 +189,7 @@ class ClusterState:
         before, view = self._replicas.view, self._reader.read(reading)
         self._tell_changes(before, view)
         self._replicas.apply(view)
-        self._step(ctl.ViewChanged(view=view))
+        self._step(faces.ViewChanged(view=view))
         self._applied.set()
         self._applied = trio.Event()
         self.on_view()
@@ -228,7 +226,7 @@ class ClusterState:
     async def _evict(self, node: rec.NodeRecord) -> None:
         try:
             seen = await _store.get(self._store, rec.node_key(node.node_id), rec.CONTROLLER_KEY)
-            transaction = evict(seen, node)
+            transaction = faces.evict(seen, node)
             if transaction is not None and isinstance(
                 await _store.commit(self._store, transaction, self.session), Committed
             ):
@@ -245,7 +243,7 @@ class ClusterState:
         me = self._replicas.settings.node_id
         try:
             seen = await _store.get(self._store, rec.partition_key(partition))
-            transaction = step_back(seen, me, partition)
+            transaction = faces.step_back(seen, me, partition)
             if transaction is not None and isinstance(
                 await _store.commit(self._store, transaction, self.session), Committed
             ):
@@ -262,48 +260,48 @@ class ClusterState:
     def isr_settled(self, effect: IsrSettled) -> None:
         self._isr.settled(effect)
 
-    def _step(self, event: ctl.ControllerEvent) -> None:
+    def _step(self, event: faces.ControllerEvent) -> None:
         for effect in self._controller.step(event):
             match effect:
-                case ctl.Commit():
+                case faces.Commit():
                     self._nursery.start_soon(self._commit, effect)
-                case ctl.ReadView():
+                case faces.ReadView():
                     self.read_again()
-                case ctl.AskReplicas():
+                case faces.AskReplicas():
                     self._replicas.step(AskLogs(effect))
-                case ctl.Reply():
+                case faces.Reply():
                     if effect.response.error == ErrorCode.UNKNOWN_SERVER_ERROR:
                         log.error("a request to the controller is refused: %s", effect.response.message)
                     self._admin_requests.pop(effect.request_id)(effect.response)
 
     def logs_gathered(self, effect: LogsGathered) -> None:
         """What replicas have told of their logs."""
-        self._step(ctl.LogsTold(logs=effect.logs))
+        self._step(faces.LogsTold(logs=effect.logs))
 
-    async def _commit(self, effect: ctl.Commit) -> None:
+    async def _commit(self, effect: faces.Commit) -> None:
         log.debug("node %d writes: %s", self._replicas.settings.node_id, effect.reason)
         try:
             outcome = await _store.commit(self._store, effect.transaction, self.session)
         except (MetadataError, wire.WireError) as error:
             log.warning("node %d could not write: %s", self._replicas.settings.node_id, error)
             await trio.sleep(RETRY_PAUSE)
-            self._step(ctl.CommitDone(outcome="unknown"))
+            self._step(faces.CommitDone(outcome="unknown"))
             return
         match outcome:
             case Committed():
                 self._count_elections(effect)
-                done = ctl.CommitDone(outcome="committed", revision=outcome.revision)
+                done = faces.CommitDone(outcome="committed", revision=outcome.revision)
             case Conflict():
-                done = ctl.CommitDone(outcome="conflict", key=outcome.key)
+                done = faces.CommitDone(outcome="conflict", key=outcome.key)
             case SessionOver():
                 log.warning("node %d could not write: its session is over", self._replicas.settings.node_id)
                 await trio.sleep(RETRY_PAUSE)
-                done = ctl.CommitDone(outcome="unknown")
+                done = faces.CommitDone(outcome="unknown")
             case _:
-                done = ctl.CommitDone(outcome="unknown")
+                done = faces.CommitDone(outcome="unknown")
         self._step(done)
 
-    def _count_elections(self, effect: ctl.Commit) -> None:
+    def _count_elections(self, effect: faces.Commit) -> None:
         counters, partitions = self._replicas.counters, self._replicas.view.partitions
         for put in effect.puts:
             record = put.record
@@ -322,10 +320,10 @@ class ClusterState:
             return
         while True:
             await trio.sleep(settings.leader_imbalance_check_interval_ms / 1000)
-            self._step(ctl.RebalanceDue())
+            self._step(faces.RebalanceDue())
 
     def session_lost(self) -> None:
-        self._step(ctl.SessionLost())
+        self._step(faces.SessionLost())
 
     async def relieved(self) -> None:
         """Wait until others lead what we led and do without us in the ISRs, as far as there are others."""

@@ -24,8 +24,8 @@ from ...storage import (
     StorageError,
     StorageFullError,
 )
-from ..core.broker.membership import NextProof
 from ..core.broker.stalls import StallWatch
+from ..core.faces import NextProof
 from ..core.types import PartitionId
 from ._log_flusher import LogFlusher
 from ._log_writer import LogWriter

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from importlib.metadata import entry_points
 
-from ..core.control.elections import POLICIES, AskLogs, Elect, Policy, Situation, Verdict, Wait
+from ..core.faces import POLICIES, AskLogs, Elect, Policy, Situation, Verdict, Wait
 
 log = logging.getLogger("insync.node")
 

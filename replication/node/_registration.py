@@ -12,8 +12,8 @@ import trio
 
 from .. import metadata as store_api
 from .. import wire
+from ..core import faces
 from ..core import transaction as tx
-from ..core.broker import membership as mb
 from ..core.control import records as rec
 from ..metadata import MetadataStore, Session, SessionExpiredError
 from . import _store
@@ -34,7 +34,7 @@ REPAIR = (
     "stop every node of the cluster, then run `insync store repair` with the log directories of all of them"
 )
 
-WriteProofs = Callable[[Mapping[str, mb.NextProof]], None]
+WriteProofs = Callable[[Mapping[str, faces.NextProof]], None]
 """Makes what log directories have to remember durable, by directory id; in any thread."""
 
 
@@ -80,7 +80,7 @@ class Registration:
     """What this process says of itself in the store."""
 
     store: MetadataStore
-    membership: mb.Membership
+    membership: faces.Membership
     write_proofs: WriteProofs
 
     @classmethod
@@ -89,7 +89,7 @@ class Registration:
         store: MetadataStore,
         *,
         settings: NodeSettings,
-        holdings: mb.Holdings,
+        holdings: faces.Holdings,
         write_proofs: WriteProofs,
     ) -> Registration:
         """Take the next incarnation in mind and write it down in the folders; `enter` makes it true or fails.
@@ -97,7 +97,7 @@ class Registration:
         Raises:
           StorePutBackError: The store is older than what the log directories have seen of it.
         """
-        membership = mb.Membership(
+        membership = faces.Membership(
             node_id=settings.node_id,
             boot_id=boot_id(),
             process=uuid.uuid4().hex,
@@ -109,7 +109,7 @@ class Registration:
         listing, seen = await registration._read()
         try:
             proofs = membership.begin(seen, listing.revision)
-        except mb.MembershipError as error:
+        except faces.MembershipError as error:
             raise registration._refusal(error) from error
         for each in membership.behind:
             log.error(
@@ -161,10 +161,10 @@ class Registration:
                 self.membership.counted(entry.transaction)
                 return read.revision
 
-    def _entry(self, seen: Mapping[str, tx.Seen], endpoints: list[str]) -> mb.Entry:
+    def _entry(self, seen: Mapping[str, tx.Seen], endpoints: list[str]) -> faces.Entry:
         try:
             return self.membership.enter(seen, endpoints)
-        except mb.NodeIdTakenError as error:
+        except faces.NodeIdTakenError as error:
             raise DuplicateNodeError(
                 f"node id {self.membership.node_id} was taken by another process while this one started: "
                 "stop one of them, or give it another node id"
@@ -181,7 +181,7 @@ class Registration:
         while True:
             try:
                 transaction = self.membership.enter_again(await self._own(), endpoints)
-            except mb.MembershipError as error:
+            except faces.MembershipError as error:
                 raise self._refusal(error) from error
             outcome = await self._commit(transaction, session)
             if isinstance(outcome, tx.Committed):
@@ -194,7 +194,7 @@ class Registration:
         """
         try:
             transaction = self.membership.say_offline(await self._own(), session.id, endpoints, failed)
-        except mb.MembershipError as error:
+        except faces.MembershipError as error:
             raise self._refusal(error) from error
         return transaction is not None and isinstance(await self._commit(transaction, session), tx.Committed)
 
@@ -207,7 +207,7 @@ class Registration:
             if isinstance(await self._commit(transaction, session), tx.Committed):
                 return True
 
-    def next_proofs(self, directories: Collection[str], revision: int) -> dict[str, mb.NextProof]:
+    def next_proofs(self, directories: Collection[str], revision: int) -> dict[str, faces.NextProof]:
         """What working directories are to remember, durably, before `count` is called."""
         return self.membership.next_proofs(directories, revision)
 
@@ -221,7 +221,7 @@ class Registration:
         """
         try:
             transaction = self.membership.beat(await self._own(), directories)
-        except mb.MembershipError as error:
+        except faces.MembershipError as error:
             raise self._refusal(error) from error
         if not isinstance(await _store.commit(self.store, transaction, None), tx.Committed):
             return False
@@ -240,8 +240,8 @@ class Registration:
             raise SessionExpiredError(session.id)
         return outcome
 
-    def _refusal(self, error: mb.MembershipError) -> NodeError:
-        if isinstance(error, mb.StorePutBackError):
+    def _refusal(self, error: faces.MembershipError) -> NodeError:
+        if isinstance(error, faces.StorePutBackError):
             return StorePutBackError(
                 f"the metadata store was put back to an older state: {error}. This node changes and deletes "
                 f"nothing; {REPAIR}"

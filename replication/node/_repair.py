@@ -8,8 +8,8 @@ from pathlib import Path
 from ...storage import Log, LogDirectory, read_identity, read_topic_id
 from .. import wire
 from ..core import transaction as tx
-from ..core.broker.repair import FoundFolder, FoundLog, Repair, RepairError, plan
 from ..core.control import records as rec
+from ..core.faces import FoundFolder, FoundLog, Repair, RepairError, plan_repair
 from ..metadata import MetadataStore
 from . import _store
 from ._registration import boot_id
@@ -79,7 +79,7 @@ async def repair(store: MetadataStore, folders: Sequence[FoundFolder]) -> Repair
         record = wire.decode_record(rec.ProducerIdsRecord, ids.value)
         seen[ids.key] = tx.Seen(key=ids.key, record=record, version=ids.version, value=ids.value)
     try:
-        planned = plan(folders, seen)
+        planned = plan_repair(folders, seen)
     except RepairError as error:
         raise StoreRepairError(str(error)) from error
     for first in range(0, len(planned.writes), PORTION):

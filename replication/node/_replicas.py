@@ -14,7 +14,6 @@ from ...storage import CompactionResult, CorruptLogError, LogClosedError, Storag
 from ...transport import turn
 from ..core import messages as m
 from ..core.broker.broker import Broker
-from ..core.broker.clocks import WallClocks
 from ..core.broker.context import BrokerSettings, Context
 from ..core.broker.effects import (
     Answer,
@@ -42,6 +41,7 @@ from ..core.control.quotas import Entity
 from ..core.control.records import NodeRecord, TopicConfig
 from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
+from ..core.faces import WallClocks
 from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
 from ..core.types import PartitionId

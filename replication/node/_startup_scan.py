@@ -23,9 +23,9 @@ from ...storage import (
     WrongTopicIdError,
     read_identity,
 )
-from ..core.broker.membership import Evidence, Held, Holdings, NextProof
 from ..core.control.records import topic_key
 from ..core.control.view import ClusterView
+from ..core.faces import Evidence, Held, Holdings, NextProof
 from ..core.types import PartitionId
 from ._maintenance_thread import log_settings
 from .logs import event

@@ -9,9 +9,9 @@ import attrs
 import trio
 
 from .. import metadata as store_api
-from ..core.broker.viewing import Spoilt, Viewing
 from ..core.control.records import INCARNATIONS_PREFIX
 from ..core.control.view import ClusterView
+from ..core.faces import Spoilt, Viewing
 from ..core.transaction import Seen
 from ..metadata import Entry, MetadataStore
 from . import _store

@@ -22,9 +22,17 @@ from .report import Result, at_most
 TOPIC, OTHER = "many", "other"
 PATIENCE = 600.0
 LOOK_EVERY = 0.2
-LAG_SECONDS = 2
-SETTINGS = ("--set", f"replica_lag_time_max_ms={1000 * LAG_SECONDS}", "--set", "session_timeout_ms=15000")
-"""A follower that stands still leaves the ISR long before its node's session ends, so that nobody is elected."""
+LAG_SECONDS, SMOKE_LAG_SECONDS = 10, 2
+"""A follower that has not enough of a core to copy one record of each of thousands of partitions within this time
+leaves their ISRs, and comes back to them, which is not what is measured here."""
+
+
+def settings(lag: int) -> tuple[str, ...]:
+    """A follower that stands still leaves the ISR long before its node's session ends, so that nobody is elected."""
+    return (
+        *("--set", f"replica_lag_time_max_ms={1000 * lag}"),
+        *("--set", f"session_timeout_ms={1000 * (2 * lag + 10)}"),
+    )
 
 
 @attrs.define
@@ -62,6 +70,17 @@ async def _until_whole(admin: Admin, partitions: int) -> None:
             await trio.sleep(LOOK_EVERY)
 
 
+async def _until_open(admin: Admin, partitions: int) -> None:
+    """Wait until every replica has its log; a topic is created before that."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            reports = await admin.describe_replicas([TOPIC], timeout_ms=60_000)
+            roles = [each.role for report in reports for each in report.replicas]
+            if len(roles) == 3 * partitions and "closed" not in roles:
+                return
+            await trio.sleep(LOOK_EVERY)
+
+
 async def _write(producer: Producer, partitions: Sequence[int]) -> float:
     """Seconds until each of these partitions has acknowledged one record."""
     start = time.monotonic()
@@ -76,6 +95,7 @@ async def _write(producer: Producer, partitions: Sequence[int]) -> float:
 class Figures:
     created: float = 0.0
     whole: float = 0.0
+    opened: float = 0.0
     gap: float = 0.0
     described: float = 0.0
     written: float = 0.0
@@ -92,6 +112,8 @@ async def _create(servers: Sequence[str], partitions: int) -> Figures:
             figures.created = time.monotonic() - start
             await _until_whole(admin, partitions)
             figures.whole = time.monotonic() - start
+            await _until_open(admin, partitions)
+            figures.opened = time.monotonic() - start
             nursery.cancel_scope.cancel()
         start = time.monotonic()
         await _described(admin)
@@ -119,7 +141,7 @@ def _resident(nodes: Sequence[NodeProcess]) -> float:
     return sum(psutil.Process(node.process.pid).memory_info().rss for node in nodes) / len(nodes)
 
 
-async def _isr_changes(nodes: Sequence[NodeProcess], partitions: int, count: int) -> float:
+async def _isr_changes(nodes: Sequence[NodeProcess], partitions: int, count: int, lag: int) -> float:
     """Processor time, in milliseconds, that one ISR change costs the node that it costs most.
 
     A follower stands still while `count` partitions are written to, leaves their ISRs, and comes back to them.
@@ -144,10 +166,10 @@ async def _isr_changes(nodes: Sequence[NodeProcess], partitions: int, count: int
             finally:
                 if stop:
                     stopped.process.send_signal(signal.SIGCONT)
-            if stop and took < LAG_SECONDS / 2:
+            if stop and took < lag / 2:
                 raise RuntimeError(f"acknowledged after {took:.1f} s: the follower cannot have left the ISRs")
             await _until_whole(admin, partitions)
-            await trio.sleep(max(0.0, 10 - (time.monotonic() - start)))
+            await trio.sleep(max(0.0, lag + 8 - (time.monotonic() - start)))
             return [last - first for first, last in zip(before, _cost(others), strict=True)]
 
         plain = await costs(stop=False)
@@ -179,12 +201,14 @@ async def _delete(servers: Sequence[str]) -> float:
 
 def run(*, smoke: bool) -> Sequence[Result]:
     partitions, changes, idle_for = (100, 20, 2.0) if smoke else (10_000, 500, 30.0)
-    with tempfile.TemporaryDirectory() as name, cluster(Path(name), 3, *SETTINGS) as nodes:
+    lag = SMOKE_LAG_SECONDS if smoke else LAG_SECONDS
+    options = settings(lag)
+    with tempfile.TemporaryDirectory() as name, cluster(Path(name), 3, *options) as nodes:
         servers, empty = [node.endpoint for node in nodes], _resident(nodes)
         figures = trio.run(_create, servers, partitions)
         held = (_resident(nodes) - empty) / partitions
         idle = _share(nodes, idle_for)
-        change = trio.run(_isr_changes, nodes, partitions, changes)
+        change = trio.run(_isr_changes, nodes, partitions, changes, lag)
 
         async def whole() -> None:
             async with Admin([node.endpoint for node in nodes]) as admin:
@@ -192,13 +216,14 @@ def run(*, smoke: bool) -> Sequence[Result]:
 
         nodes[1].stop()
         start = time.monotonic()
-        nodes[1] = NodeProcess.start(nodes[1].node_id, Path(name), *SETTINGS)
+        nodes[1] = NodeProcess.start(nodes[1].node_id, Path(name), *options)
         trio.run(whole)
         restarted = time.monotonic() - start
         killed = trio.run(_killed, nodes, partitions)
         deleted = trio.run(_delete, [node.endpoint for node in nodes[1:]])
     return [
-        at_most(f"{partitions} partitions created and in sync", figures.whole, "s", 60),
+        at_most(f"{partitions} partitions created, all logs open", figures.opened, "s", 60),
+        Result(name="all in sync, as the store has it", value=round(figures.whole, 3), unit="s"),
         Result(name="the request to create them", value=round(figures.created, 3), unit="s"),
         at_most("longest gap of another topic meanwhile", figures.gap, "s", 0.3),
         Result(name="described", value=round(figures.described, 3), unit="s"),

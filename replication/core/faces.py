@@ -1,0 +1,87 @@
+"""What a driver may name of the modules that decide: the machines, and the values that go in and come out.
+
+Law 5 lets `node` import nothing else of them (import-linter, setup.cfg). A function that decides is not on this
+list, unless it gives a whole transaction that the driver carries out as it is.
+"""
+
+from __future__ import annotations
+
+from .broker.clocks import WallClocks
+from .broker.damage import step_back
+from .broker.membership import (
+    Entry,
+    Evidence,
+    Held,
+    Holdings,
+    Membership,
+    MembershipError,
+    NextProof,
+    NodeIdTakenError,
+    StorePutBackError,
+    evict,
+    was_put_back,
+)
+from .broker.repair import FoundFolder, FoundLog, Repair, RepairError
+from .broker.repair import plan as plan_repair
+from .broker.viewing import Spoilt, Viewing
+from .control.controller import (
+    AdminRequest,
+    AdminRequestExpired,
+    AskReplicas,
+    Commit,
+    CommitDone,
+    Controller,
+    ControllerEvent,
+    LogsTold,
+    ReadView,
+    RebalanceDue,
+    Reply,
+    Response,
+    SessionLost,
+    ViewChanged,
+)
+from .control.elections import POLICIES, AskLogs, Elect, Policy, Situation, Verdict, Wait
+
+__all__ = [
+    "POLICIES",
+    "AdminRequest",
+    "AdminRequestExpired",
+    "AskLogs",
+    "AskReplicas",
+    "Commit",
+    "CommitDone",
+    "Controller",
+    "ControllerEvent",
+    "Elect",
+    "Entry",
+    "Evidence",
+    "FoundFolder",
+    "FoundLog",
+    "Held",
+    "Holdings",
+    "LogsTold",
+    "Membership",
+    "MembershipError",
+    "NextProof",
+    "NodeIdTakenError",
+    "Policy",
+    "ReadView",
+    "RebalanceDue",
+    "Repair",
+    "RepairError",
+    "Reply",
+    "Response",
+    "SessionLost",
+    "Situation",
+    "Spoilt",
+    "StorePutBackError",
+    "Verdict",
+    "ViewChanged",
+    "Viewing",
+    "Wait",
+    "WallClocks",
+    "evict",
+    "plan_repair",
+    "step_back",
+    "was_put_back",
+]
