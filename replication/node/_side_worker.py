@@ -19,7 +19,7 @@ from ...storage import Handover, StorageError
 
 PORTION = 256
 """Pieces of work for which the common part is done at a time. A log is told of when its portion is done."""
-TOGETHER = 2
+TOGETHER = 3
 """How many logs wait for the device at a time."""
 
 

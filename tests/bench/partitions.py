@@ -28,7 +28,7 @@ leaves their ISRs, and comes back to them, which is not what is measured here.""
 
 
 def settings(lag: int) -> tuple[str, ...]:
-    """A follower that stands still leaves the ISR long before its node's session ends, so that nobody is elected."""
+    """A follower that stands still leaves the ISR long before its node is taken for dead: nobody is elected."""
     return (
         *("--set", f"replica_lag_time_max_ms={1000 * lag}"),
         *("--set", f"session_timeout_ms={1000 * (2 * lag + 10)}"),
