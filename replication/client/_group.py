@@ -34,7 +34,7 @@ from .group_errors import SubscriptionError
 
 _log = logging.getLogger("insync.client")
 CALLBACKS = ("on_assigned", "on_revoked", "on_lost")
-LEAVE_SECONDS = 30.0
+LEAVE_SECONDS = 10.0
 """How long a consumer takes at most to leave its group, unless it is told."""
 _GOODBYE = 1.0
 """Seconds for which a consumer whose block is cancelled tells its group so."""
@@ -446,7 +446,7 @@ class GroupReader(Client):
         What the last poll returned is committed only by `commit`: nobody knows whether the caller is done with it.
 
         Args:
-          timeout: How many seconds this may take, beside what `on_revoked` takes; by default 30.
+          timeout: How many seconds this may take, beside what `on_revoked` takes; by default 10.
           leave_group: None: leave, but a static member only says that it is away: its partitions wait for it until
             its session ends. True: leave for good. False: say nothing; the group waits until the session ends.
 

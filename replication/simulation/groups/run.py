@@ -313,7 +313,11 @@ class Simulation(Cluster):
         broker = self.coordinator()
         require(broker.shard.active, "GL2", f"{broker.name} still loads")
         for group in self.groups:
-            mine = [each for each in self.alive if each.group == group and each.failed is None]
+            mine = [
+                each
+                for each in self.alive
+                if each.group == group and each.failed is None and not self._is_kept_out(each)
+            ]
             if not mine:
                 continue
             topics = {topic for each in mine for topic in each.topics if topic in self.view.topics}
@@ -334,6 +338,15 @@ class Simulation(Cluster):
                 require(done + 60 > self.oracle_end(partition), "GL1", f"{place} is read no more")
         opened = broker.shard.open_requests
         require(opened <= len(self.alive) * 2 + 2, "GL3", f"{opened} requests are open")
+
+    def _is_kept_out(self, client: Client) -> bool:
+        """Whether another process has its instance, so that it waits for that one's end."""
+        instance = client.membership.settings.instance_id
+        return instance is not None and any(
+            each.membership.settings.instance_id == instance and each.membership.is_member
+            for each in self.alive
+            if each is not client and each.group == client.group
+        )
 
     def _check_gone(self) -> None:
         """GL6: when nobody is left, nothing is."""

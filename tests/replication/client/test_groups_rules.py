@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import EntryPoint
 from typing import Any
 
 import attrs
@@ -21,7 +22,7 @@ from insync.replication.client import (
     StaleMemberEpochError,
     SubscriptionError,
 )
-from insync.replication.core.coordination import group_messages as gm
+from insync.replication.client._assignors import find_assignors
 from insync.replication.core.coordination.assignment import Assignment, Counts, Members, Partition
 
 from .fake_coordinator import SETTINGS, group_cluster
@@ -443,13 +444,45 @@ async def test_an_assignor_of_ones_own() -> None:
                 await poll_until(lambda: False, one)
 
 
-async def test_a_group_of_the_other_protocol_does_not_take_it() -> None:
-    async with group_cluster(t=1) as (cluster, coordinator):
-        async with Consumer(cluster.urls, **QUICK) as one:
-            one.subscribe(["t"])
-            await poll_until(lambda: bool(one.assignment()), one)
-            async with Consumer(cluster.urls, **QUICK, group_protocol="classic") as other:
-                other.subscribe(["t"])
-                with pytest.raises(InconsistentGroupProtocolError, match="group 'g'"):
-                    await poll_until(lambda: False, other)
-        assert any(isinstance(each, gm.JoinGroupRequest) for each in coordinator.seen)
+def test_assignors_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    def points(*, group: str) -> list[EntryPoint]:
+        assert group == "insync.assignors"
+        here = f"{__name__}:"
+        return [
+            EntryPoint("everything", f"{here}Everything", group),
+            EntryPoint("lost", f"{here}Nothing", group),
+            EntryPoint("odd", f"{here}QUICK", group),
+        ]
+
+    monkeypatch.setattr("insync.replication.client._assignors.entry_points", points)
+    sticky, own = find_assignors("sticky, everything")
+    assert (sticky.name, own.name) == ("sticky", "everything")
+    for name, said in (
+        ("lost", "cannot be loaded"),
+        ("odd", "is no assignor; it needs a name"),
+        ("nobodys", "there are range, roundrobin, sticky, cooperative-sticky, everything, lost, odd"),
+    ):
+        with pytest.raises(InvalidSettingError, match=said):
+            find_assignors(name)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+async def test_members_of_both_protocols_share_partitions(strategy: str) -> None:
+    classic = QUICK | {"group_protocol": "classic", "partition_assignment_strategy": strategy}
+    async with (
+        group_cluster(t=4) as (cluster, coordinator),
+        Consumer(cluster.urls, **QUICK) as one,
+        Consumer(cluster.urls, **classic) as other,
+    ):
+        one.subscribe(["t"])
+        await poll_until(lambda: len(one.assignment()) == 4, one)
+        other.subscribe(["t"])
+        await poll_until(lambda: len(one.assignment()) == len(other.assignment()) == 2, one, other)
+        assert not set(one.assignment()) & set(other.assignment())
+        for log in cluster.topics["t"]:
+            fill(log, 5)
+        cluster.appended()
+        assert len(await records_of(other, 10)) == 10
+        await other.commit()
+        mine = {each.partition for each in other.assignment()}
+        assert coordinator.committed() == dict.fromkeys(sorted(mine), 5)
