@@ -154,19 +154,19 @@ class ConsumerMembers:
         refuse_if(
             late, ErrorCode.REQUEST_TIMED_OUT, "a later heartbeat of the member has come before this one"
         )
-        draft = Draft(state)
+        draft, moved = Draft(state), ""
         if classic is not None:
             stranger = beat.member_epoch != JOIN
             told = f"group {beat.group!r} has no member {beat.member_id!r}"
             refuse_if(stranger, ErrorCode.UNKNOWN_MEMBER_ID, told)
-            move_up(draft, classic, context)
+            moved = move_up(draft, classic, context)
         elif state.classic is not None:
             draft.put(r.ClassicGroupKey(state.group), None)
         if beat.member_epoch in (LEAVE, LEAVE_STATIC):
             return self._leave(request_id, beat, state, draft, context)
         fenced = place in self._fenced and beat.member_epoch != JOIN
         refuse_if(fenced, ErrorCode.FENCED_MEMBER_EPOCH, "it did not let its partitions go in time")
-        rebalance(draft, context, admit(draft, beat, context))
+        rebalance(draft, context, admit(draft, beat, context) or moved)
         stepped = advance(draft, beat.member_id, owned_by(beat), context)
         full = beat.owned is not None and beat.rebalance_timeout_ms > 0
         news = stepped or full or beat.member_epoch != draft.state.current(beat.member_id).epoch

@@ -14,7 +14,6 @@ from . import records as r
 from .assignment import Partition
 from .classic_state import CONSUMER_PROTOCOL, ClassicMember, ClassicState
 from .consumer_context import Context
-from .decisions import Note
 from .embedded import (
     EmbeddedAssignment,
     EmbeddedSubscription,
@@ -47,8 +46,11 @@ class MigrationPolicy(enum.Enum):
         return self in (MigrationPolicy.BIDIRECTIONAL, MigrationPolicy.DOWNGRADE)
 
 
-def move_up(draft: Draft, classic: ClassicState, context: Context) -> None:
+def move_up(draft: Draft, classic: ClassicState, context: Context) -> str:
     """Make a group of the consumer protocol of a classic one; every member has what it was last assigned.
+
+    Returns why it must be rebalanced, whatever becomes of its members: what a client has shared out need not be all
+    that there is.
 
     Raises:
       GroupRefusal: The policy is against it, or the members are no consumers.
@@ -85,13 +87,7 @@ def move_up(draft: Draft, classic: ClassicState, context: Context) -> None:
         )
         draft.put(r.CurrentKey(group, member_id), current)
     draft.put(r.TargetEpochKey(group), r.TargetEpochValue(epoch=epoch, timestamp=context.clock.wall_ms))
-    draft.notes.append(
-        Note(
-            group=group,
-            reason="a member of the consumer protocol has come, and the group moves up to it",
-            details={"epoch": epoch, "members": len(classic.members)},
-        )
-    )
+    return "the group has moved up to the consumer protocol"
 
 
 def _read(member: ClassicMember, state: ClassicState) -> tuple[EmbeddedSubscription, EmbeddedAssignment]:

@@ -75,7 +75,6 @@ class Broker(Process):
         self._last_fetch: dict[int, float] = {}
         self._asked_after = float("-inf")
         self._requests: dict[int, _Pending] = {}
-        self._asking: int | None = None
         self._ids = 0
         self._ticking: float | None = None
         self._fetching = 0
@@ -216,13 +215,11 @@ class Broker(Process):
         asked = self._ids
         oracle = self.cluster.oracle
         self._requests[asked] = _Pending(message, answer, self.world.now, len(oracle.log))
-        self._asking = asked
         self.tell(
             ev.Ask(
                 request_id=asked, message=message, deadline=self.clock + deadline, leader_epoch=leader_epoch
             )
         )
-        self._asking = None
 
     def tell(self, event: ev.Event) -> None:
         wall = 1_700_000_000_000 + int(self.world.now * 1000)
@@ -253,7 +250,10 @@ class Broker(Process):
             ev.Entry(base + at, key, value, write.producer) for at, (key, value) in enumerate(write.entries)
         ]
         self.epochs += [self.epoch] * len(write.entries)
-        pending = self._requests.get(self._asking) if self._asking is not None else None
+        # What follows from a request by itself (an empty group's record, another member's news) is no part of it.
+        decision = self.shard._writing
+        asked = decision.request_id if decision is not None else None
+        pending = self._requests.get(asked) if asked is not None else None
         if pending is not None and pending.write is None:
             pending.write = base, write.entries
         self.cluster.oracle.written(self, base, write, pending.message if pending is not None else None)

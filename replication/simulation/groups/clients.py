@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+
+import attrs
 
 from ...core.coordination import group_messages as gm
 from ...core.coordination import membership_events as me
+from ...core.coordination.assignment import Assignor
+from ...core.coordination.classic_membership import ClassicMembership, ClassicSettings
 from ...core.coordination.membership import Membership, MembershipSettings
 from ...core.coordination.records import TopicPartition
 from .world import Process, World
@@ -25,8 +30,15 @@ class Client(Process):
     """One process. `serving`: what its machine allows it to hand out."""
 
     def __init__(
-        self, cluster: Cluster, number: int, group: str, topics: tuple[str, ...], instance: str | None
+        self,
+        cluster: Cluster,
+        number: int,
+        group: str,
+        topics: tuple[str, ...],
+        instance: str | None,
+        assignors: Sequence[Assignor] = (),
     ) -> None:
+        """assignors: of a member of the classic protocol; none: it speaks the consumer protocol."""
         world: World = cluster.world
         super().__init__(world, f"c{number}", rate=world.random.uniform(0.97, 1.03))
         self.cluster = cluster
@@ -34,16 +46,26 @@ class Client(Process):
         self.serving: dict[TopicPartition, int] = {}
         self.lazy = group == LAZY
         self.auto = not self.lazy and world.chance(0.6)
-        settings = MembershipSettings(
-            group=group,
-            member_id=f"m{number}",
-            instance_id=instance,
-            enable_auto_commit=self.auto,
-            auto_commit_interval=1.0,
-            max_poll_interval=MAX_POLL,
-            request_timeout=2.0,
-        )
-        self.membership = Membership(settings, self.clock)
+        common: dict[str, Any] = {
+            "group": group,
+            "instance_id": instance,
+            "enable_auto_commit": self.auto,
+            "auto_commit_interval": 1.0,
+            "max_poll_interval": MAX_POLL,
+            "request_timeout": 2.0,
+        }
+        self.classic = bool(assignors)
+        self.membership: Membership
+        if assignors:
+            old = ClassicSettings(
+                member_id="", assignors=assignors, session_timeout=10.0, heartbeat_interval=1.0, **common
+            )
+            self.membership = ClassicMembership(old, self.clock)
+        else:
+            self.membership = Membership(MembershipSettings(member_id=f"m{number}", **common), self.clock)
+        self._joins = 0
+        self.heard_at = 0.0
+        """When the last answer without an error came."""
         self.topics = topics
         self.stopping = False
         self.failed: me.Failed | None = None
@@ -62,11 +84,15 @@ class Client(Process):
     def lease_is_over(self) -> bool:
         """Whether this process would hand out nothing, were it to look at its clock now."""
         end = self.membership._lease_end
-        return end is None or self.clock >= end
+        if end is None:
+            # Of the classic protocol: it waits for others to join, and goes on meanwhile with what it keeps.
+            return not self.classic
+        return self.clock >= end
 
     def _learn_topics(self) -> None:
         view = self.cluster.view
-        self.tell(me.TopicsKnown(names=view.names))
+        counts = {name: info.partitions for name, info in view.topics.items()}
+        self.tell(me.TopicsKnown(names=view.names, counts=counts, looked=frozenset({"a", "b"})))
         if not self.stopping:
             self.after(0.5, self._learn_topics)
 
@@ -147,11 +173,15 @@ class Client(Process):
                     self.serving[partition] = offset if offset is not None else 0
                 case me.Failed():
                     self.failed = effect
+                    if self.classic:
+                        # A late copy of its own join may have fenced it; whoever runs it starts it again, or not.
+                        self.up = False
+                        self.serving.clear()
                 case me.Ended():
                     self.up = False
                     self.serving.clear()
-                case me.CommitDone():
-                    pass
+                case me.CommitDone() | me.LearnTopics():
+                    pass  # topics are told all the time
         self._tick_later()
 
     def _call_back(self, kind: me.CallbackKind, partitions: frozenset[TopicPartition]) -> None:
@@ -206,6 +236,9 @@ class Client(Process):
         target = self._coordinator
         assert target is not None
         message = send.message
+        if isinstance(message, gm.JoinGroupRequest):
+            self._joins += 1
+            message = attrs.evolve(message, fresh_id=f"{self.name}-{self._joins}")
         match message:
             case gm.CommitGroupOffsetsRequest():
                 for each in message.offsets:
@@ -222,6 +255,8 @@ class Client(Process):
 
         def heard(reply: Any) -> None:
             if self._asked.pop(send.token, None) is not None:
+                if not getattr(reply, "error", 0):
+                    self.heard_at = self.world.now
                 self.tell(me.Answered(token=send.token, reply=reply))
 
         self.world.send(self, target, lambda: target.ask(message, send.timeout, send.leader_epoch, answered))

@@ -51,6 +51,8 @@ class Oracle:
         self._heard: dict[tuple[str, str], float] = {}
         """When a heartbeat of a member arrived that was answered well."""
         self._leaving: set[tuple[str, str]] = set()
+        self._gone: dict[tuple[str, str], float] = {}
+        """When a member was put out, or left."""
         self._markers: dict[int, tuple[int, bool]] = {}
         self.clients: list[Client] = []
         self.processed: dict[Place, set[int]] = {}
@@ -80,6 +82,7 @@ class Oracle:
                 return
             before = self.naive
             self._check_request(before, batch)
+            self._note_gone(before, batch)
             for at in range(count):
                 item = broker.items[base + at]
                 require(item is not None, "G7", "compacted above the high watermark")
@@ -133,6 +136,13 @@ class Oracle:
         group = request.group
         self.commits += 1
         members = state.of(r.MemberKey, group)
+        stored = state.now.get(r.ClassicGroupKey(group))
+        if stored is not None and stored[0].members and not isinstance(request, gm.TxnOffsetCommitRequest):
+            generation = stored[0].generation
+            require(request.epoch >= generation, "G3", f"{request} after generation {generation}")
+            ids = {each.member_id for each in stored[0].members}
+            known = request.epoch > generation or request.member_id in ids
+            require(known, "G3", f"{request} by no member of generation {generation}")
         if r.ConsumerGroupKey(group) not in state.now or (request.epoch < 0 and not members):
             return
         current = state.of(r.CurrentKey, group).get(r.CurrentKey(group, request.member_id))
@@ -149,10 +159,16 @@ class Oracle:
 
     def _check_own(self, state: Naive, batch: _Batch) -> None:
         """What a coordinator does by itself: members it removes (G8), offsets it lets expire (G11)."""
+        moved = {
+            (key.group, each.member_id)
+            for key, value in batch.entries
+            if isinstance(key, r.ClassicGroupKey) and value is not None
+            for each in value.members
+        }
         for key, value in batch.entries:
             if value is not None:
                 continue
-            if isinstance(key, r.MemberKey):
+            if isinstance(key, r.MemberKey) and (key.group, key.member_id) not in moved:
                 heard = self._heard.get((key.group, key.member_id), 0.0)
                 silent = batch.at - heard
                 require(silent > 9.99, "G8", f"{key} was removed after {silent:.2f} s of silence")
@@ -254,6 +270,9 @@ class Oracle:
             place = message.group, message.member_id
             self._heard[place] = max(request.arrived, self._heard.get(place, 0.0))
             self._leaving.discard(place)
+        if isinstance(message, gm.JoinGroupRequest | gm.SyncGroupRequest | gm.HeartbeatRequest):
+            place = message.group, getattr(reply, "member_id", "") or message.member_id
+            self._heard[place] = max(request.arrived, self._heard.get(place, 0.0))
         if isinstance(message, gm.GroupOffsetsRequest):
             for told in reply.offsets:
                 if not told.error:
@@ -307,7 +326,33 @@ class Oracle:
             if other is client or other.group != client.group or not other.up:
                 continue
             if partition in other.serving and not other.lease_is_over():
+                if (client.classic or other.classic) and not (self._belongs(client) and self._belongs(other)):
+                    continue  # one was put out and does not know it; what it commits is refused
                 require(False, "G4", f"{partition} at {client.name} and {other.name}, offset {offset}")
+
+    def _belongs(self, client: Client) -> bool:
+        """Whether a client is a member, and has been since it was answered last, by what is committed."""
+        name = client.membership.member_id
+        if self._gone.get((client.group, name), 0.0) >= client.heard_at:
+            return False
+        stored = self.naive.now.get(r.ClassicGroupKey(client.group))
+        if stored is not None:
+            return any(each.member_id == name for each in stored[0].members)
+        return r.MemberKey(client.group, name) in self.naive.now
+
+    def _note_gone(self, state: Naive, batch: _Batch) -> None:
+        """Who is no member any more with this batch."""
+        kept: set[str] = set()
+        for key, value in batch.entries:
+            if isinstance(key, r.ClassicGroupKey):
+                kept = {each.member_id for each in value.members} if value is not None else set()
+                stored = state.now.get(key)
+                for each in stored[0].members if stored is not None and value is not None else ():
+                    if each.member_id not in kept:
+                        self._gone[key.group, each.member_id] = batch.at
+        for key, value in batch.entries:
+            if isinstance(key, r.MemberKey) and value is None and key.member_id not in kept:
+                self._gone[key.group, key.member_id] = batch.at
 
     def done_with(self, client: Client, partition: r.TopicPartition, first: int, end: int) -> None:
         place = client.group, partition.topic_id, partition.partition

@@ -9,6 +9,9 @@ import attrs
 
 from ...core.coordination import group_messages as gm
 from ...core.coordination import records as r
+from ...core.coordination.assign_range import RangeAssignor
+from ...core.coordination.assign_sticky import CooperativeStickyAssignor
+from ...core.coordination.assignment import Assignor
 from ...core.coordination.topics_view import TopicInfo, TopicsView
 from ..errors import Violated, require
 from .brokers import Cluster
@@ -51,6 +54,11 @@ class Simulation(Cluster):
         self._numbers = itertools.count()
         self.groups = ("g", "h") if world.chance(0.5) else ("g",)
         self.transactions: dict[int, bool] = {}
+        # Members of the classic protocol agree on an assignor; some runs have them beside others, some have none.
+        kinds: list[tuple[Assignor, ...]] = [(), (), (RangeAssignor(),), (CooperativeStickyAssignor(),)]
+        self.assignors = world.random.choice(kinds)
+        self.classic_share = world.random.choice((0.5, 1.0))
+        """Of members; where all are of the classic protocol, groups stay so."""
 
     def _topic(self, partitions: int) -> TopicInfo:
         self.made += 1
@@ -65,12 +73,21 @@ class Simulation(Cluster):
     def start(self, group: str, instance: str | None = None) -> Client:
         choice = self.world.random.choice
         topics = choice([("a",), ("a", "b"), ("a", "b")])
-        client = Client(self, next(self._numbers), group, topics, instance)
+        assignors = self.assignors if self.assignors and self.world.chance(self.classic_share) else ()
+        client = Client(self, next(self._numbers), group, topics, instance, assignors)
         self.oracle.clients.append(client)
         return client
 
     def _start(self, group: str, instance: str | None = None) -> None:
+        if instance is not None:
+            self._stop_static(group)
         self.start(group, instance)
+
+    def _stop_static(self, group: str) -> None:
+        """Two processes under one name would put each other off for ever."""
+        for client in self.alive:
+            if client.membership.settings.instance_id == f"i-{group}":
+                client.run(client.stop)
 
     @property
     def alive(self) -> list[Client]:
@@ -205,9 +222,7 @@ class Simulation(Cluster):
     def _restart_static(self) -> None:
         """A static member ends and comes back, or another process takes its name."""
         group = self.world.random.choice(self.groups)
-        held = [each for each in self.alive if each.membership.settings.instance_id == f"i-{group}"]
-        for client in held:
-            client.run(client.stop)
+        self._stop_static(group)
         self.world.later(self.world.random.uniform(0.0, 3.0), partial(self._start, group, f"i-{group}"))
 
     def _resubscribe(self) -> None:
@@ -305,8 +320,9 @@ class Simulation(Cluster):
     def _group_epochs(self) -> dict[str, int]:
         machine = self.coordinator().shard.machine
         assert machine is not None
-        groups = machine.groups  # type: ignore[attr-defined]
-        return {name: groups[name].epoch for name in self.groups if name in groups}
+        groups, classics = machine.groups, machine.classics  # type: ignore[attr-defined]
+        found = {name: groups[name].epoch for name in self.groups if name in groups}
+        return found | {name: classics[name].generation for name in self.groups if name in classics}
 
     def _check_stable(self) -> None:
         """GL1, GL2, GL3: everybody has what is its own, nothing hangs."""

@@ -327,6 +327,44 @@ def _(patch: Patch) -> None:
     patch.setattr(consumer_group, "reconcile", reconcile)
 
 
+# Members of the classic protocol
+
+
+@mutant("GZ16", "an old generation commits")
+def _(patch: Patch) -> None:
+    right = offset_commits._check_classic
+
+    def check(classic: Any, request: Any) -> None:
+        right(classic, attrs.evolve(request, epoch=classic.generation))
+
+    patch.setattr(offset_commits, "_check_classic", check)
+
+
+@mutant("GZ30", "a group moves up, and is still a classic one until its next batch")
+def _(patch: Patch) -> None:
+    right = consumer_members.move_up
+
+    def move_up(draft: Any, classic: Any, context: Any) -> str:
+        why = right(draft, classic, context)
+        draft.entries = [
+            (key, value) for key, value in draft.entries if not isinstance(key, r.ClassicGroupKey)
+        ]
+        return why
+
+    patch.setattr(consumer_members, "move_up", move_up)
+
+
+@mutant("GZ53", "a group that moves up keeps what a client had shared out")
+def _(patch: Patch) -> None:
+    right = consumer_members.move_up
+
+    def move_up(draft: Any, classic: Any, context: Any) -> str:
+        right(draft, classic, context)
+        return ""
+
+    patch.setattr(consumer_members, "move_up", move_up)
+
+
 # Offsets
 
 

@@ -294,6 +294,17 @@ def test_a_static_member_goes_to_the_new_protocol_and_back_with_what_it_has() ->
     assert new.beat() != ErrorCode.NONE
 
 
+def test_a_static_member_that_moves_a_group_up_has_it_shared_out_anew() -> None:
+    """It stands for a member that was there, and what a client had shared out need not be all."""
+    host = GroupHost(SETTINGS, t=PARTITIONS)
+    old = Classic(host, instance_id="i")
+    form(host, old)
+    host.see(t=PARTITIONS + 2)
+    new = Member(host, "new", instance_id="i")
+    assert new.beat() == ErrorCode.NONE
+    assert len(new.owned) == PARTITIONS + 2 and new.epoch == 2
+
+
 def test_offsets_are_common_to_both_types() -> None:
     host = GroupHost(SETTINGS, t=PARTITIONS)
     old = Classic(host)
