@@ -277,19 +277,29 @@ async def test_topics_are_made_when_asked_for_unless_somebody_says_no(tmp_path: 
 
 
 async def test_a_topic_made_at_another_node_is_found_at_once(tmp_path: Path) -> None:
-    other = NodeSettings(node_id=2, data_dir=tmp_path / "n2", store=f"sqlite://{tmp_path}/m.db")
+    other = NodeSettings(
+        node_id=2,
+        data_dir=tmp_path / "n2",
+        store=f"sqlite://{tmp_path}/m.db",
+        listeners=("tcp://127.0.0.1:0", "kafka://127.0.0.1:0"),
+    )
+    Create = message("CreateTopicsRequest")
     async with (
         node_at(tmp_path, "?auto_create_topics=false") as node,
         Node(other) as second,
         client_of(node) as client,
-        Admin(second.endpoints) as admin,
+        client_of(second) as admin,
     ):
         assert node._replicas is not None
         replicas = node._replicas
         await until(lambda: 2 in replicas.view.nodes, "the other node is known")
         look_only_when_asked(node)
         for index in range(10):
-            await admin.create_topic(f"t{index}", partitions=1, replication_factor=1)
+            wanted = Create.CreatableTopic(name=f"t{index}", num_partitions=1, replication_factor=1)
+            made = None
+            while made is None or made.error_code == ErrorCode.NOT_CONTROLLER:  # none yet
+                (made,) = (await admin.ask(Api.CREATE_TOPICS, 5, Create(topics=[wanted]))).topics
+            assert made.error_code == ErrorCode.NONE
             named = Metadata(topics=[Metadata.MetadataRequestTopic(name=f"t{index}")])
             (topic,) = (await client.ask(Api.METADATA, 4, named)).topics
             assert topic.name == f"t{index}" and topic.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
