@@ -18,7 +18,7 @@ from insync.replication.core.partition import events as ev
 from insync.replication.core.partition.leader import LeaderRole
 from insync.replication.core.partition.log_state import LogState
 from insync.replication.core.partition.replica import Replica
-from insync.replication.core.types import CONSUMER
+from insync.replication.core.types import CONSUMER, PartitionId
 
 from .catalogue import Patch, mutant
 
@@ -101,7 +101,7 @@ def _(patch: Patch) -> None:
 
 @mutant("K120", "let no time pass for replicas")
 def _(patch: Patch) -> None:
-    patch.setattr(Broker, "_tick_replicas", lambda self: None)
+    patch.setattr(Broker, "tick_replicas", lambda self: None)
 
 
 @mutant("K121", "go by a reading of the store that is older than what is known")
@@ -131,12 +131,10 @@ def _(patch: Patch) -> None:
 
 @mutant("K123", "take a log of a topic that was deleted for that of its namesake")
 def _(patch: Patch) -> None:
-    def follow_topics(self: Assignments) -> None:
-        for partition in list(self._context.replicas):
-            if partition.topic not in self._context.view.topics:
-                self._context.step_replica(partition, ev.TopicDeleted())
+    def has_lost_topic(self: Assignments, partition: PartitionId) -> bool:
+        return partition.topic not in self._context.view.topics
 
-    patch.setattr(Assignments, "_follow_topics", follow_topics)
+    patch.setattr(Assignments, "_has_lost_topic", has_lost_topic)
 
 
 @mutant("K181", "tell the first portion of the replicas that a reading concerns, and forget the others")
