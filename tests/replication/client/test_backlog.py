@@ -219,3 +219,30 @@ async def test_records_without_a_key_still_go_to_the_partition_with_the_least_wa
             answered.set()
         assert slow.end + quick.end == 5002
         assert taken > 4000
+
+
+async def test_a_run_of_values_of_any_kind_arrives_as_it_was_given():
+    """Deletions (None) and other bytes than `bytes`, alone and among others; batches are full in between."""
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        for mode in ({"acks": 1}, {"acks": "all"}):
+            async with Producer(cluster.urls, batch_size=300, linger_ms=0, **mode) as producer:
+                values = [
+                    None,
+                    b"a",
+                    bytearray(b"b"),
+                    None,
+                    memoryview(b"c"),
+                    "d",
+                    b"",
+                    *[b"x" * 50] * 20,
+                    None,
+                ]
+                deliveries = await producer.send_many("t", values)
+                with trio.fail_after(5):
+                    await deliveries.wait()
+        found = cluster.partition("t", 0)
+        assert found is not None
+        assert found.values() == 2 * [
+            value.encode() if isinstance(value, str) else value if value is None else bytes(value)
+            for value in values
+        ]

@@ -292,3 +292,16 @@ def test_without_sequences_nothing_waits_to_be_established():
     while window.may_send("a"):
         window.launch("a")
     assert len(window.in_flight) == 2
+
+
+def test_a_gap_ends_with_its_epoch():
+    """What follows needs no other epoch on account of a batch that the last one has lost."""
+    window = launched(1)
+    window.given_up(window.in_flight[0])
+    window.push(Sent())
+    assert window.needs_epoch
+    for batch in window.begin_epoch("next"):
+        window.stamped(batch)
+    assert not window.gaps and not window.gap_confirmed
+    window.push(Sent())
+    assert not window.needs_epoch

@@ -107,3 +107,9 @@ def test_time_passes_for_every_replica(broker: Broker) -> None:
         broker.tick(now)
     assert [reply.error for reply in replied] == [ErrorCode.REQUEST_TIMED_OUT]
     assert now == 10.0
+
+
+def test_the_end_of_a_turn_has_a_clock_reading_of_its_own(broker: Broker) -> None:
+    lead(broker)
+    broker.settle(7.0)
+    assert broker.context.now == 7.0

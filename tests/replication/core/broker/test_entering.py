@@ -7,6 +7,7 @@ import pytest
 from insync.replication.core.broker.membership import Evidence, Held, Holdings, Membership, NodeIdTakenError
 from insync.replication.core.control import records as rec
 from insync.replication.core.transaction import Put, Seen, Transaction
+from insync.replication.core.types import PartitionId
 
 
 def starting(process: str) -> Membership:
@@ -99,3 +100,11 @@ def test_a_record_of_an_earlier_release_names_no_process() -> None:
     seen = {rec.incarnation_key(1): Seen(key=rec.incarnation_key(1), version=1, value=b"", record=own)}
     with pytest.raises(NodeIdTakenError):
         membership.enter(seen, ["tcp://a"])
+
+
+def test_a_record_that_cannot_be_read_is_named_and_left_alone() -> None:
+    key = rec.partition_key(PartitionId("t", 0))
+    seen = {key: Seen(key=key, version=1, value=b"?", record=None, problem="no such field")}
+    entry = starting("a").enter(seen, [])
+    assert entry.unreadable == ((key, "no such field"),)
+    assert key not in {put.key for put in entry.transaction.puts}

@@ -313,6 +313,18 @@ def test_no_request_waits_for_replicas_longer_than_the_longest_timeout(node: Nod
     assert node.broker.producing.parked == 0
 
 
+def test_a_request_waits_for_as_long_as_it_says(node: Node) -> None:
+    node.with_follower(LED[0])
+    node.produce((LED[0], Info(base_offset=0)), timeout_ms=20_000)
+    node.write()
+    node.now += 19.995
+    node.tell(Report(LED[0], ev.Tick()))
+    assert not node.replies
+    node.now += 0.005
+    node.tell(Report(LED[0], ev.Tick()))
+    assert node.result() == [(0, ErrorCode.REQUEST_TIMED_OUT)]
+
+
 def test_a_timeout_below_zero_is_none(node: Node) -> None:
     node.produce((LED[0], Info(base_offset=0)), timeout_ms=-5)
     node.write()

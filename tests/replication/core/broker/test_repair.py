@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from insync.replication.core.broker.repair import (
@@ -13,6 +14,7 @@ from insync.replication.core.broker.repair import (
     plan,
 )
 from insync.replication.core.control import records as rec
+from insync.replication.core.transaction import Seen
 from insync.replication.core.types import NO_LEADER, PartitionId
 
 PARTITION = PartitionId("t", 0)
@@ -70,3 +72,15 @@ def test_a_second_repair_of_the_same_store_does_not_give_out_the_epochs_of_the_f
 def test_folders_are_named_once() -> None:
     with pytest.raises(RepairError, match="given twice"):
         plan([folder(1, 2, 10), folder(1, 2, 10)], {})
+
+
+def test_no_producer_id_is_given_out_again() -> None:
+    held = attrs.evolve(folder(2, 2, 10).logs[0], next_producer_id=41)
+    folders = [folder(1, 2, 10), attrs.evolve(folder(2, 2, 10), logs=(held,))]
+    known = rec.ProducerIdsRecord(next_producer_id=40)
+    seen = {rec.PRODUCER_IDS_KEY: Seen(key=rec.PRODUCER_IDS_KEY, record=known, version=1, value=b"")}
+    puts = {put.key: put.record for _, put in plan(folders, seen).writes}
+    assert puts[rec.PRODUCER_IDS_KEY] == rec.ProducerIdsRecord(next_producer_id=41)
+    enough = rec.ProducerIdsRecord(next_producer_id=41)
+    seen = {rec.PRODUCER_IDS_KEY: Seen(key=rec.PRODUCER_IDS_KEY, record=enough, version=1, value=b"")}
+    assert rec.PRODUCER_IDS_KEY not in {put.key for _, put in plan(folders, seen).writes}
