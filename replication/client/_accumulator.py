@@ -175,7 +175,11 @@ class Accumulator:
         if set(map(type, run)) == {bytes}:
             lengths = list(map(len, run))  # type: ignore[arg-type]
         else:
-            run = [value if value is None else as_bytes("value", value) for value in run]
+            # What is refused is told when it comes first, too: nothing is left half taken.
+            taken_ones = itertools.takewhile(
+                lambda value: value is None or isinstance(value, BYTES_LIKE), run
+            )
+            run = [value if value is None else as_bytes("value", value) for value in taken_ones]
             lengths = [len(value) if value else 0 for value in run]
         if max(lengths) > largest - overhead:
             # It is told when it comes first, after those before it have been taken.
@@ -294,9 +298,12 @@ def _timestamp(timestamp_ms: object) -> int:
     return given.whole("timestamp_ms (milliseconds since 1970)", timestamp_ms, least=0)
 
 
+BYTES_LIKE = bytes | bytearray | memoryview
+
+
 def as_bytes(what: str, data: object) -> bytes:
     """Refuses what is neither bytes nor like them."""
-    if isinstance(data, bytes | bytearray | memoryview):
+    if isinstance(data, BYTES_LIKE):
         return bytes(data)
     raise InvalidArgumentError(
         f"a record's {what} must be bytes or None, not {type(data).__name__}; encode it, or set {what}_serializer"

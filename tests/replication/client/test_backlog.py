@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from insync.replication import wire
-from insync.replication.client import Producer
+from insync.replication.client import InvalidArgumentError, Producer
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.storage.batch import records, scan
@@ -232,7 +232,6 @@ async def test_a_run_of_values_of_any_kind_arrives_as_it_was_given():
                     bytearray(b"b"),
                     None,
                     memoryview(b"c"),
-                    "d",
                     b"",
                     *[b"x" * 50] * 20,
                     None,
@@ -243,3 +242,18 @@ async def test_a_run_of_values_of_any_kind_arrives_as_it_was_given():
         found = cluster.partition("t", 0)
         assert found is not None
         assert found.values() == 2 * [None if value is None else bytes(value) for value in values]
+
+
+async def test_a_value_that_is_refused_leaves_nothing_behind(caplog):
+    """It stands in the midst of a run that would begin a batch; what stands before it is taken."""
+    async with fake_cluster(nodes=1, t=1) as cluster:
+        async with Producer(cluster.urls, linger_ms=0) as producer:
+            await (await producer.send("t", b"first")).wait()
+            with pytest.raises(InvalidArgumentError, match="not str"):
+                await producer.send_many("t", [None, b"b", "c", b"d"])
+            with trio.fail_after(5):
+                await producer.flush()
+        found = cluster.partition("t", 0)
+        assert found is not None
+        assert found.values() == [b"first", None, b"b"]
+    assert "a batch of 0 records" not in caplog.text
