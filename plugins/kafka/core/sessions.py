@@ -31,8 +31,8 @@ class Session(Generic[K, Q]):
     session_id: int
     asked: dict[K, Q]
     epoch: int = 1
-    told: dict[K, tuple[int, int]] = attrs.Factory(dict)
-    """High watermark and log start of each partition, as they were told last."""
+    told: dict[K, tuple[int, int, int]] = attrs.Factory(dict)
+    """High watermark, last stable offset and log start of each partition, as they were told last."""
 
 
 @attrs.define(eq=False)

@@ -55,6 +55,12 @@ class _Asked:
     questions: Mapping[Any, Question]
     is_full: bool
     done: Done
+    transactions: Mapping[Key, m.FetchedTransactions] = attrs.Factory(dict)
+    """Of readers of committed records: where these end, and which batches before that count for nothing."""
+
+    @property
+    def isolation(self) -> int:
+        return m.READ_COMMITTED if self.request.isolation_level else m.READ_UNCOMMITTED
 
     def came(self, answer: Answer | ServiceError) -> None:
         """The node's answer."""
@@ -66,6 +72,7 @@ class _Asked:
             self.done(_Response(error_code=response.error), (), response.throttle_time_ms)
             return
         found = {(each.topic, each.partition): each for each in response.partitions}
+        self.transactions = {(each.topic, each.partition): each for each in response.transactions or ()}
         self.tell(found, answer.parts, response.throttle_time_ms)
 
     def tell(self, found: Mapping[Key, m.FetchResult], parts: Sequence[Part], pause: int) -> None:
@@ -112,7 +119,7 @@ class _Asked:
 
     def _has_news(self, key: Any, part: Struct) -> bool:
         """Whether an answer within a session has to name a partition without records."""
-        state = part.high_watermark, part.log_start_offset
+        state = part.high_watermark, part.last_stable_offset, part.log_start_offset
         if self.session is None:
             return True
         news = self.is_full or self.session.told.get(key) != state
@@ -141,11 +148,17 @@ class _Asked:
             partition_index=index,
             error_code=error,
             high_watermark=result.high_watermark,
-            last_stable_offset=result.high_watermark,
             log_start_offset=result.log_start_offset,
-            aborted_transactions=[] if self.request.isolation_level else None,
+            aborted_transactions=[] if self.isolation else None,
             records=result.size or b"",
         )
+        transactions = self.transactions.get((question.name, index))
+        if transactions is not None:
+            part.last_stable_offset = transactions.last_stable_offset
+            part.aborted_transactions = [
+                _Response.AbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+                for each in transactions.aborted
+            ]
         if result.diverging is not None:
             part.diverging_epoch = _Response.EpochEndOffset(
                 epoch=result.diverging.epoch, end_offset=result.diverging.end_offset
@@ -159,29 +172,35 @@ class _Asked:
 
     def _quiet(self, question: Question) -> Struct:
         """Nothing new, but the client wants to be told of every partition: where its log begins and ends."""
-        ends: list[m.ListOffsetsResult] = []
+        asked = question.asked
+        latest, earliest = self._ends(asked, m.READ_UNCOMMITTED)
+        return _Response.PartitionData(
+            partition_index=asked.partition,
+            high_watermark=latest,
+            last_stable_offset=self._ends(asked, m.READ_COMMITTED)[0] if self.isolation else -1,
+            log_start_offset=earliest,
+            aborted_transactions=[] if self.isolation else None,
+            records=b"",
+        )
+
+    def _ends(self, asked: m.FetchPartition, isolation: int) -> tuple[int, int]:
+        """Where a partition ends, for readers of all or of committed records, and where it begins; -1: unknown."""
+        found = [-1, -1]
 
         def came(answer: Answer | ServiceError) -> None:
             if isinstance(answer, Answer):
                 response: m.ListOffsetsResponse = answer.message  # type: ignore[assignment]
-                ends.extend(response.partitions)
+                found[:] = [-1 if each.error else each.offset for each in response.partitions]
 
-        asked = question.asked
         wanted = [
             m.ListOffsetsPartition(topic=asked.topic, partition=asked.partition, timestamp=each)
             for each in (m.LATEST_TIMESTAMP, m.EARLIEST_TIMESTAMP)
         ]
         # Answered at once: neither needs a look at the log.
-        self.client.service.call(self.client, m.ListOffsetsRequest(partitions=wanted), came)
-        latest, earliest = (each.offset if not each.error else -1 for each in ends) if ends else (-1, -1)
-        return _Response.PartitionData(
-            partition_index=asked.partition,
-            high_watermark=latest,
-            last_stable_offset=latest,
-            log_start_offset=earliest,
-            aborted_transactions=[] if self.request.isolation_level else None,
-            records=b"",
-        )
+        request = m.ListOffsetsRequest(partitions=wanted, isolation_level=isolation)
+        self.client.service.call(self.client, request, came)
+        latest, earliest = found
+        return latest, earliest
 
 
 def start(client: Client, request: Struct, version: int, done: Done) -> None:
@@ -220,6 +239,7 @@ def _ask(asked: _Asked, known: list[m.FetchPartition], wait_ms: int) -> None:
         max_bytes=max(0, request.max_bytes),
         partitions=known,
         client_id=asked.client.client_id,
+        isolation_level=asked.isolation,
     )
     asked.client.service.call(asked.client, fetch, asked.came)
 

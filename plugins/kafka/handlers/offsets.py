@@ -41,7 +41,7 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
         if time not in _TIERED
     ]
     answer: m.ListOffsetsResponse = (
-        await client.service.ask(client, m.ListOffsetsRequest(partitions=asked))
+        await client.service.ask(client, _list(asked, request.isolation_level))
     ).message  # type: ignore[assignment]
     came = iter(answer.partitions)
     found: dict[tuple[str, int, int], tuple[int, int, int]] = {}
@@ -59,6 +59,11 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
             error = ErrorCode.LEADER_NOT_AVAILABLE
         found[topic, index, time] = (error, result.offset, result.leader_epoch)
     return _offsets(request, found, version)
+
+
+def _list(partitions: list[m.ListOffsetsPartition], isolation_level: int) -> m.ListOffsetsRequest:
+    isolation = m.READ_COMMITTED if isolation_level else m.READ_UNCOMMITTED
+    return m.ListOffsetsRequest(partitions=partitions, isolation_level=isolation)
 
 
 def _offsets(
