@@ -34,6 +34,8 @@ KINDS: dict[type, m.Kind] = {
     tm.ListTransactionsRequest: m.Kind.LIST_TRANSACTIONS,
 }
 _FIND_TIMEOUT = 5.0
+_ANSWER_TIMEOUT = 6.0
+"""Of one attempt: a coordinator that writes answers within `offsets_commit_timeout_ms`, 5 s."""
 _MOVED = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _AGAIN = _MOVED | {
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -104,7 +106,8 @@ class Coordinators:
             while True:
                 try:
                     found = self._known.get(group) or await self.find(group)
-                    answer = await self.send(found.node_id, message, found.leader_epoch, timeout=timeout)
+                    wait = min(timeout, _ANSWER_TIMEOUT)
+                    answer = await self.send(found.node_id, message, found.leader_epoch, timeout=wait)
                     code = _code_of(answer)
                     if code not in _AGAIN:
                         return answer

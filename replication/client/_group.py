@@ -196,21 +196,26 @@ class GroupReader(Client):
         self._nursery.start_soon(self._find_committed, marked)
 
     async def _find_committed(self, marked: list[tuple[Reading, int]]) -> None:
-        error: ClientError | None = None
-        found: dict[PartitionId, int | None] = {}
-        try:
-            found = await self.committed([reading.at for reading, _ in marked])
-        except ClientError as failure:
-            error = failure
-        for reading, generation in marked:
-            if reading.generation != generation:
+        """Nothing is handed out of these before it is known where; unless the caller seeks meanwhile."""
+        attempt = 0
+        while marked:
+            error: ClientError | None = None
+            found: dict[PartitionId, int | None] = {}
+            try:
+                found = await self.committed([reading.at for reading, _ in marked])
+            except ClientError as failure:
+                error = failure
+            marked = [(reading, at) for reading, at in marked if reading.generation == at]
+            if error is not None and error.retriable:
+                attempt += 1
+                await trio.sleep(self._coordinators.backoff(attempt))
                 continue
-            reading.resolving = False
-            offset = found.get(reading.at)
-            if error is not None:
-                reading.error = error
-            elif offset is not None:
-                reading.restart(offset)
+            for reading, _ in marked:
+                reading.resolving, reading.error = False, error
+                offset = found.get(reading.at)
+                if offset is not None:
+                    reading.restart(offset)
+            break
         self._fetcher.interrupt()
         self._reads.wake()
 

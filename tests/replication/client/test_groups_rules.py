@@ -162,7 +162,7 @@ async def test_nothing_is_handed_out_when_the_lease_is_over() -> None:
     heard = Heard()
     async with group_cluster(settings=short, t=1) as (cluster, coordinator):
         fill(cluster.topics["t"][0], 5)
-        async with Consumer(cluster.urls, **QUICK) as consumer:
+        async with Consumer(cluster.urls, **QUICK, request_timeout_ms=500) as consumer:
             consumer.subscribe(["t"], listener=heard)
             await records_of(consumer, 5)
             coordinator.deaf = True
@@ -355,6 +355,35 @@ async def test_without_membership_offsets_are_stored_for_a_group_that_is_empty()
                 await poll_until(lambda: bool(member.assignment()), member)
                 with pytest.raises(Exception, match="group 'g': commit"):
                     await consumer.commit()
+
+
+async def test_nothing_is_read_before_it_is_known_where_the_group_has_stopped() -> None:
+    async with group_cluster(t=2) as (cluster, coordinator):
+        for log in cluster.topics["t"]:
+            fill(log, 5)
+        async with Consumer(cluster.urls, **QUICK) as consumer:
+            consumer.assign([("t", 0)])
+            await records_of(consumer, 5)
+            await consumer.commit()
+        async with Consumer(cluster.urls, **QUICK, request_timeout_ms=300) as consumer:
+            coordinator.deaf = True
+            consumer.assign([("t", 0), ("t", 1)])
+            assert await consumer.poll(500) == []
+            consumer.seek(("t", 1), 4)
+            assert [(each.partition, each.offset) for each in await records_of(consumer, 1)] == [(1, 4)]
+            coordinator.deaf = False
+            await poll_until(lambda: consumer.position(("t", 0)) == 5, consumer)
+
+
+async def test_an_assignment_of_a_topic_that_is_not_known_yet_has_it_looked_up() -> None:
+    async with (
+        group_cluster(t=1) as (cluster, _),
+        Consumer(cluster.urls, **QUICK) as consumer,
+    ):
+        consumer.subscribe(["t", "later"])
+        await poll_until(lambda: len(consumer.assignment()) == 1, consumer)
+        fill(cluster.create("later")[0], 3)
+        assert {each.topic for each in await records_of(consumer, 3)} == {"later"}
 
 
 async def test_subscribe_and_assign_exclude_each_other() -> None:
