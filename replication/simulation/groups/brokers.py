@@ -79,6 +79,8 @@ class Broker(Process):
         self._ticking: float | None = None
         self._fetching = 0
         self.view: Any = None
+        self._read_size = world.random.choice((5, 40))
+        """The same for each read: a gap that is wider is met whole, again and again."""
         self.resigned = -1
         """The leader epoch that this node has given up."""
 
@@ -232,7 +234,7 @@ class Broker(Process):
                     self.cluster.oracle.answered(self, request, reply)
                     request.answer(reply)
                 case fx.ReadLog(leader_epoch=epoch, start=start, end=end):
-                    delay = self.world.random.uniform(0.001, 0.3)
+                    delay = self.world.random.uniform(0.001, 0.3 * self._read_size / 40)
                     self.after(delay, lambda e=epoch, s=start, n=end: self._read(e, s, n))  # type: ignore[misc]
                 case fx.Resign(leader_epoch=epoch):
                     self.resigned = epoch
@@ -278,7 +280,7 @@ class Broker(Process):
         if not self.world.calm and self.world.chance(0.1):
             self.tell(ev.LogReadFailed(leader_epoch=epoch))
             return
-        stop = min(len(self.items), start + self.world.random.choice((1, 2, 5, 40)))
+        stop = min(len(self.items), start + self._read_size)
         found = tuple([each for each in self.items[start:stop] if each is not None])
         self.tell(ev.LogRead(leader_epoch=epoch, entries=found, next_offset=max(stop, start + 1)))
 

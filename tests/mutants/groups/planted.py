@@ -163,15 +163,15 @@ def _(patch: Patch) -> None:
 
 @mutant("GZ9", "no timers after a load")
 def _(patch: Patch) -> None:
-    patch.setattr(ConsumerMembers, "activate", lambda self, state, clock, session_ms: None)
+    patch.setattr(ConsumerMembers, "activate", lambda self, state, clock, session_ms, bonus_ms: None)
 
 
 @mutant("GZ10", "no time to spare after a load")
 def _(patch: Patch) -> None:
     right = ConsumerMembers.activate
 
-    def activate(self: ConsumerMembers, state: Any, clock: Any, session_ms: int) -> None:
-        right(self, state, clock, session_ms - 1500)
+    def activate(self: ConsumerMembers, state: Any, clock: Any, session_ms: int, bonus_ms: int) -> None:
+        right(self, state, clock, session_ms, 0)
 
     patch.setattr(ConsumerMembers, "activate", activate)
 
