@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 SETTLE_TIMEOUT = 0.02
 """Seconds for which a fetch waits for the appends of the one before it, so that their partitions are in it, too."""
 
+LONGEST_PAUSE = 0.4
+"""Seconds up to which the pause of a partition is doubled with each refusal in a row: while a leader makes the logs
+of thousands of partitions, it would otherwise answer twenty times a second for each that it is not ready."""
+
 HANDED_OVER = 4
 """How many times as much is asked for at a time where files are handed over: neither the wire nor the leader's
 memory carries it, and a round trip costs more than reading a further MiB. The bound of one answer holds unchanged.
@@ -47,6 +51,8 @@ class Following:
         """Of what is fetched for replicas that a reassignment adds to this node."""
         self.damaged: dict[PartitionId, str] = {}
         """Partitions whose last answer was damaged, and how; they ask again until it is not."""
+        self.refused: dict[PartitionId, int] = {}
+        """How often in a row the leader has answered an error for a partition."""
         self._leaders: dict[int, _Leader] = {}
         self._assigned: dict[PartitionId, _Leader] = {}
         self._changed: dict[_Leader, None] = {}
@@ -57,7 +63,12 @@ class Following:
         """A replica asks for what comes next; after a failure only when its pause is over."""
         leader = self._assign(partition, effect.leader)
         ctx = self._ctx
-        pause = ctx.settings.replica_fetch_backoff if effect.delayed else 0.0
+        pause = 0.0
+        if effect.delayed:
+            pause = ctx.settings.replica_fetch_backoff
+            refused = self.refused.get(partition, 0)
+            if refused > 1:
+                pause = max(pause, min(pause * 2 ** (refused - 1), LONGEST_PAUSE))
         if self.is_throttled(partition):
             pause = max(pause, self.throttle.pause(ctx.now))
         if pause:
@@ -68,6 +79,7 @@ class Following:
     def stop(self, partition: PartitionId) -> None:
         """The outstanding question of a replica is void."""
         self.damaged.pop(partition, None)
+        self.refused.pop(partition, None)
         leader = self._assigned.pop(partition, None)
         if leader is not None:
             leader.drop(partition)
@@ -307,6 +319,10 @@ class _Leader:
             want = asked.get(partition)
             if want is None:
                 continue
+            if result.error != ErrorCode.NONE:
+                self._owner.refused[partition] = min(self._owner.refused.get(partition, 0) + 1, 10)
+            elif self._owner.refused:
+                self._owner.refused.pop(partition, None)
             if self._owner.is_throttled(partition):
                 self._owner.throttle.took(result.size, self._ctx.now)
             batches: Batches | None = None

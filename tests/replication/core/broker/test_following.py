@@ -9,7 +9,7 @@ from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
 from insync.replication.core.broker import events as ev
 from insync.replication.core.broker.channels import LONGEST_CONNECT_TIMEOUT
-from insync.replication.core.broker.following import HANDED_OVER, SETTLE_TIMEOUT
+from insync.replication.core.broker.following import HANDED_OVER, LONGEST_PAUSE, SETTLE_TIMEOUT
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as partition_fx
 from insync.replication.core.types import PartitionId
@@ -256,6 +256,26 @@ def test_a_leader_that_refuses_every_session_is_asked_with_pauses() -> None:
         assert not desk.all(fx.Ask), "asked at once, it would refuse as fast as messages travel"
         desk.wait(BACKOFF)
         ask = desk.one(fx.Ask)
+
+
+def test_a_partition_that_is_refused_again_and_again_asks_less_and_less_often() -> None:
+    desk, ask = asking(ZERO)
+    pauses = []
+    for _ in range(6):
+        refused = m.FetchResult(
+            topic=ZERO.topic, partition=ZERO.partition, error=ErrorCode.KAFKA_STORAGE_ERROR, leader_epoch=1
+        )
+        response = m.FetchResponse(partitions=[refused], session_id=7)
+        desk.tell(ev.Answered(question=ask.question, message=response, payload=Payload()))
+        pause = 0.0
+        while not desk.all(fx.Ask):
+            desk.wait(BACKOFF)
+            pause += BACKOFF
+        pauses.append(round(pause / BACKOFF))
+        ask = desk.one(fx.Ask)
+    # One more where a clock reading falls short of the deadline by rounding.
+    least = [1, 2, 4, *[round(LONGEST_PAUSE / BACKOFF)] * 3]
+    assert all(pause - each in (0, 1) for pause, each in zip(pauses, least, strict=True)), pauses
 
 
 # Connecting
