@@ -1,0 +1,170 @@
+"""Listeners on a real node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import Admin, Consumer, Node, Producer
+from insync.replication.client.errors import InvalidSettingError
+from insync.replication.listeners import AckMode, HandlerFailedError, Listener, ListenerError
+from tests.replication.node.test_cluster import settings
+
+COUNT = 12
+
+
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[list[str]]:
+    async with Node(settings(tmp_path, 1)) as node:
+        async with Admin(node.endpoints) as admin, Producer(node.endpoints) as producer:
+            await admin.create_topic("t", 2, 1)
+            await admin.create_topic("dead", 1, 1)
+            for n in range(COUNT):
+                await producer.send_and_wait("t", b"%d" % n, key=b"k%d" % (n % 3), partition=n % 2)
+        yield list(node.endpoints)
+
+
+async def committed(servers: list[str], group: str) -> dict[int, int]:
+    async with Admin(servers) as admin:
+        return {at.partition: offset for at, offset in (await admin.group_offsets(group)).items()}
+
+
+def listener(servers: list[str], group: str, **options: Any) -> Listener:
+    return Listener(servers, group_id=group, topics=["t"], retry_backoff_ms=1, **options)
+
+
+@pytest.mark.parametrize("mode", list(AckMode))
+async def test_every_mode_handles_all_in_order_and_commits_what_is_done(
+    servers: list[str], mode: AckMode
+) -> None:
+    seen: list[int] = []
+    one = listener(servers, mode.value, ack_mode=mode, ack_count=3, ack_time_ms=10, concurrency=2)
+
+    @one.handler
+    async def handle(record: Any, ack: Any = None) -> None:
+        seen.append(int(record.value))
+        if ack is not None:
+            await ack.acknowledge()
+        if len(seen) == COUNT:
+            one.stop()
+
+    with trio.fail_after(30):
+        await one.run()
+    assert sorted(seen) == list(range(COUNT))
+    for partition in (0, 1):
+        own = [n for n in seen if n % 2 == partition]
+        assert own == sorted(own)
+    assert await committed(servers, mode.value) == {0: COUNT // 2, 1: COUNT // 2}
+
+
+async def test_what_is_not_acknowledged_is_a_gap_that_is_not_committed(servers: list[str]) -> None:
+    seen = 0
+    one = listener(servers, "g", ack_mode=AckMode.MANUAL)
+
+    @one.handler
+    async def handle(record: Any, ack: Any) -> None:
+        nonlocal seen
+        seen += 1
+        if int(record.value) != 4:
+            await ack.acknowledge()
+        if seen == COUNT:
+            one.stop()
+
+    with trio.fail_after(30):
+        await one.run()
+    assert await committed(servers, "g") == {0: 2, 1: COUNT // 2}
+
+
+async def test_a_poison_record_stops_its_listener_behind_what_was_done(servers: list[str]) -> None:
+    attempts = 0
+    one = listener(servers, "g", ack_mode=AckMode.RECORD, retries=2)
+
+    @one.handler
+    async def handle(record: Any) -> None:
+        nonlocal attempts
+        if record.value == b"4":
+            attempts += 1
+            raise ValueError("poison")
+
+    with trio.fail_after(30), pytest.raises(HandlerFailedError, match=r"offset 2.*poison"):
+        await one.run()
+    assert attempts == 3
+    assert (await committed(servers, "g"))[0] == 2
+
+
+@pytest.mark.parametrize("dead_letter", ["", "dead"])
+async def test_other_records_go_on_when_one_is_skipped_or_buried(
+    servers: list[str], dead_letter: str
+) -> None:
+    seen: list[int] = []
+    one = listener(
+        servers, "g", retries=1, order="key", concurrency=3, on_failure="skip", dead_letter=dead_letter
+    )
+
+    @one.handler
+    async def handle(record: Any) -> None:
+        if record.value == b"4":
+            raise ValueError("poison")
+        seen.append(int(record.value))
+        if len(seen) == COUNT - 1:
+            one.stop()
+
+    with trio.fail_after(30):
+        await one.run()
+    assert sorted(seen) == [n for n in range(COUNT) if n != 4]
+    assert await committed(servers, "g") == {0: COUNT // 2, 1: COUNT // 2}
+    if dead_letter:
+        async with Consumer(servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("dead", 0)])
+            (letter,) = await consumer.poll(5000)
+        headers = dict(letter.headers)
+        assert (letter.value, letter.key) == (b"4", b"k1")
+        assert (headers["dlt-topic"], headers["dlt-partition"], headers["dlt-offset"]) == (b"t", b"0", b"2")
+        assert b"poison" in (headers["dlt-error"] or b"")
+
+
+async def test_what_dies_in_the_middle_is_handled_again(servers: list[str]) -> None:
+    """Cancelled inside a handler, as if killed: nothing of it is committed, and it comes again."""
+    first = listener(servers, "g", ack_mode=AckMode.RECORD)
+    seen: list[int] = []
+    with trio.CancelScope() as scope:
+
+        @first.handler
+        async def die(record: Any) -> None:
+            if record.value == b"6":
+                scope.cancel()
+                await trio.sleep_forever()
+            seen.append(int(record.value))
+
+        with trio.move_on_after(30):
+            await first.run()
+    assert scope.cancelled_caught
+    again: list[int] = []
+    second = listener(servers, "g", ack_mode=AckMode.RECORD)
+
+    @second.handler
+    async def handle(record: Any) -> None:
+        again.append(int(record.value))
+        if set(seen) | set(again) == set(range(COUNT)):
+            second.stop()
+
+    with trio.fail_after(60):
+        await second.run()
+    assert 6 in again and 6 not in seen
+
+
+async def test_settings_that_cannot_be(servers: list[str]) -> None:
+    with pytest.raises(ListenerError, match="no handler"):
+        await listener(servers, "g").run()
+    for wrong in (
+        {"ack_mode": "batch"},
+        {"order": "none"},
+        {"on_failure": "dead_letter"},
+        {"on_failure": "?"},
+    ):
+        with pytest.raises(InvalidSettingError):
+            listener(servers, "g", **wrong)

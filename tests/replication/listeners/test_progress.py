@@ -1,0 +1,83 @@
+"""Which offsets may be committed, and when."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insync.replication.core.types import PartitionId
+from insync.replication.listeners._progress import AckMode, Commits, Failures, Progress, Verdict
+
+AT, OTHER = PartitionId("t", 0), PartitionId("t", 1)
+
+
+def commits(mode: AckMode) -> Commits:
+    made = Commits(mode, count=2, seconds=5.0, now=0.0)
+    for offset in (3, 4, 7):  # compaction has left gaps
+        made.handed_out(AT, offset)
+    made.handed_out(OTHER, 0)
+    return made
+
+
+@given(st.permutations(range(12)), st.data())
+def test_no_offset_is_committed_above_a_record_that_is_not_done(
+    order: list[int], data: st.DataObject
+) -> None:
+    offsets = sorted(data.draw(st.sets(st.integers(0, 50), min_size=12, max_size=12)))
+    progress, done = Progress(), set[int]()
+    for offset in offsets:
+        progress.handed_out(offset)
+    for index in order:
+        progress.done(offsets[index])
+        progress.done(offsets[index])
+        done.add(offsets[index])
+        reached = [offset for offset in offsets if progress.next is not None and offset < progress.next]
+        assert set(reached) <= done
+        left = [offset for offset in offsets if offset not in done]
+        assert len(reached) == len(offsets) if not left else offsets.index(left[0]) == len(reached)
+    assert progress.next == offsets[-1] + 1
+
+
+def test_record_commits_each_and_batch_all_at_its_end() -> None:
+    each, batch = commits(AckMode.RECORD), commits(AckMode.BATCH)
+    assert each.done(AT, 3, 0.0) == {AT: 4}
+    assert each.done(AT, 7, 0.0) == {}, "4 is not done"
+    assert each.done(AT, 4, 0.0) == {AT: 8}
+    assert [batch.done(AT, offset, 0.0) for offset in (3, 4, 7)] == [{}, {}, {}]
+    assert batch.done(OTHER, 0, 0.0) == {}
+    assert batch.ended(AT, 0.0) == {AT: 8} and batch.ended(AT, 0.0) == {}
+    assert batch.ended(OTHER, 0.0) == {OTHER: 1}
+
+
+def test_count_and_time() -> None:
+    count, time, both = commits(AckMode.COUNT), commits(AckMode.TIME), commits(AckMode.COUNT_TIME)
+    assert count.done(AT, 3, 99.0) == {} and count.tick(99.0) == {}
+    assert count.done(OTHER, 0, 99.0) == {AT: 4, OTHER: 1}
+    assert time.done(AT, 3, 4.9) == {} and time.done(AT, 4, 4.9) == {}
+    assert time.tick(5.0) == {AT: 5} and time.tick(9.9) == {}
+    assert time.done(AT, 7, 10.0) == {AT: 8}
+    assert both.done(AT, 3, 1.0) == {} and both.tick(5.0) == {AT: 4}
+    assert both.done(AT, 4, 6.0) == {} and both.done(AT, 7, 6.0) == {AT: 8}
+
+
+def test_manual_modes_commit_what_is_acknowledged() -> None:
+    manual, immediate = commits(AckMode.MANUAL), commits(AckMode.MANUAL_IMMEDIATE)
+    assert manual.done(AT, 3, 0.0) == {} and manual.ended(AT, 0.0) == {AT: 4}
+    assert immediate.done(AT, 4, 0.0) == {} and immediate.done(AT, 3, 0.0) == {AT: 5}
+
+
+def test_a_commit_that_failed_is_due_again_and_what_is_lost_never() -> None:
+    each = commits(AckMode.RECORD)
+    first = each.done(AT, 3, 0.0)
+    each.failed(first)
+    assert each.take(0.0) == first and each.take(0.0) == {}
+    each.done(OTHER, 0, 0.0)
+    each.forget([AT])
+    assert each.done(AT, 4, 0.0) == {} and each.take(0.0) == {}
+
+
+@pytest.mark.parametrize("verdict", list(Verdict))
+def test_retries_wait_longer_and_end(verdict: Verdict) -> None:
+    failures = Failures(retries=4, backoff=0.5, backoff_max=2.0, verdict=verdict)
+    assert [failures.after(attempts) for attempts in range(1, 6)] == [0.5, 1.0, 2.0, 2.0, verdict]
