@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from . import cluster, configs, group_admin, group_offsets, groups, log_dirs, offsets, topics
+from . import cluster, configs, group_admin, group_offsets, groups, log_dirs, offsets, topics, transactions
 from .table import Handler, Offer
 from .versions import Offers
 
-_MODULES = (cluster, configs, group_admin, group_offsets, groups, log_dirs, offsets, topics)
+_MODULES = (cluster, configs, group_admin, group_offsets, groups, log_dirs, offsets, topics, transactions)
 OFFERS: dict[int, Offer] = {offer.api: offer for module in _MODULES for offer in module.OFFERS}
 """What is served beside ApiVersions, Produce and Fetch, which have modules of their own."""
 OFFERED = Offers(OFFERS)

@@ -43,13 +43,13 @@ async def ask(client: Client, request: object) -> Any:
 
 
 async def find_coordinator(client: Client, request: Struct, version: int) -> Struct:
-    """The nodes that coordinate groups. Transactions have no coordinator here: that is said once and for all."""
+    """The nodes that coordinate groups, or transactions."""
     keys = request.coordinator_keys if version >= _KEYS_SINCE else [request.key]
-    if request.key_type == gm.GROUP:
-        found = await ask(client, gm.FindCoordinatorRequest(keys=keys))
+    if request.key_type in (gm.GROUP, gm.TRANSACTION):
+        found = await ask(client, gm.FindCoordinatorRequest(keys=keys, key_type=request.key_type))
         told = [_coordinator(client, key, found, index) for index, key in enumerate(keys)]
     else:
-        text = "groups have coordinators here, transactions have none"
+        text = f"groups (0) and transactions (1) have coordinators here, keys of type {request.key_type} have none"
         told = [_none(key, KafkaError.UNSUPPORTED_VERSION, text) for key in keys]
     answer = _Find(coordinators=told)
     if version < _KEYS_SINCE:

@@ -1,11 +1,10 @@
-"""Offsets by time, deletion of records, producer ids."""
+"""Offsets by time, and deletion of records."""
 
 from __future__ import annotations
 
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node.authorisation import Operation
-from insync.replication.node.service import NotAllowedError, ServiceError
 
 from ..client import Client
 from ..protocol import Struct, message
@@ -14,7 +13,6 @@ from .table import Offer
 
 _ListOffsets = message("ListOffsetsResponse")
 _DeleteRecords = message("DeleteRecordsResponse")
-_InitProducerId = message("InitProducerIdResponse")
 _LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
 _TIERED = (-5, -6)
 """Offsets of what has been moved to remote storage: there is none."""
@@ -118,24 +116,7 @@ async def delete_records(client: Client, request: Struct, version: int) -> Struc
     return answer
 
 
-async def init_producer_id(client: Client, request: Struct, version: int) -> Struct:
-    """An id for an idempotent producer, always a new one (KIP-360: its epoch begins at 0 again)."""
-    if request.transactional_id is not None:
-        return _InitProducerId(error_code=KafkaError.UNSUPPORTED_VERSION, producer_id=-1, producer_epoch=-1)
-    try:
-        made: m.InitProducerIdResponse = (await client.service.ask(client, m.InitProducerIdRequest())).message  # type: ignore[assignment]
-    except NotAllowedError:
-        error = KafkaError.CLUSTER_AUTHORIZATION_FAILED
-        return _InitProducerId(error_code=error, producer_id=-1, producer_epoch=-1)
-    except ServiceError as error:
-        return _InitProducerId(error_code=error.code, producer_id=-1, producer_epoch=-1)
-    return _InitProducerId(
-        error_code=made.error, producer_id=made.producer_id, producer_epoch=made.producer_epoch
-    )
-
-
 OFFERS = (
     Offer(Api.LIST_OFFSETS, 1, 11, list_offsets),
     Offer(Api.DELETE_RECORDS, 0, 2, delete_records),
-    Offer(Api.INIT_PRODUCER_ID, 0, 5, init_producer_id),
 )

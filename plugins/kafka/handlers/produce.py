@@ -15,6 +15,7 @@ from ..client import Client
 from ..core.directory import INTERNAL_TOPICS
 from ..protocol import Struct, message
 from ..protocol.apis import KafkaError
+from .transactions import VERSION as TRANSACTION_VERSION
 
 LEAST, MOST = 3, 13
 _HEADER, _MAGIC, _ATTRIBUTES = 61, 16, 22
@@ -110,6 +111,9 @@ def start(
         acks=request.acks,
         timeout_ms=max(0, request.timeout_ms),
         client_id=client.client_id,
+        transaction=None
+        if request.transactional_id is None
+        else m.ProduceTransaction(transactional_id=request.transactional_id, version=TRANSACTION_VERSION),
         partitions=[
             m.ProducePartition(topic=each.topic, partition=each.partition, size=each.place[1])
             for each in sent

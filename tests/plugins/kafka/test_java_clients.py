@@ -11,6 +11,7 @@ from .conftest import Cluster
 
 SMOKE = Path(__file__).parent / "Smoke.java"
 GROUPS = Path(__file__).parent / "Groups.java"
+TRANSACTIONS = Path(__file__).parent / "Transactions.java"
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
 
 
@@ -21,3 +22,7 @@ def test_the_newest_java_client_writes_reads_and_administers(clients: Java, clus
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
 def test_the_newest_java_client_in_groups(clients: Java, cluster: Cluster, protocol: str) -> None:
     assert clients.run(str(GROUPS), cluster.servers, protocol, "newest").splitlines()[-1] == "done"
+
+
+def test_the_newest_java_client_in_transactions(clients: Java, cluster: Cluster) -> None:
+    assert clients.run(str(TRANSACTIONS), cluster.servers, "newest").splitlines()[-1] == "done"

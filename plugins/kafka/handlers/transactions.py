@@ -1,0 +1,192 @@
+"""Transactions of Kafka's producers (KIP-98), by the first version of their protocol: partitions come first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from insync.replication.core import messages as m
+from insync.replication.core.coordination import group_messages as gm
+from insync.replication.core.coordination import transaction_messages as tm
+from insync.replication.core.coordination.routing import partition_for_group
+from insync.replication.core.errors import ErrorCode
+from insync.replication.node.service import NotAllowedError, ServiceError
+
+from ..client import Client
+from ..protocol import Struct, message
+from ..protocol.apis import Api, KafkaError
+from .groups import Refused
+from .table import Offer
+
+_Init = message("InitProducerIdResponse")
+_AddPartitions = message("AddPartitionsToTxnResponse")
+_AddOffsets = message("AddOffsetsToTxnResponse")
+_End = message("EndTxnResponse")
+_Commit = message("TxnOffsetCommitResponse")
+VERSION = 1
+"""Of the protocol between a producer and the cluster: version 2 would have to be told of as a feature (KIP-890)."""
+_OFFSETS = "__consumer_offsets"
+_FENCED_SINCE = {
+    Api.INIT_PRODUCER_ID: 4,
+    Api.ADD_PARTITIONS_TO_TXN: 2,
+    Api.ADD_OFFSETS_TO_TXN: 2,
+    Api.END_TXN: 2,
+}
+"""The first version of each API that knows PRODUCER_FENCED (KIP-588)."""
+
+
+async def _ask(client: Client, request: object) -> Any:
+    try:
+        return (await client.service.ask(client, request)).message
+    except NotAllowedError as error:
+        return Refused(KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, str(error))
+    except ServiceError as error:
+        return Refused(error.code, str(error))
+
+
+def _error(api: Api, version: int, error: int) -> int:
+    if error == ErrorCode.PRODUCER_FENCED and version < _FENCED_SINCE[api]:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    return error
+
+
+async def init_producer_id(client: Client, request: Struct, version: int) -> Struct:
+    """An id for an idempotent producer, always a new one; with a transactional id its own, and the next epoch."""
+    if request.transactional_id is None:
+        found = await _ask(client, m.InitProducerIdRequest())
+        if isinstance(found, Refused) and found.error == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
+            found.error = KafkaError.CLUSTER_AUTHORIZATION_FAILED
+    else:
+        asked = tm.InitTransactionsRequest(
+            transactional_id=request.transactional_id,
+            timeout_ms=request.transaction_timeout_ms,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+        )
+        found = await _ask(client, asked)
+    if found.error:
+        error = _error(Api.INIT_PRODUCER_ID, version, found.error)
+        return _Init(error_code=error, producer_id=-1, producer_epoch=-1)
+    return _Init(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
+
+
+async def add_partitions_to_txn(client: Client, request: Struct, version: int) -> Struct:
+    """Partitions that the transaction is about to write to: all of them, or none."""
+    topics = request.v3_and_below_topics
+    found = await _ask(
+        client,
+        tm.AddPartitionsRequest(
+            transactional_id=request.v3_and_below_transactional_id,
+            producer_id=request.v3_and_below_producer_id,
+            producer_epoch=request.v3_and_below_producer_epoch,
+            partitions=[
+                m.PartitionName(topic=topic.name, partition=index)
+                for topic in topics
+                for index in topic.partitions
+            ],
+            view_revision=client.view.revision,
+            version=VERSION,
+        ),
+    )
+    error = _error(Api.ADD_PARTITIONS_TO_TXN, version, found.error)
+    return _AddPartitions(
+        results_by_topic_v3_and_below=[
+            _AddPartitions.AddPartitionsToTxnTopicResult(
+                name=topic.name,
+                results_by_partition=[
+                    _AddPartitions.AddPartitionsToTxnPartitionResult(
+                        partition_index=index, partition_error_code=error
+                    )
+                    for index in topic.partitions
+                ],
+            )
+            for topic in topics
+        ]
+    )
+
+
+async def add_offsets_to_txn(client: Client, request: Struct, version: int) -> Struct:
+    """The offsets of a group are about to be written by the transaction."""
+    topic = client.view.topics.get(_OFFSETS)
+    if topic is None:
+        return _AddOffsets(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    index = partition_for_group(request.group_id, topic.partitions)
+    found = await _ask(
+        client,
+        tm.AddPartitionsRequest(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            partitions=[m.PartitionName(topic=_OFFSETS, partition=index)],
+            view_revision=client.view.revision,
+            version=VERSION,
+        ),
+    )
+    return _AddOffsets(error_code=_error(Api.ADD_OFFSETS_TO_TXN, version, found.error))
+
+
+async def end_txn(client: Client, request: Struct, version: int) -> Struct:
+    """Commit or abort."""
+    found = await _ask(
+        client,
+        tm.EndTransactionRequest(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            committed=request.committed,
+            version=VERSION,
+        ),
+    )
+    return _End(error_code=_error(Api.END_TXN, version, found.error))
+
+
+async def txn_offset_commit(client: Client, request: Struct, version: int) -> Struct:
+    """Offsets of a group that count when the transaction does (KIP-447)."""
+    found = await _ask(
+        client,
+        gm.TxnOffsetCommitRequest(
+            transactional_id=request.transactional_id,
+            producer_id=request.producer_id,
+            producer_epoch=request.producer_epoch,
+            group=request.group_id,
+            member_id=request.member_id,
+            epoch=request.generation_id_or_member_epoch,
+            instance_id=request.group_instance_id,
+            offsets=[
+                gm.GroupOffset(
+                    topic=topic.name,
+                    partition=part.partition_index,
+                    offset=part.committed_offset,
+                    leader_epoch=part.committed_leader_epoch,
+                    metadata=part.committed_metadata or "",
+                )
+                for topic in request.topics
+                for part in topic.partitions
+            ],
+        ),
+    )
+    errors = {} if found.error else {(each.topic, each.partition): each.error for each in found.partitions}
+    return _Commit(
+        topics=[
+            _Commit.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    _Commit.TxnOffsetCommitResponsePartition(
+                        partition_index=part.partition_index,
+                        error_code=found.error
+                        or errors.get((topic.name, part.partition_index), ErrorCode.UNKNOWN_SERVER_ERROR),
+                    )
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+OFFERS = (
+    Offer(Api.INIT_PRODUCER_ID, 0, 5, init_producer_id),
+    Offer(Api.ADD_PARTITIONS_TO_TXN, 0, 3, add_partitions_to_txn),
+    Offer(Api.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn),
+    Offer(Api.END_TXN, 0, 4, end_txn),
+    Offer(Api.TXN_OFFSET_COMMIT, 0, 4, txn_offset_commit),
+)
