@@ -237,7 +237,12 @@ class Transacting:
     def _add_answered(
         self, partition: PartitionId, effect: partition_fx.AddToTransaction, error: ErrorCode
     ) -> None:
-        said = partition_ev.AddAnswered(producer_id=effect.producer_id, attempt=effect.attempt, error=error)
+        said = partition_ev.AddAnswered(
+            producer_id=effect.producer_id,
+            leader_epoch=effect.leader_epoch,
+            attempt=effect.attempt,
+            error=error,
+        )
 
         def tell() -> None:
             if partition in self._context.replicas:

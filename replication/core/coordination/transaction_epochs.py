@@ -212,6 +212,7 @@ def prepare(
     return attrs.evolve(
         _prepared(now, committed, wall_ms),
         producer_epoch=now.producer_epoch + 1,
+        previous_producer_id=NO_ID,
         next_producer_id=next_id,
         last_epoch=last_epoch,
     )
@@ -247,7 +248,11 @@ def _bumped(
     """The next epoch of an idle id; None if a fresh producer id is needed for it."""
     if now.producer_epoch < LAST_EPOCH:
         return attrs.evolve(
-            now, producer_epoch=now.producer_epoch + 1, last_epoch=last_epoch, last_update_ms=wall_ms
+            now,
+            producer_epoch=now.producer_epoch + 1,
+            previous_producer_id=NO_ID,
+            last_epoch=last_epoch,
+            last_update_ms=wall_ms,
         )
     if fresh_id is None:
         return None
@@ -262,9 +267,13 @@ def _bumped(
 
 
 def _is_last(now: TransactionValue, producer_id: int, producer_epoch: int) -> bool:
-    """Whether these ids are those to which the present ones were told."""
-    mine = producer_id in (now.producer_id, now.previous_producer_id)
-    return mine and producer_epoch != NO_EPOCH and producer_epoch == now.last_epoch
+    """Whether these ids are those to whose holder the present ones were told.
+
+    The last epoch is of one producer id: of the previous one as long as its end began the present one. Small epochs
+    are given again and again, each time of another id.
+    """
+    owner = now.producer_id if now.previous_producer_id == NO_ID else now.previous_producer_id
+    return producer_id == owner and producer_epoch != NO_EPOCH and producer_epoch == now.last_epoch
 
 
 def _fenced(producer_id: int, producer_epoch: int) -> str:

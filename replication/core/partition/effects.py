@@ -95,7 +95,7 @@ class DropBatch:
 
 @attrs.frozen(kw_only=True, slots=True)
 class AddToTransaction:
-    """Have the transaction's coordinator add this partition. Answered by `AddAnswered` of the same attempt, once.
+    """Have the transaction's coordinator add this partition. Answered by `AddAnswered` of this attempt, once.
 
     `verify_only`: ask whether the client has added it. `delay`: seconds to wait before; the coordinator was busy.
     """
@@ -103,6 +103,7 @@ class AddToTransaction:
     transactional_id: str
     producer_id: int
     producer_epoch: int
+    leader_epoch: int
     attempt: int
     verify_only: bool
     delay: float = 0.0

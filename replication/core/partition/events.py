@@ -108,6 +108,7 @@ class AddAnswered:
     """What the transaction's coordinator said to an `AddToTransaction`, or why it could not be asked."""
 
     producer_id: int
+    leader_epoch: int
     attempt: int
     error: ErrorCode
 

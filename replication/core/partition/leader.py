@@ -119,6 +119,12 @@ class LeaderRole:
     def take(self, event: ev.Produce) -> bool:
         """Append a batch that may be; its epoch and its sequence decide. Whether it is appended."""
         verdict, original = self._replica.log.producers.check(event.batch)
+        if (
+            event.transaction is not None
+            and verdict is SequenceVerdict.ACCEPT
+            and not self.gate.may_begin(event)
+        ):
+            verdict = SequenceVerdict.OUT_OF_ORDER
         if verdict is SequenceVerdict.DUPLICATE:
             assert original is not None
             self.await_commit(event, original.base_offset, original.last_offset + 1)

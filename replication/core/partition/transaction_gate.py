@@ -61,7 +61,6 @@ class TransactionGate:
     def __init__(self, role: LeaderRole) -> None:
         self._role = role
         self._asked: dict[int, _Asked] = {}
-        self._attempts = 0
         self._held_bytes = 0
 
     @property
@@ -116,8 +115,7 @@ class TransactionGate:
         if asked is None or epoch > asked.epoch:
             if asked is not None:
                 self._drop(producer_id, ErrorCode.INVALID_PRODUCER_EPOCH)
-            self._attempts += 1
-            asked = self._asked[producer_id] = _Asked(epoch, tag, self._attempts)
+            asked = self._asked[producer_id] = _Asked(epoch, tag, self._role.replica.new_proposal_id())
             self._ask(producer_id, asked)
         asked.waiting.append(event)
         self._held_bytes += _bytes_of(event)
@@ -130,24 +128,36 @@ class TransactionGate:
                 transactional_id=asked.tag.transactional_id,
                 producer_id=producer_id,
                 producer_epoch=asked.epoch,
+                leader_epoch=self._role.epoch,
                 attempt=asked.attempt,
                 verify_only=asked.tag.version < 2,
                 delay=delay,
             )
         )
 
+    def may_begin(self, event: ev.Produce) -> bool:
+        """Whether a batch goes on with its transaction here, or begins it with the first of its sequences.
+
+        A log that knows nothing of a producer takes any other sequence of it; but what a transaction of an epoch of
+        its own has sent before is never anywhere else.
+        """
+        batch = event.batch
+        if batch.base_sequence == 0 or _is_first_version(event):
+            return True
+        return _is_open(self._role.replica.log.producers.get(batch.producer_id), batch.producer_epoch)
+
     # Answers
 
     def on_answered(self, event: ev.AddAnswered) -> None:
         """The coordinator has said whether the partition belongs to the transaction. Late answers do not count."""
         asked = self._asked.get(event.producer_id)
-        if asked is None or event.attempt != asked.attempt:
+        if asked is None or (event.leader_epoch, event.attempt) != (self._role.epoch, asked.attempt):
+            # Of an earlier leadership, perhaps: then it may be about another epoch of the producer.
             return
         if event.error in _ASK_AGAIN or (event.error == ErrorCode.NONE and asked.is_void):
             if event.error != ErrorCode.NONE:
                 asked.last_error = event.error
-            self._attempts += 1
-            asked.attempt, asked.is_void = self._attempts, False
+            asked.attempt, asked.is_void = self._role.replica.new_proposal_id(), False
             self._ask(event.producer_id, asked, asked.backoff)
             asked.backoff = min(2 * asked.backoff, MOST_BACKOFF)
             return

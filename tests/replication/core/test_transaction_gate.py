@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from insync.replication.core.control.records import Versioned
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
@@ -13,7 +14,7 @@ from insync.replication.core.partition.open_transactions import OpenTransactions
 from insync.replication.core.partition.transaction_gate import MOST_HELD_BYTES
 from insync.replication.core.types import BatchMeta, EndedTransaction, TransactionMarker
 
-from .test_isr_change import B, Lead
+from .test_isr_change import B, Lead, record
 from .test_replica import newer, replies
 
 P = 77
@@ -59,7 +60,12 @@ class Gate(Lead):
 
     def answer(self, effects: list[fx.Effect], error: ErrorCode = ErrorCode.NONE) -> list[fx.Effect]:
         (asked,) = questions(effects)
-        said = ev.AddAnswered(producer_id=asked.producer_id, attempt=asked.attempt, error=error)
+        said = ev.AddAnswered(
+            producer_id=asked.producer_id,
+            leader_epoch=asked.leader_epoch,
+            attempt=asked.attempt,
+            error=error,
+        )
         return self.write(self.step(said))
 
     def begin(self, epoch: int = 0) -> None:
@@ -142,6 +148,17 @@ def test_an_answer_to_an_earlier_attempt_counts_for_nothing() -> None:
     assert lead.answer(effects) == []
 
 
+def test_nor_does_one_to_an_earlier_leadership() -> None:
+    lead = Gate()
+    _, before = lead.data(1)
+    lead.step(ev.RecordChanged(versioned=Versioned(record(epoch=2), 2)))
+    lead.step(ev.EpochAssigned())
+    assert lead.replica.role == "leader"
+    _, effects = lead.data(0)
+    assert lead.answer(before) == [], "it was about another epoch of the producer"
+    assert appends(lead.answer(effects)) == 1
+
+
 def test_a_marker_in_between_voids_the_answer() -> None:
     lead = Gate()
     lead.begin(0)
@@ -165,6 +182,15 @@ def test_each_transaction_of_the_second_version_begins_at_sequence_0() -> None:
     assert appends(lead.answer(effects)) == 1
     request, effects = lead.data(2, 1)
     assert errors(lead.answer(effects)) == {request: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER}
+
+
+def test_so_does_the_first_one_of_a_producer_that_nobody_knows() -> None:
+    lead = Gate()
+    request, effects = lead.data(0, 3)
+    assert errors(lead.answer(effects))[request] == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    lead = Gate()
+    _, effects = lead.data(0, 3, transaction=FIRST_VERSION)
+    assert appends(lead.answer(effects)) == 1, "of the first version earlier ones may have been deleted"
 
 
 def test_clients_of_the_first_version_are_verified_and_go_on_with_their_sequences() -> None:

@@ -359,6 +359,19 @@ def test_past_the_last_epoch_a_fresh_id_goes_on() -> None:
     assert host.add(answer[0], 0, "a") == ErrorCode.NONE
 
 
+def test_an_epoch_of_the_id_before_is_not_taken_for_the_last_one() -> None:
+    host = Coordinator()
+    host.init()
+    host.log[-1] = attrs.evolve(host.log[-1], value=attrs.evolve(host.value, producer_epoch=LAST_EPOCH))
+    host.lead()
+    fresh = ids(host.init(500, LAST_EPOCH))
+    assert fresh[0] > 500 and ids(host.init(500, LAST_EPOCH)) == fresh
+    host.add(*fresh, "a")
+    told = ids(host.end(*fresh))
+    assert ids(host.end(*fresh)) == told
+    assert host.end(500, 0).error == ErrorCode.PRODUCER_FENCED, "a zombie from long ago, with the same epoch"
+
+
 def test_a_refused_write_changes_nothing() -> None:
     host = Coordinator()
     host.init()

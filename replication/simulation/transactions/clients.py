@@ -1,0 +1,189 @@
+"""Producers: each opens a transactional id, writes one transaction after the other, and may be a zombie by then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ...core.coordination.transactional_producer import Ended, Phase, TransactionalProducer
+from ...core.errors import ErrorCode
+from ...core.types import BatchMeta
+from .oracle import Intent, Place, Violated
+
+if TYPE_CHECKING:
+    from .world import World
+
+_AGAIN = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.NOT_COORDINATOR,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.CONCURRENT_TRANSACTIONS,
+}
+TRIES = 8
+
+
+class Client:
+    """By the machine of real producers. A message that it has sent may arrive at any time, or twice."""
+
+    def __init__(self, world: World, number: int, name: str) -> None:
+        self._world = world
+        self.number = number
+        self.name = name
+        self.machine = TransactionalProducer(name, world.dice.choice((2_000, 5_000, 20_000)))
+        self._transactions = 0
+        self._paused_until = 0.0
+        self._stops = False
+        self._intent: Intent | None = None
+        self._sequences: dict[Place, int] = {}
+        self._wants_commit = True
+        self._left = self._open_sends = 0
+        self._is_ending = False
+
+    def holds(self, ids: tuple[int, int]) -> bool:
+        return self.machine.ids == ids
+
+    def pause(self, seconds: float) -> None:
+        self._paused_until = self._world.now + seconds
+
+    def stop(self) -> None:
+        """It begins no more transactions."""
+        self._stops = True
+
+    def _then(self, do: Any, delay: float = 0.0) -> None:
+        """What it does next, unless it stands still: then later."""
+
+        def act() -> None:
+            if self._world.now < self._paused_until:
+                self._world.after(self._paused_until - self._world.now, act)
+            else:
+                do()
+
+        self._world.after(delay, act)
+
+    def open(self) -> None:
+        def told(reply: Any) -> None:
+            if reply is None or reply.error in _AGAIN:
+                self._then(self.open, 0.1)
+            elif reply.error == ErrorCode.NONE:
+                clients = self._world.clients
+                others = [each.number for each in clients if each.name == self.name and each is not self]
+                ids = reply.producer_id, reply.producer_epoch
+                if self._is_current(ids):
+                    self._world.oracle.told_ids(self.number, others, ids, first=True)
+                self.machine.initialized(reply)
+                self._then(self._begin)
+
+        self._world.ask(self.machine.init_request(), told, within=2.0)
+
+    def _is_current(self, ids: tuple[int, int]) -> bool:
+        """Whether nobody has opened the id since the answer was on its way."""
+        value = self._world.committed_value(ids[0])
+        return value is not None and value.told == ids
+
+    def _begin(self) -> None:
+        if self._stops or self.machine.phase is not Phase.READY:
+            return
+        self.machine.begin()
+        self._transactions += 1
+        self._intent = Intent(self.number, self._transactions)
+        self._sequences = {}
+        self._wants_commit = self._world.dice.random() < 0.75
+        self._left = self._world.dice.randint(0, 4)
+        self._write()
+
+    def _write(self) -> None:
+        """The next batch, behind those that are acknowledged, or beside some that are not."""
+        if not self._left or self.machine.phase is not Phase.OPEN:
+            if not self._open_sends:
+                self._end()
+            return
+        self._left -= 1
+        self._open_sends += 1
+        place = self._world.dice.choice(list(self._world.parts))
+        count = self._world.dice.randint(1, 3)
+        sequence = self._sequences.get(place, 0)
+        self._sequences[place] = sequence + count
+        producer_id, epoch = self.machine.ids
+        batch = BatchMeta(-1, count, -1, 100, producer_id, epoch, sequence, True)
+        self.machine.is_used = True
+        self._send(place, batch, self._intent, TRIES)
+        if self._world.dice.random() < 0.4:
+            self._then(self._write)
+
+    def _send(self, place: Place, batch: BatchMeta, intent: Intent | None, tries: int) -> None:
+        world, settled = self._world, False
+        assert intent is not None
+
+        def told(error: ErrorCode) -> None:
+            nonlocal settled
+            if settled:
+                return
+            settled = True
+            if error == ErrorCode.INVALID_PRODUCER_ID_MAPPING and self._is_current(self.machine.ids):
+                raise Violated(
+                    "TL4", f"producer {self.number} is told that it does not hold {self.machine.ids}"
+                )
+            again = error.retriable or error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+            if error != ErrorCode.NONE and again and tries:
+                self._then(lambda: self._send(place, batch, intent, tries - 1), 0.05)
+                return
+            self._open_sends -= 1
+            if error == ErrorCode.NONE:
+                there = batch.base_sequence + batch.offset_count
+                intent.acknowledged[place] = max(intent.acknowledged.get(place, 0), there)
+            else:
+                self.machine.failed()
+            self._then(self._write)
+
+        def back(error: ErrorCode) -> None:
+            if not world.is_lost():
+                world.after(world.delay(), lambda: told(error))
+
+        def arrive() -> None:
+            world.parts[place].produce(self.name, batch, intent, back)
+
+        world.after(6.0, lambda: told(ErrorCode.REQUEST_TIMED_OUT))
+        if not world.is_lost():
+            world.after(world.delay(), arrive)
+        if world.is_faulty and world.dice.random() < 0.1:
+            world.after(world.dice.choice((0.5, 5.0, 15.0)), arrive)
+
+    def _end(self) -> None:
+        phase = self.machine.phase
+        if self._is_ending:
+            return
+        if phase not in (Phase.OPEN, Phase.ABORTABLE, Phase.COMMITTING, Phase.ABORTING):
+            return
+        committed = phase is Phase.COMMITTING or (phase is Phase.OPEN and self._wants_commit)
+        request = self.machine.end(committed)
+        if request is None:
+            self._then(self._begin, 0.1)
+            return
+        self._is_ending = True
+
+        def told(reply: Any) -> None:
+            self._is_ending = False
+            if reply is None or reply.error in _AGAIN:
+                self._then(self._end, 0.1)
+                return
+            self._ended(committed, reply)
+
+        self._world.ask(request, told, within=2.0)
+
+    def _ended(self, committed: bool, reply: Any) -> None:
+        world, intent = self._world, self._intent
+        assert intent is not None
+        match self.machine.ended(committed, reply):
+            case Ended.DONE:
+                world.counts["committed" if committed else "aborted"] += 1
+                world.oracle.told_outcome(intent, committed)
+                world.oracle.told_ids(self.number, (), self.machine.ids, first=False)
+                self._then(self._begin, world.dice.choice((0.0, 0.1, 1.0)))
+            case Ended.TIMED_OUT:
+                world.counts["timed_out"] += 1
+                world.oracle.told_outcome(intent, False)
+                self._then(self._end)
+            case Ended.FENCED:
+                world.counts["fenced"] += 1
+            case Ended.REFUSED:
+                self._then(self._end, 0.1)

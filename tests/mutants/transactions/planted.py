@@ -1,0 +1,328 @@
+"""The planted errors. None touches the simulator: what it models is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from insync.replication.core.coordination import marker_queue, transaction_epochs
+from insync.replication.core.coordination.decisions import Clock, Decision
+from insync.replication.core.coordination.marker_queue import MarkerQueue
+from insync.replication.core.coordination.transaction_epochs import Outcome, Told
+from insync.replication.core.coordination.transaction_records import Status, TransactionValue
+from insync.replication.core.coordination.transaction_shard import TransactionCoordinator
+from insync.replication.core.errors import ErrorCode
+from insync.replication.core.partition import events as ev
+from insync.replication.core.partition import transaction_gate
+from insync.replication.core.partition.open_transactions import OpenTransactions
+from insync.replication.core.partition.producers import ProducerTable, SequenceVerdict
+from insync.replication.core.partition.transaction_gate import TransactionGate
+
+Patch = pytest.MonkeyPatch
+Plant = Callable[[Patch], None]
+
+
+@attrs.frozen
+class Mutant:
+    name: str
+    title: str
+    plant: Plant
+
+
+MUTANTS: dict[str, Mutant] = {}
+
+
+def mutant(name: str, title: str) -> Callable[[Plant], Plant]:
+    def add(plant: Plant) -> Plant:
+        assert name not in MUTANTS, f"two mutants are called {name}"
+        MUTANTS[name] = Mutant(name, title, plant)
+        return plant
+
+    return add
+
+
+# Epochs
+
+
+@mutant("TZ1", "an end does not raise the epoch: a late one ends the next transaction (KAFKA-17754)")
+def _(patch: Patch) -> None:
+    def prepare(now: TransactionValue, committed: bool, last: int, fresh: int | None, wall: int) -> Any:
+        status = Status.PREPARE_COMMIT if committed else Status.PREPARE_ABORT
+        return attrs.evolve(now, status=status, last_update_ms=wall, last_epoch=last)
+
+    patch.setattr(transaction_epochs, "prepare", prepare)
+
+
+@mutant("TZ16", "epochs go on past the last one (KAFKA-20090)")
+def _(patch: Patch) -> None:
+    patch.setattr(transaction_epochs, "LAST_EPOCH", 1 << 20)
+
+
+@mutant("TZ21", "a commit that comes after the timeout's abort is answered as carried out (KAFKA-20785)")
+def _(patch: Patch) -> None:
+    right = transaction_epochs.end
+
+    def end(now: TransactionValue | None, *rest: Any) -> Outcome:
+        outcome = right(now, *rest)
+        if isinstance(outcome, transaction_epochs.Refused) and outcome.error == ErrorCode.TRANSACTION_ABORTED:
+            assert now is not None
+            return Told(*now.told)
+        return outcome
+
+    patch.setattr(transaction_epochs, "end", end)
+
+
+@mutant("TZ22", "an end with any epoch of the producer id counts (KAFKA-9600)")
+def _(patch: Patch) -> None:
+    right = transaction_epochs.end
+
+    def end(now: TransactionValue | None, producer_id: int, epoch: int, *rest: Any) -> Outcome:
+        known = now is not None and producer_id == now.producer_id and now.status is Status.ONGOING
+        return right(now, producer_id, now.producer_epoch if known and now else epoch, *rest)
+
+    patch.setattr(transaction_epochs, "end", end)
+
+
+@mutant("TZ24", "a transaction does not time out")
+def _(patch: Patch) -> None:
+    patch.setattr(TransactionCoordinator, "_is_late", lambda self, name, clock: False)
+
+
+@mutant("TZ39", "an id goes to the one who opens it without a new epoch")
+def _(patch: Patch) -> None:
+    right = transaction_epochs.init
+
+    def init(now: TransactionValue | None, *rest: Any) -> Outcome:
+        if now is not None and now.status.is_idle:
+            return Told(*now.told)
+        return right(now, *rest)
+
+    patch.setattr(transaction_epochs, "init", init)
+
+
+@mutant("TZ40", "whoever opens an id does not wait for the end of what was open")
+def _(patch: Patch) -> None:
+    right = transaction_epochs.init
+
+    def init(now: TransactionValue | None, *rest: Any) -> Outcome:
+        outcome = right(now, *rest)
+        if isinstance(outcome, transaction_epochs.Waits):
+            assert now is not None
+            return Told(*now.told)
+        return outcome
+
+    patch.setattr(transaction_epochs, "init", init)
+
+
+@mutant("TZ45", "the last epoch counts for the producer id before, too")
+def _(patch: Patch) -> None:
+    right = transaction_epochs.attrs.evolve
+
+    def evolve(value: Any, **changes: Any) -> Any:
+        if changes.get("previous_producer_id") == -1:
+            del changes["previous_producer_id"]
+        return right(value, **changes)
+
+    def is_last(now: TransactionValue, producer_id: int, epoch: int) -> bool:
+        return producer_id in (now.producer_id, now.previous_producer_id) and epoch == now.last_epoch >= 0
+
+    patch.setattr(transaction_epochs, "_is_last", is_last)
+    patch.setattr(transaction_epochs, "attrs", type("Attrs", (), {"evolve": staticmethod(evolve)}))
+
+
+# Adding partitions
+
+
+@mutant("TZ2", "append without asking the coordinator (KAFKA-12671)")
+def _(patch: Patch) -> None:
+    right = TransactionGate.is_open_for
+
+    def is_open_for(self: TransactionGate, event: ev.Produce) -> bool:
+        return event.origin is ev.Origin.CLIENT or right(self, event)
+
+    patch.setattr(TransactionGate, "is_open_for", is_open_for)
+
+
+@mutant("TZ4", "an open transaction of an older epoch passes for the new one's (KAFKA-18575)")
+def _(patch: Patch) -> None:
+    patch.setattr(
+        transaction_gate, "_is_open", lambda entry, epoch: entry is not None and entry.first_offset >= 0
+    )
+
+
+@mutant("TZ23", "a partition is told to be added before that is committed")
+def _(patch: Patch) -> None:
+    right = TransactionCoordinator._write
+
+    def write(self: TransactionCoordinator, *given: Any) -> Decision:
+        decision = right(self, *given)
+        replies = tuple(attrs.evolve(each, groups=frozenset()) for each in decision.replies)
+        return attrs.evolve(decision, replies=replies)
+
+    patch.setattr(TransactionCoordinator, "_write", write)
+
+
+@mutant("TZ36", "a transaction may begin at any sequence (KIP-890)")
+def _(patch: Patch) -> None:
+    right = ProducerTable.check
+
+    def check(self: ProducerTable, batch: Any) -> Any:
+        verdict, original = right(self, batch)
+        entry = self.get(batch.producer_id)
+        newer = entry is None or batch.producer_epoch > entry.producer_epoch or not entry.batches
+        if verdict is SequenceVerdict.OUT_OF_ORDER and newer:
+            return SequenceVerdict.ACCEPT, None
+        return verdict, original
+
+    patch.setattr(ProducerTable, "check", check)
+    patch.setattr(TransactionGate, "may_begin", lambda self, event: True)
+
+
+@mutant("TZ41", "the end of a transaction forgets a partition")
+def _(patch: Patch) -> None:
+    right = transaction_epochs.add
+
+    def add(now: TransactionValue | None, *rest: Any) -> Outcome:
+        outcome = right(now, *rest)
+        if isinstance(outcome, transaction_epochs.Changed) and len(outcome.value.partitions) > 2:
+            return Told(outcome.value.producer_id, outcome.value.producer_epoch)
+        return outcome
+
+    patch.setattr(transaction_epochs, "add", add)
+
+
+# Markers
+
+
+@mutant("TZ5", "send markers before the outcome is committed")
+def _(patch: Patch) -> None:
+    right = MarkerQueue.send
+
+    def send(self: MarkerQueue, view: Any, high_watermark: int, epoch: int, now: float) -> Any:
+        return right(self, view, 1 << 60, epoch, now)
+
+    patch.setattr(MarkerQueue, "send", send)
+
+
+@mutant("TZ6", "complete when one partition has its marker")
+def _(patch: Patch) -> None:
+    def look(self: MarkerQueue, name: str, ending: Any) -> None:
+        if len(ending.markers) < len(ending.value.partitions):
+            self._finished[name] = None
+
+    patch.setattr(MarkerQueue, "_look", look)
+
+
+@mutant("TZ8", "a late marker of the same epoch ends the next transaction (KAFKA-19446)")
+def _(patch: Patch) -> None:
+    patch.setattr(transaction_gate, "_is_first_version", lambda event: True)
+
+
+@mutant("TZ9", "a marker that comes again is refused (KAFKA-19999)")
+def _(patch: Patch) -> None:
+    right = TransactionGate._from_coordinator
+
+    def from_coordinator(self: TransactionGate, event: ev.Produce) -> None:
+        entry = self._role.replica.log.producers.get(event.batch.producer_id)
+        if entry is not None and event.batch.producer_epoch == entry.producer_epoch:
+            self._role.reply(event.request_id, ErrorCode.INVALID_PRODUCER_EPOCH)
+        else:
+            right(self, event)
+
+    patch.setattr(TransactionGate, "_from_coordinator", from_coordinator)
+
+
+@mutant("TZ10", "markers of former coordinators count (KIP-98)")
+def _(patch: Patch) -> None:
+    def from_coordinator(self: TransactionGate, event: ev.Produce) -> None:
+        self._mark(event)
+
+    patch.setattr(TransactionGate, "_from_coordinator", from_coordinator)
+
+
+@mutant("TZ11", "a partition without a leader is skipped")
+def _(patch: Patch) -> None:
+    right = MarkerQueue._target
+
+    def target(self: MarkerQueue, name: Any, view: Any) -> int | None:
+        if view.leader(*name[1]) == -1:
+            self._done(name)
+            return None
+        return right(self, name, view)
+
+    patch.setattr(MarkerQueue, "_target", target)
+
+
+@mutant("TZ13", "the next coordinator does not go on with the markers (KAFKA-16352)")
+def _(patch: Patch) -> None:
+    right = TransactionCoordinator.activate
+
+    def activate(self: TransactionCoordinator, clock: Clock) -> None:
+        right(self, clock)
+        for name in list(self.markers._endings):
+            self.markers.forget(name)
+
+    patch.setattr(TransactionCoordinator, "activate", activate)
+
+
+@mutant("TZ42", "an answer that is lost is not asked for again")
+def _(patch: Patch) -> None:
+    right = MarkerQueue.answered
+
+    def answered(self: MarkerQueue, event: Any, now: float) -> None:
+        if event.outcomes:
+            right(self, event, now)
+
+    patch.setattr(MarkerQueue, "answered", answered)
+
+
+@mutant("TZ43", "any error of a partition counts as done")
+def _(patch: Patch) -> None:
+    right = MarkerQueue.answered
+
+    def answered(self: MarkerQueue, event: Any, now: float) -> None:
+        done = tuple(attrs.evolve(each, error=0) for each in event.outcomes)
+        right(self, marker_queue.MarkersAnswered(event.attempt, done), now)
+
+    patch.setattr(MarkerQueue, "answered", answered)
+
+
+@mutant("TZ44", "an answer to the question of an earlier leadership counts")
+def _(patch: Patch) -> None:
+    right = TransactionGate.on_answered
+
+    def on_answered(self: TransactionGate, event: ev.AddAnswered) -> None:
+        asked = self._asked.get(event.producer_id)
+        if asked is not None:
+            event = attrs.evolve(event, leader_epoch=self._role.epoch, attempt=asked.attempt)
+        right(self, event)
+
+    patch.setattr(TransactionGate, "on_answered", on_answered)
+
+
+# Reading
+
+
+@mutant("TZ26", "the last stable offset counts markers that are not committed")
+def _(patch: Patch) -> None:
+    right = OpenTransactions.end
+
+    def end(self: OpenTransactions, producer_id: int, marker_offset: int) -> None:
+        right(self, producer_id, marker_offset)
+        self._ended.clear()
+
+    patch.setattr(OpenTransactions, "end", end)
+
+
+@mutant("TZ27", "the last stable offset is one too far (redpanda#3036)")
+def _(patch: Patch) -> None:
+    right = OpenTransactions.stable_offset
+
+    def stable_offset(self: OpenTransactions, high_watermark: int, start: int) -> int:
+        found = right(self, high_watermark, start)
+        return found if found == high_watermark else found + 1
+
+    patch.setattr(OpenTransactions, "stable_offset", stable_offset)
