@@ -183,8 +183,9 @@ class Oracle:
         stored, facts = self._cluster.store.partitions.get(host.partition), host.facts
         known = not self._cluster.store.is_put_back
         if known and stored is not None and stored.version == proposal.version and not facts.unclean:
-            for member, _ in proposal.joining:
-                if self._cluster.nodes[member].lost_data:
+            present = self._cluster.store.incarnations
+            for member, incarnation in proposal.joining:
+                if self._cluster.nodes[member].lost_data or incarnation != present[member]:
                     continue  # it is another process by now, which the store will not take for this one
                 start = self.disk_of(member, host.partition).start
                 require(start >= facts.deleted, "S16", f"node {member}, to join, begins at {start}")
