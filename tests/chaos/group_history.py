@@ -125,11 +125,10 @@ def _two_owners(history: GroupHistory) -> Iterable[str]:
         for span in history.spans:
             if span.partition != partition:
                 continue
-            # By a poll that began so late it was handed out for certain after what had come back before.
-            last = max(
-                (e.since for e in handed if e.member == span.member and span.since <= e.since <= span.until),
-                default=-_FOREVER,
-            )
+            # By a poll that began so late it was handed out for certain after what had come back before. A poll in
+            # which the span ended may have handed out what came with the next one.
+            mine = [e for e in handed if e.member == span.member and span.since <= e.since]
+            last = max((e.since for e in mine if e.at <= span.until), default=-_FOREVER)
             for other in handed:
                 if other.member != span.member and span.since < other.since and other.at < last:
                     yield (

@@ -49,6 +49,15 @@ def test_two_owners() -> None:
     assert said == "B was handed 0 [10, 12) while A had it"
 
 
+def test_a_poll_in_which_a_partition_is_lost_and_given_again() -> None:
+    history = right()
+    # B's poll began at 7.5; C had the partition meanwhile, B heard of that at 7.6 and was given it again at 7.7.
+    history.spans[1] = Span("B", 0, 6.0, 7.6)
+    history.spans += [Span("C", 0, 7.2, 7.4), Span("B", 0, 7.7, float("inf"))]
+    history.handed += [Handed("C", 0, 12, 20, 7.3, 7.35), Handed("B", 0, 12, 20, 7.5, 7.8)]
+    assert judge_group(history, {0: 20}).violations == []
+
+
 @pytest.mark.parametrize("since", [0.1, 5.1])
 def test_handed_out_before_assigned_or_after_revoked(since: float) -> None:
     history = right()
