@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -17,7 +18,19 @@ from typing import Annotated, Any
 import attrs
 from cyclopts import Parameter, validators
 
-from ..simulation import FAULTS, Replay, Result, minimise, read, replay_of, run, run_watched
+from ..simulation import (
+    FAULTS,
+    Replay,
+    Result,
+    Service,
+    minimise,
+    minimise_service,
+    read,
+    replay_of,
+    run,
+    run_service,
+    run_watched,
+)
 from .errors import UsageError
 
 SEEDS_PER_JOB = 10
@@ -76,6 +89,7 @@ def simulate(
     json_output: Annotated[bool, Parameter(name="--json")] = False,
     replay: Path | None = None,
     save: Path | None = None,
+    service: str = "",
 ) -> int:
     """Run a simulated cluster under faults, once for each seed, and check the protocol's promises.
 
@@ -95,12 +109,16 @@ def simulate(
         Play this file, which an earlier call wrote, and print its trace.
     save
         Where the shortened run goes (default: insync-seed-N.json in the current directory).
+    service
+        MODULE:NAME of a service of yours: a `Service` of `insync.replication.simulation`, or what makes one.
     """
+    if service:
+        _load(service)
     if replay is not None:
-        return _replay(read(replay), json_output=json_output)
+        return _replay(read(replay), json_output=json_output, service=service)
     first, end = _range(seeds)
     total, started = Sums(), time.perf_counter()
-    for done in _all(first, end, jobs or os.cpu_count() or 1):
+    for done in _all(first, end, jobs or os.cpu_count() or 1, service):
         total.merge(done)
     total.violations.sort()
     print(_json(total) if json_output else _text(total, time.perf_counter() - started))
@@ -109,7 +127,7 @@ def simulate(
         return 0
     seed, text = total.violations[0]
     print(f"seed {seed}: {text}", file=sys.stderr)
-    _explain(seed, save if save is not None else Path(f"insync-seed-{seed}.json"))
+    _explain(seed, save if save is not None else Path(f"insync-seed-{seed}.json"), service)
     return 1
 
 
@@ -124,16 +142,32 @@ def _range(seeds: str) -> tuple[int, int]:
     return bounds
 
 
-def _all(first: int, end: int, jobs: int) -> Iterator[Sums]:
+def _load(service: str) -> Service:
+    """What `--service` names; in the current directory, too."""
+    module, colon, name = service.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = getattr(importlib.import_module(module), name) if colon and module and name else None
+    except (ImportError, AttributeError) as error:
+        raise UsageError(f"--service {service!r} cannot be loaded: {error}") from error
+    if callable(found) and not isinstance(found, Service):
+        found = found()
+    if not isinstance(found, Service):
+        raise UsageError(f"--service {service!r} is no service: write MODULE:NAME of a Service or its class")
+    return found
+
+
+def _all(first: int, end: int, jobs: int, service: str = "") -> Iterator[Sums]:
     """The sums of all seeds, part by part, in order."""
     parts = [(start, min(end, start + SEEDS_PER_JOB)) for start in range(first, end, SEEDS_PER_JOB)]
     if jobs == 1 or len(parts) == 1:
         for part in parts:
-            yield run_seeds(*part)
+            yield run_seeds(*part, service)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(parts)), mp_context=context, initializer=end_with_parent) as pool:
-        futures: list[Future[Sums]] = [pool.submit(run_seeds, *part) for part in parts]
+        futures: list[Future[Sums]] = [pool.submit(run_seeds, *part, service) for part in parts]
         try:
             for future in futures:
                 yield future.result()
@@ -153,11 +187,11 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def run_seeds(first: int, end: int) -> Sums:
+def run_seeds(first: int, end: int, service: str = "") -> Sums:
     """The sums of the seeds from `first` to before `end`; the seconds are those of the processor."""
     sums, started = Sums(), time.process_time()
     for seed in range(first, end):
-        sums.add(run_watched(seed))
+        sums.add(run_service(_load(service), seed).result if service else run_watched(seed))
     sums.seconds = time.process_time() - started
     return sums
 
@@ -209,16 +243,24 @@ def _text(total: Sums, seconds: float) -> str:
     )
 
 
-def _explain(seed: int, target: Path) -> None:
+def _explain(seed: int, target: Path, service: str) -> None:
     """Make the failing run short, print it and store it."""
-    short = minimise(run(seed))
+    if service:
+        short = minimise_service(_load(service), run_service(_load(service), seed).result)
+    else:
+        short = minimise(run(seed))
     target.write_text(replay_of(short).dumps(), encoding="utf-8")
     _print_trace(short)
-    print(f"play it again: insync simulate --replay {target}", file=sys.stderr)
+    what = f"--service {service} " if service else ""
+    print(f"play it again: insync simulate {what}--replay {target}", file=sys.stderr)
 
 
-def _replay(replay: Replay, *, json_output: bool) -> int:
-    result = run(replay.seed, replay.settings, replay.script, keep_trace=True)
+def _replay(replay: Replay, *, json_output: bool, service: str) -> int:
+    if service:
+        played = run_service(_load(service), replay.seed, replay.settings, replay.script, keep_trace=True)
+        result = played.result
+    else:
+        result = run(replay.seed, replay.settings, replay.script, keep_trace=True)
     violation = str(result.violation) if result.violation is not None else None
     if json_output:
         print(json.dumps({"seed": result.seed, "digest": result.digest, "violation": violation}))

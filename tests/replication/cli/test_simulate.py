@@ -87,3 +87,21 @@ def test_no_worker_outlives_the_command() -> None:
     for worker in alive:
         worker.kill()
     assert not alive
+
+
+def test_a_service_of_ones_own_is_simulated_made_short_and_replayed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examples = Path(__file__).parents[3] / "docs" / "examples"
+    monkeypatch.syspath_prepend(str(examples))
+    assert main(["simulate", "--service", "seats:Booking", "--seeds", "0:4", "--jobs", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["seeds"] == 4
+    file = tmp_path / "failure.json"
+    wrong = ["simulate", "--service", "seats:HastyBooking"]
+    assert main([*wrong, "--seeds", "0:30", "--jobs", "1", "--save", str(file)]) == 1
+    found = capsys.readouterr().err
+    assert "ONE SEAT EACH" in found and f"--service seats:HastyBooking --replay {file}" in found
+    assert main([*wrong, "--replay", str(file), "--json"]) == 1
+    assert "ONE SEAT EACH" in json.loads(capsys.readouterr().out)["violation"]
+    for name in ("seats", "seats:", "seats:nothing", "no_such_module:x", "seats:Path"):
+        assert main(["simulate", "--service", name, "--seeds", "0:1"]) == 2

@@ -87,6 +87,29 @@ async def test_a_dict_is_current_everywhere(servers: list[str]) -> None:
                 await d.put("x", "y" * (2 << 20))
 
 
+async def test_a_copy_that_is_behind_answers_when_it_is_not(servers: list[str]) -> None:
+    async with (
+        ReplicatedDict.open(servers, "state", name="a") as d,
+        ReplicatedDict.open(servers, "state", name="b") as e,
+    ):
+        assert e._copy is not None
+        e._copy._consumer.pause()
+        await d.put("x", 1)
+        found: list[Any] = []
+
+        async def read() -> None:
+            found.append(await e.get("x"))
+            found.append(await e.get("x", after=d.token))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            for _ in range(20):
+                await d.read()  # the same round trips, by a copy that is not behind
+            assert found == [] and e.get_stale("x") is None and e.applied < d.token
+            e._copy._consumer.resume()
+        assert found == [1, 1]
+
+
 async def test_a_key_is_watched(servers: list[str]) -> None:
     async with (
         ReplicatedDict.open(servers, "state", name="a") as d,
