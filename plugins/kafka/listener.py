@@ -86,6 +86,8 @@ class Links:
         self.open.add(link)
         try:
             await link.run()
+        except Exception:  # a mistake of ours over one client, which must not end the others
+            log.exception("a connection is closed")
         finally:
             self.open.discard(link)
             self.room.set()

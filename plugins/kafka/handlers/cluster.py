@@ -26,7 +26,7 @@ CREATION_TIMEOUT = 2.0
 """Seconds that an answer waits for a topic that is made because somebody asked for it."""
 MOST_PARTITIONS = 2000
 """In one answer to DescribeTopicPartitions."""
-_UNASKED = -(2**31)
+_NULL_NAMES_SINCE = 12
 _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _CLUSTER_ACTION = 3, 4, 5, 6, 7, 8, 9
 _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 10, 11, 12
 _BROKERS = 1
@@ -51,7 +51,7 @@ async def metadata(client: Client, request: Struct, version: int) -> Struct:
         topics = [_asked(client, each, version, missing) for each in asked]
     visible = any(map(client.may, (Operation.PRODUCE, Operation.CONSUME, Operation.ADMIN)))
     if not visible:
-        topics = [] if wants_all else [_refused(each.name, each.topic_id) for each in asked]
+        topics = [] if wants_all else [_refused(each.name, each.topic_id, version) for each in asked]
     if version >= 8 and request.include_topic_authorized_operations:
         for each in topics:
             each.topic_authorized_operations = _topic_operations(client)
@@ -113,7 +113,7 @@ def _asked(client: Client, asked: Struct, version: int, missing: ErrorCode) -> S
         found = client.directory.name_of(client.view, asked.topic_id)
         if found is None:
             return _Metadata.MetadataResponseTopic(
-                error_code=KafkaError.UNKNOWN_TOPIC_ID, name=None, topic_id=asked.topic_id
+                error_code=KafkaError.UNKNOWN_TOPIC_ID, name=_no_name(version), topic_id=asked.topic_id
             )
         name = found
     if name not in client.view.topics:
@@ -125,10 +125,15 @@ def _asked(client: Client, asked: Struct, version: int, missing: ErrorCode) -> S
     return _topic(client, name, version)
 
 
-def _refused(name: str | None, topic_id: bytes) -> Struct:
+def _no_name(version: int) -> str | None:
+    """Of a topic of which only the id is known: a name may be null from version 12 on."""
+    return None if version >= _NULL_NAMES_SINCE else ""
+
+
+def _refused(name: str | None, topic_id: bytes, version: int) -> Struct:
     if name is None:
         return _Metadata.MetadataResponseTopic(
-            error_code=KafkaError.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id
+            error_code=KafkaError.UNKNOWN_TOPIC_ID, name=_no_name(version), topic_id=topic_id
         )
     return _Metadata.MetadataResponseTopic(error_code=KafkaError.TOPIC_AUTHORIZATION_FAILED, name=name)
 

@@ -385,3 +385,23 @@ async def test_options_that_are_wrong_are_named(tmp_path: Path, options: str, wh
     with pytest.raises(NodeError, match=why):
         async with node_at(tmp_path, options):
             pass
+
+
+async def test_a_mistake_over_one_client_ends_its_connection_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    encode = listener.encode
+
+    def fails(told: Any, version: int) -> list[bytes]:
+        if version == 1:
+            raise RuntimeError("a mistake")
+        return encode(told, version)
+
+    monkeypatch.setattr(listener, "encode", fails)
+    async with node_at(tmp_path) as node, client_of(node) as other:
+        for api, kind in ((Api.METADATA, Metadata), (Api.API_VERSIONS, message("ApiVersionsRequest"))):
+            async with client_of(node) as client:
+                await client.send(api, 1, kind())
+                assert await client.has_ended()
+        assert (await other.ask(Api.METADATA, 5, Metadata(topics=[]))).brokers
+    assert "a mistake" in caplog.text
