@@ -122,13 +122,16 @@ class OperationsAdmin(PartitionAdmin):
           timeout_ms: After this long without an answer, a node is reported as silent.
         """
         timeout = given.duration("timeout_ms", timeout_ms) / 1000
+        known = {} if since is None else given.mapping("since", since, "give the last answers by node id")
+        wrong = next((each for each in known.values() if not isinstance(each, NodeChanges)), None)
+        if wrong is not None:
+            raise given.refused("since", wrong, "give the last answers by node id")
         answer = await self._metadata([])
         self._cluster.nodes = {node.node_id: node for node in answer.nodes}
         found: list[NodeChanges] = []
 
         async def ask(node_id: int) -> None:
-            known = (since or {}).get(node_id) or NodeChanges(node_id=node_id)
-            found.append(await self._ask_changes(known, timeout))
+            found.append(await self._ask_changes(known.get(node_id) or NodeChanges(node_id=node_id), timeout))
 
         async with trio.open_nursery() as nursery:
             for node in answer.nodes:

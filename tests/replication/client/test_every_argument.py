@@ -66,6 +66,7 @@ WRONG: dict[str, list[Any]] = {
     "listener": [5, "f", {}, SOMETHING],
     "pattern": [5, "(", b"t", ["t"], SOMETHING],
     "leave_group": FLAG,
+    "since": [5, "t", [1], {1: 2}, SOMETHING],
     **dict.fromkeys(["groups", "states", "types"], NAMES),
     "to": [*TEXT, "sooner"],
     "amount": ["1", 1.5, [1], True, 2**70, SOMETHING],
