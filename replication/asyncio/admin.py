@@ -12,6 +12,7 @@ from ..client._operations import EntityType, NodeChanges, NodeHealth
 from ..client._settings import make_settings
 from ..client.admin import TopicInfo
 from ..client.blocking import client_portal
+from ..core.coordination.transaction_messages import TransactionDescription, TransactionListing
 from ..core.messages import NodeInfo, QuotaInfo
 from ..core.types import PartitionId, Value
 from ._bridge import Bridge
@@ -181,6 +182,14 @@ class Admin(Bridge[TrioAdmin]):
     ) -> list[GroupListing]:
         """All groups, by name; those of certain states or types."""
         return await self._call(lambda: self._held.list_groups(states, types))
+
+    async def list_transactions(self, states: Iterable[str] | None = None) -> list[TransactionListing]:
+        """All transactional ids, by name; those in certain states."""
+        return await self._call(lambda: self._held.list_transactions(states))
+
+    async def describe_transaction(self, name: str) -> TransactionDescription:
+        """What the coordinator of a transactional id has of it."""
+        return await self._call(lambda: self._held.describe_transaction(name))
 
     async def describe_groups(self, groups: Iterable[str]) -> list[GroupDescription]:
         """Members, committed offsets and lag of these groups."""

@@ -21,6 +21,7 @@ _COMMANDS = {
     "store": "store:app",
     "topic": "topic:app",
     "group": "group:app",
+    "transaction": "transaction:app",
     "config": "config:app",
     "elect": "elect:elect",
     "reassign": "reassign:reassign",

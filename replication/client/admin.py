@@ -30,13 +30,14 @@ from ..core.types import PartitionId, Value
 from . import _arguments as given
 from ._coordinators import Coordinators
 from ._deletions import delete_records
-from ._groups import GroupAdmin, GroupDescription, GroupListing, GroupMember, GroupPartition
+from ._groups import GroupDescription, GroupListing, GroupMember, GroupPartition
 from ._offsets import read_index
 from ._operations import NodeChanges, NodeHealth
 from ._pages import whole_description, whole_metadata
 from ._partitions import Reassignment
 from ._readiness import Readiness
 from ._settings import ClientSettings, make_settings
+from ._transaction_admin import TransactionAdmin
 from .batch_producer import ask_until_told
 from .errors import (
     AuthorizationError,
@@ -113,7 +114,7 @@ class NodeReport:
         return not self.error
 
 
-class Admin(GroupAdmin):
+class Admin(TransactionAdmin):
     """Creates and describes; used as `async with Admin("tcp://127.0.0.1:9092") as admin`.
 
     Options are the fields of `ClientSettings`; every call gives up after `request_timeout_ms`.

@@ -18,6 +18,7 @@ from typing import Any, TypeVar, overload
 
 from ...storage.batch import Headers
 from .._portal import Held, Portal
+from ..core.coordination.transaction_messages import TransactionDescription, TransactionListing
 from ..core.messages import NodeInfo, QuotaInfo
 from ..core.types import PartitionId, Value
 from . import _arguments as given
@@ -699,6 +700,14 @@ class BlockingAdmin(_BlockingClient[Admin]):
     ) -> list[GroupListing]:
         """See `Admin.list_groups`."""
         return self._portal.call(lambda: self._held.list_groups(states, types))
+
+    def list_transactions(self, states: Iterable[str] | None = None) -> list[TransactionListing]:
+        """See `Admin.list_transactions`."""
+        return self._portal.call(lambda: self._held.list_transactions(states))
+
+    def describe_transaction(self, name: str) -> TransactionDescription:
+        """See `Admin.describe_transaction`."""
+        return self._portal.call(lambda: self._held.describe_transaction(name))
 
     def describe_groups(self, groups: Iterable[str]) -> list[GroupDescription]:
         """See `Admin.describe_groups`."""

@@ -54,6 +54,8 @@ ARGUMENTS: dict[str, str] = {
     "topic describe": "t",
     "topic grow": "t --partitions 2",
     "topic list": "",
+    "transaction describe": "etl-1",
+    "transaction list": "",
 }
 """What each command that talks to a cluster needs, beside the cluster."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from insync.replication.client import (
     ProducerFencedError,
     TransactionAbortableError,
     TransactionAbortedError,
+    TransactionalIdNotFoundError,
     TransactionStateError,
 )
 
@@ -155,6 +157,33 @@ async def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_produc
         async with producer.transaction():
             await producer.send("t", b"again")
         assert await read(consumer, 1) == [b"again"]
+
+
+async def test_an_operator_sees_what_is_open(tmp_path: Path) -> None:
+    async with (
+        nodes(tmp_path, 2, t=2) as (running, admin),
+        Producer(running.servers, transactional_id="one") as one,
+        Producer(running.servers, transactional_id="two") as two,
+    ):
+        async with two.transaction():
+            await two.send("t", b"x")
+        one.begin()
+        await one.send("t", b"y", partition=1)
+        await one.flush()
+        listed = await admin.list_transactions()
+        assert [each.transactional_id for each in listed] == ["one", "two"]
+        assert [each.transactional_id for each in await admin.list_transactions(["ONGOING"])] == ["one"]
+        told = await admin.describe_transaction("one")
+        assert (told.status, [(at.topic, at.partition) for at in told.partitions]) == ("ONGOING", [("t", 1)])
+        with pytest.raises(TransactionalIdNotFoundError):
+            await admin.describe_transaction("nobody")
+        for command, said in ((["list"], "one: ONGOING"), (["describe", "one"], "t-1")):
+            arguments = ["transaction", *command, "--servers", running.servers[0]]
+            done = await trio.run_process(
+                [sys.executable, "-m", "insync.replication.cli", *arguments], capture_stdout=True
+            )
+            assert said in done.stdout.decode()
+        await one.abort()
 
 
 async def test_threads_and_asyncio_have_the_same_transactions(tmp_path: Path) -> None:
