@@ -451,8 +451,9 @@ class Cluster(Hosting):
     def resume(self, node: Node) -> None:
         node.paused = False
         held, node.held = node.held, []
+        process = node.process
         for action in held:
-            if node.up:
+            if node.up and node.process == process:  # one of them may be its end, and another has begun
                 action()
 
     # For Hosting
