@@ -11,7 +11,6 @@ from cyclopts import Parameter, validators
 
 from ...replication.cli.clusters import Flag, Json, Servers, known, print_json
 from ...replication.cli.errors import UsageError
-from ...replication.cli.running import stop_when_stdin_ends
 
 Port = Annotated[int, Parameter(validator=validators.Number(gte=0, lte=65535))]
 LEAST_PASSWORD = 8
@@ -54,6 +53,9 @@ def dashboard(
     if missing:
         raise UsageError(f"{', '.join(missing)} cannot be found: pip install 'insync[dashboard]'")
     if stop_with_stdin:
+        # Only now: the overview of all commands imports this module, and trio takes its time.
+        from ...replication.cli.running import stop_when_stdin_ends
+
         stop_when_stdin_ends()
     nodes = known(servers)
     password = _password(password_file)
