@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node, wire
-from insync.replication.client import ServerError
+from insync.replication.client import ServerError, TopicNotReadyError
 from insync.replication.core.control import records as rec
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.types import PartitionId
@@ -114,7 +114,10 @@ async def test_an_address_that_is_none_holds_nobody_up(cluster: Cluster) -> None
             with trio.fail_after(10):
                 while one._replicas is None or one._replicas.hosts[led.id].replica.role != "follower":
                     await trio.lowlevel.checkpoint()
-            await admin.create_topic("u", 1, 1)
+            # One of the two is for the node that nobody reaches; the other one is made.
+            async with Admin(one.endpoints, request_timeout_ms=2000) as hurried:
+                with pytest.raises(TopicNotReadyError, match="1 of its 2 new partitions"):
+                    await hurried.create_topic("u", 2, 1)
 
 
 async def partition_of(cluster: Cluster) -> rec.PartitionRecord:
