@@ -49,9 +49,9 @@ class Backup:
         store.revision = self.revision
         store.is_put_back = True
         for node in cluster.nodes.values():
-            node.is_ahead = self._is_noticed_by(cluster, node)
+            node.is_ahead = self.is_noticed_by(cluster, node)
 
-    def _is_noticed_by(self, cluster: Cluster, node: Node) -> bool:
+    def is_noticed_by(self, cluster: Cluster, node: Node) -> bool:
         """Within one count of its folder nobody can tell: others may write until the revision is what it was."""
         if node.proof is None:
             return False
@@ -78,9 +78,15 @@ def _put_back(injector: Injector, fault: Fault, backup: Backup) -> None:
         return
     if backup.revision == cluster.store.revision or any(host.disk.is_rotten for host in _logs(cluster)):
         return
+    cold = fault.amount < 0.5
+    if not cold and not all(
+        backup.is_noticed_by(cluster, node) for node in cluster.nodes.values() if node.up
+    ):
+        # One that was put back within a sign of life has caught up before its nodes look: no promise covers that.
+        return
     injector.applied[fault.label] += 1
     cluster.note("** the store is put back to an older state")
-    if fault.amount < 0.5:
+    if cold:
         for node in cluster.nodes.values():
             cluster.kill(node)
     backup.put_back(cluster)
