@@ -29,7 +29,7 @@ class HostedNode:
         self.folder = Path(tempfile.mkdtemp(prefix="insync-fuzz-node-"))
         self.connection: Connection
         self._steps: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._stop = trio.Event()
+        self._scope = trio.CancelScope()
         self._up = False
         self._over: Any = None
 
@@ -41,11 +41,14 @@ class HostedNode:
             host_uses_signal_set_wakeup_fd=True,
         )
         self.turn(lambda: self._up, 20)
-        assert self._up, "the node has not started"
+        if not self._up:
+            # A run that is left half-way would be in the way of every other one in this thread.
+            self.__exit__()
+            raise RuntimeError(f"the node has not started: {self._over}")
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
+        self._scope.cancel()
         self.turn(lambda: self._over is not None, 20)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -90,10 +93,13 @@ class HostedNode:
             store=f"memory://{name}",
             listeners=(f"mem://{name}/1",),
         )
+        with self._scope:
+            await self._serve(settings)
+
+    async def _serve(self, settings: NodeSettings) -> None:
         async with Node(settings) as node, trio.open_nursery() as nursery:
             async with Admin(node.endpoints) as admin:
                 await admin.create_topic(TOPIC, 2, 1, {"min_insync_replicas": 1})
             self.connection = await connect(node.endpoints[0], identity=Identity(), nursery=nursery)
             self._up = True
-            await self._stop.wait()
-            nursery.cancel_scope.cancel()
+            await trio.sleep_forever()

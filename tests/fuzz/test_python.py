@@ -61,7 +61,8 @@ def test_nothing_is_found_in_a_short_run(tmp_path: Path, target: PythonTarget) -
 
 
 def expect_a_finding(folder: Path, name: str) -> None:
-    assert fuzz_python(by_name(name), folder, 60, seed=1).failure
+    failure = fuzz_python(by_name(name), folder, 60, seed=1).failure
+    assert failure and "has not started" not in failure, failure
 
 
 def test_lengths_that_are_believed_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +115,7 @@ def test_an_answer_that_nobody_can_read_is_found(tmp_path: Path, monkeypatch: py
     def odd(self: _handlers.Handlers, request: object) -> None:
         request.reply(b"\xc1")  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(_handlers.Handlers, "_describe_partitions", odd)
+    monkeypatch.setattr(_handlers.Handlers, "_describe_node", odd)
     expect_a_finding(tmp_path, "requests_node")
 
 
