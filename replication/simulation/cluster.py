@@ -413,8 +413,7 @@ class Cluster(Hosting):
         def start_again() -> None:
             if node.stalled_until > self.now:
                 self.later(node.stalled_until - self.now + 0.3, start_again)
-            elif not node.up:
-                # Also when calm has begun: one that stood still until then sees only now what it had waited for.
+            elif not node.up and not self.calm:
                 self.start(node)
 
         start_again()

@@ -24,7 +24,7 @@ FAULTS: Mapping[str, str] = {
     "RT": "a disk spoils a batch in the middle of a log, which is found when somebody is sent it, or at a start",
     "RS": "the metadata store is put back to an older state, and repaired from the folders of all nodes",
 }
-_DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.15}
+_DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.03}
 """So that a kind of fault that is added later leaves the others of a seed as they were."""
 
 LAG_MAX = 5.0
