@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 
-import attrs
-import pytest
+from .registry import Mutant, Patch, Plant, Registry
 
-Patch = pytest.MonkeyPatch
-Plant = Callable[[Patch], None]
+__all__ = ["MUTANTS", "Patch", "Plant", "load", "mutant"]
+
 _FILES = (
     "followers",
     "leaders",
@@ -33,27 +31,9 @@ _FILES = (
 )
 
 
-@attrs.frozen
-class Mutant:
-    """`name`: Z and a number for errors that others have made, K and a number for our own."""
-
-    name: str
-    title: str
-    plant: Plant
-
-
-MUTANTS: dict[str, Mutant] = {}
-
-
-def mutant(name: str, title: str) -> Callable[[Plant], Plant]:
-    """Register what is below as the way to plant an error."""
-
-    def add(plant: Plant) -> Plant:
-        assert name not in MUTANTS, f"two mutants are called {name}"
-        MUTANTS[name] = Mutant(name, title, plant)
-        return plant
-
-    return add
+_REGISTRY = Registry()
+MUTANTS = _REGISTRY.mutants
+mutant = _REGISTRY.mutant
 
 
 def load() -> dict[str, Mutant]:

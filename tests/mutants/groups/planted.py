@@ -27,27 +27,11 @@ from insync.replication.core.coordination.shard import Shard
 from insync.replication.core.coordination.timers import Timers
 from insync.replication.core.errors import ErrorCode
 
-Patch = pytest.MonkeyPatch
-Plant = Callable[[Patch], None]
+from ..registry import Patch, Registry
 
-
-@attrs.frozen
-class Mutant:
-    name: str
-    title: str
-    plant: Plant
-
-
-MUTANTS: dict[str, Mutant] = {}
-
-
-def mutant(name: str, title: str) -> Callable[[Plant], Plant]:
-    def add(plant: Plant) -> Plant:
-        assert name not in MUTANTS, f"two mutants are called {name}"
-        MUTANTS[name] = Mutant(name, title, plant)
-        return plant
-
-    return add
+SEEDS = 60
+REGISTRY = Registry()
+mutant = REGISTRY.mutant
 
 
 # The shard

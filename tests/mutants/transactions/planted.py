@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import attrs
-import pytest
 
 from insync.replication.core.coordination import marker_queue, transaction_epochs
 from insync.replication.core.coordination.decisions import Clock, Decision
@@ -21,27 +19,11 @@ from insync.replication.core.partition.open_transactions import OpenTransactions
 from insync.replication.core.partition.producers import ProducerTable, SequenceVerdict
 from insync.replication.core.partition.transaction_gate import TransactionGate
 
-Patch = pytest.MonkeyPatch
-Plant = Callable[[Patch], None]
+from ..registry import Patch, Registry
 
-
-@attrs.frozen
-class Mutant:
-    name: str
-    title: str
-    plant: Plant
-
-
-MUTANTS: dict[str, Mutant] = {}
-
-
-def mutant(name: str, title: str) -> Callable[[Plant], Plant]:
-    def add(plant: Plant) -> Plant:
-        assert name not in MUTANTS, f"two mutants are called {name}"
-        MUTANTS[name] = Mutant(name, title, plant)
-        return plant
-
-    return add
+SEEDS = 5_000
+REGISTRY = Registry()
+mutant = REGISTRY.mutant
 
 
 # Epochs

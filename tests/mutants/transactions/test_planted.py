@@ -6,8 +6,8 @@ import pytest
 
 from insync.replication.simulation.transactions import run
 
-from .hunting import hunt
-from .planted import MUTANTS
+from ..worlds import hunt
+from .planted import REGISTRY
 
 SEEDS = 60
 RARE = {"TZ45"}
@@ -26,7 +26,7 @@ def test_the_same_seed_is_the_same_run() -> None:
     assert run(7) == run(7)
 
 
-@pytest.mark.parametrize("name", [name for name in MUTANTS if name not in RARE])
+@pytest.mark.parametrize("name", [name for name in REGISTRY.mutants if name not in RARE])
 def test_it_is_noticed(name: str) -> None:
-    found = hunt(name, 150)
+    found = hunt(name, "transactions", 150)
     assert found.invariant.startswith("T"), found
