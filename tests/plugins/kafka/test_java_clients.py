@@ -15,11 +15,6 @@ TRANSACTIONS = Path(__file__).parent / "Transactions.java"
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
 
 
-@pytest.mark.xfail(
-    strict=False,
-    reason="not understood: in whole runs of the suite its read_committed reader of a plain topic sometimes gets "
-    "nothing for 20 s, or no offset of a time; alone and under load it passes",
-)
 def test_the_newest_java_client_writes_reads_and_administers(clients: Java, cluster: Cluster) -> None:
     assert clients.run(str(SMOKE), cluster.servers, "newest").splitlines()[-1] == "done"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import struct
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -53,8 +54,10 @@ async def make(node: Node, name: str = "t", partitions: int = 1) -> None:
         await admin.create_topic(name, partitions=partitions, replication_factor=1)
 
 
-def batch(*values: bytes) -> bytes:
-    return build_batch([None] * len(values), values, timestamps_ms=1)
+def batch(*values: bytes, time_ms: int | None = None) -> bytes:
+    """time_ms: now by default, since what is older than a topic's retention is deleted while a test runs."""
+    now = time.time_ns() // 1_000_000
+    return build_batch([None] * len(values), values, timestamps_ms=now if time_ms is None else time_ms)
 
 
 def produce(data: bytes, *, acks: int = -1, topic: str = "t", partition: int = 0) -> Any:
