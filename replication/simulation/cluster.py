@@ -77,6 +77,8 @@ class Cluster(Hosting):
         self.partition_made: Callable[[PartitionId], None] = lambda partition: None
         """Told of each partition that comes to be, for it to have clients."""
         self.traps = Traps()
+        self.away: Node | None = None
+        """The node that calm begins without: nobody starts it before it is to return."""
 
     def hosts_of(self, partition: PartitionId) -> list[Host]:
         return [node.hosts[partition] for node in self.nodes.values() if partition in node.hosts]
@@ -410,10 +412,14 @@ class Cluster(Hosting):
         if self.reaches_store(node):
             self.members.end_session(node)
 
+        process = node.process
+
         def start_again() -> None:
+            if node.up or node.process != process or node is self.away:
+                return
             if node.stalled_until > self.now:
                 self.later(node.stalled_until - self.now + 0.3, start_again)
-            elif not node.up and not self.calm:
+            else:
                 self.start(node)
 
         start_again()

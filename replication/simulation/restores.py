@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 NOTICED = 3.0
 """After so long every process that reaches the store has looked at it."""
+NEXT_TRY = 0.5
+"""A store that cannot be put back now may be a little later: for so long the copy waits."""
 STARTED_EARLY = 0.5
 """How often a node is started before the repair, by mistake."""
 
@@ -71,18 +73,25 @@ def back_up(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
     return False
 
 
+def _may_be_put_back(cluster: Cluster, backup: Backup, *, cold: bool) -> bool:
+    """Whether a repair can make whole what is put back now: every folder holds what it held, and nodes can tell."""
+    store = cluster.store
+    if cluster.oracle.risky or store.is_put_back or not store.reachable or backup.revision == store.revision:
+        return False
+    if any(host.disk.is_rotten for host in _logs(cluster)):
+        return False
+    # One that was put back within a sign of life has caught up before its nodes look: no promise covers that.
+    running = [node for node in cluster.nodes.values() if node.up]
+    return cold or all(backup.is_noticed_by(cluster, node) for node in running)
+
+
 def _put_back(injector: Injector, fault: Fault, backup: Backup) -> None:
     cluster = injector.cluster
-    late = cluster.now + NOTICED + 1 > cluster.settings.storm
-    if late or cluster.oracle.risky or cluster.store.is_put_back or not cluster.store.reachable:
-        return
-    if backup.revision == cluster.store.revision or any(host.disk.is_rotten for host in _logs(cluster)):
+    if cluster.now + NOTICED + 1 > cluster.settings.storm:
         return
     cold = fault.amount < 0.5
-    if not cold and not all(
-        backup.is_noticed_by(cluster, node) for node in cluster.nodes.values() if node.up
-    ):
-        # One that was put back within a sign of life has caught up before its nodes look: no promise covers that.
+    if not _may_be_put_back(cluster, backup, cold=cold):
+        cluster.later(NEXT_TRY, lambda: _put_back(injector, fault, backup))
         return
     injector.applied[fault.label] += 1
     cluster.note("** the store is put back to an older state")

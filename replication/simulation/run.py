@@ -162,10 +162,11 @@ class Run:
         cluster = self.cluster
         cluster.weather.calm = True
         cluster.cuts.clear()
+        cluster.traps.late_answers.clear()
         cluster.store.reachable = True
         cluster.note("** calm")
         mend_what_nobody_has(cluster)
-        absent = self._spared()
+        absent = cluster.away = self._spared()
         for node in cluster.nodes.values():
             node.store_cuts = 0
             hangs, node.stalled_until = node.stalled_until > cluster.now, 0.0
@@ -209,6 +210,7 @@ class Run:
             cluster.kill(node)
 
     def _return(self, node: Node) -> None:
+        self.cluster.away = None
         node.stalled_until = 0.0
         if node.up:
             self.cluster.kill(node)

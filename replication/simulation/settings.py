@@ -24,8 +24,13 @@ FAULTS: Mapping[str, str] = {
     "RT": "a disk spoils a batch in the middle of a log, which is found when somebody is sent it, or at a start",
     "RS": "the metadata store is put back to an older state, and repaired from the folders of all nodes",
 }
-_DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.03}
+_DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.15}
 """So that a kind of fault that is added later leaves the others of a seed as they were."""
+
+_LOSING = frozenset({"CR", "DK", "BK", "RT"})
+"""Faults after which folders do not hold all that they held, so that no repair of a store is to count on them."""
+_LOSES_NOTHING = 0.6
+"""How often a seed that puts its store back has none of these: with them the moment for it comes too seldom."""
 
 LAG_MAX = 5.0
 """The simulated `replica_lag_time_max`, in seconds of virtual time."""
@@ -113,17 +118,11 @@ class Settings:
         weak = dice.choice((0.02, 0.1, 0.3))
         quiet = random.Random(f"lull {seed}")
         has_lull = topics is None and quiet.random() < 0.15
+        drawn = _topics(dice, nodes) if topics is None else topics
         return cls(
             nodes=nodes,
-            topics=_topics(dice, nodes) if topics is None else topics,
-            faults=(
-                *(label for label in FAULTS if label not in _DRAWN_APART and dice.random() < 0.55),
-                *(
-                    label
-                    for label in _DRAWN_APART
-                    if random.Random(f"{label} {seed}").random() < _DRAWN_APART[label]
-                ),
-            ),
+            topics=drawn,
+            faults=_faults(seed, dice),
             fault_rate=dice.choice((0.2, 0.5, 1.0, 1.5)),
             moves=dice.choice((0.0, 0.1, 0.3, 1.0, 3.0)),
             reassignments=dice.choice((0.0, 0.0, 0.1, 0.3, 1.0)),
@@ -146,6 +145,16 @@ class Settings:
             lull_at=round(quiet.uniform(3.0, 12.0), 3) if has_lull else 0.0,
             lull_for=quiet.choice((5.0, 10.0, 20.0)) if has_lull else 0.0,
         )
+
+
+def _faults(seed: int, dice: random.Random) -> tuple[str, ...]:
+    drawn = [label for label in FAULTS if label not in _DRAWN_APART and dice.random() < 0.55]
+    for label, chance in _DRAWN_APART.items():
+        if random.Random(f"{label} {seed}").random() < chance:
+            drawn.append(label)
+    if "RS" in drawn and random.Random(f"whole folders {seed}").random() < _LOSES_NOTHING:
+        drawn = [label for label in drawn if label not in _LOSING]
+    return tuple(drawn)
 
 
 def _topics(dice: random.Random, nodes: int) -> tuple[Topic, ...]:

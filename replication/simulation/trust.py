@@ -181,12 +181,18 @@ def rot_needed(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
 
 
 def mend_what_nobody_has(cluster: Cluster) -> None:
-    """Where no other replica has all that is committed an operator must help: the batch is brought back."""
+    """Where no other replica has all that is committed an operator must help: the batch is brought back.
+
+    A member whose machine has lost power since is complete in the record alone: its next start gives its place
+    back. Then an election among the last known eligible replicas (KIP-966) needs the word of all of them, and a
+    damaged log has none to give: nobody can tell what it held.
+    """
     for partition, versioned in cluster.store.partitions.items():
-        record = versioned.record
+        record, hosts = versioned.record, cluster.hosts_of(partition)
+        spoilt = {host.node.id for host in hosts if host.disk.is_rotten or host.node.lost_data}
         complete = {*record.isr, *record.elr}
-        for host in cluster.hosts_of(partition):
-            if not complete - {host.node.id}:
+        for host in hosts:
+            if not complete - spoilt and host.node.id in complete.union(record.last_known_elr):
                 host.disk.rotten.clear()
 
 

@@ -27,8 +27,6 @@ from insync.replication.simulation.minimise import shrink
 from insync.replication.simulation.recheck import recheck
 
 SEEDS = 24
-RARE = {"RS"}
-"""Too rare for so few seeds: planted errors show that these faults happen, and bite."""
 QUIET = Settings(faults=(), moves=0.0, reassignments=0.0, changes=0.0)
 
 
@@ -38,8 +36,9 @@ def test_no_promise_is_broken_in_any_of_some_seeds() -> None:
     assert sum(result.events for result in results) > 2000 * SEEDS
     assert sum(result.acknowledged for result in results) > 10 * SEEDS
     assert sum(result.elections for result in results) > 3 * SEEDS
-    for label in FAULTS.keys() - RARE:
-        assert sum(label in result.faults for result in results) > SEEDS // 6, label
+    for label in FAULTS:
+        drawn = [result for result in results if label in result.settings.faults]
+        assert sum(label in result.faults for result in drawn) > len(drawn) // 4, label
 
 
 def test_every_copy_is_needed_or_one_is_enough() -> None:
