@@ -100,7 +100,11 @@ class Handlers:
         serve(inbound)
         if inbound.kind != m.Kind.PRODUCE:
             inbound.payload.release()
-        self._replicas.settle()
+        if inbound.kind in COORDINATION_KINDS:
+            # What several ask of a coordinator in a turn is written together.
+            self._replicas.settle_later()
+        else:
+            self._replicas.settle()
 
     def disconnected(self, connection: Hashable) -> None:
         """A connection has ended, and nothing of it is in flight."""

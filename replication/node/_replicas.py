@@ -272,6 +272,17 @@ class Replicas:
                 for effect in self.broker.settle(self.now()):
                     self._obey[type(effect)](effect)
 
+    def settle_later(self) -> None:
+        """The same when the turn ends, if one is open."""
+        if self._turn.is_open:
+            self._turn.note(self)
+        else:
+            self.settle()
+
+    def flush(self) -> None:
+        """A turn ends."""
+        self.settle()
+
     def read_again(self) -> None:
         self.store.read_again()
 

@@ -46,6 +46,11 @@ LATE = 0.05
 """Seconds. A tick that comes later than this comes once more so much later: this process stood still, and what has
 arrived meanwhile goes first, or members that were alive would be taken for dead."""
 
+LINGER = 0.005
+"""Seconds for which what may be written together waits for the write before it to be committed."""
+MANY = 500
+"""Records that do not wait for more."""
+
 Encoded = tuple[bytes, bytes | None]
 Decoded = tuple[Any, Any | None]
 
@@ -99,6 +104,9 @@ class _Hosted:
     timer: Timer | None = None
     due: float = NEVER
     was_late: bool = False
+    gathers_until: float = NEVER
+    """When what is gathered goes at the latest; NEVER: nothing is."""
+    linger: Timer | None = None
     is_faulty: bool = False
     """Whether a decision of it could not be written down: told once."""
 
@@ -119,6 +127,8 @@ class Shards:
         """Partitions of which the role or the high watermark may be another."""
         self._proving: dict[PartitionId, None] = {}
         """Shards with replies that wait for followers to show that they follow."""
+        self._gathering: dict[PartitionId, None] = {}
+        """Shards with decisions that are still to be written."""
         self._ids = count(1)
 
     # The face of it
@@ -154,8 +164,20 @@ class Shards:
         number = next(self._ids)
         hosted.answers[number] = answered
         self._prove(hosted)
-        asked = sev.Ask(request_id=number, message=message, deadline=deadline, leader_epoch=coordinator_epoch)
+        asked = sev.Ask(
+            request_id=number,
+            message=message,
+            deadline=deadline,
+            leader_epoch=coordinator_epoch,
+            more=True,
+        )
         self._step(hosted, asked)
+        if hosted.shard.gathered and partition not in self._gathering:
+            hosted.gathers_until = self._context.now + LINGER
+            self._gathering[partition] = None
+            self._context.is_unsettled = True
+        elif hosted.shard.gathered >= MANY:
+            self._context.is_unsettled = True
 
     def tell(self, partition: PartitionId, event: Any) -> None:
         """Any other event for a shard; nothing if there is none here (any more)."""
@@ -227,16 +249,42 @@ class Shards:
 
     def settle(self) -> None:
         """At the end of a turn: what has become of the partitions, and of replies that wait for followers."""
-        while self._dirty:
-            dirty, self._dirty = self._dirty, {}
-            for partition in dirty:
-                self._look_at(partition)
+        self._settle_partitions()
+        for partition in list(self._gathering):
+            self._write_together(partition)
+        self._settle_partitions()
         for partition in list(self._proving):
             hosted = self._hosted.get(partition)
             if hosted is None:
                 del self._proving[partition]
             else:
                 self._step_if_proved(hosted)
+
+    def _settle_partitions(self) -> None:
+        while self._dirty:
+            dirty, self._dirty = self._dirty, {}
+            for partition in dirty:
+                self._look_at(partition)
+
+    def _write_together(self, partition: PartitionId) -> None:
+        """What was gathered is written, unless the write before it is still under way: then more may come."""
+        hosted, now = self._hosted.get(partition), self._context.now
+        if hosted is not None and hosted.shard.gathered:
+            due = now >= hosted.gathers_until or hosted.shard.gathered >= MANY
+            if hosted.shard.is_writing and not due:
+                if hosted.linger is None:
+                    hosted.linger = self._context.timers.call_at(hosted.gathers_until, self._linger_over)
+                return
+            self._step(hosted, sev.Flush())
+        self._gathering.pop(partition, None)
+        if hosted is not None:
+            hosted.gathers_until = NEVER
+            if hosted.linger is not None:
+                hosted.linger.cancel()
+                hosted.linger = None
+
+    def _linger_over(self) -> None:
+        self._context.is_unsettled = True
 
     def _look_at(self, partition: PartitionId) -> None:
         replica = self._context.replicas.get(partition)
@@ -276,9 +324,11 @@ class Shards:
         if not self._hosted:
             self._serving.on_followed = None
         self._proving.pop(hosted.partition, None)
-        if hosted.timer is not None:
-            hosted.timer.cancel()
-            hosted.timer = None
+        self._gathering.pop(hosted.partition, None)
+        for timer in (hosted.timer, hosted.linger):
+            if timer is not None:
+                timer.cancel()
+        hosted.timer = hosted.linger = None
         leader, epoch = self._hint(hosted.partition)
         if leader == self._context.node_id:
             leader, epoch = -1, -1  # another leadership of this node begins in a moment

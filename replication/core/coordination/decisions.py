@@ -89,6 +89,11 @@ class StateMachine(Protocol):
     def decide(self, request_id: int, message: Any, clock: Clock) -> Decision:
         """The answer to a request; a decision without a reply to it parks it."""
 
+    def may_share(self, message: Any) -> bool:
+        """Whether the decision on a message reads nothing that decisions on other such messages write, and has no
+        producer: then they may be written together.
+        """
+
     def due(self, clock: Clock) -> Decision | None:
         """What is to be decided without a request, None: nothing for now. Asked again until it is accepted."""
 

@@ -289,6 +289,10 @@ class GroupCoordinator:
         body = gm.CommitGroupOffsetsResponse(partitions=told)
         return _write(request_id, body, group, entries, producer)
 
+    def may_share(self, message: Any) -> bool:
+        """Commits: they look at members, never at offsets."""
+        return isinstance(message, gm.CommitGroupOffsetsRequest)
+
     def due(self, clock: Clock) -> Decision | None:
         context = self.context(clock)
         while self._fired:

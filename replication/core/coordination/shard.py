@@ -3,13 +3,16 @@
 A decision is one batch. It is taken on the state with all accepted entries applied, offered to the log, applied as
 soon as the log accepts it, and answered when the high watermark has passed it. Nothing is ever taken back: an
 accepted batch is committed, or this node's leadership ends and the whole state with it. So there are no snapshots
-and no reverts. A shard serves once it has read its log up to the start of its leader epoch and all of that is
-committed; what an earlier leader accepted is then decided for good.
+and no reverts. Decisions that read nothing of what the others write may share a batch: they are gathered, and
+neither offered nor applied before the host says so (`Flush`), or before something else is to be decided.
+
+A shard serves once it has read its log up to the start of its leader epoch and all of that is committed; what an
+earlier leader accepted is then decided for good.
 """
 
 from __future__ import annotations
 
-import heapq
+from collections import deque
 from collections.abc import Callable
 
 import attrs
@@ -17,7 +20,8 @@ import attrs
 from ..errors import ErrorCode
 from . import shard_effects as fx
 from . import shard_events as ev
-from .decisions import Clock, Decision, OutwardMachine, Proof, Reply, StateMachine
+from .decisions import Clock, Decision, OutwardMachine, StateMachine
+from .shard_replies import Replies
 
 FAILED_READS = 3
 """In a row; then somebody else may have a log that can be read."""
@@ -33,23 +37,6 @@ class ShardSettings:
     isolation: float = 3.0
     commit: float = 5.0
     retry: float = 0.1
-
-
-@attrs.define
-class _Open:
-    """A request that has not been answered."""
-
-    message: object
-    arrival: float
-    deadline: float
-
-
-@attrs.frozen
-class _Held:
-    """A reply that waits for its proof; the high watermark has passed its writes."""
-
-    reply: Reply
-    arrival: float
 
 
 class Shard:
@@ -74,19 +61,16 @@ class Shard:
         self._role: ev.ShardLed | None = None
         self._failed_reads = 0
         self._next_read = 0
-        self._high_watermark = 0
-        self._since = float("-inf")
-        self._opened: dict[int, _Open] = {}
-        self._deadlines: list[tuple[float, int]] = []
-        self._waiting: list[tuple[int, int, Reply]] = []
-        """Replies by the offset that the high watermark must reach."""
-        self._unproved: list[_Held] = []
-        self._written: dict[str, int] = {}
-        """The end of the last write to each group, in the order of offsets, as far as it is not committed."""
-        self._last_write = 0
-        self._writing: Decision | None = None
+        self._replies = Replies(self._settings.isolation, self._settings.commit)
+        self._writing: tuple[Decision, ...] = ()
+        """What the write under way consists of."""
+        self._gathered: list[Decision] = []
+        """What is to be written by one batch; nothing of it is applied."""
+        self.gathered = 0
+        """Records of it, which wait for `Flush`."""
+        self._behind: deque[Decision | ev.Ask] = deque()
+        """What comes after the write under way, one after the other."""
         self._write_id = 0
-        self._replies = 0
         self._retry_at: float | None = None
         self._effects: list[fx.Effect] = []
         self._early: list[ev.Marker] = []
@@ -95,9 +79,8 @@ class Shard:
     @property
     def deadline(self) -> float | None:
         """Monotonic; None: nothing will happen by itself."""
-        while self._deadlines and self._deadlines[0][1] not in self._opened:
-            heapq.heappop(self._deadlines)
-        times = [self._deadlines[0][0]] if self._deadlines else []
+        first = self._replies.deadline
+        times = [first] if first is not None else []
         if self.active and self.machine is not None and self.machine.deadline is not None:
             times.append(self.machine.deadline)
         if self._retry_at is not None:
@@ -107,12 +90,17 @@ class Shard:
     @property
     def awaits_proof(self) -> bool:
         """Whether a reply waits for nothing but `Contacted`: the host had better hear of all who could lead."""
-        return bool(self._unproved)
+        return self._replies.awaits_proof
 
     @property
     def open_requests(self) -> int:
         """Requests that have not been answered."""
-        return len(self._opened)
+        return len(self._replies.opened)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether something that the log has accepted is not committed."""
+        return self._replies.last_write > self._replies.high_watermark
 
     def step(self, event: ev.Event, now: float, wall_ms: int) -> list[fx.Effect]:
         """Handle one event. After a `Write` the host tells what became of it before anything else happens.
@@ -132,7 +120,7 @@ class Shard:
                 self._ended(event.leader, event.leader_epoch)
             case _:
                 # A decision taken between a write and its acceptance would not see that write.
-                assert self._writing is None, f"{event} came before the outcome of write {self._write_id}"
+                assert not self._writing, f"{event} came before the outcome of write {self._write_id}"
                 self._take(event, clock)
         self._go_on(clock)
         self._release(clock)
@@ -144,12 +132,18 @@ class Shard:
 
     def _send(self, machine: OutwardMachine, clock: Clock) -> None:
         assert self._role is not None
-        for message in machine.send(self._high_watermark, self._role.leader_epoch, clock):
+        for message in machine.send(self._replies.high_watermark, self._role.leader_epoch, clock):
             self._effects.append(fx.Outward(leader_epoch=self._role.leader_epoch, message=message))
 
     def _go_on(self, clock: Clock) -> None:
         """One decision after the other: each is taken on what the one before it has written."""
-        while self.active and self._writing is None and self._retry_at is None:
+        while self.active and not self._writing and self._behind:
+            behind = self._behind.popleft()
+            if isinstance(behind, Decision):
+                self._offer((behind,))
+            else:
+                self._ask(behind, clock)
+        while self.active and not self._writing and not self._gathered and self._retry_at is None:
             decision = self._machine.due(clock)
             if decision is None:
                 break
@@ -164,10 +158,12 @@ class Shard:
             case ev.LogReadFailed():
                 self._read_failed(event)
             case ev.Advanced(high_watermark=high_watermark):
-                self._high_watermark = max(self._high_watermark, high_watermark)
+                self._replies.high_watermark = max(self._replies.high_watermark, high_watermark)
                 self._try_activate(clock)
             case ev.Contacted(since=since):
-                self._since = max(self._since, since)
+                self._replies.since = max(self._replies.since, since)
+            case ev.Flush():
+                self._flush()
             case ev.MarkerWritten(marker=marker):
                 self._mark(marker)
             case ev.Heard(leader_epoch=leader_epoch, message=message):
@@ -196,7 +192,7 @@ class Shard:
         self._try_activate(clock)
 
     def _ended(self, leader: int, leader_epoch: int) -> None:
-        opened, machine, effects = self._opened, self.machine, self._effects
+        opened, machine, effects = self._replies.opened, self.machine, self._effects
         self._reset()
         self._effects = effects
         self._leader, self._leader_epoch = leader, leader_epoch
@@ -247,7 +243,7 @@ class Shard:
     def _try_activate(self, clock: Clock) -> None:
         if self.active or self._role is None or self._next_read < self._role.epoch_start:
             return
-        if self._high_watermark < self._role.epoch_start:
+        if self._replies.high_watermark < self._role.epoch_start:
             return
         self.active = True
         self._machine.activate(clock)
@@ -271,42 +267,71 @@ class Shard:
             reply = machine.failure(event.message, error, self._leader, self._leader_epoch)
             self._effects.append(fx.Answer(request_id=event.request_id, reply=reply))
             return
-        self._opened[event.request_id] = _Open(event.message, clock.now, event.deadline)
-        heapq.heappush(self._deadlines, (event.deadline, event.request_id))
-        self._decided(self._machine.decide(event.request_id, event.message, clock), clock)
+        may_share = event.more and self._machine.may_share(event.message)
+        if self._gathered and not may_share:
+            # It is decided on what was decided before it, so that is written first.
+            self._behind.append(event)
+            self._flush()
+            return
+        self._replies.open(event.request_id, event.message, clock.now, event.deadline)
+        decision = self._machine.decide(event.request_id, event.message, clock)
+        if may_share and decision.entries:
+            self._gathered.append(decision)
+            self.gathered += len(decision.entries)
+        else:
+            self._decided(decision, clock)
 
     def _decided(self, decision: Decision, clock: Clock) -> None:
-        if not decision.entries:
+        if decision.entries:
+            self._offer((decision,))
+        else:
             self._settle(decision, clock)
-            return
-        self._writing = decision
+
+    def _flush(self) -> None:
+        gathered, self._gathered, self.gathered = tuple(self._gathered), [], 0
+        if gathered:
+            self._offer(gathered)
+
+    def _offer(self, decisions: tuple[Decision, ...]) -> None:
+        """Offer decisions as one batch."""
+        self._writing = decisions
         self._write_id += 1
         self._effects.append(
-            fx.Write(write_id=self._write_id, entries=decision.entries, producer=decision.producer)
+            fx.Write(
+                write_id=self._write_id,
+                entries=tuple([entry for each in decisions for entry in each.entries]),
+                producer=decisions[0].producer,
+                parts=tuple([(each.request_id, len(each.entries)) for each in decisions]),
+            )
         )
 
     def _accepted(self, event: ev.Accepted, clock: Clock) -> None:
-        decision = self._writing
-        if decision is None or event.write_id != self._write_id:
+        if not self._writing or event.write_id != self._write_id:
             return
-        self._writing = None
-        end = event.base_offset
-        for key, value in decision.entries:
-            self._apply(ev.Entry(end, key, value, decision.producer))
-            end += 1
-            self._wrote(key.group, event.base_offset + len(decision.entries))
-        self._settle(decision, clock)
+        decisions, self._writing = self._writing, ()
+        offset = event.base_offset
+        end = offset + sum(len(each.entries) for each in decisions)
+        for decision in decisions:
+            for key, value in decision.entries:
+                self._apply(ev.Entry(offset, key, value, decision.producer))
+                offset += 1
+                self._replies.wrote(key.group, end)
+            self._settle(decision, clock)
 
     def _refused(self, event: ev.Refused, clock: Clock) -> None:
-        decision = self._writing
-        if decision is None or event.write_id != self._write_id:
+        if not self._writing or event.write_id != self._write_id:
             return
-        self._writing = None
-        if decision.request_id is None:
-            self._retry_at = clock.now + self._settings.retry
+        decisions, self._writing = self._writing, ()
+        if len(decisions) > 1 and event.error in _OF_ONE:
+            # One of them is to blame, or all together: each goes by itself, before what has come after them.
+            self._behind.extendleft(reversed(decisions))
             return
         error = _REFUSALS.get(event.error, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        self._fail(decision.request_id, error, clock)
+        for decision in decisions:
+            if decision.request_id is None:
+                self._retry_at = clock.now + self._settings.retry
+            elif decision.request_id in self._replies.opened:
+                self._fail(decision.request_id, error, clock)
 
     def _settle(self, decision: Decision, clock: Clock) -> None:
         if decision.then is not None:
@@ -314,52 +339,14 @@ class Shard:
         for note in decision.notes:
             self._effects.append(fx.Noted(group=note.group, reason=note.reason, details=note.details))
         for reply in decision.replies:
-            opened = self._opened.get(reply.request_id)
-            if opened is None:
-                continue
-            # The reply is there: from now on it waits for its write alone, and no longer than a write may take.
-            until = clock.now + self._settings.commit
-            if until < opened.deadline:
-                opened.deadline = until
-                heapq.heappush(self._deadlines, (until, reply.request_id))
-            self._replies += 1
-            heapq.heappush(self._waiting, (self._due_offset(reply), self._replies, reply))
-
-    def _due_offset(self, reply: Reply) -> int:
-        if reply.groups is None:
-            return self._last_write
-        return max((self._written.get(group, 0) for group in reply.groups), default=0)
+            self._replies.add(reply, clock.now)
 
     def _release(self, clock: Clock) -> None:
-        """Send every reply whose writes are committed and that has its proof."""
-        if not self._waiting and not self._unproved:
-            return
-        held, self._unproved = self._unproved, []
-        while self._waiting and self._waiting[0][0] <= self._high_watermark:
-            reply = heapq.heappop(self._waiting)[2]
-            opened = self._opened.get(reply.request_id)
-            if opened is not None:
-                held.append(_Held(reply, opened.arrival))
-        for each in held:
-            if each.reply.request_id not in self._opened:
-                continue
-            if self._is_proved(each, clock):
-                del self._opened[each.reply.request_id]
-                self._effects.append(fx.Answer(request_id=each.reply.request_id, reply=each.reply.body))
-            else:
-                self._unproved.append(each)
-
-    def _is_proved(self, held: _Held, clock: Clock) -> bool:
-        match held.reply.proof:
-            case Proof.LEASE:
-                return clock.now - self._since <= self._settings.isolation
-            case Proof.READ:
-                return self._since >= held.arrival
-            case Proof.NONE:
-                return True
+        for reply in self._replies.release(clock):
+            self._effects.append(fx.Answer(request_id=reply.request_id, reply=reply.body))
 
     def _fail(self, request_id: int, error: ErrorCode, clock: Clock) -> None:
-        opened = self._opened.pop(request_id)
+        opened = self._replies.opened.pop(request_id)
         self._machine.withdrawn(request_id, clock)
         reply = self._machine.failure(opened.message, error)
         self._effects.append(fx.Answer(request_id=request_id, reply=reply))
@@ -372,16 +359,6 @@ class Shard:
         else:
             self._machine.apply(entry)
 
-    def _wrote(self, group: str, end: int) -> None:
-        self._written.pop(group, None)
-        self._written[group] = end
-        self._last_write = max(self._last_write, end)
-        while self._written:
-            oldest = next(iter(self._written))
-            if self._written[oldest] > self._high_watermark:
-                break
-            del self._written[oldest]
-
     def _mark(self, marker: ev.Marker) -> None:
         if self._role is None:
             return
@@ -389,7 +366,7 @@ class Shard:
             self._early.append(marker)
             return
         for group in self._machine.mark(marker):
-            self._wrote(group, marker.offset + 1)
+            self._replies.wrote(group, marker.offset + 1)
         self._effects.append(fx.MarkerApplied(offset=marker.offset))
 
     # Time
@@ -402,10 +379,8 @@ class Shard:
                 # Whoever was to be heard in the time by which this is late could not be: nobody is blamed for it.
                 self._machine.slip(clock.now - due)
                 self._machine.tick(clock)
-        while self._deadlines and self._deadlines[0][0] <= clock.now:
-            _, request_id = heapq.heappop(self._deadlines)
-            if request_id in self._opened:
-                self._fail(request_id, ErrorCode.REQUEST_TIMED_OUT, clock)
+        for request_id in self._replies.overdue(clock.now):
+            self._fail(request_id, ErrorCode.REQUEST_TIMED_OUT, clock)
 
 
 _REFUSALS = {
@@ -413,3 +388,5 @@ _REFUSALS = {
     ErrorCode.FENCED_LEADER_EPOCH: ErrorCode.NOT_COORDINATOR,
     ErrorCode.RECORD_TOO_LARGE: ErrorCode.RECORD_LIST_TOO_LARGE,
 }
+_OF_ONE = (ErrorCode.RECORD_TOO_LARGE, ErrorCode.UNKNOWN_SERVER_ERROR)
+"""Refusals for what a batch holds, which need not be meant for each part of it."""

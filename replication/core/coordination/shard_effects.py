@@ -23,12 +23,14 @@ class ReadLog:
 class Write:
     """Offer one batch to the partition's own replica, in this turn: acks all, under the shard's leader epoch.
 
-    Answered in the same turn by `Accepted` or `Refused`.
+    Answered in the same turn by `Accepted` or `Refused`. `parts`: of each decision in it, whose request it decides
+    (None: nobody's) and how many entries are its own.
     """
 
     write_id: int
     entries: tuple[tuple[Any, Any | None], ...]
     producer: ProducerId | None = None
+    parts: tuple[tuple[int | None, int], ...] = ()
 
 
 @attrs.frozen(kw_only=True, slots=True)

@@ -69,12 +69,20 @@ class Ask:
 
     `leader_epoch`: of the coordinator that the sender means; -1 if it does not say. A copy that comes so late that
     this node has lost the partition and leads it again is not meant for what it is now.
+
+    `more`: what it leads to may be written together with others; the host tells `Flush` soon.
     """
 
     request_id: int
     message: Any
     deadline: float
     leader_epoch: int = -1
+    more: bool = False
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class Flush:
+    """What was gathered of `Ask`s with `more` is to be written now, as one batch."""
 
 
 @attrs.frozen(kw_only=True, slots=True)
@@ -147,6 +155,7 @@ Event = (
     | LogRead
     | LogReadFailed
     | Ask
+    | Flush
     | Accepted
     | Refused
     | Advanced

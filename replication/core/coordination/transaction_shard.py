@@ -270,6 +270,10 @@ class TransactionCoordinator(OutwardMachine):
         reply = Reply(request_id=request_id, body=body, groups=None, proof=Proof.READ)
         return Decision(request_id=request_id, replies=(reply,))
 
+    def may_share(self, message: Any) -> bool:
+        """None: each is decided on what the one before it has written."""
+        return False
+
     def due(self, clock: Clock) -> Decision | None:
         while self._runnable:
             request_id = self._runnable.popleft()

@@ -81,6 +81,8 @@ class Broker(Process):
         self.view: Any = None
         self._read_size = world.random.choice((5, 40))
         """The same for each read: a gap that is wider is met whole, again and again."""
+        self._gathers = world.chance(0.7)
+        self._flushing = False
         self.resigned = -1
         """The leader epoch that this node has given up."""
 
@@ -123,6 +125,7 @@ class Broker(Process):
         self.epoch, self.leads = 0, False
         self.view = None
         self._ticking = None
+        self._flushing = False
         self._fetching += 1
 
     def _look_after(self, epoch: int) -> None:
@@ -219,9 +222,21 @@ class Broker(Process):
         self._requests[asked] = _Pending(message, answer, self.world.now, len(oracle.log))
         self.tell(
             ev.Ask(
-                request_id=asked, message=message, deadline=self.clock + deadline, leader_epoch=leader_epoch
+                request_id=asked,
+                message=message,
+                deadline=self.clock + deadline,
+                leader_epoch=leader_epoch,
+                more=self._gathers,
             )
         )
+        if self.shard.gathered and not self._flushing:
+            # Several commits share a batch; what else comes meanwhile finds them gathered.
+            self._flushing = True
+            self.after(self.world.random.choice((0.0, 0.005, 0.2)), self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self.tell(ev.Flush())
 
     def tell(self, event: ev.Event) -> None:
         wall = 1_700_000_000_000 + int(self.world.now * 1000)
@@ -252,13 +267,16 @@ class Broker(Process):
             ev.Entry(base + at, key, value, write.producer) for at, (key, value) in enumerate(write.entries)
         ]
         self.epochs += [self.epoch] * len(write.entries)
-        # What follows from a request by itself (an empty group's record, another member's news) is no part of it.
-        decision = self.shard._writing
-        asked = decision.request_id if decision is not None else None
-        pending = self._requests.get(asked) if asked is not None else None
-        if pending is not None and pending.write is None:
-            pending.write = base, write.entries
-        self.cluster.oracle.written(self, base, write, pending.message if pending is not None else None)
+        oracle, at = self.cluster.oracle, 0
+        for asked, count in write.parts:
+            entries = write.entries[at : at + count]
+            # What follows from a request by itself (an empty group's record, say) is no part of it.
+            pending = self._requests.get(asked) if asked is not None else None
+            if pending is not None and pending.write is None:
+                pending.write = base + at, entries
+            message = pending.message if pending is not None else None
+            oracle.written(self, base + at, attrs.evolve(write, entries=entries), message)
+            at += count
         self.tell(ev.Accepted(write_id=write.write_id, base_offset=base))
         self._advance()
 

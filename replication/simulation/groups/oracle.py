@@ -266,6 +266,9 @@ class Oracle:
         message = request.message
         if reply.error != 0:
             return
+        if isinstance(message, gm.CommitGroupOffsetsRequest) and request.write is None:
+            stored = [each for each in reply.partitions if not each.error]
+            require(not stored, "G1", f"{message} was told and never written")
         if isinstance(message, gm.ConsumerGroupHeartbeatRequest) and message.member_epoch >= 0:
             place = message.group, message.member_id
             self._heard[place] = max(request.arrived, self._heard.get(place, 0.0))

@@ -24,6 +24,7 @@ from insync.replication.core.coordination.group_shard import GroupCoordinator
 from insync.replication.core.coordination.held_partitions import HeldPartitions
 from insync.replication.core.coordination.membership import Membership
 from insync.replication.core.coordination.shard import Shard
+from insync.replication.core.coordination.shard_replies import Replies
 from insync.replication.core.coordination.timers import Timers
 from insync.replication.core.errors import ErrorCode
 
@@ -39,7 +40,7 @@ mutant = REGISTRY.mutant
 
 @mutant("GZ1", "answer when the log has accepted it")
 def _(patch: Patch) -> None:
-    patch.setattr(Shard, "_due_offset", lambda self, reply: 0)
+    patch.setattr(Replies, "_due_offset", lambda self, reply: 0)
 
 
 @mutant("GZ2", "serve before the high watermark has reached the start of the epoch")
@@ -48,9 +49,10 @@ def _(patch: Patch) -> None:
 
     def try_activate(self: Shard, clock: Any) -> None:
         if self._role is not None:
-            known, self._high_watermark = self._high_watermark, 2**62
+            replies = self._replies
+            known, replies.high_watermark = replies.high_watermark, 2**62
             right(self, clock)
-            self._high_watermark = known
+            replies.high_watermark = known
 
     patch.setattr(Shard, "_try_activate", try_activate)
 
@@ -167,22 +169,22 @@ def _(patch: Patch) -> None:
 
 @mutant("GZ12", "a coordinator without followers renews sessions")
 def _(patch: Patch) -> None:
-    right = Shard._is_proved
+    right = Replies._is_proved
 
-    def is_proved(self: Shard, held: Any, clock: Any) -> bool:
+    def is_proved(self: Replies, held: Any, clock: Any) -> bool:
         return held.reply.proof is Proof.LEASE or right(self, held, clock)
 
-    patch.setattr(Shard, "_is_proved", is_proved)
+    patch.setattr(Replies, "_is_proved", is_proved)
 
 
 @mutant("GZ12b", "a read needs no proof")
 def _(patch: Patch) -> None:
-    right = Shard._is_proved
+    right = Replies._is_proved
 
-    def is_proved(self: Shard, held: Any, clock: Any) -> bool:
+    def is_proved(self: Replies, held: Any, clock: Any) -> bool:
         return held.reply.proof is Proof.READ or right(self, held, clock)
 
-    patch.setattr(Shard, "_is_proved", is_proved)
+    patch.setattr(Replies, "_is_proved", is_proved)
 
 
 @mutant("GZ13", "one follower is contact enough")
@@ -213,6 +215,20 @@ def _(patch: Patch) -> None:
         return right(self, "session" if kind == "revocation" else kind, state, member_id, context)
 
     patch.setattr(ConsumerMembers, "fire", fire)
+
+
+@mutant("GZ54", "a refused batch fails the first of its decisions alone", "G1")
+def _(patch: Patch) -> None:
+    right = Shard._refused
+
+    def refused(self: Shard, event: ev.Refused, clock: Any) -> None:
+        first, *others = self._writing
+        self._writing = (first,)
+        right(self, event, clock)
+        for each in others:
+            self._settle(each, clock)
+
+    patch.setattr(Shard, "_refused", refused)
 
 
 # The group

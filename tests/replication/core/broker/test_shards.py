@@ -29,7 +29,7 @@ from insync.replication.core.broker.events import (
     ViewRead,
 )
 from insync.replication.core.broker.ports import BatchTooLarge
-from insync.replication.core.broker.shards import LATE
+from insync.replication.core.broker.shards import LATE, LINGER, MANY
 from insync.replication.core.control.records import NodeRecord, PartitionRecord, TopicRecord, Versioned
 from insync.replication.core.control.topics import TopicConfig
 from insync.replication.core.control.view import ClusterView
@@ -294,6 +294,52 @@ def test_a_write_is_answered_when_all_in_sync_have_it() -> None:
     assert "c" not in node.said
     node.fetch(B)
     assert node.said["c"].error == 0
+
+
+def test_commits_that_come_together_are_one_batch() -> None:
+    node = Node(A, B)
+    node.fetch(B)
+    for number in range(1000):
+        node.broker.step(CoordinationArrived(f"c{number}", commit(number, f"g{number}")), node.now)
+    assert node.context.is_unsettled and not node.maker.made
+    node._obey(node.broker.settle(node.now))
+    assert [len(each) for each in node.maker.made[:1]] == [1000]
+    node.answered(B, node.effects)
+    node.fetch(B)
+    assert all(node.said[f"c{number}"].error == 0 for number in range(1000))
+
+
+def test_a_commit_waits_for_the_one_before_it_and_no_longer_than_a_moment() -> None:
+    node = Node(A, B)
+    node.fetch(B)
+    node.ask("first", commit(1))
+    node.answered(B, node.effects)
+    assert len(node.maker.made) == 1, "nothing is under way: it goes at once"
+    node.ask("second", commit(2))
+    node.ask("third", commit(3, "h"))
+    assert len(node.maker.made) == 1
+    node.fetch(B)
+    assert node.said["first"].error == 0
+    assert [len(each) for each in node.maker.made] == [1, 2], "the write before is committed"
+    node.ask("fourth", commit(4))
+    assert len(node.maker.made) == 2
+    node.wait(2 * LINGER)
+    assert len(node.maker.made) == 3, "followers are slow; others may be waiting for nothing"
+    for number in range(MANY):
+        node.ask(f"many {number}", commit(number))
+    assert [len(each) for each in node.maker.made[3:]] == [MANY]
+
+
+def test_a_leadership_that_ends_takes_what_was_gathered_with_it() -> None:
+    node = Node(A, B)
+    node.fetch(B)
+    node.ask("first", commit(1))
+    node.ask("second", commit(2))
+    node.leader, node.epoch = B, 2
+    node.look()
+    assert node.said["second"].error == ErrorCode.NOT_COORDINATOR
+    node.wait(1.0)
+    assert len(node.maker.made) == 1
 
 
 def test_a_read_waits_until_all_who_could_lead_have_shown_that_they_follow() -> None:

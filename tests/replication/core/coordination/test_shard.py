@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -58,6 +59,9 @@ class Numbers:
                 return Decision(request_id=request_id, replies=(reply,))
         return Decision(request_id=request_id)
 
+    def may_share(self, message: Any) -> bool:
+        return bool(message[0] == "set")
+
     def due(self, clock: Clock) -> Decision | None:
         if not self.ringing:
             return None
@@ -92,6 +96,7 @@ class Host:
         self.shard = Shard(Numbers, ShardSettings())
         self.now, self.end = 100.0, 0
         self.refuse: ErrorCode | None = None
+        self.is_refused: Callable[[fx.Write], bool] = lambda write: True
         self.written: list[fx.Write] = []
         self.said: dict[int, Any] = {}
         self.other: list[fx.Effect] = []
@@ -108,7 +113,7 @@ class Host:
         for effect in self.shard.step(event, self.now, int(self.now * 1000)):
             if isinstance(effect, fx.Write):
                 self.written.append(effect)
-                if self.refuse is not None:
+                if self.refuse is not None and self.is_refused(effect):
                     self.tell(ev.Refused(write_id=effect.write_id, error=self.refuse))
                 else:
                     base, self.end = self.end, self.end + len(effect.entries)
@@ -119,9 +124,9 @@ class Host:
             else:
                 self.other.append(effect)
 
-    def ask(self, *message: Any, within: float = 60) -> int:
+    def ask(self, *message: Any, within: float = 60, more: bool = False) -> int:
         self.ids += 1
-        self.tell(ev.Ask(request_id=self.ids, message=message, deadline=self.now + within))
+        self.tell(ev.Ask(request_id=self.ids, message=message, deadline=self.now + within, more=more))
         return self.ids
 
     def commit(self, to: int | None = None) -> None:
@@ -162,6 +167,92 @@ def test_a_write_is_applied_when_accepted_and_answered_when_committed() -> None:
     host.commit()
     assert host.answer(asked) == "done"
     assert host.shard.open_requests == 0
+
+
+def test_decisions_that_share_a_batch_are_one_write_and_all_are_answered() -> None:
+    host = Host()
+    asked = [host.ask("set", f"x{number}", number, more=True) for number in range(1000)]
+    assert not host.written and not host.machine.values
+    assert host.shard.gathered == 1000
+    host.tell(ev.Flush())
+    assert [len(each.entries) for each in host.written] == [1000]
+    assert host.written[0].parts == tuple([(each, 1) for each in asked])
+    assert host.machine.values == {f"x{number}": number for number in range(1000)}
+    host.commit(999)
+    assert not host.said
+    host.commit(1000)
+    assert [host.answer(each) for each in asked] == ["done"] * 1000
+    host.tell(ev.Flush())
+    assert len(host.written) == 1 and host.shard.gathered == 0
+
+
+def test_what_is_decided_on_gathered_decisions_comes_after_their_write() -> None:
+    host = Host()
+    first, second = host.ask("set", "x", 1, more=True), host.ask("set", "x", 2, more=True)
+    read = host.ask("get", "x", more=True)
+    assert [len(each.entries) for each in host.written] == [2]
+    third = host.ask("set", "x", 3, more=True)
+    alone = host.ask("set", "x", 4)
+    assert [each.parts for each in host.written] == [
+        ((first, 1), (second, 1)),
+        ((third, 1),),
+        ((alone, 1),),
+    ]
+    host.commit()
+    assert host.answer(read) == 2
+    assert host.machine.values == {"x": 4}
+
+
+def test_a_timer_decides_on_what_was_gathered_before_it() -> None:
+    host = Host()
+    host.machine.alarm = host.now
+    host.ask("set", "x", 1, more=True)
+    host.tell(ev.Tick())
+    assert not host.written
+    host.tell(ev.Flush())
+    assert [each.entries[0][0].group for each in host.written] == ["x", "timer"]
+
+
+def test_a_refused_write_fails_all_its_decisions() -> None:
+    host = Host()
+    host.refuse = ErrorCode.NOT_ENOUGH_REPLICAS
+    asked = [host.ask("set", f"x{number}", number, more=True) for number in range(3)]
+    host.tell(ev.Flush())
+    assert [host.answer(each) for each in asked] == [refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)] * 3
+    assert not host.machine.values and len(host.written) == 1
+    assert host.machine.gone == asked
+
+
+def test_one_decision_that_cannot_be_written_harms_no_other_of_its_batch() -> None:
+    for error, told in (
+        (ErrorCode.RECORD_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE),
+        (ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.COORDINATOR_NOT_AVAILABLE),
+    ):
+        host = Host()
+        host.refuse = error
+        host.is_refused = lambda write: any(value == "bad" for _, value in write.entries)
+        asked = [
+            host.ask("set", name, value, more=True) for name, value in (("x", 1), ("y", "bad"), ("z", 3))
+        ]
+        read = host.ask("get", "z", more=True)
+        host.commit()
+        assert [host.answer(each) for each in asked] == ["done", refused(told), "done"]
+        assert host.machine.values == {"x": 1, "z": 3}
+        assert host.answer(read) == 3
+        assert [len(each.entries) for each in host.written] == [3, 1, 1, 1]
+
+
+def test_gathered_decisions_end_with_the_role_or_their_time() -> None:
+    host = Host()
+    late = host.ask("set", "x", 1, within=1, more=True)
+    host.tick(host.now + 2)
+    assert host.answer(late) == refused(ErrorCode.REQUEST_TIMED_OUT)
+    other = host.ask("set", "y", 1, more=True)
+    host.tell(ev.ShardEnded(leader=2, leader_epoch=7))
+    assert host.answer(other) == refused(ErrorCode.NOT_COORDINATOR, 2, 7)
+    host.lead(epoch=8)
+    host.tell(ev.Flush())
+    assert not host.written and not host.machine.values
 
 
 def test_a_read_waits_for_the_last_write_to_what_it_tells_of() -> None:
@@ -399,4 +490,4 @@ def test_what_is_committed_is_forgotten() -> None:
     for number in range(50):
         host.ask("set", f"x{number}", 1)
         host.commit()
-    assert len(host.shard._written) <= 2
+    assert len(host.shard._replies._written) <= 2
