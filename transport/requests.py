@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from .session import Session
 
 
-Method = Literal["none", "token", "mtls", "uid"]
+Method = Literal["none", "token", "mtls", "uid", "sasl"]
 
 
 @attrs.frozen
@@ -37,6 +37,7 @@ class PeerIdentity:
 
     "token": it knows the cluster's secret, or if it comes as a node that of the nodes. "mtls": its certificate is
     for this node, or for clients. "uid": the system says that its process is of the same user as this one.
+    "sasl": a gateway's client that has proved to know the password of the user `name`.
     `verified`: one of these. `is_proven`: and if it says that it is a node, it has proved that it is one of them:
     by its certificate, by the nodes' own secret, or because only this process, or this user of this machine, can be
     there.
@@ -48,7 +49,7 @@ class PeerIdentity:
     lane: str
     method: Method = "none"
     name: str = ""
-    """Which client, if its certificate says so (`isr://CLUSTER/client/NAME`)."""
+    """Which client, if its certificate says so (`isr://CLUSTER/client/NAME`), or by its password."""
     is_proven: bool = False
 
     @property

@@ -47,7 +47,7 @@ class KafkaGateway(Gateway):
     and `key=FILE` in PEM; `client_certificate=required` with `authorities=FILE`, whose certificates clients show.
     """
 
-    api_version: ClassVar[tuple[int, int]] = (1, 0)
+    api_version: ClassVar[tuple[int, int]] = (1, 1)
     schemes: ClassVar[tuple[str, ...]] = ("kafka", _TLS)
 
     def parse(self, url: URL) -> Endpoint:

@@ -15,10 +15,10 @@ from ..client.blocking import client_portal
 from ..core.coordination.transaction_messages import TransactionDescription, TransactionListing
 from ..core.messages import NodeInfo, QuotaInfo
 from ..core.types import PartitionId, Value
-from ._bridge import Bridge
+from ._user_admin import UserAdmin
 
 
-class Admin(Bridge[TrioAdmin]):
+class Admin(UserAdmin):
     """`insync.replication.Admin` for asyncio, with the same methods.
 
     Args:

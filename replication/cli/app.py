@@ -22,6 +22,7 @@ _COMMANDS = {
     "topic": "topic:app",
     "group": "group:app",
     "transaction": "transaction:app",
+    "user": "user:app",
     "config": "config:app",
     "elect": "elect:elect",
     "reassign": "reassign:reassign",

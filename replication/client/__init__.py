@@ -17,6 +17,7 @@ from ._settings import (
     Serializer,
 )
 from ._transactions import Transaction
+from ._user_admin import UserInfo, Verified
 from .admin import Admin, ChangeInfo, ClusterInfo, NodeChanges, NodeHealth, NodeReport, Reassignment
 from .batch_producer import BatchProducer, NamedProducer, Written
 from .blocking import (
@@ -131,6 +132,12 @@ from .transaction_errors import (
     TransactionTimedOutError,
     UnknownProducerIdError,
 )
+from .user_errors import (
+    UnacceptableCredentialError,
+    UnsupportedMechanismError,
+    UserExistsError,
+    UserNotFoundError,
+)
 
 limited(logging.getLogger("insync.client"))
 
@@ -150,6 +157,12 @@ __all__ = [
     "TransactionStateError",
     "TransactionTimedOutError",
     "UnknownProducerIdError",
+    "UnacceptableCredentialError",
+    "UnsupportedMechanismError",
+    "UserExistsError",
+    "UserInfo",
+    "UserNotFoundError",
+    "Verified",
     "Transaction",
     "Producer",
     "Delivery",

@@ -22,7 +22,7 @@ from . import _arguments as given
 from ._coordinators import Coordinators
 from ._group import group_offsets
 from ._offsets import list_offsets
-from ._operations import OperationsAdmin
+from ._user_admin import UserAdmin
 from .errors import ClientError, RequestTimeoutError, UnknownTopicError, error_for
 
 ResetTo = Literal["earliest", "latest", "offset", "time", "shift"]
@@ -81,7 +81,7 @@ class GroupDescription:
         return sum(each.lag or 0 for each in self.partitions)
 
 
-class GroupAdmin(OperationsAdmin):
+class GroupAdmin(UserAdmin):
     """Consumer groups; a part of `Admin`."""
 
     @property

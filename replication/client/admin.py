@@ -80,6 +80,7 @@ _KINDS: dict[type, m.Kind] = {
     m.AlterReassignmentsRequest: m.Kind.ALTER_PARTITION_REASSIGNMENTS,
     m.AlterConfigRequest: m.Kind.ALTER_CONFIG,
     m.AlterQuotasRequest: m.Kind.ALTER_CLIENT_QUOTAS,
+    m.AlterUserRequest: m.Kind.ALTER_USER,
 }
 _RETRIED = (ErrorCode.NOT_CONTROLLER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 _NEXT_NODE = 2.0

@@ -23,6 +23,7 @@ from ..core.messages import NodeInfo, QuotaInfo
 from ..core.types import PartitionId, Value
 from . import _arguments as given
 from . import _elsewhere as there
+from ._blocking_users import BlockingUserAdmin
 from ._client import Client
 from ._corrupt import SkippedRecords
 from ._group import LEAVE_SECONDS, GroupMetadata
@@ -536,7 +537,7 @@ class BlockingConsumer(_BlockingClient[Consumer]):
         return self._portal.call(run)
 
 
-class BlockingAdmin(_BlockingClient[Admin]):
+class BlockingAdmin(_BlockingClient[Admin], BlockingUserAdmin):
     """`Admin` for code without trio.
 
     Args:

@@ -28,6 +28,15 @@ from .control.admin_messages import (  # noqa: F401 - every message is to be fou
     PartitionReassignment,
     TopicChanged,
 )
+from .control.user_messages import (  # noqa: F401 - likewise
+    AlterUserRequest,
+    AlterUserResponse,
+    DescribeUsersRequest,
+    DescribeUsersResponse,
+    UserInfo,
+    VerifyUserRequest,
+    VerifyUserResponse,
+)
 from .types import NO_EPOCH, NO_LEADER, EpochEnd, Value
 
 
@@ -62,6 +71,8 @@ class Kind(enum.IntEnum):
     ALTER_PARTITION_REASSIGNMENTS = 45
     OFFSET_DELETE = 47
     ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USERS = 50
+    ALTER_USER = 51
     DESCRIBE_PRODUCERS = 61
     DESCRIBE_TRANSACTIONS = 65
     LIST_TRANSACTIONS = 66
@@ -75,6 +86,7 @@ class Kind(enum.IntEnum):
     INIT_TRANSACTIONS = 1011
     DESCRIBE_CHANGES = 1020
     READ_INDEX = 1021
+    VERIFY_USER = 1030
     """Kafka has none of these, from `DESCRIBE_NODE` on."""
 
 

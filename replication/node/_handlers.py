@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 import attrs
 import trio
 
-from ...transport import Identity, Request
+from ...transport import Identity, PeerIdentity, Request
 from .. import wire
 from ..core import messages as m
 from ..core.broker.events import Disconnected, ForwardArrived, ReadIndexArrived
@@ -22,8 +22,11 @@ from ..metadata import MetadataError
 from ._cluster_state import ClusterState
 from ._coordination import KINDS as COORDINATION_KINDS
 from ._replicas import Replicas
+from ._users import Users
+from .authorisation import Authoriser
 from .operations.health import Health
 from .operations.inbound import Inbound, TransportInbound
+from .service import ServiceError
 
 log = logging.getLogger("insync.node")
 
@@ -39,12 +42,16 @@ class Handlers:
         state: ClusterState,
         identity: Identity,
         nursery: trio.Nursery,
+        users: Users,
+        authoriser: Authoriser,
     ) -> None:
         self._replicas = replicas
         self._state = state
         self._identity = identity
         self.health = Health(replicas, state)
         self._nursery = nursery
+        self._users = users
+        self._authoriser = authoriser
         self._producer_ids = range(0)
         self._taking_ids = trio.Lock()
         self._by_kind: dict[int, Callable[[Inbound], None]] = {
@@ -61,6 +68,9 @@ class Handlers:
             m.Kind.ELECT_LEADERS: self._admin_request,
             m.Kind.ALTER_PARTITION_REASSIGNMENTS: self._admin_request,
             m.Kind.ALTER_CLIENT_QUOTAS: self._admin_request,
+            m.Kind.ALTER_USER: self._admin_request,
+            m.Kind.DESCRIBE_USERS: self._describe_users,
+            m.Kind.VERIFY_USER: self._verify_user,
             m.Kind.INIT_PRODUCER_ID: self._init_producer_id,
             m.Kind.DESCRIBE_PARTITIONS: self._describe_partitions,
             m.Kind.DESCRIBE_PRODUCERS: self._describe_producers,
@@ -164,6 +174,28 @@ class Handlers:
         message: m.DescribeChangesRequest = request.message
         me = self._identity
         request.reply(self._state.history.describe(message, me.node_id, me.incarnation))
+
+    def _describe_users(self, request: Inbound) -> None:
+        message: m.DescribeUsersRequest = request.message
+        request.reply(self._users.describe(message))
+
+    def _verify_user(self, request: Inbound) -> None:
+        message: m.VerifyUserRequest = request.message
+        self._nursery.start_soon(self._check_password, request, message)
+
+    async def _check_password(self, request: Inbound, message: m.VerifyUserRequest) -> None:
+        try:
+            verified = await self._users.verify(message.name, message.password)
+        except ServiceError as error:
+            request.fail(error.code, str(error))
+            return
+        if not verified:
+            request.reply(m.VerifyUserResponse(verified=False))
+            return
+        me = self._identity
+        user = PeerIdentity(me.cluster_id, -1, 0, "data", method="sasl", name=message.name)
+        operations = sorted(each.value for each in self._authoriser.allowed(user))
+        request.reply(m.VerifyUserResponse(verified=True, operations=operations))
 
     def _get_replica_log_info(self, request: Inbound) -> None:
         message: m.GetReplicaLogInfoRequest = request.message

@@ -33,6 +33,7 @@ from ._registration import Registration, found_or_join
 from ._replicas import Replicas
 from ._service import Service
 from ._startup_scan import Found, clusters_of
+from ._users import Users
 from ._view_reader import ViewReader
 from .authorisation import Authoriser
 from .errors import LogDirectoryFailedError, NodeError, NodeStartError
@@ -189,10 +190,11 @@ class Node:
         state = ClusterState(store, replicas, session, nursery)
         replicas.store = state
         security = replicas.dialler.security
-        authoriser = Authoriser(settings.allow)
-        handlers = Handlers(replicas, state, identity, nursery)
+        users = Users(lambda: replicas.view, state.confirm)
+        authoriser = Authoriser(settings.allow, users)
+        handlers = Handlers(replicas, state, identity, nursery, users, authoriser)
         budget = ReceiveBudget(settings.queued_max_request_bytes)
-        service = Service(self.cluster_id, replicas, state, handlers, authoriser, budget)
+        service = Service(self.cluster_id, replicas, state, handlers, authoriser, users, budget)
         listening = partial(
             serve,
             handler=handlers.serve,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -68,7 +69,7 @@ async def found_or_join(store: MetadataStore, wanted: str | None, held: Mapping[
                 "no new cluster over it; give the store of that cluster, or make one from the folders with "
                 "`insync store repair`; to begin again without what the folder holds, move the folder away"
             )
-        record = rec.ClusterRecord(cluster_id=wanted or uuid.uuid4().hex)
+        record = rec.ClusterRecord(cluster_id=wanted or uuid.uuid4().hex, secret=secrets.token_hex(32))
         await store.commit(
             [store_api.Missing(rec.CLUSTER_KEY)],
             [store_api.Put(rec.CLUSTER_KEY, wire.encode_record(record))],

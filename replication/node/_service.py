@@ -12,9 +12,11 @@ from ...transport.repeats import limited
 from .. import wire
 from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
+from ..core.scram import ScramCredential
 from ._cluster_state import ClusterState
 from ._handlers import Handlers
 from ._replicas import Replicas
+from ._users import Users
 from .authorisation import Authoriser, Operation
 from .operations.inbound import Inbound
 from .service import Answer, Caller, Done, NotAllowedError, ServiceError, Ticket
@@ -34,6 +36,7 @@ class Service:
         state: ClusterState,
         handlers: Handlers,
         authoriser: Authoriser,
+        users: Users,
         budget: ReceiveBudget,
     ) -> None:
         self.cluster_id = cluster_id
@@ -43,6 +46,7 @@ class Service:
         self._state = state
         self._handlers = handlers
         self._authoriser = authoriser
+        self._users = users
         self._calls: dict[Caller, set[_Call]] = {}
         self._watchers: dict[object, Callable[[], None]] = {}
         self._turn = turn()
@@ -108,6 +112,14 @@ class Service:
     def allowed(self, peer: PeerIdentity) -> frozenset[Operation]:
         """See `NodeService`."""
         return self._authoriser.allowed(peer)
+
+    async def verify_user(self, name: str, password: str) -> bool:
+        """See `NodeService`."""
+        return await self._users.verify(name, password)
+
+    async def credential(self, name: str, mechanism: str) -> ScramCredential:
+        """See `NodeService`."""
+        return await self._users.credential(name, mechanism)
 
     def gone(self, caller: Caller) -> None:
         """See `NodeService`."""

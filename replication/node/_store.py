@@ -22,6 +22,7 @@ _BY_PREFIX: tuple[tuple[str, type], ...] = (
     (rec.NODES_PREFIX, rec.NodeRecord),
     (rec.TOPICS_PREFIX, rec.TopicRecord),
     (rec.QUOTAS_PREFIX, rec.QuotaRecord),
+    (rec.USERS_PREFIX, rec.UserRecord),
     (rec.INCARNATIONS_PREFIX, rec.IncarnationRecord),
     (rec.PULSES_PREFIX, rec.PulseRecord),
 )

@@ -5,6 +5,8 @@ A rule is `WHO=OPERATION[+OPERATION]`: WHO is `client` (all of them), `client/NA
 clients may do the first three; with rules what some rule lets them do, and nothing else. Using a metadata store
 that is served (store) is as much as ruling the cluster, and never let to clients without a rule. Replicating is for
 the cluster's nodes alone, and they may do everything.
+
+A user of the cluster (`insync user`) may have a rule of its own, on all nodes: as if each had `client/NAME=...`.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from typing import Protocol
 
 import attrs
 
@@ -102,11 +105,21 @@ class Rule:
         return self.who == principal.partition("/")[0] or fnmatchcase(principal, self.who)
 
 
+class UserRules(Protocol):
+    """What a node knows of the cluster's users."""
+
+    def exists(self, name: str) -> bool: ...
+
+    def rule_of(self, name: str) -> frozenset[Operation] | None:
+        """What the rule about a user alone lets it do; None: there is none."""
+
+
 class Authoriser:
     """The rules of one node, or of a store that is served, as the transport asks for them."""
 
-    def __init__(self, rules: Iterable[str] = ()) -> None:
+    def __init__(self, rules: Iterable[str] = (), users: UserRules | None = None) -> None:
         self._rules = tuple(Rule.parse(text) for text in rules)
+        self._users = users
 
     def __call__(self, peer: PeerIdentity, kind: int) -> str | None:
         """None if the peer may send this kind of request, else why not."""
@@ -117,10 +130,15 @@ class Authoriser:
 
     def allowed(self, peer: PeerIdentity) -> frozenset[Operation]:
         """What a client may do."""
-        if not self._rules:
+        own = None
+        if peer.name and self._users is not None:
+            if peer.method == "sasl" and not self._users.exists(peer.name):
+                return frozenset()  # it was deleted, and is still connected
+            own = self._users.rule_of(peer.name)
+        if own is None and not self._rules:
             return CLIENTS
         granted = [rule.operations for rule in self._rules if rule.matches(peer.principal)]
-        return frozenset[Operation]().union(*granted)
+        return (own or frozenset[Operation]()).union(*granted)
 
 
 def refusal(peer: PeerIdentity, needed: Iterable[Operation]) -> str:
@@ -130,4 +148,4 @@ def refusal(peer: PeerIdentity, needed: Iterable[Operation]) -> str:
         return f"{peer.principal} may not use the metadata store: that is for nodes, or by a rule in `allow`"
     if names == Operation.REPLICATE.value:
         return f"{peer.principal} may not {names} here: that is for nodes"
-    return f"{peer.principal} may not {names} here: ask for a rule in `allow` of the nodes"
+    return f"{peer.principal} may not {names} here: ask for a rule in `allow` of the nodes, or of the user"

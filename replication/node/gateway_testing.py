@@ -36,6 +36,7 @@ from ...transport import (
     split_host_port,
 )
 from ..core.control.view import ClusterView
+from ..core.scram import ScramCredential
 from ..metadata._places import place_of
 from . import gateways
 from ._node import Node
@@ -166,6 +167,12 @@ class _Watched:
 
     def allowed(self, peer: PeerIdentity) -> Collection[Operation]:
         return self._inner.allowed(peer)
+
+    async def verify_user(self, name: str, password: str) -> bool:
+        return await self._inner.verify_user(name, password)
+
+    async def credential(self, name: str, mechanism: str) -> ScramCredential:
+        return await self._inner.credential(name, mechanism)
 
     def gone(self, caller: Caller) -> None:
         self.ended.append(caller)

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from ...transport import Part, Payload, PeerIdentity, ReceiveBudget
 from ..core.control.view import ClusterView
+from ..core.scram import ScramCredential
 from .authorisation import Operation
 from .errors import NodeError
 
@@ -110,6 +111,23 @@ class NodeService(Protocol):
 
     def allowed(self, peer: PeerIdentity) -> Collection[Operation]:
         """What the rules of the node let a client do."""
+
+    async def verify_user(self, name: str, password: str) -> bool:
+        """Whether this is the password of a user of the cluster (`insync user`); hashed in a thread.
+
+        A user that does not exist takes as long as a wrong password. The caller's `peer` has that name and the
+        method `sasl` from then on, so that rules and quotas hold for it.
+
+        Raises:
+          ServiceError: A thousand logins wait already.
+        """
+
+    async def credential(self, name: str, mechanism: str) -> ScramCredential:
+        """What is kept of a user's password, for a proof by `SCRAM-SHA-256` or `SCRAM-SHA-512` (RFC 5802).
+
+        For a user that does not exist, or has none for this mechanism, it is made up, and no proof fits it: go on
+        as with any other, so that nobody learns who exists. `insync.replication.core.scram` checks proofs.
+        """
 
     def gone(self, caller: Caller) -> None:
         """The client has disconnected and nothing of it is in flight: its calls and its fetch sessions end."""

@@ -147,6 +147,8 @@ class Cluster(Hosting):
                     self._put_of_node(put, session)
                 case rec.QuotaRecord():
                     store.put_quota(put.key, put.record)
+                case rec.UserRecord():
+                    store.put_user(put.record)
                 case rec.TopicRecord():
                     store.put_topic(put.record)
                 case rec.ControllerRecord():

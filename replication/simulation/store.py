@@ -15,6 +15,7 @@ from ..core.control.records import (
     PULSES_PREFIX,
     QUOTAS_PREFIX,
     TOPICS_PREFIX,
+    USERS_PREFIX,
     ControllerRecord,
     EpochRecord,
     IncarnationRecord,
@@ -23,6 +24,7 @@ from ..core.control.records import (
     PulseRecord,
     QuotaRecord,
     TopicRecord,
+    UserRecord,
     Versioned,
     incarnation_key,
     node_key,
@@ -70,7 +72,7 @@ class Store:
     """
 
     DURABLE = (
-        *("topics", "topic_versions", "partitions", "quotas", "processes", "pulses"),
+        *("topics", "topic_versions", "partitions", "quotas", "users", "processes", "pulses"),
         *("controller_epoch", "controller_epoch_version", "_versions"),
     )
     """The tables that a backup holds, but for what ends with sessions."""
@@ -84,6 +86,7 @@ class Store:
         self.topic_versions: dict[str, int] = {}
         self.partitions: dict[PartitionId, Versioned] = {}
         self.quotas: dict[str, tuple[QuotaRecord, int]] = {}
+        self.users: dict[str, tuple[UserRecord, int]] = {}
         self.nodes: dict[int, NodeRecord] = {}
         self.processes: dict[int, IncarnationRecord] = {}
         self.pulses: dict[int, PulseRecord] = {}
@@ -120,6 +123,7 @@ class Store:
                 topic_versions=dict(self.topic_versions),
                 partitions=dict(self.partitions),
                 quotas=dict(self.quotas),
+                users=dict(self.users),
                 controller=self.controller,
                 controller_epoch=self.controller_epoch,
                 controller_epoch_version=self.controller_epoch_version,
@@ -162,6 +166,8 @@ class Store:
         if key.startswith(TOPICS_PREFIX):
             name = key.removeprefix(TOPICS_PREFIX)
             return self.topics.get(name), self.topic_versions.get(name, 0)
+        if key.startswith(USERS_PREFIX):
+            return self.users.get(key.removeprefix(USERS_PREFIX), (None, 0))
         return self.quotas.get(key, (None, 0))
 
     def holds(self, compare: Compare) -> bool:
@@ -208,6 +214,9 @@ class Store:
     def put_quota(self, key: str, record: QuotaRecord) -> None:
         self.quotas[key] = record, self.quotas.get(key, (None, 0))[1] + 1
 
+    def put_user(self, record: UserRecord) -> None:
+        self.users[record.name] = record, self.users.get(record.name, (None, 0))[1] + 1
+
     def put_controller_epoch(self, record: EpochRecord) -> None:
         self.controller_epoch = record.controller_epoch
         self.controller_epoch_version += 1
@@ -233,6 +242,8 @@ class Store:
             del self.topics[name], self.topic_versions[name]
         elif key.startswith(QUOTAS_PREFIX):
             del self.quotas[key]
+        elif key.startswith(USERS_PREFIX):
+            del self.users[key.removeprefix(USERS_PREFIX)]
 
     # Sessions
 

@@ -57,7 +57,7 @@ class Viewing:
     ) -> list[Spoilt]:
         view = self.view
         nodes, topics, versions = dict(view.nodes), dict(view.topics), dict(view.topic_versions)
-        quotas, unreadable = dict(view.quotas), set(view.unreadable)
+        quotas, users, unreadable = dict(view.quotas), dict(view.users), set(view.unreadable)
         partitions: dict[PartitionId, rec.Versioned | None] = {}
         spoilt: list[Spoilt] = []
         for key in deleted:
@@ -72,6 +72,8 @@ class Viewing:
                     partitions[gone.id] = None
                 case rec.QuotaRecord():
                     del quotas[key]
+                case rec.UserRecord(name=name):
+                    del users[name]
         for each in seen:
             former = self._seen.get(each.key)
             if former is not None and (former.value, former.version) == (each.value, each.version):
@@ -96,6 +98,8 @@ class Viewing:
                     partitions[partition.id] = rec.Versioned(partition, each.version)
                 case rec.QuotaRecord() as quota:
                     quotas[each.key] = quota, each.version
+                case rec.UserRecord() as user:
+                    users[user.name] = user, each.version
         self.revision = revision
         cluster, controller, epoch = map(
             self._seen.get, (rec.CLUSTER_KEY, rec.CONTROLLER_KEY, rec.CONTROLLER_EPOCH_KEY)
@@ -121,6 +125,10 @@ class Viewing:
             if epoch is not None and epoch.record is not None
             else 0,
             quotas=view.quotas if quotas == view.quotas else quotas,
+            users=view.users if users == view.users else users,
+            secret=cluster.record.secret
+            if cluster is not None and isinstance(cluster.record, rec.ClusterRecord)
+            else "",
             unreadable=frozenset(unreadable),
         )
         return spoilt
@@ -152,6 +160,8 @@ def _problem(key: str, record: object) -> str:
                 return f"its replicas {list(record.replicas)} are none, or not each named once"
         case rec.QuotaRecord():
             right = rec.quota_key(record.entity_type, record.name)
+        case rec.UserRecord():
+            right = rec.user_key(record.name)
         case _:
             return ""
     return "" if key == right else f"it is the record of {right}"

@@ -14,7 +14,7 @@ import attrs
 from .. import messages as m
 from ..errors import ErrorCode
 from ..types import NO_LEADER, PartitionId
-from . import internal_topics, quotas, topic_changes, transitions
+from . import internal_topics, quotas, topic_changes, transitions, users
 from .capacity import check_room, room
 from .elections import POLICIES, AskLogs, Elect, Policy, Situation, most_complete
 from .records import (
@@ -25,6 +25,7 @@ from .records import (
     partition_key,
     quota_key,
     topic_key,
+    user_key,
 )
 from .topic_changes import ChangeTopicRequest
 from .topics import TopicError, check_request
@@ -36,6 +37,7 @@ Request = (
     | m.ElectLeadersRequest
     | m.AlterReassignmentsRequest
     | m.AlterQuotasRequest
+    | m.AlterUserRequest
 )
 Response = (
     m.CreateTopicResponse
@@ -43,6 +45,7 @@ Response = (
     | m.ElectLeadersResponse
     | m.AlterReassignmentsResponse
     | m.AlterQuotasResponse
+    | m.AlterUserResponse
 )
 
 
@@ -99,6 +102,8 @@ Planned = Plan | LogsNeeded | Response
 
 MOST_QUOTAS = 2_000
 """Entities with limits of their own: each node knows all of them, and one answer tells them."""
+MOST_USERS = 2_000
+"""Each node knows all of them, and one answer tells them."""
 BROKEN = "the controller has an error of its own, please report it: "
 """How the refusal of a request begins whose planning has raised."""
 
@@ -138,6 +143,8 @@ def _plan(admin_request: AdminRequest, known: Knowledge) -> Planned:
             return _alter_reassignments(admin_request.request, known.view)
         case m.AlterQuotasRequest():
             return _alter_quotas(admin_request.request, known.view)
+        case m.AlterUserRequest():
+            return _alter_user(admin_request.request, known.view)
 
 
 def refusal(request: Request, error: ErrorCode, message: str) -> Response:
@@ -153,6 +160,8 @@ def refusal(request: Request, error: ErrorCode, message: str) -> Response:
             return m.AlterReassignmentsResponse(error=error, message=message)
         case m.AlterQuotasRequest():
             return m.AlterQuotasResponse(error=error, message=message)
+        case m.AlterUserRequest():
+            return m.AlterUserResponse(error=error, message=message)
 
 
 def within(
@@ -458,3 +467,24 @@ def _alter_quotas(request: m.AlterQuotasRequest, view: ClusterView) -> Planned:
     return Plan(
         puts=(put,), response=done, reason=f"limits of {quotas.Entity(request.entity_type, request.name)}"
     )
+
+
+# Users
+
+
+def _alter_user(request: m.AlterUserRequest, view: ClusterView) -> Planned:
+    known, version = view.users.get(request.name, (None, 0))
+    try:
+        record = users.changed(request, known)
+    except TopicError as error:
+        return m.AlterUserResponse(error=error.code, message=error.message)
+    done = m.AlterUserResponse(error=ErrorCode.NONE)
+    if record == known:
+        return done
+    if known is None and len(view.users) >= MOST_USERS:
+        return m.AlterUserResponse(
+            error=ErrorCode.POLICY_VIOLATION,
+            message=f"there are {len(view.users)} users, and there can be no more: delete some",
+        )
+    put = Put(key=user_key(request.name), record=record, version=version)
+    return Plan(puts=(put,), response=done, reason=f"user {request.name}")

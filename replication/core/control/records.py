@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import attrs
 
+from ..scram import ScramCredential
 from ..types import NO_LEADER, PartitionId
 
 CLUSTER_KEY = "/cluster"
@@ -18,6 +19,7 @@ INCARNATIONS_PREFIX = "/incarnations/"
 TOPICS_PREFIX = "/topics/"
 PARTITIONS_PREFIX = "/partitions/"
 QUOTAS_PREFIX = "/quotas/"
+USERS_PREFIX = "/users/"
 PRODUCERS_PREFIX = "clients/producers/"
 OFFSETS_PREFIX = "clients/offsets/"
 PULSES_PREFIX = "folders/pulses/"
@@ -59,11 +61,18 @@ def quota_key(entity_type: str, name: str) -> str:
     return f"{QUOTAS_PREFIX}{entity_type}/{name}"
 
 
+def user_key(name: str) -> str:
+    return f"{USERS_PREFIX}{name}"
+
+
 @attrs.frozen(kw_only=True)
 class ClusterRecord:
-    """Identity of the cluster; written once by the first node."""
+    """Identity of the cluster; written once by the first node. `secret`: random, for the nodes alone; empty in
+    records of earlier releases.
+    """
 
     cluster_id: str
+    secret: str = attrs.field(default="", repr=False)
 
 
 @attrs.frozen(kw_only=True)
@@ -155,6 +164,16 @@ class QuotaRecord:
     entity_type: str
     name: str
     limits: dict[str, int]
+
+
+@attrs.frozen(kw_only=True)
+class UserRecord:
+    """A user, by whom clients log in; see `insync.replication.core.control.users`."""
+
+    name: str
+    credentials: dict[str, ScramCredential]
+    """By SASL mechanism, never empty."""
+    allow: tuple[str, ...] | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import attrs
 
 from ..types import PartitionId
-from .records import ControllerRecord, NodeRecord, QuotaRecord, TopicRecord, Versioned
+from .records import ControllerRecord, NodeRecord, QuotaRecord, TopicRecord, UserRecord, Versioned
 
 
 @attrs.frozen(kw_only=True)
@@ -28,6 +28,10 @@ class ClusterView:
     controller_epoch_version: int = 0
     quotas: Mapping[str, tuple[QuotaRecord, int]] = attrs.Factory(dict)
     """By key, with the versions of the keys."""
+    users: Mapping[str, tuple[UserRecord, int]] = attrs.Factory(dict)
+    """By name, with the versions of the keys."""
+    secret: str = attrs.field(default="", repr=False)
+    """See `ClusterRecord`."""
     unreadable: frozenset[str] = frozenset()
     """Keys whose values are no records. What they were before stands in this view, if it is known; nothing is made
     of it, because nobody knows what has been meanwhile."""

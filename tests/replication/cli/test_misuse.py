@@ -56,6 +56,10 @@ ARGUMENTS: dict[str, str] = {
     "topic list": "",
     "transaction describe": "etl-1",
     "transaction list": "",
+    "user alter": "etl --allow-any",
+    "user create": f"etl --password-file {__file__}",
+    "user delete": "etl",
+    "user list": "",
 }
 """What each command that talks to a cluster needs, beside the cluster."""
 

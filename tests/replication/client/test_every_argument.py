@@ -72,6 +72,10 @@ WRONG: dict[str, list[Any]] = {
     "amount": ["1", 1.5, [1], True, 2**70, SOMETHING],
     "batch": [None, 5, "x", ["x"]],
     "isolation": [None, 5, b"current", "newest"],
+    "password": [None, 5, b"t", "\ud800", SOMETHING],
+    "allow": [5, "admin", ["fly"], [5], SOMETHING],
+    "mechanisms": [None, 5, "SCRAM-SHA-256", [], ["PLAIN"], [5], SOMETHING],
+    "iterations": [*NUMBER, 4095, 16385],
     "group_metadata": [None, 5, "g", {"group_id": "g"}, SOMETHING],
 }
 RIGHT: dict[str, Any] = {
@@ -91,6 +95,7 @@ RIGHT: dict[str, Any] = {
     "groups": ["g"],
     "to": "earliest",
     "group_metadata": GroupMetadata(group_id="g"),
+    "password": "x",
 }
 
 

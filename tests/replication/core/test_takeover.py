@@ -27,6 +27,7 @@ from insync.replication.core.control.elections import LogInfo
 from insync.replication.core.control.quotas import PRODUCER
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
+from insync.replication.core.scram import SCRAM_SHA_256, derive
 from insync.replication.core.types import PartitionId
 
 NODES = (1, 2, 3, 4)
@@ -86,6 +87,7 @@ class Store:
             controller_epoch=epoch.controller_epoch if epoch is not None else 0,
             controller_epoch_version=epoch_version,
             quotas={k: (r, v) for k, (r, v) in self.values.items() if isinstance(r, rec.QuotaRecord)},
+            users={r.name: (r, v) for r, v in self.values.values() if isinstance(r, rec.UserRecord)},
         )
 
     def partition(self, topic: str, number: int = 0) -> rec.PartitionRecord:
@@ -174,6 +176,9 @@ ADMIN_REQUESTS: dict[str, Any] = {
         partitions=[m.PartitionReassignment(topic="t", partition=n, replicas=[4, 2, 3]) for n in (0, 1)]
     ),
     "quota": m.AlterQuotasRequest(entity_type="client_id", name="etl", limits={PRODUCER: 5}),
+    "user": m.AlterUserRequest(
+        name="etl", credentials={SCRAM_SHA_256: derive(SCRAM_SHA_256, "x", b"saltsalt")}, expects="new"
+    ),
 }
 
 

@@ -18,6 +18,9 @@ from insync.transport import Identity, NotAuthorisedError, PeerIdentity, connect
 
 ADMINS = {
     m.Kind.ALTER_CLIENT_QUOTAS,
+    m.Kind.ALTER_USER,
+    m.Kind.DESCRIBE_USERS,
+    m.Kind.VERIFY_USER,
     m.Kind.CREATE_TOPIC,
     m.Kind.DELETE_TOPIC,
     m.Kind.DELETE_RECORDS,

@@ -48,6 +48,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
         "MOST_LOOK_UPS": (MOST_LOOK_UPS, "1,000"),
         "MOST_DESCRIBED": (MOST_DESCRIBED, "2,000"),
         "MOST_QUOTAS": (admin_requests.MOST_QUOTAS, "2,000"),
+        "MOST_USERS": (admin_requests.MOST_USERS, "2,000"),
     }
     for name, (value, text) in limits.items():
         (bound,) = [bound for _, bound, _ in ROWS if f"`{name}`" in bound]

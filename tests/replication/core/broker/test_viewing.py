@@ -47,6 +47,14 @@ things = st.one_of(
         ),
         numbers,
     ),
+    st.builds(
+        lambda n: (
+            rec.user_key("u"),
+            rec.UserRecord(name="u", credentials={}, allow=("admin",) * n),
+        ),
+        numbers,
+    ),
+    st.builds(lambda n: (rec.CLUSTER_KEY, rec.ClusterRecord(cluster_id="c", secret=f"{n}")), numbers),
 )
 steps = st.lists(st.tuples(things, st.sampled_from(["put", "put", "put", "delete", "spoil"]), st.booleans()))
 

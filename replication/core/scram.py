@@ -1,0 +1,98 @@
+"""Passwords as they are kept: salted, hashed many times, and never themselves (RFC 5802, RFC 7677).
+
+What is kept of a password lets a node check somebody who knows it, by the password (`is_password`) or by a proof
+(`is_proof`); nobody can log in with what is kept. Kafka keeps the same (KIP-84, KIP-554), without SASLprep.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping
+
+import attrs
+
+SCRAM_SHA_256 = "SCRAM-SHA-256"
+SCRAM_SHA_512 = "SCRAM-SHA-512"
+HASHES: Mapping[str, str] = {SCRAM_SHA_256: "sha256", SCRAM_SHA_512: "sha512"}
+"""By mechanism, the name of its hash function."""
+LEAST_ITERATIONS, MOST_ITERATIONS = 4096, 16384
+"""Kafka's bounds: below, a stolen hash is guessed too soon; above, a login costs the node too much."""
+ITERATIONS = 8192
+LEAST_SALT, MOST_SALT = 8, 128
+LONGEST_PASSWORD = 1024
+"""Bytes."""
+
+
+@attrs.frozen(kw_only=True)
+class ScramCredential:
+    """What is kept of a password for one mechanism. Its bytes are secrets: no log and no answer has them."""
+
+    iterations: int
+    salt: bytes = attrs.field(repr=False)
+    stored_key: bytes = attrs.field(repr=False)
+    server_key: bytes = attrs.field(repr=False)
+
+
+def salted_password(mechanism: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """RFC 5802's `SaltedPassword`; takes some milliseconds."""
+    return hashlib.pbkdf2_hmac(HASHES[mechanism], password.encode(), salt, iterations)
+
+
+def credential(mechanism: str, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+    """What is kept of a password that was salted already."""
+    return ScramCredential(
+        iterations=iterations,
+        salt=salt,
+        stored_key=_hash(mechanism, _hmac(mechanism, salted, b"Client Key")),
+        server_key=_hmac(mechanism, salted, b"Server Key"),
+    )
+
+
+def derive(mechanism: str, password: str, salt: bytes, iterations: int = ITERATIONS) -> ScramCredential:
+    """What is kept of a password. salt: random bytes, drawn for this credential alone."""
+    return credential(mechanism, salted_password(mechanism, password, salt, iterations), salt, iterations)
+
+
+def is_password(mechanism: str, kept: ScramCredential, password: str) -> bool:
+    """Whether a credential was made of this password; takes as long if it was not."""
+    try:
+        is_sound = len(password.encode()) <= LONGEST_PASSWORD
+    except UnicodeEncodeError:
+        is_sound = False
+    made = derive(mechanism, password if is_sound else "", kept.salt, kept.iterations)
+    return hmac.compare_digest(made.stored_key, kept.stored_key) and is_sound
+
+
+def is_proof(mechanism: str, kept: ScramCredential, proof: bytes, exchange: bytes) -> bool:
+    """Whether a proof was made by who knows the password. exchange: RFC 5802's `AuthMessage`."""
+    signature = _hmac(mechanism, kept.stored_key, exchange)
+    if len(proof) != len(signature):
+        return False
+    client_key = bytes([left ^ right for left, right in zip(proof, signature, strict=True)])
+    return hmac.compare_digest(_hash(mechanism, client_key), kept.stored_key)
+
+
+def signature(mechanism: str, kept: ScramCredential, exchange: bytes) -> bytes:
+    """By which the client sees that the node knows its credential: RFC 5802's `ServerSignature`."""
+    return _hmac(mechanism, kept.server_key, exchange)
+
+
+def made_up(mechanism: str, name: str, secret: bytes) -> ScramCredential:
+    """For a user that does not exist: it looks like one, always the same, and no password fits it.
+
+    secret: nobody but the nodes knows it, and all of them know the same, or the salt would give it away.
+    """
+    salt, stored, server = (
+        _hmac(mechanism, secret, f"{part} {mechanism} {name}".encode("utf-8", "surrogatepass"))
+        for part in ("salt", "stored key", "server key")
+    )
+    return ScramCredential(iterations=ITERATIONS, salt=salt[:16], stored_key=stored, server_key=server)
+
+
+def _hash(mechanism: str, data: bytes) -> bytes:
+    return hashlib.new(HASHES[mechanism], data).digest()
+
+
+def _hmac(mechanism: str, key: bytes, data: bytes) -> bytes:
+    return hmac.digest(key, data, HASHES[mechanism])
