@@ -2,8 +2,8 @@
 
 An entity has a type and a name; the empty name is the default of its type. `user` is who a client proved to be by
 its certificate or its password, `client_id` what it calls itself; both may have `producer_byte_rate` and
-`consumer_byte_rate` (KIP-13, KIP-546). `node` is a node by its id: what reassignments may take (KIP-73). All are bytes a second, on each
-node.
+`consumer_byte_rate` (KIP-13, KIP-546). `node` is a node by its id: what reassignments may take (KIP-73). All are
+bytes a second, on each node.
 """
 
 from __future__ import annotations

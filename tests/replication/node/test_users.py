@@ -285,3 +285,5 @@ def test_a_password_that_is_too_long_fits_nothing() -> None:
     assert scram.is_password("SCRAM-SHA-256", kept, long)
     kept = scram.derive("SCRAM-SHA-256", long + "x", b"12345678")
     assert not scram.is_password("SCRAM-SHA-256", kept, long + "x")
+    kept = scram.derive("SCRAM-SHA-256", "", b"12345678")
+    assert not scram.is_password("SCRAM-SHA-256", kept, long + "x"), "it is not taken for an empty one"
