@@ -113,7 +113,8 @@ async def _link(
     tls: ssl.SSLContext | None,
     accepted: Any,
 ) -> Link:
-    machine = Connection(offers=OFFERED.has, flexible=OFFERED.is_flexible)
+    may_grow = partial(links.service.budget.reserve, object())
+    machine = Connection(offers=OFFERED.has, flexible=OFFERED.is_flexible, may_grow=may_grow)
     stream, name = accepted, ""
     if tls is not None:
         stream = TlsStream(accepted.socket, tls, accepted.remote)

@@ -135,6 +135,7 @@ class Link:
             log.debug("%s: %s", self._peer, errors.exceptions[0])
         finally:
             self.client.sessions.end_all()
+            self._shrink()
             if self._unsent:
                 self._stream.abort()
             else:
@@ -163,6 +164,15 @@ class Link:
             self.abort(f"it has taken nothing of its answers for {STUCK:g} s")
         elif self._machine.is_idle and not self._unsent and now - self._heard > IDLE:
             self._scope.cancel()
+        elif self._reading is not None and self._machine.can_shrink and now - self._heard > SWEEP:
+            # The read that waits would be into the former buffer.
+            self._reading.cancel()
+            self._shrink()
+
+    def _shrink(self) -> None:
+        allowed = self._machine.shrink()
+        if allowed:
+            self._service.budget.give(allowed)
 
     # Reading
 

@@ -18,8 +18,12 @@ from .errors import ProtocolViolationError
 
 MOST_PRODUCES = 64
 """Produce requests of one connection that may be unanswered; Kafka's clients have 5 at most."""
-SMALL_BUFFER = 64 << 10
-"""Bytes received at a time; a larger frame gets memory of its own, once there is room for it in the budget."""
+SMALL_FRAME = 64 << 10
+"""A larger frame, with its size, gets memory of its own, once there is room for it in the budget."""
+LEAST_BUFFER, MOST_BUFFER = 8 << 10, 256 << 10
+"""Bytes received at a time: few of a connection that says little, and four times as many whenever a read fills
+them. Small requests that come in one read are one turn of the node: one write, one answer to its followers.
+"""
 FRAME_OF_STRANGERS = 64 << 10
 MOST_PRODUCED = 100 << 20
 MOST_ELSE = 8 << 20
@@ -70,7 +74,9 @@ class Connection:
         offers: Callable[[int, int], bool],
         flexible: Callable[[int, int], bool],
         strangers_may: Collection[int] = (),
+        may_grow: Callable[[int], bool] = lambda more: True,
     ) -> None:
+        """may_grow: whether there is room for so many more bytes of buffer than a small frame needs."""
         self._offers = offers
         self._flexible = flexible
         self.strangers_may = strangers_may
@@ -78,9 +84,14 @@ class Connection:
         self.next_is_token = False
         """Whether the next frame is a bare SASL token (KIP-43)."""
         self._slots: deque[Request] = deque()
-        self._buffer = bytearray(SMALL_BUFFER)
-        self._view = memoryview(self._buffer)
+        self._not_produces = 0
+        """Of the slots."""
+        self._may_grow = may_grow
+        self._is_filled = False
+        """The last read filled the buffer: more was waiting."""
         self._start = self._end = 0
+        self._buffer = bytearray(LEAST_BUFFER)
+        self._view = memoryview(self._buffer)
         self._large: bytearray | None = None
         self._large_filled = 0
 
@@ -110,32 +121,63 @@ class Connection:
         if self._large is not None or self._end - self._start < _HEAD.size:
             return 0
         size = self._frame_size()
-        return size if size + _SIZE.size > SMALL_BUFFER else 0
+        return size if size + _SIZE.size > SMALL_FRAME else 0
 
     def make_room(self) -> None:
         """Memory for the large frame, which the budget has admitted."""
         size = self._frame_size()
         self._large = bytearray(size)
-        here = self._end - self._start - _SIZE.size
-        self._large[:here] = self._view[self._start + _SIZE.size : self._end]
-        self._large_filled, self._start, self._end = here, 0, 0
+        start = self._start + _SIZE.size
+        here = min(self._end - start, size)
+        self._large[:here] = self._view[start : start + here]
+        self._large_filled, self._start = here, start + here
 
     def get_buffer(self) -> memoryview:
         """Where bytes are to be received; empty while there is no room for any."""
         if self._large is not None:
             return memoryview(self._large)[self._large_filled :]
-        if self._start and (self._start == self._end or self._end == SMALL_BUFFER):
-            rest = self._end - self._start
-            self._buffer[:rest] = bytes(self._view[self._start : self._end])
-            self._start, self._end = 0, rest
+        size, here = len(self._buffer), self._end - self._start
+        if here == size or (self._is_filled and size < MOST_BUFFER):
+            self._grow(size, here)
+        elif self._start and (not here or 2 * self._end > size):
+            self._resize(size)
         return self._view[self._end :]
 
     def received(self, count: int) -> None:
         """So many bytes were put into the buffer."""
         if self._large is not None:
             self._large_filled += count
-        else:
-            self._end += count
+            return
+        self._end += count
+        self._is_filled = self._end == len(self._buffer)
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether the buffer is larger than an idle connection needs, and empty."""
+        return len(self._buffer) > LEAST_BUFFER and not self.has_unparsed
+
+    def shrink(self) -> int:
+        """Forget what was received, and make the buffer small; how many bytes that `may_grow` allowed are free."""
+        allowed = max(0, len(self._buffer) - SMALL_FRAME)
+        self._start = self._end = 0
+        self._resize(LEAST_BUFFER)
+        return allowed
+
+    def _grow(self, size: int, here: int) -> None:
+        larger = min(4 * size, SMALL_FRAME if size < SMALL_FRAME else MOST_BUFFER)
+        if larger > size and (larger <= SMALL_FRAME or self._may_grow(larger - size)):
+            self._resize(larger)
+        elif self._start:
+            self._resize(size)
+
+    def _resize(self, size: int) -> None:
+        """What is here stands at the beginning then."""
+        rest = bytes(self._view[self._start : self._end]) if self._end > self._start else b""
+        if size != len(self._buffer):
+            self._buffer = bytearray(size)
+            self._view = memoryview(self._buffer)
+        self._buffer[: len(rest)] = rest
+        self._start, self._end, self._is_filled = 0, len(rest), False
 
     def next_request(self) -> Request | None:
         """The next request, if it is here and may start.
@@ -166,6 +208,7 @@ class Connection:
         request = self._parse(frame)
         request.room = room
         self._slots.append(request)
+        self._not_produces += request.api != Api.PRODUCE
         return request
 
     def _may_start(self, frame: memoryview) -> bool:
@@ -173,7 +216,7 @@ class Connection:
             return True
         if self.next_is_token or len(frame) < 2 or _SHORT.unpack_from(frame)[0] != Api.PRODUCE:
             return False
-        return len(self._slots) < MOST_PRODUCES and all(each.api == Api.PRODUCE for each in self._slots)
+        return len(self._slots) < MOST_PRODUCES and not self._not_produces
 
     def _frame_size(self) -> int:
         """That of the next frame, of which the head is here."""
@@ -251,7 +294,9 @@ class Connection:
         sent: list[Any] = []
         slots = self._slots
         while slots and slots[0].answer is not None:
-            parts = slots.popleft().answer
+            request = slots.popleft()
+            self._not_produces -= request.api != Api.PRODUCE
+            parts = request.answer
             if parts:
                 size = sum(part.length if hasattr(part, "length") else len(part) for part in parts)
                 sent.append(_SIZE.pack(size) + parts[0])

@@ -63,6 +63,7 @@ def message(name: str) -> Any:
     return _message(name).made
 
 
+@cache
 def message_of(key: int, *, is_request: bool) -> type[Struct] | None:
     """The class of an API's request or answer; None if no table knows the API."""
     name = _by_key().get((key, is_request))

@@ -55,7 +55,7 @@ def started(connection: Connection) -> list[Request]:
 def test_requests_are_the_same_however_their_bytes_are_split(data: st.DataObject) -> None:
     bodies = data.draw(st.lists(st.binary(max_size=300), min_size=1, max_size=8))
     if data.draw(st.booleans()):
-        bodies[0] = bytes(70_000)  # larger than the buffer
+        bodies[data.draw(st.integers(0, len(bodies) - 1))] = bytes(70_000)  # gets memory of its own
     whole = b"".join(frame(METADATA, 12, number, body) for number, body in enumerate(bodies))
     connection, seen, at = new(), [], 0
     while at < len(whole):
@@ -67,6 +67,56 @@ def test_requests_are_the_same_however_their_bytes_are_split(data: st.DataObject
             connection.answer(request, [b"x"])
             assert len(connection.take_answers()) == 1
     assert seen == list(enumerate(bodies))
+
+
+@settings(max_examples=200)
+@given(st.data())
+def test_requests_are_the_same_however_the_buffer_grows_and_shrinks(data: st.DataObject) -> None:
+    """Frames around the sizes of buffers, in reads of any size, with memory granted now and then."""
+    sizes = data.draw(
+        st.lists(st.sampled_from([0, 100, 8_170, 16_384, 65_500, 65_521, 90_000, 300_000]), max_size=12)
+    )
+    granted = data.draw(st.lists(st.booleans(), max_size=4))
+    held: list[int] = []
+
+    def may_grow(more: int) -> bool:
+        if granted and granted.pop():
+            held.append(more)
+            return True
+        return False
+
+    whole = b"".join(frame(PRODUCE, 8, number, bytes([number]) * size) for number, size in enumerate(sizes))
+    connection, seen, at = new(may_grow=may_grow), [], 0
+    while at < len(whole):
+        part = whole[at : at + data.draw(st.sampled_from([1_000, 40_000, 1_000_000]))]
+        at += len(part) - len(feed(connection, part))
+        for request in started(connection):
+            seen.append((request.correlation, bytes(request.body[request.position :])))
+            connection.answer(request, [b"x"])
+        connection.take_answers()
+        if connection.can_shrink and data.draw(st.booleans()):
+            assert connection.shrink() == sum(held)
+            held.clear()
+            assert not connection.can_shrink
+    assert seen == [(number, bytes([number]) * size) for number, size in enumerate(sizes)]
+    assert connection.shrink() == sum(held)
+
+
+def test_reads_that_fill_the_buffer_make_it_larger_up_to_a_bound() -> None:
+    connection, sizes = new(), []
+    data = frame(METADATA, 5, 1, bytes(1000)) * 2000
+    while data and (not sizes or sizes[-1] > 0):
+        buffer = connection.get_buffer()
+        sizes.append(len(buffer))
+        buffer[:] = data[: len(buffer)]
+        data = data[len(buffer) :]
+        connection.received(len(buffer))
+    least, small, most = machine.LEAST_BUFFER, machine.SMALL_FRAME, machine.MOST_BUFFER
+    assert sizes == [least, 3 * least, small - 4 * least, most - small, 0]
+    connection = new(may_grow=lambda more: False)
+    while len(buffer := connection.get_buffer()):
+        connection.received(len(buffer))
+    assert len(connection._buffer) == small
 
 
 @given(st.permutations(range(6)))
@@ -184,7 +234,7 @@ def test_a_large_frame_takes_no_memory_before_there_is_room() -> None:
     connection.received(len(head))
     assert connection.next_request() is None
     assert connection.room_needed == 50 << 20
-    assert len(connection.get_buffer()) < machine.SMALL_BUFFER
+    assert len(connection.get_buffer()) < machine.SMALL_FRAME
 
 
 @given(st.lists(st.binary(max_size=60), max_size=20))
