@@ -23,18 +23,22 @@ class FolderProof:
     stored: the greatest pulse that the store is known to have.
     pulse: the greatest pulse that the store may have.
     revision: the greatest revision of the store that any process of this folder has seen.
+    leader_epoch: the greatest leader epoch that the store had when a process of this folder came in.
     """
 
     incarnation: int
     stored: int
     pulse: int
     revision: int
+    leader_epoch: int = 0
 
 
 def read_proof(folder: Path) -> FolderProof | None:
     """What was written last; None if there is nothing, or nothing that can be read."""
     try:
         found = json.loads((folder / PROOF).read_bytes())
+        # An earlier release wrote none.
+        found = {"leader_epoch": 0, **found}
         values = {field.name: found[field.name] for field in attrs.fields(FolderProof)}
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None

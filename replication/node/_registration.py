@@ -141,13 +141,13 @@ class Registration:
         """
         deadline = trio.current_time() + patience
         while True:
-            _, seen = await self._read()
+            listing, seen = await self._read()
             if not self.membership.replaces_holder(seen):
                 if trio.current_time() >= deadline:
                     raise self._duplicate(seen)
                 await trio.sleep(POLL_PAUSE)
                 continue
-            entry = self._entry(seen, endpoints)
+            entry = self._entry(seen, endpoints, listing.revision)
             for key, problem in entry.unreadable:
                 log.error("%s is left out of the registration: %s", key, problem)
             outcome = await self._commit(entry.transaction, session)
@@ -162,9 +162,11 @@ class Registration:
                 self.membership.counted(entry.transaction)
                 return read.revision
 
-    def _entry(self, seen: Mapping[str, tx.Seen], endpoints: list[str]) -> faces.Entry:
+    def _entry(self, seen: Mapping[str, tx.Seen], endpoints: list[str], revision: int) -> faces.Entry:
         try:
-            return self.membership.enter(seen, endpoints)
+            return self.membership.enter(seen, endpoints, revision)
+        except faces.StorePutBackError as error:
+            raise self._refusal(error) from error
         except faces.NodeIdTakenError as error:
             raise DuplicateNodeError(
                 f"node id {self.membership.node_id} was taken by another process while this one started: "

@@ -44,6 +44,7 @@ def look_into(folder: Path) -> FoundFolder:
             incarnation=proof.incarnation if proof is not None else 0,
             pulse=proof.pulse if proof is not None else 0,
             revision=proof.revision if proof is not None else 0,
+            leader_epoch=proof.leader_epoch if proof is not None else 0,
             logs=tuple(logs),
         )
     finally:

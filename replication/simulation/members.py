@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..core.broker.membership import Evidence, Held, Holdings, Membership, MembershipError, NodeIdTakenError
+from ..core.broker.membership import Evidence, Held, Holdings, Membership, MembershipError
 from ..core.control import controller as ctl
 from ..core.control.records import CONTROLLER_KEY, incarnation_key, node_key, pulse_key
 from ..core.partition import events as ev
@@ -87,8 +87,8 @@ class Members:
             cluster.on(node, AGAIN, partial(self._register, node))
             return
         try:
-            entry = membership.enter(seen, ())
-        except NodeIdTakenError as error:
+            entry = membership.enter(seen, (), store.revision)
+        except MembershipError as error:
             cluster.refuses(node, error)
             return
         session, replaces = node.session, node.id in store.nodes

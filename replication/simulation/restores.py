@@ -37,11 +37,13 @@ class Backup:
 
     revision: int
     tables: dict[str, object]
+    pulses: dict[int, rec.PulseRecord]
 
     @classmethod
     def of(cls, cluster: Cluster) -> Backup:
         store = cluster.store
-        return cls(store.revision, {name: copy.copy(getattr(store, name)) for name in store.DURABLE})
+        tables = {name: copy.copy(getattr(store, name)) for name in store.DURABLE}
+        return cls(store.revision, tables, dict(store.pulses))
 
     def put_back(self, cluster: Cluster) -> None:
         store = cluster.store
@@ -51,14 +53,14 @@ class Backup:
         store.revision = self.revision
         store.is_put_back = True
         for node in cluster.nodes.values():
-            node.is_ahead = self.is_noticed_by(cluster, node)
+            node.is_ahead = self.is_noticed_by(node)
 
-    def is_noticed_by(self, cluster: Cluster, node: Node) -> bool:
+    def is_noticed_by(self, node: Node) -> bool:
         """Within one count of its folder nobody can tell: others may write until the revision is what it was."""
         if node.proof is None:
             return False
-        counted = cluster.store.get(rec.pulse_key(node.id))
-        known = counted.record.pulses[node.folder] if counted is not None else 0  # type: ignore[attr-defined]
+        counted = self.pulses.get(node.id)
+        known = counted.pulses[node.folder] if counted is not None else 0
         return node.proof.stored > known or (not node.up and node.proof.revision > self.revision)
 
 
@@ -82,7 +84,7 @@ def _may_be_put_back(cluster: Cluster, backup: Backup, *, cold: bool) -> bool:
         return False
     # One that was put back within a sign of life has caught up before its nodes look: no promise covers that.
     running = [node for node in cluster.nodes.values() if node.up]
-    return cold or all(backup.is_noticed_by(cluster, node) for node in running)
+    return cold or all(backup.is_noticed_by(node) for node in running)
 
 
 def _put_back(injector: Injector, fault: Fault, backup: Backup) -> None:
@@ -161,6 +163,7 @@ def _folder(node: Node) -> FoundFolder:
         incarnation=proof.incarnation if proof is not None else 0,
         pulse=proof.pulse if proof is not None else 0,
         revision=proof.revision if proof is not None else 0,
+        leader_epoch=proof.leader_epoch if proof is not None else 0,
         logs=tuple(_log(partition, host) for partition, host in node.hosts.items()),
     )
 

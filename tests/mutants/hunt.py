@@ -40,8 +40,9 @@ class Limits:
 class Found:
     """`events`: how many it took, over all seeds up to this one, in `seconds` of processor time.
 
-    `invariant` is empty if nothing was noticed in the `seeds` that were tried; `crashes` of them ended in an
-    exception, which is no invariant: it may as well be the mutant's own fault.
+    Only a seed that is clean without the mutant counts. `invariant` is empty if nothing was noticed in the `seeds`
+    that were tried; `crashes` of them ended in an exception, which is no invariant: it may as well be the mutant's
+    own fault.
     """
 
     mutant: str
@@ -94,7 +95,7 @@ def hunt(name: str, limits: Limits) -> Found:
             continue
         if result.violation.invariant not in CHECKED:
             crashes += 1
-        else:
+        elif run_watched(seed).violation is None:
             return found(result.violation.invariant, seed, tried)
     return found("", -1, tried)
 

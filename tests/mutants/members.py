@@ -21,8 +21,8 @@ from .catalogue import Patch, mutant
 def _(patch: Patch) -> None:
     right = Membership.enter
 
-    def enter(self: Membership, seen: Mapping[str, Seen], endpoints: Collection[str]) -> Entry:
-        entry = right(self, seen, endpoints)
+    def enter(self: Membership, seen: Mapping[str, Seen], *given: Any) -> Entry:
+        entry = right(self, seen, *given)
         written = {put.key for put in entry.transaction.puts}
         kept = tuple(
             each
@@ -66,12 +66,12 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     right = Membership.enter
 
-    def enter(self: Membership, seen: Mapping[str, Seen], endpoints: Collection[str]) -> Entry:
+    def enter(self: Membership, seen: Mapping[str, Seen], *given: Any) -> Entry:
         own = seen.get(incarnation_key(self.node_id))
         record = own.record if own is not None else None
         if isinstance(record, IncarnationRecord) and record.incarnation >= self.incarnation:
             raise NodeIdTakenError("another process has entered")
-        return right(self, seen, endpoints)
+        return right(self, seen, *given)
 
     patch.setattr(Membership, "enter", enter)
 

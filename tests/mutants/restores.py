@@ -31,10 +31,27 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "beat", beat)
 
 
+@mutant("K197", "enter a store that was put back since the folder was judged by it")
+def _(patch: Patch) -> None:
+    right = Membership.enter
+
+    def enter(self: Membership, seen: Any, endpoints: Any, revision: int) -> Any:
+        self._stored = {}
+        return right(self, seen, endpoints, max(revision, self._revision))
+
+    patch.setattr(Membership, "enter", enter)
+
+
 @mutant("K172", "repair with the next epoch after those that folders know")
 def _(patch: Patch) -> None:
     right = repair._partition
     patch.setattr(repair, "_partition", lambda *given: right(*given[:-1], 1))
+
+
+@mutant("K196", "repair by the epochs that logs know, not by those that the nodes have seen")
+def _(patch: Patch) -> None:
+    right = repair._partition
+    patch.setattr(repair, "_partition", lambda *given: right(*given[:-2], 0, given[-1]))
 
 
 @mutant("K173", "repair with the longest log, whatever its last epoch")
@@ -48,6 +65,8 @@ def _(patch: Patch) -> None:
 
     def partition(*given: Any) -> PartitionRecord:
         after, before = right(*given), given[2]
-        return after if before is None else attrs.evolve(after, isr=before.isr)
+        # One of them, as the plan names one leader; which one the folders do not say.
+        members = before.isr[-1:] if before is not None else ()
+        return attrs.evolve(after, isr=members) if members else after
 
     patch.setattr(repair, "_partition", partition)

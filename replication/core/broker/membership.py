@@ -53,6 +53,8 @@ class Proof(Protocol):
     def pulse(self) -> int: ...
     @property
     def revision(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
 
 
 @attrs.frozen(kw_only=True)
@@ -63,6 +65,7 @@ class NextProof:
     stored: int
     pulse: int
     revision: int
+    leader_epoch: int
 
 
 @attrs.frozen(kw_only=True)
@@ -176,6 +179,10 @@ class Membership:
         self._stored: dict[str, int] = {}
         """The pulse that the store is known to have of each directory."""
         self._pulse = 0
+        self._revision = 0
+        """Of the reading that `begin` was given."""
+        self._leader_epoch = 0
+        """The greatest that the directories or the store knew when this process came in: what it leads is later."""
 
     # Coming in
 
@@ -189,6 +196,7 @@ class Membership:
         """
         former, pulses = self._former(seen), self._pulses(seen)
         self._check_store(revision, pulses)
+        self._revision = revision
         self.incarnation = 1 if former is None else former.incarnation + 1
         self.behind = tuple(
             Behind(
@@ -200,8 +208,9 @@ class Membership:
             for each in self.holdings.directories
             if _is_behind(each, pulses)
         )
-        own = [each.proof.pulse for each in self.holdings.directories if each.proof is not None]
-        self._pulse = max([*own, *pulses.values()], default=0)
+        own = [each.proof for each in self.holdings.directories if each.proof is not None]
+        self._pulse = max([*(proof.pulse for proof in own), *pulses.values()], default=0)
+        self._leader_epoch = max([_latest_epoch(seen), *(proof.leader_epoch for proof in own)])
         ours = [each.directory_id for each in self.holdings.directories]
         self._stored = {each: pulses.get(each, 0) for each in ours}
         return self.next_proofs(self._to_prove(ours), revision)
@@ -243,14 +252,18 @@ class Membership:
             for proof in former.directories
         )
 
-    def enter(self, seen: Mapping[str, Seen], endpoints: Collection[str]) -> Entry:
-        """Register for the first time in this process.
+    def enter(self, seen: Mapping[str, Seen], endpoints: Collection[str], revision: int) -> Entry:
+        """Register for the first time in this process, by a reading of the store at `revision`.
 
         Raises:
           NodeIdTakenError: Another process has entered under this node id since `begin`.
+          StorePutBackError: The store was put back since `begin`: it has forgotten what it showed then.
         """
         own_key, node_key, pulse_key = self._keys()
         former = self._former(seen)
+        if was_put_back(revision, self._revision):
+            raise StorePutBackError(f"it is at revision {revision}, and was at {self._revision}")
+        self._check_counts(self._pulses(seen))
         if former is not None and former.incarnation >= self.incarnation:
             if (former.incarnation, former.process) == (self.incarnation, self._process):
                 # An attempt whose outcome was lost did take place, and somebody has taken the registration out
@@ -368,6 +381,7 @@ class Membership:
                 stored=self._stored.get(each, 0),
                 pulse=self._pulse,
                 revision=revision,
+                leader_epoch=self._leader_epoch,
             )
             for each in directories
         }
@@ -382,8 +396,7 @@ class Membership:
         own_key, _, pulse_key = self._keys()
         self._check_still_ours(seen)
         known = self._pulses(seen)
-        if any(known.get(each, 0) < count for each, count in self._stored.items()):
-            raise StorePutBackError("it has forgotten signs of life that it had counted")
+        self._check_counts(known)
         record = rec.PulseRecord(
             node_id=self.node_id, pulses={**known, **dict.fromkeys(directories, self._pulse)}
         )
@@ -392,6 +405,10 @@ class Membership:
             puts=(Put(pulse_key, record),),
             session=False,
         )
+
+    def _check_counts(self, known: Mapping[str, int]) -> None:
+        if any(known.get(each, 0) < count for each, count in self._stored.items()):
+            raise StorePutBackError("it has forgotten signs of life that it had counted")
 
     def counted(self, transaction: Transaction) -> None:
         """A transaction of `enter` or `beat` has taken place: the store has counted what it says."""
@@ -492,6 +509,12 @@ class Membership:
 def _is_behind(found: Evidence, pulses: Mapping[str, int]) -> bool:
     expected = pulses.get(found.directory_id, 0)
     return expected > (found.proof.pulse if found.proof is not None else 0)
+
+
+def _latest_epoch(seen: Mapping[str, Seen]) -> int:
+    """The greatest leader epoch of any partition."""
+    records = [each.record for each in seen.values()]
+    return max((each.leader_epoch for each in records if isinstance(each, rec.PartitionRecord)), default=0)
 
 
 def was_put_back(revision: int, known: int) -> bool:

@@ -20,9 +20,10 @@ from ..transaction import Absent, AtVersion, Compare, Put, Seen
 from ..types import NO_LEADER, PartitionId
 
 EPOCHS_SKIPPED = 1000
-"""A leader that died before it had written anything has left no trace of its epoch in any folder, and there may
-have been several: clients may still name their epochs. The folders' signs of life come on top: a repair before this
-one, which the store may have forgotten with all else, skipped as many when there were fewer of them."""
+"""A leader that died before it had written anything has left no trace of its epoch in any log, and there may have
+been several: clients may still name their epochs. The folders' signs of life come on top, because elections are no
+more frequent. They are counted from the epochs that the store had when the nodes came in, which their folders know:
+among them are those of a repair before this one, which the store may have forgotten with all else."""
 
 _Write = Callable[[str, object], None]
 
@@ -50,7 +51,9 @@ class FoundLog:
 
 @attrs.frozen(kw_only=True)
 class FoundFolder:
-    """One log directory of a node that is stopped. `incarnation`, `pulse` and `revision` are those of its proof."""
+    """One log directory of a node that is stopped. `incarnation`, `pulse`, `revision` and `leader_epoch` are those
+    of its proof.
+    """
 
     cluster_id: str
     node_id: int
@@ -60,6 +63,7 @@ class FoundFolder:
     incarnation: int
     pulse: int
     revision: int
+    leader_epoch: int = 0
     logs: tuple[FoundLog, ...]
 
 
@@ -112,6 +116,7 @@ def plan(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> Repair:
             write(key, topic)
     leaders: dict[PartitionId, int] = {}
     leap = EPOCHS_SKIPPED + max(folder.pulse for folder in folders)
+    known_epoch = max(folder.leader_epoch for folder in folders)
     without = []
     needed: set[int] = set()
     for topic in topics.values():
@@ -122,7 +127,7 @@ def plan(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> Repair:
             if not isinstance(record, rec.PartitionRecord) or record.topic_id != topic.topic_id:
                 record = None
             held = logs.get((partition, topic.topic_id), {})
-            after = _partition(topic, partition, record, held, leap)
+            after = _partition(topic, partition, record, held, known_epoch, leap)
             needed.update(after.replicas)
             if not held:
                 without.append(partition)
@@ -236,6 +241,7 @@ def _partition(
     partition: PartitionId,
     before: rec.PartitionRecord | None,
     held: Mapping[int, FoundLog],
+    known_epoch: int,
     leap: int,
 ) -> rec.PartitionRecord:
     """Nobody leads yet, in an epoch that has never been; the most complete log alone may be elected."""
@@ -246,7 +252,7 @@ def _partition(
         ordered = sorted(held, key=lambda node: held[node].completeness, reverse=True)
         replicas = tuple(ordered) or replicas
     epochs = [each.latest_epoch for each in held.values()]
-    leader_epoch = leap + max([*epochs, before.leader_epoch if before is not None else 0])
+    leader_epoch = leap + max([*epochs, known_epoch, before.leader_epoch if before is not None else 0])
     return rec.PartitionRecord(
         topic=partition.topic,
         partition=partition.partition,

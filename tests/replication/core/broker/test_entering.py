@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
-from insync.replication.core.broker.membership import Evidence, Held, Holdings, Membership, NodeIdTakenError
+from insync.replication.core.broker.membership import (
+    Evidence,
+    Held,
+    Holdings,
+    Membership,
+    NextProof,
+    NodeIdTakenError,
+    StorePutBackError,
+)
 from insync.replication.core.control import records as rec
 from insync.replication.core.transaction import Put, Seen, Transaction
 from insync.replication.core.types import PartitionId
@@ -40,8 +49,8 @@ def registration(transaction: Transaction) -> Put:
 def test_an_entry_that_took_place_unnoticed_is_our_own() -> None:
     """Its answer was lost, and another node has taken out the registration: nobody listened there yet."""
     membership = starting("a")
-    first = membership.enter({}, ["tcp://a"]).transaction
-    again = membership.enter(stored(first, rec.node_key(1)), ["tcp://a"])
+    first = membership.enter({}, ["tcp://a"], 1).transaction
+    again = membership.enter(stored(first, rec.node_key(1)), ["tcp://a"], 1)
     assert registration(again.transaction) == registration(first)
     assert again.changes == ()
     assert rec.incarnation_key(1) not in {put.key for put in again.transaction.puts}, "it is the same process"
@@ -50,9 +59,9 @@ def test_an_entry_that_took_place_unnoticed_is_our_own() -> None:
 def test_an_entry_of_another_process_is_not() -> None:
     """Both had read the same store, so that they have the same incarnation in mind."""
     first, second = starting("a"), starting("b")
-    entered = first.enter({}, ["tcp://a"]).transaction
+    entered = first.enter({}, ["tcp://a"], 1).transaction
     with pytest.raises(NodeIdTakenError, match="process 1 entered while this one started"):
-        second.enter(stored(entered, rec.node_key(1)), ["tcp://b"])
+        second.enter(stored(entered, rec.node_key(1)), ["tcp://b"], 1)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +73,7 @@ def test_a_log_that_cannot_be_opened_counts_only_if_it_has_lost_nothing(
 ) -> None:
     """The next start would take it for whole: its directory vouches from now on for what it has now."""
     first = starting("a")
-    entered = stored(first.enter({}, []).transaction, rec.node_key(1))
+    entered = stored(first.enter({}, [], 1).transaction, rec.node_key(1))
     partition = rec.PartitionRecord(
         topic="t",
         partition=0,
@@ -89,9 +98,58 @@ def test_a_log_that_cannot_be_opened_counts_only_if_it_has_lost_nothing(
     )
     again = Membership(node_id=1, boot_id=boot, process="b", holdings=holdings)
     again.begin(seen, 1)
-    puts = {put.key: put.record for put in again.enter(seen, []).transaction.puts}
+    puts = {put.key: put.record for put in again.enter(seen, [], 1).transaction.puts}
     left = puts.get(key, partition)
     assert isinstance(left, rec.PartitionRecord) and left.elr == eligible
+
+
+def test_a_store_that_was_put_back_since_the_process_began_is_not_entered() -> None:
+    """Waiting for the former process to go takes a while, in which anything may become of the store."""
+    membership = starting("a")
+    with pytest.raises(StorePutBackError, match="is at revision 3, and was at 4"):
+        membership.begin({}, 4)
+        membership.enter({}, [], 3)
+    pulses = rec.PulseRecord(node_id=1, pulses={"folder of a": 7})
+    key = rec.pulse_key(1)
+    membership.begin({key: Seen(key=key, version=1, value=b"", record=pulses)}, 4)
+    with pytest.raises(StorePutBackError, match="forgotten signs of life"):
+        membership.enter({}, [], 9)
+
+
+def test_a_folder_remembers_the_greatest_leader_epoch_that_it_came_in_with() -> None:
+    """A repair of the store begins above it; what is led by the process that writes this is later."""
+    seen = {}
+    for index, epoch in enumerate((3, 1023)):
+        record = rec.PartitionRecord(
+            topic="t",
+            partition=index,
+            topic_id="t",
+            replicas=(1,),
+            isr=(1,),
+            leader=1,
+            leader_epoch=epoch,
+            min_insync_replicas=1,
+        )
+        key = rec.partition_key(record.id)
+        seen[key] = Seen(key=key, version=1, value=b"", record=record)
+    folder = "folder of a"
+
+    def began(found: dict[str, Seen], proof: NextProof | None) -> tuple[int, NextProof]:
+        holdings = Holdings(
+            directories=(Evidence(directory_id=folder, stopped_clean=None, proof=proof),),
+            some_offline=False,
+            held=lambda partition: Held(never=True),
+            offline=frozenset,
+        )
+        membership = Membership(node_id=1, boot_id="boot", process="a", holdings=holdings)
+        first = membership.begin(found, 7)[folder]
+        return first.leader_epoch, membership.next_proofs([folder], 7)[folder]
+
+    known, proof = began(seen, None)
+    assert (known, proof.leader_epoch) == (1023, 1023)
+    assert began({}, attrs.evolve(proof, stored=0))[0] == 1023, (
+        "the topic is gone, and its epoch is not forgotten"
+    )
 
 
 def test_a_record_of_an_earlier_release_names_no_process() -> None:
@@ -99,12 +157,12 @@ def test_a_record_of_an_earlier_release_names_no_process() -> None:
     own = rec.IncarnationRecord(node_id=1, incarnation=membership.incarnation)
     seen = {rec.incarnation_key(1): Seen(key=rec.incarnation_key(1), version=1, value=b"", record=own)}
     with pytest.raises(NodeIdTakenError):
-        membership.enter(seen, ["tcp://a"])
+        membership.enter(seen, ["tcp://a"], 1)
 
 
 def test_a_record_that_cannot_be_read_is_named_and_left_alone() -> None:
     key = rec.partition_key(PartitionId("t", 0))
     seen = {key: Seen(key=key, version=1, value=b"?", record=None, problem="no such field")}
-    entry = starting("a").enter(seen, [])
+    entry = starting("a").enter(seen, [], 1)
     assert entry.unreadable == ((key, "no such field"),)
     assert key not in {put.key for put in entry.transaction.puts}
