@@ -44,7 +44,8 @@ _GOODBYE = 1.0
 class GroupMetadata:
     """Who a consumer is in its group, for a producer that commits offsets in a transaction (KIP-447).
 
-    `member_id` empty and `epoch` -1: it is no member, or not yet.
+    `member_id` empty: it is no member. With `epoch` -1 its offsets are taken without a check if the group has no
+    members; with 0 they are refused, since it is yet to join.
     """
 
     group_id: str
@@ -429,16 +430,26 @@ class GroupReader(Client):
         return {at: max(0, end - positions[at]) for at, end in ends.items()}
 
     def group_metadata(self) -> GroupMetadata:
-        """Who this consumer is in its group now; raises `SubscriptionError` without a `group_id`."""
+        """Who this consumer is in its group now.
+
+        Raises:
+          SubscriptionError: There is no `group_id`.
+          StaleMemberEpochError: The group has gone on without this consumer, and the caller has not been told yet
+            what it has lost: the next poll tells.
+        """
         self._check_open()
         group = self._settings.group_id
         if not group:
             raise SubscriptionError("group_metadata needs a group_id; set one")
         instance = self._settings.group_instance_id or None
         member = self._member
-        if member is None or not member.machine.is_member:
+        if member is None:
             return GroupMetadata(group_id=group, instance_id=instance)
+        member.check_nothing_is_lost("its offsets are another's to commit")
         machine = member.machine
+        if not machine.is_member:
+            # An epoch, if only the lowest: offsets that say nothing of a member are taken from anybody (KIP-447).
+            return GroupMetadata(group_id=group, epoch=0, instance_id=instance)
         return GroupMetadata(
             group_id=group, member_id=machine.member_id, epoch=machine.epoch, instance_id=instance
         )

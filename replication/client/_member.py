@@ -364,6 +364,16 @@ class Member:
         may_commit = self.machine.held.may_commit
         return {held[each]: offset for each, offset in self._handed().items() if may_commit(each)}
 
+    def check_nothing_is_lost(self, so_what: str) -> None:
+        """Raise `StaleMemberEpochError` if the caller has not been told yet what it has lost."""
+        if self.machine.held.lost:
+            lost = ", ".join(map(str, self._named(self.machine.held.lost)))
+            raise error_for(
+                ErrorCode.STALE_MEMBER_EPOCH,
+                f"group {self._group!r}",
+                f"{so_what}: the group has gone on without this consumer, which had {lost}",
+            )
+
     def commit_nowait(
         self, offsets: dict[PartitionId, int], timeout: float, done: Callable[[Exception | None], None]
     ) -> None:
@@ -372,13 +382,7 @@ class Member:
         Raises:
           StaleMemberEpochError: The caller has not been told yet what it has lost.
         """
-        if self.machine.held.lost:
-            lost = ", ".join(map(str, self._named(self.machine.held.lost)))
-            raise error_for(
-                ErrorCode.STALE_MEMBER_EPOCH,
-                f"group {self._group!r}",
-                f"nothing is committed: the group has gone on without this consumer, which had {lost}",
-            )
+        self.check_nothing_is_lost("nothing is committed")
         self._commit_ids += 1
         self._commits[self._commit_ids] = _Commit(offsets, done)
         self.step(

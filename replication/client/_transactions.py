@@ -39,6 +39,8 @@ _CALLS = {
     Phase.FENCED: "another producer has taken the transactional_id over: open a new one",
 }
 
+_OLD_EPOCH = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
+
 
 class Transactions:
     """All transactions of one producer, one after the other."""
@@ -195,7 +197,8 @@ class Transactions:
             if code != ErrorCode.NONE:
                 refused = error_for(code, thing, f"{about}{answer.message}")
                 self._failed(refused)
-                raise refused
+                # An old epoch may be that of a transaction that was open for too long: the end will tell.
+                raise self._abortable() if code in _OLD_EPOCH else refused
 
     @asynccontextmanager
     async def scope(self) -> AsyncIterator[Transaction]:

@@ -1,6 +1,6 @@
 """`python -m tests.chaos --seconds S --seed N --transport tcp|tls|shm --store sqlite|zookeeper|remote --json`.
 
-With `--groups`: consumer groups.
+With `--groups`: consumer groups. With `--transactions`: consume, transform and produce in transactions.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from .defects import DEFECTS
 from .faults import FAULTS
 from .groups import FAULT_NAMES, timed_groups
 from .run import Injected, Plan, Report, say, timed
+from .transactions import FAULT_NAMES as OF_TRANSACTIONS
+from .transactions import timed_transactions
 
 
 def summary(report: Report, seconds: float) -> dict[str, Any]:
@@ -92,7 +94,7 @@ def main() -> int:
         "--only",
         action="append",
         default=[],
-        choices=[*(fault.name for fault in FAULTS), *FAULT_NAMES],
+        choices=sorted({*(fault.name for fault in FAULTS), *FAULT_NAMES, *OF_TRANSACTIONS}),
         metavar="FAULT",
         help="a fault by its name, see docs/reliability.md; several for several",
     )
@@ -103,6 +105,11 @@ def main() -> int:
         "--groups",
         action="store_true",
         help="consumer groups: members and coordinators come, go and stand still",
+    )
+    parser.add_argument(
+        "--transactions",
+        action="store_true",
+        help="workers that consume, transform and produce in transactions, which fail as nodes and links do",
     )
     parser.add_argument("--folder", type=Path, help="keep everything here, in place of a temporary folder")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
@@ -125,6 +132,8 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         if given.groups:
             return _groups(plan, folder.absolute(), as_json=given.json)
+        if given.transactions:
+            return _transactions(plan, folder.absolute(), as_json=given.json)
         report, seconds = timed(plan, folder.absolute())
     told = summary(report, seconds)
     for line in (*told["violations"], *told["problems"]):
@@ -149,6 +158,22 @@ def _groups(plan: Plan, folder: Path, *, as_json: bool) -> int:
         print(
             f"{'passed' if report.passed else 'FAILED'}: {report.sent} acknowledged, {report.verdict.processed} "
             f"processed, {report.verdict.repeated} repeated, {len(report.suffered)} faults in {seconds:.0f} s"
+        )
+    return 0 if report.passed else 1
+
+
+def _transactions(plan: Plan, folder: Path, *, as_json: bool) -> int:
+    report, seconds = timed_transactions(plan, folder)
+    for line in (*report.verdict.sentences[:50], *report.problems):
+        say(f"BROKEN: {line}")
+    told = report.summary(seconds)
+    if as_json:
+        print(json.dumps(told))
+    else:
+        print(
+            f"{'passed' if report.passed else 'FAILED'}: {report.sent} inputs, {told['outputs']} outputs, "
+            f"{told['committed']} transactions committed, {told['aborted']} aborted, "
+            f"{len(report.suffered)} faults in {seconds:.0f} s"
         )
     return 0 if report.passed else 1
 

@@ -132,6 +132,9 @@ class GroupReport:
 class GroupRun(Run):
     """Use `carry_out_groups`. Nodes, network and store are those of other runs."""
 
+    fault_names: tuple[str, ...] = FAULT_NAMES
+    pause = _PAUSE
+
     def __init__(self, plan: Plan, folder: Path) -> None:
         super().__init__(plan, folder)
         self.workers: list[Worker] = []
@@ -144,6 +147,15 @@ class GroupRun(Run):
 
     async def carry_out_groups(self) -> GroupReport:
         """Everything, from the first process to the verdict."""
+        await self.carried_out()
+        for worker in self.workers:
+            self.group.read(worker.name, worker.log, worker.ended)
+        verdict = judge_group(self.group, self.acked)
+        sent = sum(self.acked.values())
+        return GroupReport(self.plan, self.group, verdict, self.suffered, sent, self.problems)
+
+    async def carried_out(self) -> None:
+        """All but the verdict; no process is left."""
         try:
             await self.carry_out()
         finally:
@@ -152,11 +164,6 @@ class GroupRun(Run):
                     with suppress(ProcessLookupError):
                         worker.process.send_signal(signal.SIGCONT)
                     worker.kill()
-        for worker in self.workers:
-            self.group.read(worker.name, worker.log, worker.ended)
-        verdict = judge_group(self.group, self.acked)
-        sent = sum(self.acked.values())
-        return GroupReport(self.plan, self.group, verdict, self.suffered, sent, self.problems)
 
     def _member(
         self, number: int, net: Network | None, store: RunStore, environment: dict[str, str]
@@ -215,14 +222,19 @@ class GroupRun(Run):
 
     async def _write_to(self, producer: Producer, partition: int) -> None:
         while self._writing:
-            sent = await producer.send_many(TOPIC, [b"job"] * _BURST, partition=partition)
+            values = self._inputs(partition, self.acked[partition], _BURST)
+            sent = await producer.send_many(TOPIC, values, partition=partition)
             try:
                 await sent.wait()
             except ReplicationError as error:
                 self.problems.append(f"a write to {TOPIC}-{partition} failed: {error}")
                 return
             self.acked[partition] = sent[-1].result().offset + 1
-            await trio.sleep(_PAUSE)
+            await trio.sleep(self.pause)
+
+    def _inputs(self, partition: int, first: int, count: int) -> list[bytes]:
+        """What is written at offsets from `first` on."""
+        return [b"job"] * count
 
     async def _watch(self, admin: Admin) -> None:
         """What the group has committed, again and again."""
@@ -287,7 +299,7 @@ class GroupRun(Run):
 
     async def _suffer(self, admin: Admin) -> None:
         faults: dict[str, Callable[[Admin], Awaitable[str]]] = {
-            name: getattr(self, name) for name in self.plan.only or FAULT_NAMES
+            name: getattr(self, name) for name in self.plan.only or self.fault_names
         }
         began = time.monotonic()
         queue: list[str] = []
@@ -357,14 +369,18 @@ class GroupRun(Run):
         return self.random.choice(self.members)
 
     async def kill_coordinator(self, admin: Admin) -> str:
-        node = await self._coordinator(admin)
+        return await self._kill(await self._coordinator(admin))
+
+    async def pause_coordinator(self, admin: Admin) -> str:
+        return await self._stand_still(await self._coordinator(admin))
+
+    async def _kill(self, node: Member) -> str:
         await node.end(signal.SIGKILL)
         await trio.sleep(self.random.uniform(0.0, 3.0))
         await self._must_start(node)
         return f"node {node.number}"
 
-    async def pause_coordinator(self, admin: Admin) -> str:
-        node = await self._coordinator(admin)
+    async def _stand_still(self, node: Member) -> str:
         seconds = self.random.uniform(1.0, 6.0)
         node.send(signal.SIGSTOP)
         try:
