@@ -10,10 +10,11 @@ from ..client import ClientSettings, ClusterInfo, NodeReport, Reassignment, Serv
 from ..client._groups import GroupDescription, GroupListing, ResetTo
 from ..client._operations import EntityType, NodeChanges, NodeHealth
 from ..client._settings import make_settings
+from ..client._transaction_admin import HANGS_AFTER_MS, HangingTransaction
 from ..client.admin import TopicInfo
 from ..client.blocking import client_portal
 from ..core.coordination.transaction_messages import TransactionDescription, TransactionListing
-from ..core.messages import NodeInfo, QuotaInfo
+from ..core.messages import ActiveProducer, NodeInfo, QuotaInfo
 from ..core.types import PartitionId, Value
 from ._user_admin import UserAdmin
 
@@ -190,6 +191,24 @@ class Admin(UserAdmin):
     async def describe_transaction(self, name: str) -> TransactionDescription:
         """What the coordinator of a transactional id has of it."""
         return await self._call(lambda: self._held.describe_transaction(name))
+
+    async def describe_producers(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[PartitionId, list[ActiveProducer]]:
+        """What the leader of each partition knows of producers, those with an open transaction first."""
+        return await self._call(lambda: self._held.describe_producers(partitions))
+
+    async def find_hanging_transactions(
+        self, topics: Iterable[str] | None = None, *, longer_than_ms: int = HANGS_AFTER_MS
+    ) -> list[HangingTransaction]:
+        """Transactions that are open in a partition without a coordinator that will end them."""
+        return await self._call(
+            lambda: self._held.find_hanging_transactions(topics, longer_than_ms=longer_than_ms)
+        )
+
+    async def abort_transaction(self, partition: tuple[str, int], start_offset: int) -> None:
+        """End a transaction that hangs in a partition: its records never count there."""
+        await self._call(lambda: self._held.abort_transaction(partition, start_offset))
 
     async def describe_groups(self, groups: Iterable[str]) -> list[GroupDescription]:
         """Members, committed offsets and lag of these groups."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, overload
 
@@ -15,6 +15,7 @@ from ..client import Producer as TrioProducer
 from ..client import _arguments as given
 from ..client._handover import HandedOver, Handover
 from ..client._settings import make_settings
+from ..client._transactions import Positions
 from ..client.blocking import client_portal
 from ..client.producer import unprepared
 from ._bridge import Bridge, done, released, soon
@@ -242,9 +243,7 @@ class Producer(Bridge[TrioProducer]):
         await self._call(self._handover.flush)
         await self._call(lambda: self._held.abort())
 
-    async def send_offsets(
-        self, offsets: Mapping[tuple[str, int], int | None], group_metadata: GroupMetadata
-    ) -> None:
+    async def send_offsets(self, offsets: Positions, group_metadata: GroupMetadata) -> None:
         """Commit what a group has read with the transaction; see the trio producer's."""
         await self._call(lambda: self._held.send_offsets(offsets, group_metadata))
 

@@ -1,4 +1,4 @@
-"""`insync transaction`: transactional ids, and what their transactions hold up."""
+"""`insync transaction`: transactional ids, what their transactions hold up, and what hangs."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 import attrs
-from cyclopts import App, Parameter
+from cyclopts import App, Parameter, validators
 
 from .clusters import Json, Servers, known, print_json
 
 app = App(
     name="transaction",
-    help="List and describe the transactions of producers.",
+    help="List and describe the transactions of producers, and end those that hang.",
     help_format="markdown",
 )
 
@@ -80,3 +80,81 @@ def describe(name: str, /, *, servers: Servers = "", json: Json = False) -> int:
             print(f"  {each.topic}-{each.partition}")
 
     return run(describe_it)
+
+
+@app.command(name="find-hanging")
+def find_hanging(
+    *,
+    topic: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    longer_than_ms: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1_200_000,
+    servers: Servers = "",
+    json: Json = False,
+) -> int:
+    """Find transactions that are open in a partition and that no coordinator will end.
+
+    Example: `insync transaction find-hanging --topic orders`
+
+    Parameters
+    ----------
+    topic
+        In this topic, repeatable; in all of them if left out.
+    longer_than_ms
+        Whose producers have written nothing for so long: more than `transaction_max_timeout_ms` of the nodes.
+    """
+    from .running import run
+
+    async def find_them() -> None:
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            found = await admin.find_hanging_transactions(list(topic) or None, longer_than_ms=longer_than_ms)
+        if json:
+            print_json([attrs.asdict(each) for each in found])
+            return
+        for each in found:
+            since = datetime.fromtimestamp(each.last_timestamp_ms / 1000, UTC)
+            name = f" ({each.transactional_id})" if each.transactional_id else ""
+            print(
+                f"{each.topic}-{each.partition}: open from offset {each.start_offset} on, producer "
+                f"{each.producer_id}{name}, last record {since:%Y-%m-%d %H:%M:%S} UTC"
+            )
+        if not found:
+            print("no transaction hangs")
+
+    return run(find_them)
+
+
+@app.command
+def abort(
+    topic: str,
+    partition: Annotated[int, Parameter(validator=validators.Number(gte=0))],
+    /,
+    *,
+    start_offset: Annotated[int, Parameter(validator=validators.Number(gte=0))],
+    servers: Servers = "",
+) -> int:
+    """End a transaction that hangs in a partition: its records never count there.
+
+    It is refused while a coordinator holds the transaction: that one ends it by its timeout.
+
+    Example: `insync transaction abort orders 3 --start-offset 1042`
+
+    Parameters
+    ----------
+    topic
+        Of which topic.
+    partition
+        Which partition of the topic.
+    start_offset
+        Where the transaction begins, as `find-hanging` shows.
+    """
+    from .running import run
+
+    async def abort_it() -> None:
+        from ..client import Admin
+
+        async with Admin(known(servers)) as admin:
+            await admin.abort_transaction((topic, partition), start_offset)
+        print(f"{topic}-{partition}: the transaction from offset {start_offset} on is aborted")
+
+    return run(abort_it)

@@ -3,6 +3,7 @@
 import logging
 
 from ...transport.repeats import limited
+from ..core.messages import ActiveProducer
 from ._corrupt import SkippedRecords
 from ._group import GroupMetadata
 from ._groups import GroupDescription, GroupListing, GroupMember, GroupPartition
@@ -16,6 +17,7 @@ from ._settings import (
     ProducerSettings,
     Serializer,
 )
+from ._transaction_admin import HangingTransaction
 from ._transactions import Transaction
 from ._user_admin import UserInfo, Verified
 from .admin import Admin, ChangeInfo, ClusterInfo, NodeChanges, NodeHealth, NodeReport, Reassignment
@@ -163,6 +165,8 @@ __all__ = [
     "UserInfo",
     "UserNotFoundError",
     "Verified",
+    "ActiveProducer",
+    "HangingTransaction",
     "Transaction",
     "Producer",
     "Delivery",

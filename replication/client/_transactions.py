@@ -39,6 +39,8 @@ _CALLS = {
     Phase.FENCED: "another producer has taken the transactional_id over: open a new one",
 }
 
+Positions = Mapping[PartitionId, int | None] | Mapping[tuple[str, int], int | None]
+"""Of each partition the offset of the next record to read, as `Consumer.positions` gives them."""
 _OLD_EPOCH = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED})
 
 
@@ -230,9 +232,7 @@ class Transaction:
     def __init__(self, transactions: Transactions) -> None:
         self._transactions = transactions
 
-    async def send_offsets(
-        self, offsets: Mapping[tuple[str, int], int | None], group_metadata: GroupMetadata
-    ) -> None:
+    async def send_offsets(self, offsets: Positions, group_metadata: GroupMetadata) -> None:
         """Commit what a group has read with the transaction: together with all that is sent in it, or not at all.
 
         Args:
@@ -247,7 +247,7 @@ class Transaction:
 
 async def send_offsets(
     transactions: Callable[[], Transactions],
-    offsets: Mapping[tuple[str, int], int | None],
+    offsets: Positions,
     group_metadata: GroupMetadata,
 ) -> None:
     """Check what a caller has given before anything else."""

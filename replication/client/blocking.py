@@ -19,7 +19,7 @@ from typing import Any, TypeVar, overload
 from ...storage.batch import Headers
 from .._portal import Held, Portal
 from ..core.coordination.transaction_messages import TransactionDescription, TransactionListing
-from ..core.messages import NodeInfo, QuotaInfo
+from ..core.messages import ActiveProducer, NodeInfo, QuotaInfo
 from ..core.types import PartitionId, Value
 from . import _arguments as given
 from . import _elsewhere as there
@@ -32,6 +32,8 @@ from ._handover import HandedOver, Handover
 from ._member import Due, OnCommit
 from ._operations import EntityType, NodeChanges, NodeHealth
 from ._settings import ClientSettings, ConsumerSettings, ProducerSettings, make_settings
+from ._transaction_admin import HANGS_AFTER_MS, HangingTransaction
+from ._transactions import Positions
 from .admin import Admin, ClusterInfo, NodeReport, Reassignment, TopicInfo
 from .consumer import Consumer, ConsumerRecord, FetchedBatches, put_back
 from .delivery import Deliveries, Delivery, RecordMetadata
@@ -288,9 +290,7 @@ class BlockingProducer(_BlockingClient[Producer]):
         self.flush()
         self._portal.call(lambda: self._held.abort())
 
-    def send_offsets(
-        self, offsets: Mapping[tuple[str, int], int | None], group_metadata: GroupMetadata
-    ) -> None:
+    def send_offsets(self, offsets: Positions, group_metadata: GroupMetadata) -> None:
         """Commit what a group has read with the transaction; see `Transaction.send_offsets`."""
         self._portal.call(lambda: self._held.send_offsets(offsets, group_metadata))
 
@@ -705,6 +705,24 @@ class BlockingAdmin(_BlockingClient[Admin], BlockingUserAdmin):
     def list_transactions(self, states: Iterable[str] | None = None) -> list[TransactionListing]:
         """See `Admin.list_transactions`."""
         return self._portal.call(lambda: self._held.list_transactions(states))
+
+    def describe_producers(
+        self, partitions: Iterable[tuple[str, int]]
+    ) -> dict[PartitionId, list[ActiveProducer]]:
+        """See `Admin.describe_producers`."""
+        return self._portal.call(lambda: self._held.describe_producers(partitions))
+
+    def find_hanging_transactions(
+        self, topics: Iterable[str] | None = None, *, longer_than_ms: int = HANGS_AFTER_MS
+    ) -> list[HangingTransaction]:
+        """See `Admin.find_hanging_transactions`."""
+        return self._portal.call(
+            lambda: self._held.find_hanging_transactions(topics, longer_than_ms=longer_than_ms)
+        )
+
+    def abort_transaction(self, partition: tuple[str, int], start_offset: int) -> None:
+        """See `Admin.abort_transaction`."""
+        self._portal.call(lambda: self._held.abort_transaction(partition, start_offset))
 
     def describe_transaction(self, name: str) -> TransactionDescription:
         """See `Admin.describe_transaction`."""

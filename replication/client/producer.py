@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any
 
@@ -16,7 +16,7 @@ from ._group import GroupMetadata
 from ._sender import Sender
 from ._serializing import Serializers
 from ._settings import ProducerSettings, make_settings
-from ._transactions import Transaction, Transactions, send_offsets
+from ._transactions import Positions, Transaction, Transactions, send_offsets
 from .delivery import Deliveries, Delivery, OnDelivery, RecordMetadata
 from .errors import BufferFullError, InvalidArgumentError, MetadataTimeoutError
 from .transaction_errors import TransactionStateError
@@ -109,9 +109,7 @@ class Producer(Client):
         """Abort the open transaction: nothing of it counts. What waits is not sent any more."""
         await self._with_transactions().abort()
 
-    async def send_offsets(
-        self, offsets: Mapping[tuple[str, int], int | None], group_metadata: GroupMetadata
-    ) -> None:
+    async def send_offsets(self, offsets: Positions, group_metadata: GroupMetadata) -> None:
         """See `Transaction.send_offsets`."""
         await send_offsets(self._with_transactions, offsets, group_metadata)
 

@@ -86,6 +86,7 @@ class Kind(enum.IntEnum):
     INIT_TRANSACTIONS = 1011
     DESCRIBE_CHANGES = 1020
     READ_INDEX = 1021
+    ABORT_TRANSACTION = 1022
     VERIFY_USER = 1030
     """Kafka has none of these, from `DESCRIBE_NODE` on."""
 
@@ -97,6 +98,9 @@ MOST_DESCRIBED = 2_000
 the next one goes on."""
 MOST_LOOK_UPS = 1_000
 """Timestamps of records that one `ListOffsetsRequest` may have looked for in logs."""
+MOST_PRODUCERS = 10_000
+"""Producers that one answer describes, and of one partition; those with an open transaction come first."""
+EVERY_PRODUCER = -1
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 
 
@@ -414,10 +418,31 @@ class InitProducerIdResponse:
 
 @attrs.frozen(kw_only=True)
 class DescribeProducersRequest:
-    """What has a producer written to these partitions (KIP-664)? Asked of their leader."""
+    """What has a producer written to these partitions (KIP-664)? Asked of their leader.
+
+    `producer_id` `EVERY_PRODUCER`: all of them are told, in `producers` of each partition. Partitions that are
+    missing in the answer were not looked at, as it was full (`MOST_PRODUCERS`): they are to be asked for again.
+    """
 
     producer_id: int
     partitions: list[PartitionName]
+
+
+@attrs.frozen(kw_only=True)
+class ActiveProducer:
+    """What a partition knows of one producer (KIP-664).
+
+    `last_sequence` -1: only its epoch is known. `last_timestamp_ms`: the largest of its last batch, in milliseconds
+    since 1970 as the producer gave it; -1 while that is on its way to the device. `coordinator_epoch`: of its last
+    marker. `start_offset`: of its open transaction. -1 where there is none.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int = -1
+    last_timestamp_ms: int = -1
+    coordinator_epoch: int = -1
+    start_offset: int = -1
 
 
 @attrs.frozen(kw_only=True)
@@ -435,6 +460,7 @@ class DescribeProducersResult:
     high_watermark: int = -1
     leader: int = NO_LEADER
     leader_epoch: int = NO_EPOCH
+    producers: list[ActiveProducer] = attrs.Factory(list)
 
     @property
     def settled(self) -> bool:

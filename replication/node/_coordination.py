@@ -59,6 +59,7 @@ KINDS = (
     m.Kind.TXN_OFFSET_COMMIT,
     m.Kind.DESCRIBE_TRANSACTIONS,
     m.Kind.LIST_TRANSACTIONS,
+    m.Kind.ABORT_TRANSACTION,
 )
 """Requests to coordinators, by their kinds on the wire."""
 READERS = 2

@@ -255,9 +255,19 @@ class Handlers:
 
     def _describe_producers(self, request: Inbound) -> None:
         message: m.DescribeProducersRequest = request.message
-        describe = self._replicas.broker.queries.describe_producer
-        results = [describe(wanted, message.producer_id) for wanted in message.partitions]
+        queries = self._replicas.broker.queries
+        if message.producer_id == m.EVERY_PRODUCER:
+            results = queries.describe_producers(message.partitions, self._timestamps)
+        else:
+            results = [queries.describe_producer(each, message.producer_id) for each in message.partitions]
         request.reply(m.DescribeProducersResponse(partitions=results))
+
+    def _timestamps(self, partition: PartitionId) -> dict[int, int]:
+        """Of the last batch of each producer, as the log has it."""
+        host = self._replicas.hosts.get(partition)
+        if host is None or host.log is None:
+            return {}
+        return {each.producer_id: each.timestamp_ms for each in host.log.producer_states()}
 
 
 def _store_error(error: Exception) -> ErrorCode:

@@ -52,7 +52,7 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.DESCRIBE_PARTITIONS: CLIENTS,
     Kind.DESCRIBE_NODE: CLIENTS,
     Kind.DESCRIBE_CHANGES: CLIENTS,
-    Kind.DESCRIBE_PRODUCERS: frozenset({Operation.PRODUCE}),
+    Kind.DESCRIBE_PRODUCERS: frozenset({Operation.PRODUCE, Operation.ADMIN}),
     Kind.OFFSET_COMMIT: frozenset({Operation.CONSUME}),
     Kind.OFFSET_FETCH: frozenset({Operation.CONSUME}),
     Kind.FIND_COORDINATOR: CLIENTS,

@@ -49,6 +49,7 @@ REQUEST_TYPES: dict[int, type] = {
     m.Kind.TXN_OFFSET_COMMIT: gm.TxnOffsetCommitRequest,
     m.Kind.DESCRIBE_TRANSACTIONS: tm.DescribeTransactionsRequest,
     m.Kind.LIST_TRANSACTIONS: tm.ListTransactionsRequest,
+    m.Kind.ABORT_TRANSACTION: tm.AbortTransactionRequest,
     m.Kind.FIND_COORDINATOR: gm.FindCoordinatorRequest,
     m.Kind.JOIN_GROUP: gm.JoinGroupRequest,
     m.Kind.HEARTBEAT: gm.HeartbeatRequest,
@@ -95,6 +96,7 @@ RESPONSE_TYPES: dict[int, type] = {
     m.Kind.TXN_OFFSET_COMMIT: gm.CommitGroupOffsetsResponse,
     m.Kind.DESCRIBE_TRANSACTIONS: tm.DescribeTransactionsResponse,
     m.Kind.LIST_TRANSACTIONS: tm.ListTransactionsResponse,
+    m.Kind.ABORT_TRANSACTION: tm.AbortTransactionResponse,
     m.Kind.FIND_COORDINATOR: gm.FindCoordinatorResponse,
     **{kind: gm.RESPONSES[cls] for kind, cls in REQUEST_TYPES.items() if cls in gm.RESPONSES},
 }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ..errors import ErrorCode
 from ..messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    MOST_PRODUCERS,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     DescribeProducersResult,
@@ -16,6 +17,7 @@ from ..messages import (
     PartitionName,
 )
 from ..partition.leader import LeaderRole
+from ..partition.replica import Replica
 from ..types import PartitionId
 from .context import Context
 from .ports import Found, LogReadError, LookUp
@@ -88,6 +90,34 @@ class Queries:
         replica = self._context.replicas.get(partition)
         if replica is not None and replica.leader is not None:
             return replica.leader.describe_producer(producer_id)
+        return self._elsewhere(wanted, partition, replica)
+
+    def describe_producers(
+        self, wanted: Iterable[PartitionName], timestamps: Callable[[PartitionId], Mapping[int, int]]
+    ) -> list[DescribeProducersResult]:
+        """All producers of each partition (KIP-664), until the answer is full.
+
+        timestamps: Of the last batch of each producer in a partition's log.
+        """
+        found: list[DescribeProducersResult] = []
+        room = MOST_PRODUCERS
+        for each in wanted:
+            if room <= 0:
+                break
+            partition = PartitionId(each.topic, each.partition)
+            replica = self._context.replicas.get(partition)
+            if replica is not None and replica.leader is not None:
+                found.append(replica.leader.describe_producers(timestamps(partition)))
+                # One without producers takes room, too.
+                room -= len(found[-1].producers) + 1
+            else:
+                found.append(self._elsewhere(each, partition, replica))
+                room -= 1
+        return found
+
+    def _elsewhere(
+        self, wanted: PartitionName, partition: PartitionId, replica: Replica | None
+    ) -> DescribeProducersResult:
         if replica is None:
             error = self._context.missing_error(partition)
             return DescribeProducersResult(topic=wanted.topic, partition=wanted.partition, error=error)

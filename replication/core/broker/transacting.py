@@ -111,6 +111,7 @@ class Transacting:
             tm.ListTransactionsRequest: self._list,
             tm.WriteMarkersRequest: self._write,
             gm.TxnOffsetCommitRequest: self._commit_offsets,
+            tm.AbortTransactionRequest: self._abort,
         }
         """Requests of clients and coordinators, each with whom to tell the answer."""
 
@@ -390,6 +391,42 @@ class Transacting:
                 self._appended(partition, effect.base_offset, markers)
             context.routes[type(effect)](partition, effect)
 
+    def _abort(
+        self, message: tm.AbortTransactionRequest, told: Callable[[tm.AbortTransactionResponse], None]
+    ) -> None:
+        """A marker by an operator's word, for exactly the transaction that is named."""
+        context, partition = self._context, PartitionId(message.topic, message.partition)
+        replica = context.replicas.get(partition)
+        if replica is None:
+            told(tm.AbortTransactionResponse(error=context.missing_error(partition)))
+            return
+        leader, epoch = replica.hint()
+        answer = partial(tm.AbortTransactionResponse, leader=leader, leader_epoch=epoch)
+        entry = replica.log.producers.get(message.producer_id)
+        ids = message.producer_epoch, message.start_offset
+        if replica.leader is None:
+            told(answer(error=ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return
+        if entry is None or entry.first_offset < 0 or (entry.producer_epoch, entry.first_offset) != ids:
+            why = (
+                f"producer {message.producer_id} has no transaction of epoch {message.producer_epoch} open in "
+                f"{partition} from offset {message.start_offset} on: it has ended, or another one has begun"
+            )
+            told(answer(error=ErrorCode.INVALID_TXN_STATE, message=why))
+            return
+        # Of the first version, whose markers have the epoch of the transaction: nobody knows of another one.
+        markers = tm.TransactionMarkers(
+            transactional_id="",
+            producer_id=message.producer_id,
+            producer_epoch=message.producer_epoch,
+            committed=False,
+            version=1,
+            start_ms=-1,
+            partitions=[],
+        )
+        at = m.PartitionName(topic=message.topic, partition=message.partition)
+        self._mark(max(entry.coordinator_epoch, 0), markers, at, lambda error: told(answer(error=error)))
+
     def _appended(self, partition: PartitionId, offset: int, markers: tm.TransactionMarkers) -> None:
         """A shard hears of it before anything that comes after it in its log."""
         if self._shards.is_internal(partition.topic):
@@ -413,6 +450,15 @@ def _code(number: int) -> ErrorCode:
         return ErrorCode.UNKNOWN_SERVER_ERROR
 
 
+_OF_COORDINATOR = {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    # Its log is being made, or has failed: then another replica will lead.
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+}
+
+
 def _of_coordinator(error: ErrorCode) -> ErrorCode:
     """What a client is told that asks for a coordinator, where a partition's leader was not asked."""
-    return ErrorCode.NOT_COORDINATOR if error == ErrorCode.NOT_LEADER_OR_FOLLOWER else error
+    return _OF_COORDINATOR.get(error, error)

@@ -167,6 +167,30 @@ class ListTransactionsResponse:
     leader_epoch: int = -1
 
 
+@attrs.frozen(kw_only=True)
+class AbortTransactionRequest:
+    """Abort what a producer has open in one partition, which no coordinator knows of any more (KIP-664).
+
+    `start_offset`: where that begins. Asked of the partition's leader.
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    start_offset: int
+
+
+@attrs.frozen(kw_only=True)
+class AbortTransactionResponse:
+    """Without an error the marker is committed."""
+
+    error: int = 0
+    message: str = ""
+    leader: int = -1
+    leader_epoch: int = -1
+
+
 Request = (
     InitTransactionsRequest
     | EndTransactionRequest

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import attrs
 
 from ..errors import ErrorCode
-from ..messages import DescribeProducersResult, FetchPartition
-from ..types import CONSUMER, NO_EPOCH, BatchMeta, EpochEnd
+from ..messages import MOST_PRODUCERS, ActiveProducer, DescribeProducersResult, FetchPartition
+from ..types import CONSUMER, NO_EPOCH, NO_PRODUCER, BatchMeta, EpochEnd
 from . import effects as fx
 from . import events as ev
 from . import isr as rules
@@ -490,6 +491,25 @@ class LeaderRole:
             return said
         last = entry.batches[-1]
         return attrs.evolve(said, last_sequence=last.last_sequence, last_offset=last.last_offset)
+
+    def describe_producers(self, timestamps: Mapping[int, int]) -> DescribeProducersResult:
+        """All producers (KIP-664); `timestamps`: of the last batch of each, as the log has them."""
+        said, table = self.describe_producer(NO_PRODUCER), self._replica.log.producers
+        if said.error != ErrorCode.NONE:
+            return said
+        entries = sorted(table.entries, key=lambda each: (each.first_offset < 0, each.producer_id))
+        producers = [
+            ActiveProducer(
+                producer_id=each.producer_id,
+                producer_epoch=each.producer_epoch,
+                last_sequence=each.batches[-1].last_sequence if each.batches else -1,
+                last_timestamp_ms=timestamps.get(each.producer_id, -1),
+                coordinator_epoch=each.coordinator_epoch,
+                start_offset=each.first_offset,
+            )
+            for each in entries[:MOST_PRODUCERS]
+        ]
+        return attrs.evolve(said, producers=producers)
 
     def why_out(self, node: int) -> str:
         """Why a replica is not in the ISR, in words; empty if it is."""

@@ -7,7 +7,7 @@ flight may be retried. The leader decides; followers and recovery replay.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from ..types import (
     NO_PRODUCER,
@@ -49,6 +49,10 @@ class ProducerTable:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def entries(self) -> Collection[ProducerEntry]:
+        return self._entries.values()
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         return self._entries.get(producer_id)

@@ -15,11 +15,13 @@ from insync.replication import Admin, BlockingProducer, Consumer, Producer
 from insync.replication.asyncio import Producer as AsyncioProducer
 from insync.replication.client import (
     GroupMetadata,
+    IllegalGenerationError,
     ProducerFencedError,
     TransactionAbortableError,
     TransactionAbortedError,
     TransactionalIdNotFoundError,
     TransactionStateError,
+    UnknownMemberIdError,
 )
 
 from .test_cluster import replicas_agree, settings, until
@@ -157,6 +159,36 @@ async def test_a_transaction_that_is_open_for_too_long_is_aborted_and_its_produc
         async with producer.transaction():
             await producer.send("t", b"again")
         assert await read(consumer, 1) == [b"again"]
+
+
+async def test_offsets_that_come_after_the_timeout_are_refused_and_the_producer_goes_on(
+    tmp_path: Path,
+) -> None:
+    async with (
+        nodes(tmp_path, 1, t=1) as (running, admin),
+        Producer(running.servers, transactional_id="w", transaction_timeout_ms=300) as producer,
+        Consumer(running.servers, group_id="g") as consumer,
+    ):
+        # A consumer that is to be a member, and is none yet, commits nothing.
+        consumer.subscribe(["t"])
+        with pytest.raises((IllegalGenerationError, UnknownMemberIdError)):
+            async with producer.transaction() as transaction:
+                await transaction.send_offsets({("t", 0): 3}, consumer.group_metadata())
+        producer.begin()
+        await producer.send("t", b"slow")
+        await producer.flush()
+
+        async def is_aborted() -> bool:
+            return (await admin.describe_transaction("w")).status == "COMPLETE_ABORT"
+
+        await until(is_aborted)
+        with pytest.raises(TransactionAbortableError):
+            await producer.send_offsets({("t", 0): 1}, GroupMetadata(group_id="other"))
+        await producer.abort()
+        async with producer.transaction() as transaction:
+            await transaction.send_offsets({("t", 0): 2}, GroupMetadata(group_id="other"))
+        assert (await admin.group_offsets("other"))[("t", 0)] == 2  # type: ignore[index]
+        assert await admin.group_offsets("g") == {}
 
 
 async def test_an_operator_sees_what_is_open(tmp_path: Path) -> None:

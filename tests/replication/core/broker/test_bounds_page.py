@@ -7,7 +7,7 @@ from pathlib import Path
 
 from insync.replication.core.broker import peers, ports, producing
 from insync.replication.core.control import admin_requests
-from insync.replication.core.messages import MOST_DESCRIBED, MOST_LOOK_UPS, Kind
+from insync.replication.core.messages import MOST_DESCRIBED, MOST_LOOK_UPS, MOST_PRODUCERS, Kind
 from insync.replication.wire._codec import REQUEST_TYPES
 
 HERE = Path(__file__).parent
@@ -47,6 +47,7 @@ def test_the_numbers_are_those_of_the_code() -> None:
         "LOOK_UP_TIME": (ports.LOOK_UP_TIME, "5 s"),
         "MOST_LOOK_UPS": (MOST_LOOK_UPS, "1,000"),
         "MOST_DESCRIBED": (MOST_DESCRIBED, "2,000"),
+        "MOST_PRODUCERS": (MOST_PRODUCERS, "10,000"),
         "MOST_QUOTAS": (admin_requests.MOST_QUOTAS, "2,000"),
         "MOST_USERS": (admin_requests.MOST_USERS, "2,000"),
     }

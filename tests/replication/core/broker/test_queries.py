@@ -11,12 +11,14 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    MOST_PRODUCERS,
+    ActiveProducer,
     ListOffsetsPartition,
     ListOffsetsResult,
     PartitionName,
 )
 from insync.replication.core.partition import events as ev
-from insync.replication.core.types import PartitionId
+from insync.replication.core.types import BatchMeta, PartitionId
 from tests.replication.core.test_isr_change import A, B, record
 
 from .test_serving import Serve
@@ -27,6 +29,37 @@ def dated(serve: Serve, look_up: LookUp) -> Found:
     if look_up.partition in serve.logs.broken:
         return LogReadError(serve.logs.broken[look_up.partition], "it cannot be read")
     return look_up.timestamp_ms if look_up.timestamp_ms < 3 else None
+
+
+def written(producer_id: int, *, transactional: bool = False) -> BatchMeta:
+    return BatchMeta(-1, 1, -1, 10, producer_id, 4, 0, transactional=transactional)
+
+
+def test_all_producers_of_a_partition_are_told(serve: Serve) -> None:
+    (partition,) = serve.partitions
+    table = serve.context.replicas[partition].log.producers
+    table.record(written(7)._replace(base_offset=3))
+    table.record(written(9, transactional=True)._replace(base_offset=4))
+    wanted = [PartitionName(topic="x", partition=0), PartitionName(topic="x", partition=9)]
+    told, elsewhere = serve.broker.queries.describe_producers(wanted, lambda at: {7: 123})
+    assert told.error == ErrorCode.NONE
+    assert told.producers == [
+        ActiveProducer(producer_id=9, producer_epoch=4, last_sequence=0, start_offset=4),
+        ActiveProducer(producer_id=7, producer_epoch=4, last_sequence=0, last_timestamp_ms=123),
+    ]
+    assert (elsewhere.error, elsewhere.producers) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, [])
+
+
+def test_an_answer_has_room_for_so_many_producers(serve: Serve) -> None:
+    (partition,) = serve.partitions
+    table = serve.context.replicas[partition].log.producers
+    for producer_id in range(MOST_PRODUCERS):
+        table.record(written(producer_id)._replace(base_offset=3 + producer_id))
+    table.record(written(MOST_PRODUCERS, transactional=True)._replace(base_offset=3 + MOST_PRODUCERS))
+    wanted = [PartitionName(topic="x", partition=0)] * 2
+    (told,) = serve.broker.queries.describe_producers(wanted, lambda at: {})
+    assert len(told.producers) == MOST_PRODUCERS
+    assert told.producers[0].producer_id == MOST_PRODUCERS, "what is open is told before all others"
 
 
 @pytest.fixture

@@ -460,7 +460,7 @@ def test_a_coordinator_is_found_with_its_address_and_epoch() -> None:
 
 def test_every_kind_of_request_to_a_coordinator_is_taken() -> None:
     node = Node()
-    transactions = {*tm.RESPONSES, tm.WriteMarkersRequest}
+    transactions = {*tm.RESPONSES, tm.WriteMarkersRequest, tm.AbortTransactionRequest}
     known = set(gm.RESPONSES) | {gm.FindCoordinatorRequest} | transactions
     assert known == set(node.broker.coordinating.takes)
     assert Kind.FIND_COORDINATOR == 10

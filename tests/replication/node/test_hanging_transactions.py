@@ -1,0 +1,129 @@
+"""Transactions that no coordinator knows of: found, ended, and left alone while somebody holds them (KIP-664)."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from insync.replication import Admin, BlockingAdmin, Producer
+from insync.replication.asyncio import Admin as AsyncioAdmin
+from insync.replication.client import ActiveProducer, InvalidTxnStateError, UnknownTopicError
+from insync.replication.core import messages as m
+from insync.replication.core.broker import transacting
+from insync.replication.core.coordination import transaction_messages as tm
+from insync.replication.core.errors import ErrorCode
+
+from .test_cluster import until
+from .test_transactions import nodes, read, reader
+
+
+async def test_a_transaction_that_nobody_knows_of_is_found_and_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader of a release without verification takes what the coordinator has never heard of."""
+    async with nodes(tmp_path, 1, t=2) as (running, admin):
+        async with Producer(running.servers, transactional_id="whole") as producer, producer.transaction():
+            await producer.send("t", b"first", partition=0)
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                transacting.Transacting,
+                "_ask_to_add",
+                lambda self, partition, effect: self._add_answered(partition, effect, ErrorCode.NONE),
+            )
+            async with Producer(running.servers, transactional_id="hangs") as producer:
+                producer.begin()
+                await (await producer.send("t", b"never", partition=0)).wait()
+                # Its coordinator knows of nothing that is to be ended.
+                await producer.abort()
+        async with (
+            Producer(running.servers, transactional_id="goes on") as producer,
+            reader(running.servers) as consumer,
+        ):
+            producer.begin()
+            await (await producer.send("t", b"held", partition=1)).wait()
+            consumer.assign([("t", 0)])
+            assert await read(consumer, 1) == [b"first"]
+            found = await admin.find_hanging_transactions(longer_than_ms=0)
+            (hanging,) = found
+            at = (hanging.topic, hanging.partition)
+            assert (at, hanging.start_offset) == (("t", 0), 2)
+            assert await admin.find_hanging_transactions() == [], "it has not been open for long"
+            assert await admin.find_hanging_transactions(["t"], longer_than_ms=0) == found
+            described = await admin.describe_producers([("t", 0), ("t", 1)])
+            open_ones = {at.partition: each[0].start_offset for at, each in described.items()}
+            assert open_ones == {0: 2, 1: 0}
+            ended = described["t", 0][1]  # type: ignore[index]  # a pair is as good
+            assert isinstance(ended, ActiveProducer)
+            assert (ended.start_offset, ended.last_timestamp_ms > 0) == (-1, True)
+            with pytest.raises(
+                InvalidTxnStateError, match="none is open from there on; open are those at: 2"
+            ):
+                await admin.abort_transaction(("t", 0), 1)
+            with pytest.raises(InvalidTxnStateError, match="holds it, and ends it by its timeout"):
+                await admin.abort_transaction(("t", 1), 0)
+            with pytest.raises(UnknownTopicError):
+                await admin.abort_transaction(("nowhere", 0), 0)
+            await admin.abort_transaction(at, hanging.start_offset)
+            assert await admin.find_hanging_transactions(longer_than_ms=0) == []
+            await producer.send("t", b"last", partition=0)
+            await producer.commit()
+            assert await read(consumer, 1) == [b"last"]
+
+            async def ends() -> bool:
+                everything = await consumer.end_offsets([("t", 0)])
+                return everything[("t", 0)] == 6  # type: ignore[index]
+
+            await until(ends)
+            await _on_other_faces(running.servers)
+
+
+async def _on_other_faces(servers: list[str]) -> None:
+    def in_a_thread() -> None:
+        with BlockingAdmin(servers) as admin:
+            assert admin.find_hanging_transactions(longer_than_ms=0) == []
+            assert len(admin.describe_producers([("t", 0)])) == 1
+            with pytest.raises(InvalidTxnStateError):
+                admin.abort_transaction(("t", 0), 0)
+
+    async def in_asyncio() -> None:
+        async with AsyncioAdmin(servers) as admin:
+            assert await admin.find_hanging_transactions(longer_than_ms=0) == []
+            assert len(await admin.describe_producers([("t", 0)])) == 1
+            with pytest.raises(InvalidTxnStateError):
+                await admin.abort_transaction(("t", 0), 0)
+
+    await trio.to_thread.run_sync(in_a_thread)
+    await trio.to_thread.run_sync(lambda: asyncio.run(in_asyncio()))
+
+
+async def test_an_abort_names_what_it_means(tmp_path: Path) -> None:
+    """What an operator has seen may have ended meanwhile, and another may have begun."""
+    async with (
+        nodes(tmp_path, 1, t=1) as (running, admin),
+        Producer(running.servers, transactional_id="w") as producer,
+    ):
+        async with producer.transaction():
+            await producer.send("t", b"first")
+        (before,) = (await admin.describe_producers([("t", 0)])).values()
+        producer.begin()
+        await (await producer.send("t", b"second")).wait()
+        answer = await _asked(admin, before[0], start_offset=0)
+        assert answer.error == ErrorCode.INVALID_TXN_STATE
+        assert "has no transaction of epoch" in answer.message
+        await producer.commit()
+
+
+async def _asked(admin: Admin, producer: ActiveProducer, start_offset: int) -> Any:
+    request = tm.AbortTransactionRequest(
+        topic="t",
+        partition=0,
+        producer_id=producer.producer_id,
+        producer_epoch=producer.producer_epoch,
+        start_offset=start_offset,
+    )
+    (node,) = (await admin.describe_cluster()).nodes
+    return await admin._cluster.ask(m.Kind.ABORT_TRANSACTION, request, timeout=5.0, node_id=node.node_id)
