@@ -374,6 +374,9 @@ class Cluster(Hosting):
             replica_socket_timeout=FETCH_TIMEOUT,
             unclean_recovery_timeout=RECOVERY_TIMEOUT,
             told_at_a_time=2,
+            # Of some nodes every fetch is told in portions and confirmed at once; those of the others are parked.
+            questions_at_a_time=2 if node.id % 2 else 1000,
+            results_at_a_time=1 if node.id % 2 else 500,
         )
         node.settling, node.armed = False, NEVER
         node.broker = WatchedBroker(

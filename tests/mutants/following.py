@@ -116,3 +116,20 @@ def _(patch: Patch) -> None:
 @mutant("K139", "go on asking for what a replica does not want to know any more")
 def _(patch: Patch) -> None:
     patch.setattr(Leader, "drop", lambda self, partition: None)
+
+
+@mutant("K211", "ask nothing more of a leader after a failure")
+def _(patch: Patch) -> None:
+    patch.setattr(Leader, "_pause_over", lambda self: None)
+
+
+@mutant("K212", "ask without a pause after a failure")
+def _(patch: Patch) -> None:
+    right = Leader.failed
+
+    def failed(self: Any, reason: str, **how: Any) -> None:
+        right(self, reason, **how)
+        self._pause.cancel()
+        self._pause = None
+
+    patch.setattr(Leader, "failed", failed)

@@ -37,9 +37,22 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     right = FollowerSession.request
 
-    def request(self: FollowerSession[Any, Any]) -> SessionRequest[Any, Any]:
-        told = right(self)
-        self._untold = {}
+    def request(self: FollowerSession[Any, Any], most: int | None = None) -> SessionRequest[Any, Any]:
+        told = right(self, most)
+        for key in self._sent:
+            del self._untold[key]
+        return told
+
+    patch.setattr(FollowerSession, "request", request)
+
+
+@mutant("K210", "forget the changes that a request has no room for")
+def _(patch: Patch) -> None:
+    right = FollowerSession.request
+
+    def request(self: FollowerSession[Any, Any], most: int | None = None) -> SessionRequest[Any, Any]:
+        told = right(self, most)
+        self._untold = dict(self._sent)
         return told
 
     patch.setattr(FollowerSession, "request", request)

@@ -45,6 +45,11 @@ class BrokerSettings:
     fetch_session_idle: float = 120.0
     """After so long a session that nobody uses gives way to another (Kafka's value). Sessions of connections that
     have ended do not count: they go with them."""
+    questions_at_a_time: int = 1000
+    """How many questions of partitions one fetch of a follower tells at most: a request has a limited size."""
+    results_at_a_time: int = 500
+    """How many partitions one answer to a fetch is about at most: it has a limited size, and the batches of each
+    may hold a file open until they are sent."""
     told_at_a_time: int = 100
     """How many replicas are told of a reading of the store before the driver takes breath."""
     leader_replication_throttled_rate: int = 2**63 - 1

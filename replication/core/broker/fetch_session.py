@@ -6,7 +6,8 @@ as one that repeats every open question, and an idle partition costs nothing.
 
 Both ends count answers. A request names how many have arrived: if the last one was lost, its questions are open
 again; any other difference, or a session that the leader does not know, ends the session, and the follower begins
-another by asking everything. Unlike Kafka's, a session survives a request that was given up before its answer came:
+another by asking everything. A request has a limited size: of many changes it tells some, and the requests that
+follow tell the others. Unlike Kafka's, a session survives a request that was given up before its answer came:
 what was not confirmed by an answer is told again.
 """
 
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from hashlib import blake2b
+from itertools import islice
 from typing import Generic, TypeVar
 
 import attrs
@@ -27,7 +29,7 @@ NO_SESSION = 0
 WITHOUT_SESSION = -1
 """`session_epoch` of a request that is complete in itself and begins no session."""
 NEW_SESSION = 0
-"""`session_epoch` of a request that has every open question and asks for a session."""
+"""`session_epoch` of a request that asks for a session, and begins to tell every open question."""
 
 
 @attrs.frozen(slots=True)
@@ -60,13 +62,27 @@ class FollowerSession(Generic[K, Q]):
         if self.open.pop(key, None) is not None:
             self._untold[key] = None
 
-    def request(self) -> SessionRequest[K, Q]:
-        """What to send now; the one before counts as given up if it was not answered."""
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are changes that the last request had no room for."""
+        return len(self._untold) > len(self._sent)
+
+    @property
+    def told(self) -> int:
+        """How many changes the last request tells."""
+        return len(self._sent)
+
+    def request(self, most: int | None = None) -> SessionRequest[K, Q]:
+        """What to send now, with at most so many changes, the oldest first; the request before counts as given up
+        if it was not answered.
+        """
         if self._id == NO_SESSION:
-            self._sent = dict(self._untold)
-            return SessionRequest(NO_SESSION, NEW_SESSION, dict(self.open), ())
-        self._sent = dict(self._untold)
+            # A session that does not exist knows no question, so there is none to withdraw.
+            self._untold = dict(self.open)
+        self._sent = dict(islice(self._untold.items(), most))
         questions = {key: asked for key, asked in self._sent.items() if asked is not None}
+        if self._id == NO_SESSION:
+            return SessionRequest(NO_SESSION, NEW_SESSION, questions, ())
         withdrawn = tuple(key for key, asked in self._sent.items() if asked is None)
         return SessionRequest(self._id, self._answers, questions, withdrawn)
 
@@ -84,7 +100,7 @@ class FollowerSession(Generic[K, Q]):
         return {key: self.open.pop(key) for key in keys if key in self.open and key not in self._untold}
 
     def end(self) -> None:
-        """The session is over (refused, or its connection is gone): the next request asks everything open."""
+        """The session is over (refused, or its connection is gone): all that is open is asked again, in another."""
         self._id = NO_SESSION
 
 

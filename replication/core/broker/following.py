@@ -2,7 +2,9 @@
 
 A fetch asks for every partition that wants something from that leader; in a session it names only those whose
 question is new (KIP-227). If another partition comes to want something while a fetch is parked at the leader, that
-fetch is given up and the next one names it: nothing waits behind an idle partition.
+fetch is given up and the next one names it: nothing waits behind an idle partition. What is given up has to be told
+again. So a fetch that tells much is not parked: the leader answers it at once, and confirms by that what it was
+told. Thousands of partitions are told in portions, one fetch after the other.
 
 What a peer sends may be wrong. An answer whose sizes do not add up costs its connection, because nothing after it
 can be believed. A batch that is damaged costs its partition alone: that one rests and asks again, all others go on.
@@ -34,6 +36,9 @@ SETTLE_TIMEOUT = 0.02
 LONGEST_PAUSE = 0.4
 """Seconds up to which the pause of a partition is doubled with each refusal in a row: while a leader makes the logs
 of thousands of partitions, it would otherwise answer twenty times a second for each that it is not ready."""
+
+FEW = 10
+"""A fetch is parked if it tells less than one in so many of the changes that one request has room for."""
 
 HANDED_OVER = 4
 """How many times as much is asked for at a time where files are handed over: neither the wire nor the leader's
@@ -166,7 +171,11 @@ class _Leader:
         self._patience = 0.0
         """Until when the next fetch waits for appends."""
         self._settling: Timer | None = None
+        self._is_confirming = False
+        """Whether the fetch under way is answered at once, so that there is no need to give it up."""
         self._is_failing = False
+        self._pause: Timer | None = None
+        """Until it comes nothing is asked, after a failure."""
 
     # What partitions want
 
@@ -202,6 +211,8 @@ class _Leader:
         """Ask, if there is something new to ask and no append to wait for."""
         if not self.session.open:
             self._give_up()
+        elif self._pause is not None or (self._question and self._is_confirming):
+            return  # the end of the pause, or what becomes of the fetch, leads here again
         elif self._has_more or not self._question:
             if self._appending and self._ctx.now < self._patience:
                 self._look_later()
@@ -230,16 +241,19 @@ class _Leader:
     def _ask(self) -> None:
         assert not self._question, "one fetch is under way to a leader"
         request = self._request()
-        self._has_more, self._begins_session = False, request.session_epoch == NEW_SESSION
+        self._has_more, self._begins_session = self.session.is_behind, request.session_epoch == NEW_SESSION
+        self._is_confirming = request.max_wait_ms == 0
         self._question = self.channel.ask(m.Kind.FETCH, request, self._ctx.settings.replica_socket_timeout)
 
     def _request(self) -> m.FetchRequest:
         ctx, owner = self._ctx, self._owner
-        settings, told, handed_over = ctx.settings, self.session.request(), self.channel.hands_over_files
+        settings, handed_over = ctx.settings, self.channel.hands_over_files
+        told = self.session.request(settings.questions_at_a_time)
+        tells_much = self.session.is_behind or self.session.told > settings.questions_at_a_time // FEW
         return m.FetchRequest(
             replica_id=ctx.node_id,
             incarnation=ctx.incarnation,
-            max_wait_ms=round(1000 * settings.replica_fetch_wait_max),
+            max_wait_ms=0 if tells_much else round(1000 * settings.replica_fetch_wait_max),
             min_bytes=1,
             max_bytes=settings.replica_fetch_response_max_bytes,
             partitions=[
@@ -270,16 +284,24 @@ class _Leader:
         self._owner.changed(self)
 
     def failed(self, reason: str, *, malformed: bool, lost: Collection[int] = ()) -> None:
-        """Nothing that is open will be answered: every replica is told, and asks again after its pause."""
+        """Nothing that is open will be answered: after a pause all of it is asked again.
+
+        No replica hears of it. Its question stands, and until the leader is back, or another one is elected,
+        thousands of them would do nothing but ask it again, twenty times a second.
+        """
+        ctx = self._ctx
         if not self._is_failing:
-            self._ctx.emit(fx.PeerFailing(peer=self.channel.peer, reason=reason, malformed=malformed))
+            ctx.emit(fx.PeerFailing(peer=self.channel.peer, reason=reason, malformed=malformed))
         self._is_failing = True
-        # The channel has forgotten the question. Before any replica hears of it: what they ask from now on
-        # belongs to another session.
+        # The channel has forgotten the question.
         self._question = 0
-        failed, self.session = self.session.open, FollowerSession()
-        for partition, asked in failed.items():
-            self._fail(partition, asked)
+        self.session.end()
+        if self._pause is None:
+            at = ctx.now + ctx.settings.replica_fetch_backoff
+            self._pause = ctx.timers.call_at(at, self._pause_over)
+
+    def _pause_over(self) -> None:
+        self._pause = None
         self._owner.changed(self)
 
     def _fail(self, partition: PartitionId, asked: partition_fx.FetchNext) -> None:

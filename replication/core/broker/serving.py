@@ -101,7 +101,7 @@ class Serving:
     def __init__(self, context: Context, seed: bytes) -> None:
         settings = context.settings
         self._context = context
-        self._max_bytes = settings.fetch_max_bytes
+        self._max_bytes, self._most_results = settings.fetch_max_bytes, settings.results_at_a_time
         self._cache: SessionCache[PartitionId, FetchPartition] = SessionCache(
             settings.max_fetch_sessions, seed, idle=settings.fetch_session_idle
         )
@@ -475,7 +475,9 @@ class Serving:
     ) -> None:
         """Look at partitions, and read what there is to tell; `hold` back what is a high watermark alone."""
         for partition in partitions:
-            if gathered.size >= gathered.budget and inquiry.session is not None:
+            if len(gathered.results) >= self._most_results or (
+                gathered.size >= gathered.budget and inquiry.session is not None
+            ):
                 break  # looked at by the next request
             wanted = inquiry.open[partition]
             answer = self._ask(partition, message, wanted)

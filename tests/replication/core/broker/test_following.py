@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 import pytest
 
+from insync.replication import wire
 from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
 from insync.replication.core.broker import events as ev
@@ -13,10 +14,13 @@ from insync.replication.core.broker.following import HANDED_OVER, LONGEST_PAUSE,
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.partition import effects as partition_fx
 from insync.replication.core.types import PartitionId
+from insync.transport import Limits
 
 from .desk import SETTINGS, Desk, Info, Payload, led_by, named, node, result
 
 LEADER = 2
+MAX_NAME = 249
+"""The longest name that a topic may have."""
 ZERO, ONE, TWO = (PartitionId("t", number) for number in range(3))
 BACKOFF = SETTINGS.replica_fetch_backoff
 
@@ -276,6 +280,74 @@ def test_a_partition_that_is_refused_again_and_again_asks_less_and_less_often() 
     # One more where a clock reading falls short of the deadline by rounding.
     least = [1, 2, 4, *[round(LONGEST_PAUSE / BACKOFF)] * 3]
     assert all(pause - each in (0, 1) for pause, each in zip(pauses, least, strict=True)), pauses
+
+
+# Thousands of partitions
+
+
+def test_a_failure_costs_the_same_however_many_partitions_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk(LEADER)
+    desk.follow(LEADER, *(PartitionId("t", number) for number in range(100)))
+    steps: list[PartitionId] = []
+    monkeypatch.setattr(desk.ctx, "step_replica", lambda partition, event: steps.append(partition))
+    for _ in range(3):
+        desk.tell(ev.DialFailed(dial=desk.one(fx.Dial).dial, reason="connection refused", refused=True))
+        assert len(desk.ctx.timers) <= 3, "one pause for all of them"
+        desk.wait(BACKOFF)
+    desk.connect()
+    desk.tell(ev.AskFailed(question=desk.one(fx.Ask).question, reason="lost"))
+    desk.wait(BACKOFF)
+    assert not steps, "nothing has changed for any replica: its question stands"
+    assert len(named(desk.request)) == 100
+
+
+def test_many_questions_are_told_in_portions_each_of_them_confirmed_at_once() -> None:
+    desk = Desk(LEADER, settings=attrs.evolve(SETTINGS, questions_at_a_time=20))
+    partitions = [PartitionId("t", number) for number in range(50)]
+    desk.follow(LEADER, *partitions[:45])
+    request = desk.connect()
+    assert (named(request), request.max_wait_ms) == (set(range(20)), 0)
+    ask = desk.one(fx.Ask)
+    desk.follow(LEADER, *partitions[45:])
+    assert not desk.all(fx.GiveUp) and not desk.all(fx.Ask), "it is answered at once anyway"
+    desk.answer(ask)
+    assert (named(desk.request), desk.request.max_wait_ms) == (set(range(20, 40)), 0)
+    assert desk.request.session_epoch == 1
+    desk.answer(desk.one(fx.Ask), result(PartitionId("t", 3), high_watermark=1))
+    assert named(desk.request) == {*range(40, 50), 3}, "the one that was answered asks on"
+    desk.answer(desk.one(fx.Ask))
+    assert (named(desk.request), desk.request.max_wait_ms) == (set(), 500), "nothing is left: it is parked"
+
+
+def test_a_portion_that_was_lost_is_told_again_from_the_first() -> None:
+    desk = Desk(LEADER, settings=attrs.evolve(SETTINGS, questions_at_a_time=20))
+    desk.follow(LEADER, *(PartitionId("t", number) for number in range(30)))
+    desk.connect()
+    desk.answer(desk.one(fx.Ask))
+    assert named(desk.request) == set(range(20, 30))
+    desk.tell(ev.AskFailed(question=desk.one(fx.Ask).question, reason="lost"))
+    desk.wait(BACKOFF)
+    assert (named(desk.request), desk.request.session_epoch) == (set(range(20)), 0)
+
+
+def test_no_fetch_exceeds_what_a_request_may_be() -> None:
+    """More than some 6,000 partitions did; with names of 249 characters 2,500 were enough."""
+    name, most = "t" * MAX_NAME, Limits().max_body_bytes
+    desk = Desk(LEADER)
+    partitions = [PartitionId(name, 10**6 + number) for number in range(3000)]
+    desk.follow(LEADER, *partitions, log_end_offset=1 << 62)
+    desk.connect()
+    told: set[int] = set()
+    while desk.request.max_wait_ms == 0:
+        request = attrs.evolve(
+            desk.request,
+            partitions=[attrs.evolve(each, topic_id="0" * 32) for each in desk.request.partitions],
+            session_id=1 << 62,
+        )
+        assert len(wire.encode(request)) < most
+        told |= named(request)
+        desk.answer(desk.one(fx.Ask))
+    assert len(told) == len(partitions)
 
 
 # Connecting

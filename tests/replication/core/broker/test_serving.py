@@ -250,6 +250,30 @@ def test_what_finds_no_room_in_an_answer_is_news_for_the_next_request() -> None:
     assert answers(serve.go_on(max_bytes=SIZE)) == []
 
 
+def test_an_answer_is_about_so_many_partitions_at_most() -> None:
+    """Each may hold a file open until it is sent, and thousands of results exceed what a response may be."""
+    serve = Serve(5, results_at_a_time=2)
+    serve.begin(max_wait_ms=0)
+    serve.append(*serve.partitions)
+    questions = [serve.question(partition, 0) for partition in serve.partitions]
+    assert set(results(serve.go_on(*questions))) == {0, 1}
+    assert set(results(serve.go_on())) == {2, 3}
+    assert set(results(serve.go_on())) == {4}
+    assert answers(serve.go_on()) == []
+    assert set(results(serve.fetch(*questions))) == {0, 1}, "without a session, too"
+
+
+def test_high_watermarks_alone_are_told_in_portions_too() -> None:
+    serve = Serve(5, results_at_a_time=2)
+    serve.append(*serve.partitions)
+    serve.begin(*(serve.question(partition, 1) for partition in serve.partitions), max_wait_ms=0)
+    told = set()
+    for _ in range(3):
+        found = answers(serve.go_on(max_wait_ms=0))
+        told |= {each.partition for each in found[0].response.partitions}
+    assert told == {2, 3, 4}
+
+
 def test_a_first_batch_is_told_however_large_it_is() -> None:
     serve = Serve(2)
     serve.append(*serve.partitions)
