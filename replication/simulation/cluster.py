@@ -25,7 +25,7 @@ from .current_reads import CurrentReads
 from .errors import require
 from .fetches import BATCH_SIZE, FETCH_WAIT, LARGEST, Fetches
 from .hosting import Hosting
-from .members import Members
+from .members import BEGINS, Members
 from .network import Network
 from .node import Host, Node
 from .oracle import Oracle
@@ -245,15 +245,20 @@ class Cluster(Hosting):
         self.control(node, ctl.ViewChanged(view=view))
 
     def transact(
-        self, node: Node, write: Callable[[], object], done: Callable[[object], None], slow: float = 0.0
+        self,
+        node: Node,
+        write: Callable[[], object],
+        done: Callable[[object], None],
+        slow: float = 0.0,
+        late: float = 0.0,
     ) -> None:
-        """Do `write` in the store; `done` gets its result, so much later, or None if nobody knows."""
-        delay = 0.01 + 0.09 * self.random.random()
+        """Do `write` in the store, `late` on its way; `done` gets its result, so `slow`, or None if nobody knows."""
+        delay = 0.01 + 0.09 * self.random.random() + late
         mishap = self.weather.write()
         if not self.reaches_store(node):
             self.on(node, 0.6, partial(done, None))
         elif mishap is None or mishap[0] in ("late", "slow"):
-            late = mishap[1] if mishap and mishap[0] == "late" else 0.0
+            delay += mishap[1] if mishap and mishap[0] == "late" else 0.0
             slow += mishap[1] if mishap and mishap[0] == "slow" else 0.0
             process = node.process
 
@@ -262,7 +267,7 @@ class Cluster(Hosting):
                 if node.process == process:  # else whoever asked is gone
                     self.on(node, self.delay() + slow, lambda: done(result))
 
-            self.later(delay + late, arrive)
+            self.later(delay, arrive)
         else:
             if mishap[0] == "landed":
                 self.later(mishap[1], lambda: write() if self.store.reachable else None)  # type: ignore[arg-type]
@@ -353,7 +358,7 @@ class Cluster(Hosting):
             self.oracle.recovered(host, was=was, flushed=flushed)
             self.oracle.disk_changed(host)
         self.note(f"node {node.id} starts")
-        self.on(node, 0.1, partial(self.members.begin, node))
+        self.on(node, BEGINS, partial(self.members.begin, node))
 
     def enter(self, node: Node, incarnation: int) -> None:
         """A process is registered: it serves from now on."""

@@ -15,6 +15,7 @@ from ..core.control.records import PartitionRecord
 from ..core.types import NO_LEADER, PartitionId
 from . import restores, trust
 from .cluster import Cluster
+from .members import BEGINS
 from .node import Node
 from .schedule import Fault
 from .traps import ADD, ELECTION, JOIN
@@ -63,6 +64,9 @@ class Injector:
         if fault.label == "PZ" and "MS" in self.cluster.settings.faults:
             # Until its leader hears that it has joined, only the leader's own caution counts it.
             self.cluster.traps.late_answers.append(fault.seconds)
+        if fault.kind == "power off the next to join" and "MS" in self.cluster.settings.faults:
+            # It is stored while the next process of that node registers, which has read the store before.
+            self.cluster.traps.late_writes.append(0.4 * min(fault.amount, 0.999) + fault.seconds + BEGINS)
         self.cluster.traps.lay(JOIN if fault.kind.endswith("join") else ELECTION, strike)
         return False
 

@@ -95,7 +95,12 @@ class Hosting(World, ABC):
 
     @abstractmethod
     def transact(
-        self, node: Node, write: Callable[[], object], done: Callable[[object], None], slow: float = 0.0
+        self,
+        node: Node,
+        write: Callable[[], object],
+        done: Callable[[object], None],
+        slow: float = 0.0,
+        late: float = 0.0,
     ) -> None: ...
 
     @abstractmethod
@@ -382,7 +387,8 @@ class Hosting(World, ABC):
 
         joined = any(each.joining for each in effect.proposals)
         slow = self.traps.lateness() if joined else 0.0
-        self.transact(node, partial(self.write_isrs, effect, node.session), told, slow)
+        late = self.traps.write_lateness() if joined else 0.0
+        self.transact(node, partial(self.write_isrs, effect, node.session), told, slow, late)
         for each in effect.proposals:
             joining = [member for member, _ in each.joining]
             self.traps.spring(JOIN, joining, each.record.id)

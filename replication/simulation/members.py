@@ -20,6 +20,8 @@ from .store import RACKS
 if TYPE_CHECKING:
     from .cluster import Cluster
 
+BEGINS = 0.1
+"""After so long a new process has looked through its folder, and reads the store."""
 DEPARTURE = 6.0
 """The simulated `controlled_shutdown_timeout`."""
 AGAIN = 0.3

@@ -163,6 +163,7 @@ class Run:
         cluster.weather.calm = True
         cluster.cuts.clear()
         cluster.traps.late_answers.clear()
+        cluster.traps.late_writes.clear()
         cluster.store.reachable = True
         cluster.note("** calm")
         mend_what_nobody_has(cluster)

@@ -26,12 +26,19 @@ class Traps:
         self.late_answers: deque[float] = deque()
         """How much later leaders hear what became of the next members that they propose, each."""
 
+        self.late_writes: deque[float] = deque()
+        """How much later the next proposals of a member reach the store, each."""
+
     def lay(self, moment: str, strike: Strike) -> None:
         self._laid[moment].append(strike)
 
     def lateness(self) -> float:
         """Of the answer to a proposal that is made now."""
         return self.late_answers.popleft() if self.late_answers else 0.0
+
+    def write_lateness(self) -> float:
+        """Of a proposal that is made now, on its way to the store."""
+        return self.late_writes.popleft() if self.late_writes else 0.0
 
     def spring(self, moment: str, nodes: Sequence[int], partition: PartitionId) -> None:
         """The moment is there; `nodes` are not empty, or nothing happens."""
