@@ -252,7 +252,7 @@ class Cluster(Hosting):
         slow: float = 0.0,
         late: float = 0.0,
     ) -> None:
-        """Do `write` in the store, `late` on its way; `done` gets its result, so `slow`, or None if nobody knows."""
+        """Do `write` in the store, `late` on its way; `done` gets its result, `slow` later, or None if unknown."""
         delay = 0.01 + 0.09 * self.random.random() + late
         mishap = self.weather.write()
         if not self.reaches_store(node):

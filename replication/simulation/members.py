@@ -53,7 +53,7 @@ class Members:
         except MembershipError as error:
             self._cluster.refuses(node, error)
             return
-        require(not node.is_ahead, "S25", f"node {node.id} enters a store that was put back")
+        require(not node.is_ahead, "S26", f"node {node.id} enters a store that was put back")
         node.membership, node.stopped_clean = membership, None
         node.proof = proofs.get(node.folder, node.proof)
         self._open_session(node)

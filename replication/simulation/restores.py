@@ -1,7 +1,7 @@
 """A metadata store that is put back to an older state: nobody goes by it, and the nodes' folders repair it.
 
 The store is copied, and put back later, with the nodes stopped or while they run. Those that run stop at their next
-look, and none that is started goes on (S25). Then an operator runs the repair over all folders. After it everything
+look, and none that is started goes on (S26). Then an operator runs the repair over all folders. After it everything
 that was committed is there (S7), and the oracle watches on.
 """
 
@@ -117,7 +117,7 @@ def _repair(cluster: Cluster) -> None:
     for node in cluster.nodes.values():
         looks = node.up and node.controller is not None and not node.paused and cluster.reaches_store(node)
         stays = looks and node.is_ahead
-        require(not stays, "S25", f"node {node.id} goes on with a store that was put back")
+        require(not stays, "S26", f"node {node.id} goes on with a store that was put back")
         cluster.kill(node)
         for host in node.hosts.values():
             host.disk.recover()
@@ -127,7 +127,7 @@ def _repair(cluster: Cluster) -> None:
     for compare, put in repair.writes:
         if put.key == rec.CLUSTER_KEY:
             continue
-        require(store.holds(compare), "S25", f"the repair writes over what it has not read: {compare}")
+        require(store.holds(compare), "S26", f"the repair writes over what it has not read: {compare}")
         match put.record:
             case rec.PartitionRecord() as record:
                 store.put_partition(record)
