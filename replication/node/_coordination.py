@@ -25,6 +25,7 @@ from ..core.broker.effects import (
     ShardUnreadable,
 )
 from ..core.broker.events import CoordinationArrived, ForwardArrived, OutsideAnswered, ShardRead
+from ..core.control.internal_topics import TRANSACTIONS
 from ..core.coordination import group_messages as gm
 from ..core.coordination.transaction_shard import AllocateIds, IdsAllocated, ReadRevision, RevisionRead
 from ..core.errors import ErrorCode
@@ -180,10 +181,27 @@ class Coordination:
         log.error("%s: a decision cannot be written, please report it: %s", effect.partition, effect.problem)
 
     def _noted(self, effect: GroupNoted) -> None:
+        if effect.partition.topic == TRANSACTIONS.name:
+            self._transaction_ended(effect)
+            return
         self.rebalances += 1
         told = event("group_changed", group=effect.group, why=effect.reason, **effect.details)
         log.info(told)
         self._node.store.history.remember(told, time.time())
+
+    def _transaction_ended(self, effect: GroupNoted) -> None:
+        """All are counted; a line is for those whose producer did not ask for the end."""
+        counters, details = self._node.counters, dict(effect.details)
+        outcome, cause = "committed" if details.pop("committed") else "aborted", str(details.pop("cause"))
+        seconds = details["seconds"]
+        assert isinstance(seconds, float)
+        counters.transactions[outcome].add(seconds)
+        if outcome == "aborted":
+            counters.transactions_aborted[cause] += 1
+        if effect.reason:
+            told = event("transaction_aborted", transactional_id=effect.group, why=effect.reason, **details)
+            log.warning(told)
+            self._node.store.history.remember(told, time.time())
 
     # The topic
 

@@ -298,7 +298,7 @@ class ShardFaulty(NamedTuple):
 
 
 class GroupNoted(NamedTuple):
-    """For the operator: what has become of a group, and why."""
+    """For the operator: what has become of a group, or of a transaction, and why."""
 
     partition: PartitionId
     group: str

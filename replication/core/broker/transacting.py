@@ -6,8 +6,8 @@ end of the turn, in order.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from ..coordination.record_codec import Unknown
 from ..coordination.routing import GROUP_TOPIC, partition_for_group
 from ..coordination.shard import ShardSettings
 from ..coordination.transaction_records import (
+    Status,
     decode_transaction,
     encode_transaction,
     encode_transaction_key,
@@ -131,6 +132,15 @@ class Transacting:
     def _later(self, do: Callable[[], None]) -> None:
         self._due.append(do)
         self._context.is_unsettled = True
+
+    def statuses(self) -> Mapping[Status, int]:
+        """Of the transactional ids that this node coordinates, as far as it has loaded them, how many are where."""
+        found: Counter[Status] = Counter()
+        for partition in self._shards.led(TRANSACTIONS.name):
+            machine = self._shards.machine(partition)
+            if isinstance(machine, TransactionCoordinator):
+                found.update(machine.statuses)
+        return found
 
     # Coordinators
 

@@ -44,7 +44,10 @@ class Reply:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Note:
-    """For the operator: what a decision does to a group (`reason`), in numbers and names (`details`)."""
+    """For the operator: what a decision does to a group (`reason`), in numbers and names (`details`).
+
+    Of a transaction `group` is its transactional id.
+    """
 
     group: str
     reason: str

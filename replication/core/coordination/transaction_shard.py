@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +13,7 @@ from ..errors import ErrorCode
 from . import transaction_epochs as epochs
 from . import transaction_messages as tm
 from .bounds import check_transaction
-from .decisions import Clock, Decision, OutwardMachine, Proof, Reply
+from .decisions import Clock, Decision, Note, OutwardMachine, Proof, Reply
 from .marker_queue import Leaders, MarkerQueue, MarkersAnswered
 from .refusals import GroupRefusal
 from .shard_events import Entry, Marker
@@ -24,6 +24,7 @@ IDS_AT_ONCE = 10
 """Producer ids that are asked for at a time; those that are left when the leadership ends are never used."""
 _SWEEP, _EXPIRE, _RETRY = "sweep", "expire", "retry"
 _EXPIRED_AT_ONCE = 1_000
+_TAKEN_OVER = "another producer has taken the transactional id over"
 _MOST_TOLD = 10_000
 """Transactions of one listing."""
 
@@ -75,6 +76,8 @@ class TransactionCoordinator(OutwardMachine):
     def __init__(self, settings: TransactionSettings | None = None) -> None:
         self.settings = settings if settings is not None else TransactionSettings()
         self.transactions: dict[str, TransactionValue] = {}
+        self.statuses: Counter[Status] = Counter()
+        """How many transactional ids are in each state."""
         self.markers = MarkerQueue()
         self._view: Leaders | None = None
         self._timers: Timers[str] = Timers()
@@ -99,10 +102,12 @@ class TransactionCoordinator(OutwardMachine):
     def apply(self, entry: Entry) -> None:
         assert isinstance(entry.key, TransactionKey)
         name, value = entry.key.transactional_id, entry.value
-        if value is None:
-            self.transactions.pop(name, None)
-        else:
+        before = self.transactions.pop(name, None)
+        if before is not None:
+            self.statuses[before.status] -= 1
+        if value is not None:
             self.transactions[name] = value
+            self.statuses[value.status] += 1
         self._ongoing.pop(name, None)
         if value is not None and value.status is Status.ONGOING:
             self._ongoing[name] = None
@@ -195,7 +200,7 @@ class TransactionCoordinator(OutwardMachine):
                 self._park(request_id, message, self._needy)
                 self._wants_ids = True
                 return Decision(request_id=request_id)
-        return self._write(request_id, name, message, outcome)
+        return self._write(request_id, name, message, outcome, clock)
 
     def _outcome(
         self,
@@ -232,16 +237,21 @@ class TransactionCoordinator(OutwardMachine):
         name: str,
         message: tm.InitTransactionsRequest | tm.AddPartitionsRequest | tm.EndTransactionRequest,
         outcome: epochs.Changed,
+        clock: Clock,
     ) -> Decision:
         value = outcome.value
         self._use_id(value)
         entries = ((TransactionKey(name), value),)
+        notes: tuple[Note, ...] = ()
+        if value.status.is_prepared:
+            taken_over = isinstance(message, tm.InitTransactionsRequest)
+            notes = (_ended(name, value, clock, "taken_over" if taken_over else "asked"),)
         if outcome.then_waits:
 
             def park() -> None:
                 self._park(request_id, message, self._waiting.setdefault(name, []))
 
-            return Decision(request_id=request_id, entries=entries, then=park)
+            return Decision(request_id=request_id, entries=entries, then=park, notes=notes)
 
         def then() -> None:
             if isinstance(message, tm.AddPartitionsRequest):
@@ -255,7 +265,7 @@ class TransactionCoordinator(OutwardMachine):
             groups=frozenset({name}),
             proof=Proof.NONE,
         )
-        return Decision(request_id=request_id, entries=entries, replies=(reply,), then=then)
+        return Decision(request_id=request_id, entries=entries, replies=(reply,), then=then, notes=notes)
 
     def _use_id(self, value: TransactionValue) -> None:
         if self._ids and self._ids[0] in (value.producer_id, value.next_producer_id):
@@ -298,7 +308,8 @@ class TransactionCoordinator(OutwardMachine):
                 self._late.pop()
                 continue
             self._use_id(aborted)
-            return Decision(entries=((TransactionKey(name), aborted),))
+            notes = (_ended(name, aborted, clock, "timeout"),)
+            return Decision(entries=((TransactionKey(name), aborted),), notes=notes)
         return None
 
     def _take_late(self, clock: Clock) -> Iterator[str]:
@@ -396,6 +407,25 @@ class TransactionCoordinator(OutwardMachine):
             )
         ]
         return tm.ListTransactionsResponse(transactions=found[:_MOST_TOLD])
+
+
+def _ended(name: str, value: TransactionValue, clock: Clock, cause: str) -> Note:
+    """For the operator: the outcome of a transaction, and why it has this one."""
+    why = {
+        "timeout": f"it was open for longer than its timeout of {value.timeout_ms} ms",
+        "taken_over": _TAKEN_OVER,
+    }
+    return Note(
+        group=name,
+        reason=why.get(cause, ""),
+        details={
+            "cause": cause,
+            "committed": value.status.is_committed,
+            "producer_id": value.producer_id,
+            "partitions": len(value.partitions),
+            "seconds": max(0.0, (clock.wall_ms - value.start_ms) / 1000),
+        },
+    )
 
 
 def _told(message: tm.Request, producer_id: int, producer_epoch: int) -> Any:

@@ -15,7 +15,7 @@ BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 @attrs.define(eq=False, slots=True)
 class RequestTimes:
-    """How long requests of one kind took from their arrival to their answer, in seconds."""
+    """How long requests of one kind took from their arrival to their answer, or transactions, in seconds."""
 
     counts: list[int] = attrs.Factory(lambda: [0] * (len(BUCKETS) + 1))
     total: float = 0.0
@@ -53,6 +53,12 @@ class Counters:
     leader_elections: int = 0
     """Elections that this node has written as the controller."""
     unclean_leader_elections: int = 0
+    transactions: dict[str, RequestTimes] = attrs.Factory(
+        lambda: {"committed": RequestTimes(), "aborted": RequestTimes()}
+    )
+    """By outcome, those coordinated here: from the first record to the decision."""
+    transactions_aborted: Counter[str] = attrs.Factory(Counter)
+    """By cause."""
     throttled_ms: Counter[str] = attrs.Factory(Counter)
     """By limit: for how long clients were told to pause, in milliseconds."""
 

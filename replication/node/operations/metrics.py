@@ -7,12 +7,14 @@ every name with the one that Kafka has for it.
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import attrs
 
+from ...core.coordination.transaction_records import Status
 from ...core.messages import Kind
 from ...core.types import NO_LEADER, PartitionId
 from .counters import BUCKETS
@@ -50,8 +52,12 @@ class Snapshot:
     families: list[Family]
     request_times: dict[str, tuple[list[int], float]]
     """By kind: the number in each bucket, and the sum in seconds."""
+    transaction_times: dict[str, tuple[list[int], float]]
+    """By outcome, the same."""
 
 
+_LATE_MS = 300_000
+"""How much longer than the longest timeout a transaction may be open before somebody should look (Kafka's)."""
 _PARTITION = ("topic", "partition")
 
 
@@ -69,13 +75,16 @@ class Metrics:
             *self._of_cluster(),
             *self._of_node(),
             *self._of_groups(),
+            *self._of_transactions(),
             *self._of_topics(),
         ]
         times = {
             Kind(kind).name.lower(): (list(times.counts), times.total)
             for kind, times in self._replicas.counters.requests.items()
         }
-        return Snapshot(families, times)
+        ended = self._replicas.counters.transactions
+        outcomes = {name: (list(each.counts), each.total) for name, each in ended.items()}
+        return Snapshot(families, times, outcomes)
 
     def _of_partitions(self) -> Iterator[Family]:
         """Of the replicas on this node."""
@@ -234,6 +243,34 @@ class Metrics:
         text = "Rebalances of groups coordinated here."
         yield _single("insync_group_rebalances", "counter", text, replicas.coordination.rebalances)
 
+    def _of_transactions(self) -> Iterator[Family]:
+        """Of what this node coordinates, and of what is open in the partitions that it leads."""
+        replicas = self._replicas
+        statuses = replicas.broker.transacting.statuses()
+        states: dict[Labels, float] = {(each.name.lower(),): statuses.get(each, 0) for each in Status}
+        text = "Transactional ids coordinated here, by the state of their transactions."
+        yield Family("insync_transactional_ids", "gauge", text, ("state",), states)
+        ended = replicas.counters.transactions
+        text = "Transactions coordinated here that were decided to be committed."
+        yield _single("insync_transactions_committed", "counter", text, ended["committed"].count)
+        causes: dict[Labels, float] = {
+            (cause,): replicas.counters.transactions_aborted[cause]
+            for cause in ("asked", "timeout", "taken_over")
+        }
+        text = "Transactions coordinated here that were decided to be aborted."
+        yield Family("insync_transactions_aborted", "counter", text, ("cause",), causes)
+        led = [
+            host
+            for host in replicas.hosts.values()
+            if host.replica.leader is not None and len(host.replica.log.producers.transactions)
+        ]
+        count = sum(len(host.replica.log.producers.transactions) for host in led)
+        yield _single("insync_open_transactions", "gauge", "Open in partitions led here.", count)
+        longest = replicas.settings.transaction_max_timeout_ms + _LATE_MS
+        late = sum(_has_late(host, time.time() * 1000 - longest) for host in led)
+        text = "Partitions led here in which a transaction is open for longer than any timeout."
+        yield _single("insync_partitions_with_late_transactions", "gauge", text, late)
+
     def _of_topics(self) -> Iterator[Family]:
         counters, topics = self._replicas.counters, self._replicas.view.topics
         for name, text, counts in (
@@ -296,6 +333,12 @@ def _lags(host: ReplicaHost) -> Iterator[tuple[int, int]]:
             yield node, end - max(follower.log_end_offset, host.replica.log.log_start_offset)
 
 
+def _has_late(host: ReplicaHost, since_ms: float) -> bool:
+    """Whether a producer with an open transaction has written nothing since."""
+    states = () if host.log is None else host.log.producer_states()
+    return any(each.first_offset >= 0 and each.timestamp_ms < since_ms for each in states)
+
+
 def _single(name: str, kind: str, text: str, value: float) -> Family:
     return Family(name, kind, text, (), {(): value})
 
@@ -335,3 +378,11 @@ class _Collector:
         for kind, (counts, total) in self.snapshot.request_times.items():
             times.add_metric((kind,), list(zip(bounds, accumulate(counts), strict=True)), total)
         yield times
+        ended = HistogramMetricFamily(
+            "insync_transaction_seconds",
+            "Time from a transaction's first record to its outcome.",
+            labels=("outcome",),
+        )
+        for outcome, (counts, total) in self.snapshot.transaction_times.items():
+            ended.add_metric((outcome,), list(zip(bounds, accumulate(counts), strict=True)), total)
+        yield ended

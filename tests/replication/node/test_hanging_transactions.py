@@ -9,16 +9,23 @@ from typing import Any
 import pytest
 import trio
 
-from insync.replication import Admin, BlockingAdmin, Producer
+from insync.replication import Admin, BlockingAdmin, Node, Producer
 from insync.replication.asyncio import Admin as AsyncioAdmin
-from insync.replication.client import ActiveProducer, InvalidTxnStateError, UnknownTopicError
+from insync.replication.client import (
+    ActiveProducer,
+    InvalidTxnStateError,
+    ProducerFencedError,
+    UnknownTopicError,
+)
 from insync.replication.core import messages as m
 from insync.replication.core.broker import transacting
 from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.errors import ErrorCode
+from insync.replication.node.operations import metrics
 
-from .test_cluster import until
-from .test_transactions import nodes, read, reader
+from .scraping import scrape
+from .test_cluster import settings, until
+from .test_transactions import FAST, nodes, read, reader
 
 
 async def test_a_transaction_that_nobody_knows_of_is_found_and_ended(
@@ -115,6 +122,56 @@ async def test_an_abort_names_what_it_means(tmp_path: Path) -> None:
         assert answer.error == ErrorCode.INVALID_TXN_STATE
         assert "has no transaction of epoch" in answer.message
         await producer.commit()
+
+
+async def test_what_becomes_of_transactions_is_counted_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = settings(tmp_path, 1, **FAST, transaction_max_timeout_ms=60_000, metrics_port=0)
+    async with Node(given) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 2, 1)
+
+        async def scraped(name: str, **labels: str) -> float:
+            return (await scrape(node.metrics_address)).value(name, **labels)
+
+        async with Producer(node.endpoints, transactional_id="a", transaction_timeout_ms=300) as first:
+            async with first.transaction():
+                await first.send("t", b"1")
+            first.begin()
+            await first.send("t", b"2")
+            await first.flush()
+            await first.abort()
+            first.begin()
+            await (await first.send("t", b"3")).wait()
+
+            async def is_late() -> bool:
+                return await scraped("insync_transactions_aborted_total", cause="timeout") == 1
+
+            await until(is_late)
+        async with Producer(node.endpoints, transactional_id="b") as second:
+            second.begin()
+            await (await second.send("t", b"4", partition=0)).wait()
+            await (await second.send("t", b"5", partition=1)).wait()
+            assert await scraped("insync_open_transactions") == 2
+            assert await scraped("insync_partitions_with_late_transactions") == 0
+            with monkeypatch.context() as patch:
+                patch.setattr(metrics, "_LATE_MS", -120_000)
+                assert await scraped("insync_partitions_with_late_transactions") == 2
+            assert await scraped("insync_transactional_ids", state="ongoing") == 1
+            async with Producer(node.endpoints, transactional_id="b"):
+                assert await scraped("insync_open_transactions") == 0
+            with pytest.raises(ProducerFencedError):
+                await second.abort()
+        assert await scraped("insync_transactions_committed_total") == 1
+        for cause in ("asked", "timeout", "taken_over"):
+            assert await scraped("insync_transactions_aborted_total", cause=cause) == 1, cause
+        assert await scraped("insync_transaction_seconds_count", outcome="aborted") == 3
+        assert await scraped("insync_transaction_seconds_sum", outcome="aborted") >= 0.3
+        assert await scraped("insync_transactional_ids") == 2
+    said = [each.getMessage() for each in caplog.records if "event=transaction_aborted" in each.getMessage()]
+    assert len(said) == 2
+    assert "transactional_id=a" in said[0] and "longer than its timeout of 300 ms" in said[0]
+    assert "transactional_id=b" in said[1] and "partitions=2" in said[1] and "taken" in said[1]
 
 
 async def _asked(admin: Admin, producer: ActiveProducer, start_offset: int) -> Any:
