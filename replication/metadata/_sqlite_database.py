@@ -1,6 +1,7 @@
 """The synchronous half of the SQLite store: reads, write transactions, the sweep of dead sessions, the changes.
 
-Everything here runs in the store's worker thread. Nothing here waits: a lock held elsewhere is `StoreBusyError`.
+Everything here runs in the store's worker thread, or, what writes, in the process that writes for it. Nothing here
+waits: a lock held elsewhere is `StoreBusyError`.
 """
 
 from __future__ import annotations
@@ -15,9 +16,8 @@ from contextlib import ExitStack, closing, contextmanager
 import attrs
 
 from ._history import KEPT_KEYS, KEPT_REVISIONS
-from ._sqlite_leases import FIRST_SLOT, HeldLease, LeaseFile
+from ._sqlite_leases import FIRST_SLOT, HeldLease, LeaseFile, SeenLease
 from ._sqlite_schema import Place, connect, meaning, translated
-from ._sqlite_worker import StoreBusyError
 from ._transaction import holds
 from ._values import (
     Committed,
@@ -33,7 +33,7 @@ from ._values import (
     TooOld,
     Unknown,
 )
-from .errors import SessionExpiredError, StoreUnavailableError
+from .errors import SessionExpiredError, StoreBusyError, StoreUnavailableError
 
 _PRUNE_EVERY = 256
 """Revisions after which the history of changed keys is cut to its bounds, or sooner after many keys."""
@@ -97,11 +97,20 @@ class Database:
     """An open connection with its lease file, and what the watches have been told so far.
 
     announce: called, in the calling thread, with everything that changes here or is seen to have changed.
+    sweep: given where another process writes for this one, which then only reads: called when sessions are over, so
+    that the other one removes them. That process must have opened the store before.
     """
 
-    def __init__(self, path: str, boot: int, announce: Callable[[Announcement], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        boot: int,
+        announce: Callable[[Announcement], None],
+        sweep: Callable[[], None] | None = None,
+    ) -> None:
         self.path = path
         self._announce = announce
+        self._sweep = sweep
         self._seen = 0
         self._seen_sequence = 0
         self._next_deadline: float = 0
@@ -111,13 +120,24 @@ class Database:
             self._connection = undo.enter_context(closing(connect(path)))
             self._place = Place.of(path)
             self._leases = undo.enter_context(closing(LeaseFile(path + "-leases", boot)))
-            with self._writing() as writing:
-                self._leases.adopt(self._connection.execute("SELECT identity FROM store").fetchone()[0])
-                self._seen, self._seen_sequence = writing.base, writing.sequence
+            if sweep is None:
+                with self._writing() as writing:
+                    self._leases.adopt(self._connection.execute("SELECT identity FROM store").fetchone()[0])
+                    self._seen, self._seen_sequence = writing.base, writing.sequence
+            else:
+                with translated(path):
+                    self._connection.execute("PRAGMA query_only = ON")
+                    self._seen_sequence, self._seen = self._connection.execute(
+                        "SELECT sequence, revision FROM store"
+                    ).fetchone()
             self._resources = undo.pop_all()
 
     def close(self) -> None:
         self._resources.close()
+
+    @property
+    def leases(self) -> LeaseFile:
+        return self._leases
 
     def _check_files(self) -> None:
         """Raise `StoreUnavailableError` if other files lie there now: who opens the store sees another one."""
@@ -185,7 +205,7 @@ class Database:
     # transactions
 
     def commit(
-        self, compares: Sequence[Compare], operations: Sequence[Operation], held: HeldLease | None
+        self, compares: Sequence[Compare], operations: Sequence[Operation], held: HeldLease | SeenLease | None
     ) -> Outcome:
         try:
             with self._swept() as writing:
@@ -198,7 +218,7 @@ class Database:
         writing: _Writing,
         compares: Sequence[Compare],
         operations: Sequence[Operation],
-        held: HeldLease | None,
+        held: HeldLease | SeenLease | None,
     ) -> Outcome:
         self._check_session(held)
         for compare in compares:
@@ -249,7 +269,7 @@ class Database:
         used = {slot for (slot,) in self._connection.execute("SELECT slot FROM sessions")}
         return next(slot for slot in itertools.count(FIRST_SLOT) if slot not in used)
 
-    def _check_session(self, held: HeldLease | None) -> None:
+    def _check_session(self, held: HeldLease | SeenLease | None) -> None:
         if held is None:
             return
         row = self._connection.execute("SELECT 1 FROM sessions WHERE id = ?", (held.session_id,)).fetchone()
@@ -261,7 +281,7 @@ class Database:
         return None if row is None else Entry(key, *row)
 
     def _apply(
-        self, writing: _Writing, operations: Iterable[Operation], held: HeldLease | None
+        self, writing: _Writing, operations: Iterable[Operation], held: HeldLease | SeenLease | None
     ) -> dict[str, int]:
         revision = writing.revision + 1
         versions: dict[str, int] = {}
@@ -402,14 +422,31 @@ class Database:
         self._next_deadline, dead = self._survey()
         if not dead:
             return
+        if self._sweep is not None:
+            self._sweep()
+            return
         try:
             with self._swept():
                 pass
         except StoreBusyError:
-            self._next_deadline = 0
-            fresh, self._resynced_for = dead - self._resynced_for, dead
-            if fresh:
-                self._announce(Announcement(self._seen, None))
+            self._not_swept(dead)
+
+    def swept(self) -> None:
+        """The process that writes has removed dead sessions."""
+        with translated(self.path):
+            self._announce_changes()
+
+    def not_swept(self) -> None:
+        """It could not, because the lock is held: the watches are told, and it is tried again."""
+        with translated(self.path):
+            _, dead = self._survey()
+        self._not_swept(dead)
+
+    def _not_swept(self, dead: set[int]) -> None:
+        self._next_deadline = 0
+        fresh, self._resynced_for = dead - self._resynced_for, dead
+        if fresh:
+            self._announce(Announcement(self._seen, None))
 
     def _survey(self) -> tuple[float, set[int]]:
         """When the next live lease ends, and which sessions are over."""

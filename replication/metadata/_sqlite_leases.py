@@ -164,6 +164,18 @@ class LeaseFile:
         return deadline is not None and time.monotonic_ns() < deadline
 
 
+class SeenLease:
+    """A lease that another process holds and renews."""
+
+    def __init__(self, file: LeaseFile, session_id: int, slot: int) -> None:
+        self.session_id = session_id
+        self._slot = slot
+        self._file = file
+
+    def is_alive(self) -> bool:
+        return self._file.is_alive(self.session_id, self._slot)
+
+
 class HeldLease:
     """A lease of this process. Once lost, it is never renewed again: others may have acted on its end.
 
@@ -180,6 +192,22 @@ class HeldLease:
         self._over = False
         self._lease = Lease(session_id, file.boot, self._deadline_from_now(), timeout_ms, 1)
         self._written = file.write(slot, self._lease)
+
+    @classmethod
+    def taken_over(cls, file: LeaseFile, slot: int, written: bytes) -> HeldLease:
+        """That which another process wrote for this one, and does not renew."""
+        lease = Lease.unpack(written)
+        assert lease is not None
+        held = cls.__new__(cls)
+        held.session_id, held.timeout_ms, held.slot = lease.session_id, lease.timeout_ms, slot
+        held._file, held._lock, held._over = file, threading.Lock(), False
+        held._lease, held._written = lease, written
+        return held
+
+    @property
+    def written(self) -> bytes:
+        """The slot as this lease was last written."""
+        return self._written
 
     @property
     def deadline_ns(self) -> int:

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import attrs
 
-from ._sqlite_worker import StoreBusyError
-from .errors import MetadataError, StoreCorruptError, StoreUnavailableError, StoreVersionError
+from .errors import MetadataError, StoreBusyError, StoreCorruptError, StoreUnavailableError, StoreVersionError
 
 APPLICATION_ID = 0x496E5379
 """SQLite's `application_id` of our files ("InSy")."""

@@ -12,15 +12,11 @@ from typing import Generic, TypeVar
 
 import trio
 
-from .errors import StoreClosedError, StoreUnavailableError
+from .errors import StoreBusyError, StoreClosedError
 
 T = TypeVar("T")
 
 _RETRY_SECONDS = 0.002
-
-
-class StoreBusyError(StoreUnavailableError):
-    """Another process holds the write lock; the worker tries again until the job's deadline."""
 
 
 class _Job(Generic[T]):

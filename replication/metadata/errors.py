@@ -17,6 +17,10 @@ class StoreUnavailableError(MetadataError):
     """The store cannot be reached or is held by somebody else; nothing was read or written. Try again later."""
 
 
+class StoreBusyError(StoreUnavailableError):
+    """Another process holds the write lock; inside the SQLite store only, which tries again for a while."""
+
+
 class StoreLostError(StoreUnavailableError):
     """The store was reached, and its answer was lost; inside stores only, which say `Unknown` of a transaction."""
 
@@ -46,6 +50,10 @@ class SessionExpiredError(MetadataError):
             "open a new session and register again"
         )
         self.session_id = session_id
+
+    def __reduce__(self) -> tuple[type[SessionExpiredError], tuple[int]]:
+        """From one process to another."""
+        return type(self), (self.session_id,)
 
 
 class InvalidTransactionError(MetadataError, ValueError):

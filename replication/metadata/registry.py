@@ -137,7 +137,7 @@ def _open_sqlite(url: str) -> MetadataStore:
             f"{url!r}: a SQLite store's URL is sqlite:///absolute/path (three slashes)"
         )
     # Four slashes, as some write an absolute path, mean the same file.
-    return SqliteStore("/" + path.lstrip("/"))
+    return SqliteStore("/" + path.lstrip("/"), writes_apart=True)
 
 
 _BUILT_IN: dict[str, StoreFactory] = {"memory": _open_memory, "sqlite": _open_sqlite}

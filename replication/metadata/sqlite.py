@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import attrs
 import trio
@@ -18,8 +18,9 @@ from ._sqlite_database import Announcement, Database
 from ._sqlite_leases import HeldLease, boot_id
 from ._sqlite_schema import IDENTITY_BYTES
 from ._sqlite_worker import Worker
+from ._sqlite_writer import Writer, WriterLostError
 from ._transaction import check_key, check_prefix, check_timeout, check_transaction
-from ._values import Compare, Delta, Listing, Operation, Outcome, Read, TooOld
+from ._values import Compare, Delta, Listing, Operation, Outcome, Read, TooOld, Unknown
 from ._watch import WatchHub
 from .abc import MetadataStore, Session, Watch
 from .errors import (
@@ -93,6 +94,7 @@ class _Engine:
 
     worker: Worker
     database: Database
+    writer: Writer | None
     nursery: trio.Nursery
     nursery_manager: AbstractAsyncContextManager[trio.Nursery]
 
@@ -101,14 +103,20 @@ class SqliteStore(MetadataStore):
     """A handle on the SQLite file `path`, made if absent (its folder must exist), on a local file system.
 
     Beside the file lie SQLite's `-wal` and `-shm` and our `-leases`. Readers never wait. Writers wait for each
-    other at most `busy_timeout_ms`, then raise `StoreUnavailableError`; a process that is stopped inside a
-    write transaction blocks all writers until it runs or dies. A killed process loses nothing it committed; a
-    power cut may take the last commits (SQLite's synchronous=NORMAL), never a part of one.
+    other at most `busy_timeout_ms`, then raise `StoreUnavailableError`. A killed process loses nothing it
+    committed; a power cut may take the last commits (SQLite's synchronous=NORMAL), never a part of one.
     After a fork the child must make a store of its own.
+
+    writes_apart: Run the write transactions in a small process beside this one, as `open_store` has it. Otherwise a
+    process that is stopped inside a transaction blocks all writers until it runs or dies.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, busy_timeout_ms: int = 5_000) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, busy_timeout_ms: int = 5_000, writes_apart: bool = False
+    ) -> None:
         self.path = os.path.abspath(path)
+        self._writes_apart = writes_apart
+        self._sweeping = False
         self._busy_seconds = busy_timeout_ms / 1000
         self._sessions: dict[int, SqliteSession] = {}
         self._watches = WatchHub()
@@ -124,14 +132,21 @@ class SqliteStore(MetadataStore):
         self._pid = os.getpid()
         boot = boot_id()
         worker = Worker("insync-metadata", self._busy_seconds, self._poll, _POLL_SECONDS)
+        writer = Writer(self.path, boot, self._busy_seconds) if self._writes_apart else None
         try:
-            open_database = partial(Database, self.path, boot, partial(self._announce, worker))
+            sweep = None
+            if writer is not None:
+                await writer.open()
+                sweep = partial(worker.post, self._sweep_soon)
+            open_database = partial(Database, self.path, boot, partial(self._announce, worker), sweep)
             database = await worker.run(open_database, writes=True)
         except BaseException:
             await worker.stop()
+            if writer is not None:
+                await writer.close()
             raise
         manager = trio.open_nursery()
-        self._engine = _Engine(worker, database, await manager.__aenter__(), manager)
+        self._engine = _Engine(worker, database, writer, await manager.__aenter__(), manager)
         return self
 
     async def __aexit__(
@@ -149,6 +164,8 @@ class SqliteStore(MetadataStore):
         try:
             with trio.CancelScope(shield=True):
                 await self._remove_sessions(engine, sessions)
+                if engine.writer is not None:
+                    await engine.writer.close()
                 await engine.worker.stop(engine.database.close)
         finally:
             await engine.nursery_manager.__aexit__(None, None, None)
@@ -157,7 +174,18 @@ class SqliteStore(MetadataStore):
         """Their leases are dropped, so readers see them gone already; what fails here, the next writer does."""
         if session_ids:
             with trio.move_on_after(_LEAVE_SECONDS), suppress(StoreUnavailableError, StoreCorruptError):
-                await engine.worker.run(partial(engine.database.remove_sessions, session_ids), writes=True)
+                await self._write(engine, "remove_sessions", frozenset(session_ids))
+
+    async def _write(self, engine: _Engine, name: str, *arguments: Any) -> Any:
+        """What `Database.name` does, here or in the process that writes; the watches have heard of it then."""
+        if engine.writer is None:
+            call = partial(getattr(engine.database, name), *arguments)
+            return await engine.worker.run(call, writes=True)
+        result = await engine.writer.run(name, *arguments)
+        if engine.worker.polling:
+            with suppress(MetadataError):  # it is written; the next poll tells the watches
+                await engine.worker.run(engine.database.catch_up)
+        return result
 
     def _open_engine(self) -> _Engine:
         if self._engine is None:
@@ -199,10 +227,14 @@ class SqliteStore(MetadataStore):
         check_transaction(compares, operations, session is not None, self.limits)
         engine = self._open_engine()
         own = None if session is None else self._own(session)
-        held = None if own is None else own.held
-        transact = partial(engine.database.commit, tuple(compares), tuple(operations), held)
+        lease: HeldLease | tuple[int, int] | None = None if own is None else own.held
+        if own is not None and engine.writer is not None:
+            lease = own.id, own.held.slot
         try:
-            return await engine.worker.run(transact, writes=True)
+            outcome: Outcome = await self._write(engine, "commit", tuple(compares), tuple(operations), lease)
+            return outcome
+        except WriterLostError as error:
+            return Unknown(str(error))
         except SessionExpiredError:
             if own is not None:
                 self.forget(own)
@@ -212,7 +244,8 @@ class SqliteStore(MetadataStore):
         """`store_id` has 32 hexadecimal digits, as the ids that the store tells."""
         identity = None if store_id is None else _identity(store_id)
         engine = self._open_engine()
-        return await engine.worker.run(partial(engine.database.raise_revision, floor, identity), writes=True)
+        revision: int = await self._write(engine, "raise_revision", floor, identity)
+        return revision
 
     def _own(self, session: Session) -> SqliteSession:
         if not (isinstance(session, SqliteSession) and session.store is self):
@@ -224,7 +257,9 @@ class SqliteStore(MetadataStore):
     async def open_session(self, timeout_ms: int) -> SqliteSession:
         check_timeout(timeout_ms)
         engine = self._open_engine()
-        held = await engine.worker.run(partial(engine.database.open_session, timeout_ms), writes=True)
+        held = await self._write(engine, "open_session", timeout_ms)
+        if engine.writer is not None:
+            held = HeldLease.taken_over(engine.database.leases, *held)
         session = self._sessions[held.session_id] = SqliteSession(self, held)
         engine.nursery.start_soon(session.keep_renewing)
         return session
@@ -273,6 +308,24 @@ class SqliteStore(MetadataStore):
             self._poll_failure = str(error)
 
     # called back in the event loop
+
+    def _sweep_soon(self) -> None:
+        if self._engine is not None and not self._sweeping:
+            self._sweeping = True
+            self._engine.nursery.start_soon(self._sweep, self._engine)
+
+    async def _sweep(self, engine: _Engine) -> None:
+        """Remove the sessions that are over, once; whoever polls sees it if some are left."""
+        assert engine.writer is not None
+        then = engine.database.swept
+        try:
+            await engine.writer.run("remove_sessions", frozenset(), patience=0)
+        except MetadataError:
+            then = engine.database.not_swept
+        finally:
+            self._sweeping = False
+        with suppress(MetadataError):
+            await engine.worker.run(then)
 
     def _tell_watches(self, announcement: Announcement) -> None:
         if announcement.keys is None:

@@ -120,13 +120,11 @@ def _spoil_clock() -> None:
 
 
 class CutConnection(sqlite3.Connection):
-    """A connection to a file that is out of reach now and then; who commits then is not told what became of it."""
+    """A connection to a file that is out of reach now and then."""
 
     def _check(self, sql: str) -> None:
         if sql != "ROLLBACK" and _fault("store"):
             _bitten("store")
-            if sql == "COMMIT":
-                super().execute(sql)
             raise sqlite3.OperationalError("disk I/O error (a fault of the test)")
 
     def execute(self, sql: str, *arguments: Any) -> sqlite3.Cursor:  # type: ignore[override]
@@ -139,7 +137,9 @@ class CutConnection(sqlite3.Connection):
 
 
 def _spoil_store() -> None:
+    from insync.replication.metadata import StoreUnavailableError
     from insync.replication.metadata._sqlite_leases import LeaseFile
+    from insync.replication.metadata._sqlite_writer import Writer, WriterLostError
 
     connect = sqlite3.connect
     sqlite3.connect = lambda *arguments, **options: connect(  # type: ignore[assignment]
@@ -158,6 +158,21 @@ def _spoil_store() -> None:
 
     for name in ("raw", "write", "clear", "publish", "published", "is_linked"):
         setattr(LeaseFile, name, cut(getattr(LeaseFile, name)))
+
+    run = Writer.run
+
+    @wraps(run)
+    async def cut_run(*arguments: Any, **options: Any) -> Any:
+        """A commit under way is done by the process that writes, and nobody is told what became of it."""
+        if _fault("store"):
+            _bitten("store")
+            raise StoreUnavailableError("Input/output error (a fault of the test)")
+        result = await run(*arguments, **options)
+        if _fault("store"):
+            raise WriterLostError("Input/output error (a fault of the test)")
+        return result
+
+    Writer.run = cut_run  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":

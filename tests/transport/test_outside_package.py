@@ -1,4 +1,4 @@
-"""Somebody else's package: the message transport of the docs, installed by pip beside insync."""
+"""Somebody else's package: the message transport and the store of the docs, installed by pip beside insync."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ import pytest
 from .test_docs_page import TRANSPORTS
 
 (SOURCE,) = (block for block in TRANSPORTS if "class PacketTransport" in block)
+STORE = Path(__file__).parents[2] / "docs" / "examples" / "json_store.py"
 INFO = "outsiders_packets-1.0.dist-info"
 WHEEL = {
     "outsiders_packets.py": SOURCE,
+    "outsiders_json.py": STORE.read_text(encoding="utf-8"),
     f"{INFO}/METADATA": "Metadata-Version: 2.1\nName: outsiders-packets\nVersion: 1.0\n",
     f"{INFO}/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    f"{INFO}/entry_points.txt": "[insync.transports]\npacket = outsiders_packets:PacketTransport\n",
+    f"{INFO}/entry_points.txt": "[insync.transports]\npacket = outsiders_packets:PacketTransport\n\n"
+    "[insync.metadata_stores]\njson = outsiders_json:make\n",
 }
 """What a build of the package gives; building needs tools that are not everywhere."""
 PIP = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
@@ -64,6 +67,41 @@ with tempfile.TemporaryDirectory() as folder:
 sys.exit("\\n".join(failed) or 0)
 """
 
+STORE_KIT = """
+import sys, tempfile, trio
+from insync.replication.metadata import open_store
+from insync.replication.metadata.testing import CASES, Bench
+from outsiders_json import JsonStore
+
+class JsonBench(Bench):
+    timeout_ms = 600
+    late_seconds = 1.0
+
+    def __init__(self, path):
+        self.path = path
+
+    def handle(self):
+        return JsonStore(self.path)
+
+    def lose(self, session):
+        session.renewals.cancel()
+
+async def found(folder):
+    async with open_store(f"json://{folder}/opened.json") as store:
+        assert isinstance(store.inner, JsonStore), store.inner
+
+failed = []
+with tempfile.TemporaryDirectory() as folder:
+    trio.run(found, folder)
+    for case in CASES:
+        try:
+            trio.run(case.run, JsonBench(f"{folder}/{case.name}.json"))
+        except AssertionError as error:
+            failed.append(str(error))
+print(len(CASES))
+sys.exit("\\n".join(failed) or 0)
+"""
+
 
 @pytest.fixture(scope="module")
 def beside() -> Iterator[dict[str, str]]:
@@ -87,9 +125,10 @@ def beside() -> Iterator[dict[str, str]]:
         shutil.rmtree(folder)
 
 
-def test_the_demo_runs_over_it_with_a_killed_leader(beside: dict[str, str]) -> None:
-    url = f"packet://{beside['TMPDIR']}/node-{{node}}"
-    arguments = ["demo", "--listen", url, "--no-spark", "--records", "20000", "--seed", "5", "--json"]
+def test_the_demo_runs_over_both_with_a_killed_leader(beside: dict[str, str]) -> None:
+    url, store = f"packet://{beside['TMPDIR']}/node-{{node}}", f"json://{beside['TMPDIR']}/meta.json"
+    arguments = ["demo", "--listen", url, "--store", store, "--no-spark", "--records", "20000"]
+    arguments += ["--seed", "5", "--json"]
     done = subprocess.run(
         [sys.executable, "-m", "insync.replication.cli", *arguments],
         env=beside,
@@ -100,6 +139,15 @@ def test_the_demo_runs_over_it_with_a_killed_leader(beside: dict[str, str]) -> N
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["transport"] == url
+    assert (Path(beside["TMPDIR"]) / "meta.json").exists()
+
+
+def test_the_kit_of_stores_is_green(beside: dict[str, str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STORE_KIT], env=beside, capture_output=True, text=True, timeout=400
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert int(done.stdout) > 40
 
 
 def test_the_kit_is_green_with_other_processes_too(beside: dict[str, str]) -> None:

@@ -116,7 +116,7 @@ def test_nodes_do_not_outlive_a_killed_demo(tmp_path: Path) -> None:
     with command(["demo", "--no-spark", "--records", "3000000"], tmp_path) as run:
         run.wait_for_line("nodes are up")
         nodes = run.children()
-        assert len(nodes) == 3
+        assert len(nodes) == 6, "three nodes, each with the process that writes to the store for it"
         run.signal(signal.SIGKILL)
         run.finish()
         assert all_end(nodes)

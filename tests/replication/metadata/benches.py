@@ -61,11 +61,12 @@ class GuardedBench(Bench):
 
 
 class SqliteBench(Bench):
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, writes_apart: bool = False) -> None:
         self.path = folder / "meta.db"
+        self.writes_apart = writes_apart
 
     def handle(self) -> MetadataStore:
-        return SqliteStore(self.path)
+        return SqliteStore(self.path, writes_apart=self.writes_apart)
 
     def lose(self, session: Session) -> None:
         assert isinstance(session, SqliteSession)

@@ -23,8 +23,9 @@ async def test_behind_the_border(case: Case, kind: str, tmp_path: Path) -> None:
 
 
 @every_case
-async def test_sqlite(case: Case, tmp_path: Path) -> None:
-    await case.run(SqliteBench(tmp_path))
+@pytest.mark.parametrize("writes_apart", [False, True])
+async def test_sqlite(case: Case, writes_apart: bool, tmp_path: Path) -> None:
+    await case.run(SqliteBench(tmp_path, writes_apart=writes_apart))
 
 
 @every_case

@@ -25,6 +25,7 @@ from insync.replication.metadata import (
     Resync,
     Session,
     SessionExpiredError,
+    SqliteStore,
     StoreClosedError,
     StoreCorruptError,
     StoreFailedError,
@@ -473,9 +474,8 @@ async def test_truncated_wal_is_an_outage_with_pauses(
 async def test_full_disk_refuses_and_goes_on_when_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with open_store(f"sqlite://{tmp_path}/meta.db") as store:
+    async with GuardedStore(lambda: SqliteStore(tmp_path / "meta.db"), "sqlite") as store:
         await store.commit([], [Put("k", b"1")])
-        assert isinstance(store, GuardedStore)
         database = store.inner._engine.database  # type: ignore[attr-defined]
         worker = store.inner._engine.worker  # type: ignore[attr-defined]
         pages = await worker.run(lambda: database._connection.execute("PRAGMA page_count").fetchone()[0])

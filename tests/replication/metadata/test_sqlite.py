@@ -289,7 +289,8 @@ async def test_torn_lease_is_over(path: Path) -> None:
     async with SqliteStore(path) as store, SqliteStore(path) as other:
         session = await store.open_session(60_000)
         await store.commit([], [Put("e", b"", ephemeral=True)], session=session)
-        patch(f"{path}-leases", session.held.slot * SLOT_BYTES + 20, b"\xff")
+        torn = bytes([session.held.written[20] ^ 0xFF])
+        patch(f"{path}-leases", session.held.slot * SLOT_BYTES + 20, torn)
         assert (await other.get("e")).entry is None
 
 
