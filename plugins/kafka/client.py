@@ -13,6 +13,7 @@ from insync.replication.node.service import Caller, NodeService
 from insync.transport import PeerIdentity
 
 from .core.directory import Directory
+from .login import Login
 
 if TYPE_CHECKING:
     from .core.sessions import Sessions
@@ -41,6 +42,8 @@ class Client(Caller):
         *,
         host: str,
         abort: Callable[[str], None],
+        close: Callable[[str], None],
+        login: Login,
     ) -> None:
         self.peer = peer
         self.service = service
@@ -49,6 +52,8 @@ class Client(Caller):
         self.sessions = sessions
         self.host = host
         self.client_id = ""
+        self.close = close
+        self.login = login
         self._abort = abort
 
     def abort(self, reason: str) -> None:

@@ -25,17 +25,23 @@ from insync.transport import (
 )
 
 from .client import Client, Options
+from .core import sasl
 from .core.connection import Connection
 from .core.directory import NAME, Directory, listener_name
 from .core.sessions import Sessions, Slots
 from .handlers import OFFERED
 from .listener import Link, Links
+from .login import Login
+from .protocol.apis import Api
 from .tls import TlsStream, context
 
 _TLS = "kafka+tls"
 _CERTIFICATES = ("certificate", "key", "authorities", "client_certificate")
-_OPTIONS = (NAME, "contact", "auto_create_topics", "num_partitions", "default_replication_factor")
+_SASL = "sasl"
+_OPTIONS = (NAME, "contact", _SASL, "auto_create_topics", "num_partitions", "default_replication_factor")
 _MOST = 10_000
+STRANGERS_MAY = frozenset({Api.API_VERSIONS, Api.SASL_HANDSHAKE, Api.SASL_AUTHENTICATE})
+"""What a client may ask before it has proved who it is."""
 
 
 class KafkaGateway(Gateway):
@@ -43,7 +49,8 @@ class KafkaGateway(Gateway):
 
     Options of the URL: `contact=HOST[:PORT]`, the address that clients are told; `name=NAME`, which listeners
     belong together (clients stay among those of one name); `auto_create_topics=false`, `num_partitions=N` and
-    `default_replication_factor=N` for topics that are made without saying so. Of `kafka+tls://`: `certificate=FILE`
+    `default_replication_factor=N` for topics that are made without saying so; `sasl=MECHANISM,...`, by which users
+    of the cluster log in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512`. Of `kafka+tls://`: `certificate=FILE`
     and `key=FILE` in PEM; `client_certificate=required` with `authorities=FILE`, whose certificates clients show.
     """
 
@@ -57,6 +64,7 @@ class KafkaGateway(Gateway):
         if url.path not in ("", "/"):
             raise ValueError(f"{url}: the address of a Kafka listener has no path")
         _options(url)
+        _mechanisms(url)
         if url.scheme == _TLS:
             _check_certificates(url)
         return URL(url.scheme, join_host_port(host.lower(), port), "", url.options)
@@ -75,13 +83,9 @@ class KafkaGateway(Gateway):
         contact, _, contact_port = options.get("contact", "").partition(":")
         at = URL("tcp", endpoint.authority, "", (("contact", contact),) if contact else ())
         proves = "client_certificate" in options
-        if not security.allow_insecure and not proves and not tcp.is_local(at):
-            raise InsecureAddressError(
-                f"{endpoint.scheme}://{endpoint.authority} is not only for this machine, and nobody would have to "
-                "prove who they are: use kafka+tls:// with client_certificate=required, or say allow_insecure if "
-                "nobody else is on this network",
-                peer=str(endpoint),
-            )
+        mechanisms = _mechanisms(endpoint)
+        if not security.allow_insecure and not tcp.is_local(at):
+            _check_address(endpoint, proves=proves, mechanisms=mechanisms)
         tls = None
         if endpoint.scheme == _TLS:
             authorities = options["authorities"] if proves else None
@@ -94,7 +98,7 @@ class KafkaGateway(Gateway):
         task_status.started(Serving([str(URL(endpoint.scheme, authority, "", named))]))
         links, directory = Links(service), Directory(name)
         slots = Slots(random.SystemRandom())
-        make = partial(_link, links, directory, _options(endpoint), slots, tls)
+        make = partial(_link, links, directory, _options(endpoint), slots, tls, mechanisms)
         try:
             await service.ready()
             async with trio.open_nursery() as nursery:
@@ -111,10 +115,15 @@ async def _link(
     options: Options,
     slots: Slots,
     tls: ssl.SSLContext | None,
+    mechanisms: tuple[str, ...],
     accepted: Any,
 ) -> Link:
-    may_grow = partial(links.service.budget.reserve, object())
-    machine = Connection(offers=OFFERED.has, flexible=OFFERED.is_flexible, may_grow=may_grow)
+    machine = Connection(
+        offers=OFFERED.has,
+        flexible=OFFERED.is_flexible,
+        strangers_may=STRANGERS_MAY if mechanisms else (),
+        may_grow=partial(links.service.budget.reserve, object()),
+    )
     stream, name = accepted, ""
     if tls is not None:
         stream = TlsStream(accepted.socket, tls, accepted.remote)
@@ -130,9 +139,48 @@ async def _link(
         name=name,
     )
     link.client = Client(
-        peer, links.service, directory, options, Sessions(slots), host=host, abort=link.abort
+        peer,
+        links.service,
+        directory,
+        options,
+        Sessions(slots),
+        host=host,
+        abort=link.abort,
+        close=link.close,
+        login=Login(mechanisms),
     )
     return link
+
+
+def _mechanisms(url: URL) -> tuple[str, ...]:
+    """By which a listener lets users log in; none: it asks for no login."""
+    given = dict(url.options).get(_SASL)
+    if given is None:
+        return ()
+    named = tuple([each.strip().upper() for each in given.split(",")])
+    for each in named:
+        if each not in sasl.MECHANISMS:
+            raise ValueError(f"{url}: sasl has {each!r}, which is none of {', '.join(sasl.MECHANISMS)}")
+    return named
+
+
+def _check_address(endpoint: Endpoint, *, proves: bool, mechanisms: tuple[str, ...]) -> None:
+    """An address that other machines reach: clients prove who they are, and nobody on the way reads passwords."""
+    at = f"{endpoint.scheme}://{endpoint.authority}"
+    if not proves and not mechanisms:
+        raise InsecureAddressError(
+            f"{at} is not only for this machine, and nobody would have to prove who they are: use kafka+tls:// "
+            "with client_certificate=required, or sasl=SCRAM-SHA-256, or say allow_insecure if nobody else is on "
+            "this network",
+            peer=str(endpoint),
+        )
+    if sasl.PLAIN in mechanisms and endpoint.scheme != _TLS:
+        raise InsecureAddressError(
+            f"{at} is not only for this machine, and sasl=PLAIN would send passwords that everybody on the way can "
+            "read: use kafka+tls://, or SCRAM-SHA-256 alone, or say allow_insecure if nobody else is on this "
+            "network",
+            peer=str(endpoint),
+        )
 
 
 def _check_certificates(url: URL) -> None:

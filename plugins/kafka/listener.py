@@ -18,7 +18,9 @@ from insync.transport.repeats import limited
 from .client import Client
 from .core.connection import Connection, Request
 from .core.errors import ProtocolViolationError
-from .handlers import OFFERED, OFFERS, fetch, produce, versions
+from .core.sasl import LoginError
+from .handlers import OFFERED, OFFERS, fetch, login, produce, versions
+from .login import SECONDS as LOGIN_SECONDS
 from .protocol import MalformedError, Struct, decode, encode, message_of
 from .protocol.apis import Api
 
@@ -118,7 +120,7 @@ class Link:
         self._closing = ""
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery
-        self._heard = self._moved = trio.current_time()
+        self._opened = self._heard = self._moved = trio.current_time()
         self.client: Client
 
     # Life
@@ -160,7 +162,9 @@ class Link:
 
     def look(self, now: float) -> None:
         """Called now and then."""
-        if self._unsent and now - self._moved > STUCK:
+        if not self.client.login.is_over and now - self._opened > LOGIN_SECONDS:
+            self.abort(f"it has not proved who it is within {LOGIN_SECONDS:g} s")
+        elif self._unsent and now - self._moved > STUCK:
             self.abort(f"it has taken nothing of its answers for {STUCK:g} s")
         elif self._machine.is_idle and not self._unsent and now - self._heard > IDLE:
             self._scope.cancel()
@@ -239,6 +243,9 @@ class Link:
         return has_started
 
     def _start(self, request: Request) -> None:
+        if request.is_token:
+            self._nursery.start_soon(self._take_token, request)
+            return
         if request.client_id is not None:
             self.client.client_id = request.client_id
         if request.api == Api.API_VERSIONS:
@@ -283,7 +290,28 @@ class Link:
                 self.close("the request failed")
         finally:
             self._release(request)
+        self._let_in()
         self._answer(request, answer, request.version)
+
+    async def _take_token(self, request: Request) -> None:
+        """A bare SASL token, which is answered by another one."""
+        answer: list[Part] = []
+        try:
+            answer.append(await login.take(self.client, bytes(request.body)))
+        except LoginError:
+            pass  # the connection ends without a word
+        finally:
+            self._release(request)
+        self._let_in()
+        self._machine.answer(request, answer)
+        self.flush()
+
+    def _let_in(self) -> None:
+        """What the client may send next: that depends on how far its login has come."""
+        state = self.client.login
+        self._machine.next_is_token = state.expects_bare_token
+        if state.is_over:
+            self._machine.strangers_may = ()
 
     # Answers
 

@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
-from . import cluster, configs, group_admin, group_offsets, groups, log_dirs, offsets, topics, transactions
+from . import (
+    cluster,
+    configs,
+    group_admin,
+    group_offsets,
+    groups,
+    log_dirs,
+    login,
+    offsets,
+    topics,
+    transactions,
+    users,
+)
 from .table import Handler, Offer
 from .versions import Offers
 
-_MODULES = (cluster, configs, group_admin, group_offsets, groups, log_dirs, offsets, topics, transactions)
+_MODULES = (
+    cluster,
+    configs,
+    group_admin,
+    group_offsets,
+    groups,
+    log_dirs,
+    login,
+    offsets,
+    topics,
+    transactions,
+    users,
+)
 OFFERS: dict[int, Offer] = {offer.api: offer for module in _MODULES for offer in module.OFFERS}
 """What is served beside ApiVersions, Produce and Fetch, which have modules of their own."""
 OFFERED = Offers(OFFERS)

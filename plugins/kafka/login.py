@@ -1,0 +1,78 @@
+"""How far a client has come in proving who it is."""
+
+from __future__ import annotations
+
+import secrets
+from typing import TYPE_CHECKING
+
+import attrs
+
+from insync.replication.node.service import ServiceError
+
+from .core import sasl
+from .core.sasl import LoginError, ScramLogin
+from .protocol.apis import KafkaError
+
+if TYPE_CHECKING:
+    from .client import Client
+
+SECONDS = 10.0
+"""In which a client proves who it is."""
+_LONGEST_TOKEN = 16 << 10
+
+
+class Login:
+    """How far a client has come. mechanisms: those that its listener offers; empty: it asks for none."""
+
+    def __init__(self, mechanisms: tuple[str, ...]) -> None:
+        self.mechanisms = mechanisms
+        self.is_over = not mechanisms
+        self.expects_bare_token = False
+        self._mechanism = ""
+        self._scram: ScramLogin | None = None
+
+    def choose(self, mechanism: str, *, bare: bool) -> int:
+        """The client names a mechanism; gives what it is answered."""
+        if self.is_over or self._scram is not None:
+            return KafkaError.ILLEGAL_SASL_STATE
+        if mechanism not in self.mechanisms:
+            return KafkaError.UNSUPPORTED_SASL_MECHANISM
+        self._mechanism, self.expects_bare_token = mechanism, bare
+        return 0
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether a token is due."""
+        return bool(self._mechanism) and not self.is_over
+
+    async def take(self, client: Client, token: bytes) -> bytes:
+        """A token of the client's; gives the answer to it. After the last one `is_over`, and the client has a name.
+
+        Raises:
+          LoginError: It has not proved who it is.
+        """
+        if len(token) > _LONGEST_TOKEN:
+            raise LoginError(f"a SASL token of {len(token)} bytes; at most {_LONGEST_TOKEN} are taken")
+        service = client.service
+        if self._mechanism == sasl.PLAIN:
+            name, password = sasl.plain(token)
+            try:
+                verified = await service.verify_user(name, password)
+            except ServiceError as error:
+                raise LoginError(str(error)) from error
+            if not verified:
+                raise sasl.wrong(sasl.PLAIN)
+            self._succeed(client, name)
+            return b""
+        if self._scram is None:
+            self._scram = ScramLogin(self._mechanism)
+            name = self._scram.first(token)
+            kept = await service.credential(name, self._mechanism)
+            return self._scram.challenge(kept, lambda: secrets.token_urlsafe(24))
+        answer = self._scram.final(token)
+        self._succeed(client, self._scram.name)
+        return answer
+
+    def _succeed(self, client: Client, name: str) -> None:
+        client.peer = attrs.evolve(client.peer, method="sasl", name=name)
+        self.is_over, self.expects_bare_token, self._scram = True, False, None

@@ -1,0 +1,134 @@
+"""SASL without sockets: the vectors of the RFCs, what is refused, and that nothing else comes out of any bytes."""
+
+from __future__ import annotations
+
+import base64
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from insync.plugins.kafka.core.sasl import LoginError, ScramLogin, plain
+from insync.replication.core import scram
+
+SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+KEPT = scram.derive("SCRAM-SHA-256", "pencil", SALT, 4096)
+NONCE = "rOprNGfwEbeRWgbNEkqO"
+FIRST = f"n,,n=user,r={NONCE}".encode()
+OURS = "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+FINAL = f"c=biws,r={NONCE}{OURS},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode()
+
+
+def begun(first: bytes = FIRST) -> ScramLogin:
+    login = ScramLogin("SCRAM-SHA-256")
+    login.first(first)
+    login.challenge(KEPT, lambda: OURS)
+    return login
+
+
+def test_the_exchange_of_rfc_7677() -> None:
+    login = ScramLogin("SCRAM-SHA-256")
+    assert login.first(FIRST) == "user"
+    said = login.challenge(KEPT, lambda: OURS)
+    assert said == f"r={NONCE}{OURS},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode()
+    assert not login.is_over
+    assert login.final(FINAL) == b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
+    assert login.is_over
+
+
+def test_names_are_unescaped_and_extensions_are_skipped() -> None:
+    assert ScramLogin("SCRAM-SHA-256").first(b"n,,n=a=2Cb=3Dc,r=x,tokenauth=true") == "a,b=c"
+    assert ScramLogin("SCRAM-SHA-256").first("y,a=ä,n=ä,r=x".encode()) == "ä"
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (b"", "malformed"),
+        (b"n,,n=user", "malformed"),
+        (b"n,,r=x,n=user", "malformed"),
+        (b"x,,n=user,r=x", "malformed"),
+        (b"n,,m=ext,n=user,r=x", "malformed"),
+        (b"p=tls-unique,,n=user,r=x", "channel binding is not offered"),
+        (b"n,a=root,n=user,r=x", "nobody acts for somebody else"),
+        (b"n,,n=,r=x", "the name in the first"),
+        (b"n,,n=a=b,r=x", "the name in the first"),
+        (b"n,,n=" + b"x" * 1025 + b",r=x", "the name in the first"),
+        (b"n,,n=user,r=", "nonce"),
+        (b"n,,n=user,r=" + b"x" * 257, "nonce"),
+        ("n,,n=user,r=ä".encode(), "nonce"),
+        (b"n,,n=\xff,r=x", "not UTF-8"),
+    ],
+)
+def test_a_first_message_that_is_none(first: bytes, said: str) -> None:
+    with pytest.raises(LoginError, match=said):
+        ScramLogin("SCRAM-SHA-256").first(first)
+
+
+@pytest.mark.parametrize(
+    ("final", "said"),
+    [
+        (b"", "malformed"),
+        (FINAL.replace(b",p=", b",q="), "malformed"),
+        (FINAL.replace(b"c=biws", b"c=eSws"), "another exchange"),
+        (FINAL.replace(b"c=biws", b"c=!"), "malformed"),
+        (FINAL.replace(b"r=rOpr", b"r=rOps"), "another exchange"),
+        (f"c=biws,r={NONCE},p=dHzb".encode(), "another exchange"),
+        (FINAL.replace(b"p=dH", b"p=eH"), "the name or the password is wrong"),
+        (FINAL.replace(b",p=", b",x=1,p="), "the name or the password is wrong"),
+        (FINAL[:-8], "malformed|wrong"),
+        (b"p=", "malformed"),
+    ],
+)
+def test_a_final_message_that_proves_nothing(final: bytes, said: str) -> None:
+    login = begun()
+    with pytest.raises(LoginError, match=said):
+        login.final(final)
+    assert not login.is_over
+
+
+def test_a_proof_holds_for_its_own_exchange_alone() -> None:
+    login = begun(FIRST.replace(b"n,,n=user,", b"n,,n=root,"))
+    with pytest.raises(LoginError, match="wrong"):
+        login.final(FINAL)
+
+
+@pytest.mark.parametrize(
+    ("token", "found"),
+    [(b"\0etl\0secret", ("etl", "secret")), ("etl\0etl\0gehäim".encode(), ("etl", "gehäim"))],
+)
+def test_a_plain_token(token: bytes, found: tuple[str, str]) -> None:
+    assert plain(token) == found
+
+
+@pytest.mark.parametrize(
+    ("token", "said"),
+    [
+        (b"", "three parts"),
+        (b"etl\0secret", "three parts"),
+        (b"\0etl\0a\0b", "three parts"),
+        (b"\0\0secret", "without a name"),
+        (b"\0etl\0", "without a name or a password"),
+        (b"root\0etl\0secret", "nobody acts for somebody else"),
+        (b"\0etl\0\xff", "not UTF-8"),
+    ],
+)
+def test_a_plain_token_that_is_none(token: bytes, said: str) -> None:
+    with pytest.raises(LoginError, match=said):
+        plain(token)
+
+
+@given(st.one_of(st.binary(max_size=80), st.text(alphabet="npyacr=,xs0=2C\0", max_size=40).map(str.encode)))
+def test_any_bytes_are_a_token_or_refused(token: bytes) -> None:
+    for read in (plain, ScramLogin("SCRAM-SHA-512").first, begun().final):
+        try:
+            read(token)
+        except LoginError:
+            continue
+
+
+def test_nothing_that_is_told_has_the_password_in_it() -> None:
+    for token in (b"root\0etl\0hunter2", b"\0etl\0hunter2\0"):
+        with pytest.raises(LoginError) as refused:
+            plain(token)
+        assert "hunter2" not in str(refused.value)
