@@ -6,10 +6,24 @@ listener = Listener(servers, group_id="billing", topics=["orders"], ack_mode=Ack
 async def charge(record): ...
 
 await listener.run()    # until `stop` or SIGTERM: finishes what is in hand, commits, leaves the group
+
+The same for asyncio is in `insync.replication.listeners.asyncio`, for threads in `.blocking`.
 """
 
 from ._progress import AckMode
-from .errors import HandlerFailedError, ListenerError
+from .errors import HandlerFailedError, ListenerError, RecordFailedError
 from .listener import Acknowledgment, Listener
+from .settings import ListenerSettings
+from .status import ListenerStatus, PartitionStatus
 
-__all__ = ["AckMode", "Acknowledgment", "HandlerFailedError", "Listener", "ListenerError"]
+__all__ = [
+    "AckMode",
+    "Acknowledgment",
+    "HandlerFailedError",
+    "Listener",
+    "ListenerError",
+    "ListenerSettings",
+    "ListenerStatus",
+    "PartitionStatus",
+    "RecordFailedError",
+]

@@ -14,3 +14,15 @@ class HandlerFailedError(ListenerError):
 
     What was done before is committed; the record comes again when the group is read again.
     """
+
+
+class RecordFailedError(ListenerError):
+    """For batch handlers to raise: `RecordFailedError(index)` says which of the records has failed, and why.
+
+    The records before it are done. It is tried again, or goes where records go that fail; those behind it come with
+    the next batch. `raise RecordFailedError(index) from error` tells the cause.
+    """
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"the record with index {index} has failed")
+        self.index = index

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from insync.replication.core.types import PartitionId
-from insync.replication.listeners._progress import AckMode, Commits, Failures, Progress, Verdict
+from insync.replication.listeners._progress import AckMode, Commits, Progress
 
 AT, OTHER = PartitionId("t", 0), PartitionId("t", 1)
 
 
-def commits(mode: AckMode) -> Commits:
-    made = Commits(mode, count=2, seconds=5.0, now=0.0)
-    for offset in (3, 4, 7):  # compaction has left gaps
-        made.handed_out(AT, offset)
-    made.handed_out(OTHER, 0)
-    return made
+class Handled:
+    """`Commits` of which records at two partitions were handed out; one is done at a time."""
+
+    def __init__(self, mode: AckMode) -> None:
+        self.commits = Commits(mode, count=2, seconds=5.0, now=0.0)
+        # Compaction has left gaps.
+        self.progress = {
+            AT: self.commits.handed_out(AT, [3, 4, 7]),
+            OTHER: self.commits.handed_out(OTHER, [0]),
+        }
+
+    def done(self, at: PartitionId, offset: int, now: float) -> dict[PartitionId, int]:
+        return self.commits.done(self.progress[at], [offset], now)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.commits, name)
+
+
+commits = Handled
 
 
 @given(st.permutations(range(12)), st.data())
@@ -25,12 +39,11 @@ def test_no_offset_is_committed_above_a_record_that_is_not_done(
     order: list[int], data: st.DataObject
 ) -> None:
     offsets = sorted(data.draw(st.sets(st.integers(0, 50), min_size=12, max_size=12)))
-    progress, done = Progress(), set[int]()
-    for offset in offsets:
-        progress.handed_out(offset)
+    progress, done = Progress(AT), set[int]()
+    progress.handed_out(offsets)
     for index in order:
-        progress.done(offsets[index])
-        progress.done(offsets[index])
+        progress.done([offsets[index]])
+        progress.done([offsets[index], 51])
         done.add(offsets[index])
         reached = [offset for offset in offsets if progress.next is not None and offset < progress.next]
         assert set(reached) <= done
@@ -77,7 +90,28 @@ def test_a_commit_that_failed_is_due_again_and_what_is_lost_never() -> None:
     assert each.done(AT, 4, 0.0) == {} and each.take(0.0) == {}
 
 
-@pytest.mark.parametrize("verdict", list(Verdict))
-def test_retries_wait_longer_and_end(verdict: Verdict) -> None:
-    failures = Failures(retries=4, backoff=0.5, backoff_max=2.0, verdict=verdict)
-    assert [failures.after(attempts) for attempts in range(1, 6)] == [0.5, 1.0, 2.0, 2.0, verdict]
+def test_a_commit_that_failed_is_due_with_the_next_tick_also_when_nothing_more_comes() -> None:
+    each = commits(AckMode.RECORD)
+    each.failed(each.done(AT, 3, 0.0))
+    assert each.tick(0.0) == {AT: 4} and each.tick(0.0) == {}
+
+
+def test_what_was_acknowledged_late_is_due_with_the_next_tick() -> None:
+    manual = commits(AckMode.MANUAL)
+    assert manual.ended(AT, 0.0) == {}
+    manual.done(AT, 3, 0.0)
+    assert manual.tick(0.0) == {AT: 4}
+
+
+def test_an_acknowledgement_from_before_a_partition_was_lost_counts_for_nothing() -> None:
+    each = commits(AckMode.MANUAL_IMMEDIATE)
+    each.forget([AT])
+    each.commits.handed_out(AT, [3, 4])
+    assert each.done(AT, 3, 0.0) == {}
+
+
+def test_modes_that_count_handle_no_more_than_may_be_done_before_a_commit() -> None:
+    count, record, batch = commits(AckMode.COUNT), commits(AckMode.RECORD), commits(AckMode.BATCH)
+    assert (count.room, record.room) == (2, 1) and batch.room > 1000
+    count.done(AT, 3, 0.0)
+    assert count.room == 1
