@@ -1,8 +1,8 @@
 """Hunts in a simulator of one subject's own: which planted errors does it notice, by what, and at what seed?
 
-A world is a package beside this module (`groups`, `transactions`) and a simulator of the same name in
+A world is a package beside this module (`groups`, `transactions`, `services`) and a simulator of the same name in
 `insync.replication.simulation`, with `run(seed)`. The package has a module `planted` with a `REGISTRY` and
-`SEEDS`, how many seeds to try.
+`SEEDS`, how many seeds to try; if it has a function `play(seed)`, that is the simulator.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def mutants(world: str) -> Registry:
 
 def hunt(name: str, world: str, seeds: int, first: int = 0) -> Found:
     """Seed after seed with the error planted, until an invariant breaks that is there to notice it."""
-    play: Callable[[int], Any] = import_module(f"insync.replication.simulation.{world}").run
+    play = _player(world)
     mutant = mutants(world).mutants[name]
     began = time.process_time()
     others: dict[str, int] = {}
@@ -92,6 +92,12 @@ def hunt(name: str, world: str, seeds: int, first: int = 0) -> Found:
             return found(violation.invariant, seed)
         others[violation.invariant] = others.get(violation.invariant, 0) + 1
     return found("crash" if crashed >= 0 else "", crashed)
+
+
+def _player(world: str) -> Callable[[int], Any]:
+    own = getattr(import_module(f"{__package__}.{world}.planted"), "play", None)
+    play: Callable[[int], Any] = own or import_module(f"insync.replication.simulation.{world}").run
+    return play
 
 
 def _give_up(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""The planted errors: those of replicated state, and those of current reads as its clients see them."""
+"""The planted errors of replicated state; those of current reads are K190 to K195 of `python -m tests.mutants`."""
 
 from __future__ import annotations
 
@@ -7,21 +7,17 @@ from typing import Any
 import attrs
 
 from insync.replication.core.broker.current_reads import CurrentReads
+from insync.replication.simulation.run import Result
+from insync.replication.simulation.service import run_service
 from insync.replication.state import _applying
 from insync.replication.state._applying import Applier
 
-from ..catalogue import Mutant, Patch, Plant, load
+from ..registry import Patch, Registry
+from .machines import SERVICES
 
-MUTANTS: dict[str, Mutant] = {}
-
-
-def mutant(name: str, title: str) -> Any:
-    def add(plant: Plant) -> Plant:
-        assert name not in MUTANTS, f"two mutants are called {name}"
-        MUTANTS[name] = Mutant(name, title, plant)
-        return plant
-
-    return add
+SEEDS = 500
+REGISTRY = Registry()
+mutant = REGISTRY.mutant
 
 
 class _Forgetful(dict[int, Any]):
@@ -89,10 +85,10 @@ def _(patch: Patch) -> None:
     patch.setattr(Applier, "_commands", commands)
 
 
-def load_all() -> dict[str, Mutant]:
-    """All by name."""
-    reads = {name: each for name, each in load().items() if name in CURRENT_READS}
-    return {**MUTANTS, **reads}
-
-
-CURRENT_READS = ("K190", "K191", "K192", "K193", "K194")
+def play(seed: int) -> Result:
+    """One seed of each service, up to the first that breaks something."""
+    for make in SERVICES.values():
+        result = run_service(make(), seed).result
+        if result.violation is not None:
+            break
+    return result

@@ -1,103 +1,14 @@
-"""State machines under the simulator's faults, and the search for an order that explains what was seen."""
+"""The search for an order that explains what was seen; `tests.mutants.services` uses it on whole runs."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Hashable
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from insync.replication.core.broker.current_reads import CurrentReads
 from insync.replication.simulation.linearizable import UNKNOWN, Call, is_linearizable
-from insync.replication.simulation.service import run_service
-from insync.replication.state import _applying
-from insync.replication.state._batteries import DictMachine, SetState
-from insync.replication.state._packing import pack
-from insync.replication.state.machine import Context, Read, StateMachine, Write
-from insync.replication.state.objects import ObjectMachine
-from insync.replication.state.testing import MachineService
-
-REGISTER = [pack([0, "x", value]) for value in range(4)] + [pack([2, "x", 1, 2]), pack([1, "x"])]
-
-
-class Queue(StateMachine):
-    """First in, first out."""
-
-    def __init__(self) -> None:
-        self.items: list[bytes] = []
-
-    def apply(self, context: Context, command: bytes) -> bytes:
-        if command == b"take":
-            return self.items.pop(0)
-        self.items.append(command)
-        return b""
-
-    def snapshot(self, write: Write) -> None:
-        write(pack(self.items))
-
-    def restore(self, read: Read) -> None:
-        from insync.replication.state._packing import unpack
-
-        self.items = unpack(read() or b"")
-
-
-@pytest.mark.parametrize(
-    "service",
-    [
-        MachineService(DictMachine, REGISTER),
-        MachineService(Queue, [b"a", b"b", b"take"]),
-        MachineService(
-            lambda: ObjectMachine(SetState()), [pack(["add", ["x"], {}]), pack(["discard", ["x"], {}])]
-        ),
-    ],
-    ids=["register", "queue", "set"],
-)
-def test_histories_are_linearizable_under_all_faults(service: MachineService) -> None:
-    done = reads = 0
-    for seed in range(8):
-        found = run_service(service, seed)
-        assert found.result.violation is None, (seed, str(found.result.violation)[:500])
-        done += sum(op.outcome is not None and op.outcome.kind == "ok" for op in found.history.operations)
-        reads += sum("CurrentRead" in repr(op.command) for op in found.history.operations)
-    assert done > 100 and reads > 50
-
-
-def _found(service: MachineService, seeds: int = 60) -> str:
-    for seed in range(seeds):
-        violation = run_service(service, seed).result.violation
-        if violation is not None:
-            return violation.invariant
-    return ""
-
-
-def test_a_machine_that_forgets_what_it_has_seen_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Forgetful(dict[int, object]):
-        def get(self, key: int, default: object = None) -> object:  # type: ignore[override]
-            return None
-
-    right = _applying.Session
-
-    def made(*args: object, **options: object) -> object:
-        session = right(*args, **options)  # type: ignore[arg-type]
-        session.answers = Forgetful()  # type: ignore[assignment]
-        return session
-
-    monkeypatch.setattr(_applying, "Session", made)
-    assert _found(MachineService(Queue, [b"a", b"b", b"take"])) in ("STATE", "LINEARIZABLE")
-
-
-def test_reads_that_are_not_current_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = CurrentReads._finish
-
-    def finish(self: CurrentReads, partition: object, reads: list[object], *error: object) -> None:
-        for read in reads:
-            read.offset = max(0, read.offset - 1) if read.offset > 0 else read.offset  # type: ignore[attr-defined]
-        right(self, partition, reads, *error)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(CurrentReads, "_finish", finish)
-    assert _found(MachineService(DictMachine, REGISTER)) in ("S25", "LINEARIZABLE")
 
 
 def register(state: int, action: Hashable) -> tuple[int, object]:
