@@ -200,6 +200,8 @@ def main() -> None:
     parser.add_argument("--timeout-ms", type=int, required=True)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--log", type=Path, required=True)
+    # It is heard from "began" on. What comes when this process is leaving anyhow changes nothing.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     trio.run(Worker(parser.parse_args()).run)
 
 

@@ -106,6 +106,10 @@ def add(
         return Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, _UNKNOWN)
     ids = producer_id, producer_epoch
     if now.status.is_prepared and ids == now.told:
+        if version > FIRST_VERSION:
+            # A leader asks, and nobody waits behind it: it is told once the markers are written, which takes less
+            # time than to ask again.
+            return Waits()
         return Refused(ErrorCode.CONCURRENT_TRANSACTIONS, _STILL_ENDING)
     if producer_id != now.producer_id:
         return Refused(

@@ -50,7 +50,10 @@ class _Asked:
     attempt: int
     backoff: float = FIRST_BACKOFF
     is_void: bool = False
-    """A marker came meanwhile: the answer may be about the transaction that it has ended (KAFKA-14884)."""
+    """A marker came meanwhile: the answer may be about the transaction that it has ended (KAFKA-14884).
+
+    Such answers are those to clients whose transactions share an epoch.
+    """
     last_error: ErrorCode = ErrorCode.COORDINATOR_NOT_AVAILABLE
     waiting: deque[_Waiting] = attrs.Factory(deque)
 
@@ -239,7 +242,9 @@ class TransactionGate:
 
     def _mark(self, event: ev.Produce) -> None:
         asked = self._asked.get(event.batch.producer_id)
-        if asked is not None:
+        # A question about a transaction of an epoch of its own is not about the one before it, whose marker has the
+        # same epoch: no answer to it can be.
+        if asked is not None and (asked.tag.version < 2 or event.batch.producer_epoch > asked.epoch):
             asked.is_void = True
         self._role.append(event)
 

@@ -159,17 +159,37 @@ def test_nor_does_one_to_an_earlier_leadership() -> None:
     assert appends(lead.answer(effects)) == 1
 
 
-def test_a_marker_in_between_voids_the_answer() -> None:
+def test_a_marker_in_between_voids_the_answer_to_clients_whose_transactions_share_an_epoch() -> None:
+    first_version = {"transaction": ev.TransactionTag("t", 1)}
+    lead = Gate()
+    _, effects = lead.data(0, **first_version)
+    _, marked = lead.marker(0, **first_version)
+    assert appends(marked) == 1
+    again = lead.answer(effects)
+    assert appends(again) == 0
+    assert questions(again)
+    assert appends(lead.answer(again)) == 1
+
+
+def test_the_marker_of_the_transaction_before_says_nothing_of_the_next_one() -> None:
     lead = Gate()
     lead.begin(0)
     _, effects = lead.data(1)
     assert questions(effects), "a transaction of an older epoch is open: its marker is still to come"
     _, marked = lead.marker(1)
     assert appends(marked) == 1
+    answered = lead.answer(effects)
+    assert (appends(answered), questions(answered)) == (1, [])
+
+
+def test_a_marker_of_a_later_epoch_fences_what_waits() -> None:
+    lead = Gate()
+    lead.begin(0)
+    request, effects = lead.data(1)
+    lead.marker(2)
     again = lead.answer(effects)
     assert appends(again) == 0
-    assert questions(again)
-    assert appends(lead.answer(again)) == 1
+    assert errors(lead.answer(again)) == {request: ErrorCode.INVALID_PRODUCER_EPOCH}
 
 
 def test_each_transaction_of_the_second_version_begins_at_sequence_0() -> None:

@@ -312,9 +312,19 @@ def test_while_the_previous_one_is_being_ended_nothing_is_added() -> None:
     host.add(500, 0, "a")
     host.answers = False
     host.end(500, 0)
-    assert host.add(500, 1, "a") == ErrorCode.CONCURRENT_TRANSACTIONS
+    # Clients of the first version ask again by themselves. A leader is told when it is so.
+    assert host.add(500, 1, "a", version=1) == ErrorCode.CONCURRENT_TRANSACTIONS
+    request = tm.AddPartitionsRequest(
+        transactional_id=ID,
+        producer_id=500,
+        producer_epoch=1,
+        partitions=[PartitionName(topic="b", partition=0)],
+    )
+    parked = host.send(request)
+    assert parked not in host.said
     assert host.end(500, 1).error == ErrorCode.CONCURRENT_TRANSACTIONS
     host.answer(host.last_sent())
+    assert host.said[parked].error == ErrorCode.NONE
     assert host.add(500, 1, "a") == ErrorCode.NONE
 
 
