@@ -1,8 +1,8 @@
 """Transactions: how many a second, how long a commit takes, what they cost beside the same producer without them.
 
 Three node processes, a topic of three partitions, replication factor 3, records of 1 KiB. One producer, one
-transaction after the other, its records shared among all partitions. Beside Kafka: librdkafka with the same settings
-at one Kafka broker and at one node of ours behind `kafka://`, replication factor 1, in turn.
+transaction after the other, its records shared among all partitions. Beside Kafka: librdkafka with the same
+settings at one Kafka broker and at one node of ours behind `kafka://`, replication factor 1, in turn.
 """
 
 from __future__ import annotations

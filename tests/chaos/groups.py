@@ -143,6 +143,7 @@ class GroupRun(Run):
         self.acked: dict[int, int] = dict.fromkeys(range(_PARTITIONS), 0)
         self._numbers = itertools.count(1)
         self._writing = True
+        self._all_is_written = trio.Event()
         self._servers: list[str] = []
 
     async def carry_out_groups(self) -> GroupReport:
@@ -219,6 +220,7 @@ class GroupRun(Run):
         ):
             for partition in range(_PARTITIONS):
                 nursery.start_soon(self._write_to, producer, partition)
+        self._all_is_written.set()
 
     async def _write_to(self, producer: Producer, partition: int) -> None:
         while self._writing:
@@ -416,7 +418,8 @@ class GroupRun(Run):
         return None
 
     async def _drained(self, admin: Admin) -> None:
-        """All is committed that has been written."""
+        """All is committed that has been written, the last of it, too."""
+        await self._all_is_written.wait()
 
         async def drained() -> bool:
             with suppress(ReplicationError):

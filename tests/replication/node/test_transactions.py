@@ -187,6 +187,7 @@ async def test_offsets_that_come_after_the_timeout_are_refused_and_the_producer_
         await producer.abort()
         async with producer.transaction() as transaction:
             await transaction.send_offsets({("t", 0): 2}, GroupMetadata(group_id="other"))
+            assert await admin.group_offsets("other") == {}, "they are committed with the transaction"
         assert (await admin.group_offsets("other"))[("t", 0)] == 2  # type: ignore[index]
         assert await admin.group_offsets("g") == {}
 
