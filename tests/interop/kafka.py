@@ -37,14 +37,14 @@ def find_java(remembered: pytest.Cache) -> Java:
     return Java(found)
 
 
-def resolve(pom: Path, *, online: bool) -> str:
-    """The jars that a page for Maven names, as a class path. online: get those that its cache lacks."""
+def resolve(pom: Path, *options: str, online: bool) -> str:
+    """The jars that a page for Maven names, as a class path. options: of Maven. online: get what is missing."""
     if shutil.which("mvn") is None:
         missing("no mvn on the path to find Kafka's jars with")
     with tempfile.NamedTemporaryFile("r") as answer:
         asked = ["dependency:build-classpath", f"-Dmdep.outputFile={answer.name}"]
         result = subprocess.run(
-            ["mvn", "-q", "-B", *([] if online else ["--offline"]), "-f", str(pom), *asked],
+            ["mvn", "-q", "-B", *([] if online else ["--offline"]), "-f", str(pom), *options, *asked],
             capture_output=True,
             text=True,
             timeout=600,

@@ -25,6 +25,19 @@ public class Smoke {
         if (!holds) throw new AssertionError(what);
     }
 
+    /** By the first of these names that this version of the clients has. */
+    @SuppressWarnings("unchecked")
+    static <T> T call(Object target, String... names) throws Exception {
+        for (String each : names)
+            for (Class<?> type = target.getClass(); type != null; type = type.getSuperclass())
+                for (var method : type.getMethods())
+                    if (method.getName().equals(each) && method.getParameterCount() == 0) {
+                        method.setAccessible(true);
+                        return (T) ((org.apache.kafka.common.KafkaFuture<?>) method.invoke(target)).get(20, TimeUnit.SECONDS);
+                    }
+        throw new AssertionError("no method of " + List.of(names));
+    }
+
     static void produce(String topic, int count, String... more) throws Exception {
         Properties given = settings(more);
         given.put("key.serializer", "org.apache.kafka.common.serialization.StringSerializer");
@@ -111,13 +124,14 @@ public class Smoke {
             Config config = admin.describeConfigs(List.of(resource)).all().get(20, TimeUnit.SECONDS).get(resource);
             check(config.get("retention.ms").value().equals("5000"), "the changed setting");
             check(admin.describeCluster().nodes().get(20, TimeUnit.SECONDS).size() == 3, "three nodes");
-            check(!admin.describeLogDirs(List.of(1)).allDescriptions().get(20, TimeUnit.SECONDS).isEmpty(), "folders");
+            Map<Integer, ?> folders = call(admin.describeLogDirs(List.of(1)), "allDescriptions", "all");
+            check(!folders.isEmpty(), "folders");
             TopicPartition place = new TopicPartition(name + "-zstd", 0);
             long low = admin.deleteRecords(Map.of(place, RecordsToDelete.beforeOffset(10)))
                 .lowWatermarks().get(place).get(20, TimeUnit.SECONDS).lowWatermark();
             check(low == 10, "deleted up to " + low);
-            TopicDescription told = admin.describeTopics(List.of(topic)).allTopicNames().get(20, TimeUnit.SECONDS).get(topic);
-            check(told.partitions().size() == 3, "partitions");
+            Map<String, TopicDescription> told = call(admin.describeTopics(List.of(topic)), "allTopicNames", "all");
+            check(told.get(topic).partitions().size() == 3, "partitions");
             check(admin.listPartitionReassignments().reassignments().get(20, TimeUnit.SECONDS).isEmpty(), "moves");
             List<String> names = new ArrayList<>();
             for (NewTopic each : topics) names.add(each.name());
