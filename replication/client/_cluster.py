@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import attrs
@@ -49,6 +48,8 @@ _REFUSED_PATIENCE = 0.5
 """Seconds for which a client that opens dials an address again at which nobody listens."""
 _AVOIDED = 5.0
 """For how many seconds others are asked rather than a node that did not answer."""
+_HEAD_START = 0.05
+"""Seconds after which the next node is asked, where all have been silent."""
 
 
 class Leader(NamedTuple):
@@ -287,11 +288,40 @@ class Cluster:
                 self.silent(connection.peer.node_id)
         raise RequestTimeoutError(f"{kind.name}: no node answered; last: {error}") from error
 
+    async def _metadata(self, request: object) -> Any:
+        """The first answer of any node.
+
+        While one node stands still, others may be slow because of it, and nothing tells which is which: where all
+        that we know have been silent, the open connections are asked one after the other, `_HEAD_START` apart.
+        """
+        timeout = min(_LOOK_TIMEOUT, self._settings.request_timeout_ms / 1000)
+        avoided, connections = self._avoided(), self.links.open_connections()
+        if len(connections) < 2 or any(each.peer.node_id not in avoided for each in connections):
+            return await self._ask_any(m.Kind.METADATA, request, timeout, max(2, len(self.nodes)))
+        answers: list[Any] = []
+        failures: list[ClientError | TransportError] = []
+
+        async def ask(connection: Connection) -> None:
+            try:
+                answers.append(await self._ask_one(connection, m.Kind.METADATA, request, timeout))
+            except (ClientError, TransportError) as error:
+                failures.append(error)
+            else:
+                nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for connection in connections:
+                nursery.start_soon(ask, connection)
+                await trio.sleep(_HEAD_START)
+        if answers:
+            return answers[0]
+        if isinstance(failures[0], ClientError):
+            raise failures[0]
+        raise RequestTimeoutError(f"METADATA: no node answered; last: {failures[-1]}") from failures[-1]
+
     async def _any_connection(self) -> Connection:
         """In turn one of the open connections, those of suspected leaders and silent nodes last; else a new one."""
-        avoided = {leader.node_id for leader in self._suspects.values()}
-        now = trio.current_time()
-        avoided |= {node_id for node_id, at in self._silent.items() if now - at < _AVOIDED}
+        avoided = self._avoided()
         connections = self.links.open_connections()
         self._turn += 1
         if usable := [c for c in connections if c.peer.node_id not in avoided]:
@@ -313,6 +343,12 @@ class Cluster:
         failure = BootstrapError(f"no node could be reached; is one running? ({'; '.join(problems)})")
         failure.patience = patience
         raise failure
+
+    def _avoided(self) -> set[int]:
+        """Nodes that somebody has waited for in vain a moment ago."""
+        now = trio.current_time()
+        avoided = {leader.node_id for leader in self._suspects.values()}
+        return avoided | {node_id for node_id, at in self._silent.items() if now - at < _AVOIDED}
 
     def _patience(self, error: TransportError) -> float:
         """For how long it makes sense to dial an address again.
@@ -358,8 +394,7 @@ class Cluster:
     async def _look(self) -> None:
         names = sorted(self._topic_names)
         request = m.MetadataRequest(topics=names)
-        timeout = min(_LOOK_TIMEOUT, self._settings.request_timeout_ms / 1000)
-        self._apply(await whole_metadata(partial(self.ask, m.Kind.METADATA, timeout=timeout), request))
+        self._apply(await whole_metadata(self._metadata, request))
 
     def _apply(self, answer: m.MetadataResponse) -> None:
         self.nodes = {node.node_id: node for node in answer.nodes}

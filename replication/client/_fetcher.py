@@ -19,6 +19,7 @@ from ._corrupt import Skips, end_of_unreadable, sound_prefix
 from ._isolation import Chunk, committed
 from ._losses import deleted, past_the_end, recreated, truncated
 from ._offsets import list_offsets
+from ._patience import MOST, Patience
 from ._settings import ConsumerSettings
 from .errors import (
     AuthorizationError,
@@ -31,7 +32,6 @@ from .errors import (
 
 _log = logging.getLogger("insync.client")
 _NEVER = float("inf")
-_SLOW_ANSWER = 1.0
 _CORRUPT_TRIES = 3
 _CORRUPT_PATIENCE = 3.0
 """Seconds for which a leader has time to find the damage in its log and have a sound replica lead; once, however
@@ -101,6 +101,8 @@ class _Poll:
     node_id: int
     connection: Connection
     asked: dict[PartitionId, tuple[Reading, Leader]]
+    due_at: float
+    """When the node answers though there is nothing new."""
     slow_at: float
     """When it should have been answered."""
     handle: object = None
@@ -118,6 +120,7 @@ class Fetcher:
         self._nursery = nursery
         self._event = trio.Event()
         self._polls: dict[int, _Poll] = {}
+        self._patience = Patience()
         self._muted_until: dict[int, float] = {}
         """Until when a node serves us nothing, because of our quota (KIP-219)."""
         cluster.listeners.append(self.wake)
@@ -195,7 +198,7 @@ class Fetcher:
         A node that does not answer when it should is suspected: others are asked whether they lead by now.
         """
         if poll.slow_at <= now:
-            poll.slow_at = now + _SLOW_ANSWER
+            poll.slow_at = now + MOST
             self._cluster.silent(poll.node_id)
             for at, (_, leader) in poll.asked.items():
                 self._cluster.suspect(*at, leader)
@@ -214,8 +217,8 @@ class Fetcher:
                 for reading in readings:
                     self._cluster.suspect(*reading.at, self._cluster.leader(*reading.at))
             return at
-        patience = self._settings.fetch_max_wait_ms / 1000 + _SLOW_ANSWER
-        poll = _Poll(node_id, connection, {}, trio.current_time() + patience)
+        now, longest = trio.current_time(), self._settings.fetch_max_wait_ms / 1000
+        poll = _Poll(node_id, connection, {}, now + longest, now + longest + self._patience.seconds)
         partitions = []
         for reading in readings:
             if not self._same_topic(reading):
@@ -301,6 +304,7 @@ class Fetcher:
             for reading, leader in poll.asked.values():
                 self._retry(reading, leader)
             return
+        self._patience.answered(max(0.0, trio.current_time() - poll.due_at))
         try:
             with outcome:
                 self._results(poll, outcome)

@@ -22,6 +22,7 @@ from ._cluster import Cluster, Leader
 from ._failures import code_of, has_code, unmade
 from ._identities import Identities
 from ._partitioning import PartitionQueue
+from ._patience import MOST, Patience
 from ._settings import ProducerSettings
 from .errors import (
     AuthorizationError,
@@ -34,7 +35,6 @@ from .errors import (
 
 _log = logging.getLogger("insync.client")
 _NEVER = float("inf")
-_SLOW_REQUEST = 1.0
 _PATIENCE = 5.0
 """Seconds after which the log warns of records that are sent repeatedly, and before it warns of others."""
 
@@ -73,6 +73,7 @@ class Sender:
         self._event = trio.Event()
         self._armed = _NEVER
         self._requests: dict[_Request, None] = {}
+        self._patience = Patience()
         self._in_flight: dict[int, int] = {}
         self._muted_until: dict[int, float] = {}
         """Until when a node takes nothing from this client, because of its quota (KIP-219)."""
@@ -269,7 +270,7 @@ class Sender:
         self, connection: Connection, node_id: int, queues: list[PartitionQueue], now: float
     ) -> bool:
         """One request with the first batch of each queue, up to `max_request_size`; False: none could be made."""
-        request = _Request(node_id, [], now, now + _SLOW_REQUEST)
+        request = _Request(node_id, [], now, now + self._patience.seconds)
         size = 0
         for queue in queues:
             first = queue.waiting[0]
@@ -381,6 +382,7 @@ class Sender:
         if isinstance(outcome, TransportError):
             self._unanswered(request, outcome)
         else:
+            self._patience.answered(trio.current_time() - request.sent_at)
             with outcome:
                 self._results(request, outcome)
         if self.accumulator.active or self.fenced is not None:
@@ -565,7 +567,7 @@ class Sender:
         for request in list(self._requests):
             is_slow = request.next_check <= now
             if is_slow:
-                request.next_check = now + _SLOW_REQUEST
+                request.next_check = now + MOST
                 # Other nodes are asked, repeatedly: a leader that hangs cannot say who succeeds it.
                 self._cluster.silent(request.node_id)
                 for queue, _ in request.sent:
@@ -577,7 +579,7 @@ class Sender:
         """All its partitions, or after a while any of them, are led by another node now."""
         leaders = (self._leader(queue).node_id for queue, _ in request.sent)
         gone = [node_id not in (-1, request.node_id) for node_id in leaders]
-        return all(gone) or (any(gone) and now - request.sent_at >= _SLOW_REQUEST)
+        return all(gone) or (any(gone) and now - request.sent_at >= MOST)
 
     def _abandon(self, request: _Request) -> None:
         handle = request.handle

@@ -87,6 +87,7 @@ class Kind(enum.IntEnum):
     DESCRIBE_CHANGES = 1020
     READ_INDEX = 1021
     ABORT_TRANSACTION = 1022
+    IS_SILENT = 1023
     VERIFY_USER = 1030
     """Kafka has none of these, from `DESCRIBE_NODE` on."""
 
@@ -593,6 +594,21 @@ class GetReplicaLogInfoResponse:
     node_id: int
     incarnation: int
     partitions: list[ReplicaLogInfo]
+
+
+@attrs.frozen(kw_only=True)
+class IsSilentRequest:
+    """Does this process leave your questions open, too? Asked by a node to which it does."""
+
+    node_id: int
+    incarnation: int
+
+
+@attrs.frozen(kw_only=True)
+class IsSilentResponse:
+    """`silent`: whether it does; a node that has asked it nothing says no."""
+
+    silent: bool
 
 
 @attrs.frozen(kw_only=True)

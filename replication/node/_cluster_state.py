@@ -213,24 +213,24 @@ class ClusterState:
 
     # Writes
 
-    def suspect(self, node: rec.NodeRecord) -> None:
-        """A node's own machine says that nobody listens at its address: have it elected away now.
+    def suspect(self, node: rec.NodeRecord, reason: str) -> None:
+        """A node is gone, for this reason: have it elected away now.
 
         Its session would end by itself, later. If it lives after all, it registers again; failover is fenced, so
         the suspicion costs an election and nothing else.
         """
         if node not in self._suspects:
             self._suspects.add(node)
-            self._nursery.start_soon(self._evict, node)
+            self._nursery.start_soon(self._evict, node, reason)
 
-    async def _evict(self, node: rec.NodeRecord) -> None:
+    async def _evict(self, node: rec.NodeRecord, reason: str) -> None:
         try:
             seen = await _store.get(self._store, rec.node_key(node.node_id), rec.CONTROLLER_KEY)
             transaction = faces.evict(seen, node)
             if transaction is not None and isinstance(
                 await _store.commit(self._store, transaction, self.session), Committed
             ):
-                log.warning("node %d is gone: nobody listens at %s", node.node_id, ", ".join(node.endpoints))
+                log.warning("node %d is gone: %s", node.node_id, reason)
         except (MetadataError, wire.WireError) as error:
             log.warning("node %d is gone, but could not be taken out: %s", node.node_id, error)
         self._suspects.discard(node)

@@ -54,10 +54,15 @@ class Dialler:
             fx.Ask: lambda effect: self.ask(effect),
             fx.GiveUp: self._give_up,
             fx.HangUp: self._hang_up,
-            fx.Suspect: lambda effect: node.store.suspect(effect.node),
+            fx.Suspect: lambda effect: node.store.suspect(effect.node, effect.reason),
+            fx.SuspicionWrong: self._tell_wrong,
             fx.PeerFailing: self._tell_failing,
             fx.PartitionDamaged: self._tell_damaged,
         }
+
+    def _tell_wrong(self, effect: fx.SuspicionWrong) -> None:
+        self._node.counters.wrong_suspicions += 1
+        log.warning("node %d was taken for gone, but is there: it has registered again", effect.node.node_id)
 
     @staticmethod
     def _tell_failing(effect: fx.PeerFailing) -> None:

@@ -77,6 +77,7 @@ class Handlers:
             m.Kind.OFFSET_COMMIT: self._commit_offsets,
             m.Kind.OFFSET_FETCH: self._fetch_offsets,
             m.Kind.GET_REPLICA_LOG_INFO: self._get_replica_log_info,
+            m.Kind.IS_SILENT: self._is_silent,
             m.Kind.DESCRIBE_NODE: self._describe_node,
             **dict.fromkeys(COORDINATION_KINDS, replicas.coordination.serve),
             m.Kind.DESCRIBE_CHANGES: self._describe_changes,
@@ -200,6 +201,10 @@ class Handlers:
     def _get_replica_log_info(self, request: Inbound) -> None:
         message: m.GetReplicaLogInfoRequest = request.message
         request.reply(self._replicas.broker.peers.tell_logs(message))
+
+    def _is_silent(self, request: Inbound) -> None:
+        message: m.IsSilentRequest = request.message
+        request.reply(self._replicas.broker.suspicion.tell(message))
 
     def _admin_request(self, request: Inbound) -> None:
         """What only the controller can grant: ours does, or the request is passed on to it."""

@@ -87,7 +87,7 @@ class StoreWriter(Protocol):
 
     def read_again(self) -> None: ...
 
-    def suspect(self, node: NodeRecord) -> None: ...
+    def suspect(self, node: NodeRecord, reason: str) -> None: ...
 
     def step_back(self, partition: PartitionId) -> None: ...
 
@@ -444,6 +444,7 @@ def _broker_settings(settings: NodeSettings) -> BrokerSettings:
         replica_fetch_max_bytes=settings.replica_fetch_max_bytes,
         replica_fetch_response_max_bytes=settings.replica_fetch_response_max_bytes,
         replica_socket_timeout=settings.replica_socket_timeout_ms / 1000,
+        leader_silence_timeout=settings.leader_silence_timeout_ms / 1000,
         unclean_recovery_timeout=settings.unclean_recovery_timeout_ms / 1000,
         follower_replication_throttled_rate=settings.follower_replication_throttled_rate,
     )

@@ -74,6 +74,7 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.LIST_TRANSACTIONS: frozenset({Operation.PRODUCE, Operation.ADMIN}),
     Kind.WRITE_TXN_MARKERS: frozenset({Operation.REPLICATE}),
     Kind.GET_REPLICA_LOG_INFO: frozenset({Operation.REPLICATE}),
+    Kind.IS_SILENT: frozenset({Operation.REPLICATE}),
     **dict.fromkeys(STORE_KINDS, frozenset({Operation.STORE})),
 }
 """Which operations a kind of request is part of: any of them suffices. Kinds that are not here are for admins."""

@@ -108,6 +108,9 @@ class NodeSettings:
     metrics_port: serve metrics for Prometheus, and the node's health, by HTTP at this port of `metrics_host`; 0
       takes a free one (`Node.metrics_address`), None serves nothing. Anybody who reaches it may ask.
     log_format: `text` or `json`, how `insync node` writes its log. A program that runs a node says so itself.
+    leader_silence_timeout_ms: how long a leader, or the controller, may leave a question open before the nodes
+      that follow it ask one another; if most of them, and at least two, find it silent, others are elected at
+      once. 0: it is replaced when its session ends.
     unclean_recovery_timeout_ms: how long replicas may take to tell what they have before one of those that have
       told is elected uncleanly.
     auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage:
@@ -198,6 +201,7 @@ class NodeSettings:
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = attrs.field(default=None, validator=attrs.validators.optional(_port))
     log_format: Literal["text", "json"] = "text"
+    leader_silence_timeout_ms: int = attrs.field(default=150, validator=_not_negative)
     unclean_recovery_timeout_ms: int = attrs.field(default=2000, validator=_positive)
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_ms: int = attrs.field(default=300_000, validator=_positive)

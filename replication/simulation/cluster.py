@@ -378,6 +378,7 @@ class Cluster(Hosting):
             replica_fetch_response_max_bytes=100 * BATCH_SIZE,
             replica_socket_timeout=FETCH_TIMEOUT,
             unclean_recovery_timeout=RECOVERY_TIMEOUT,
+            leader_silence_timeout=self.settings.silence,
             told_at_a_time=2,
             # Of some nodes every fetch is told in portions and confirmed at once; those of the others are parked.
             questions_at_a_time=2 if node.id % 2 else 1000,

@@ -85,6 +85,7 @@ class Network:
             fx.GiveUp: self._give_up,
             fx.HangUp: self._hang_up,
             fx.Suspect: self._suspect,
+            fx.SuspicionWrong: self._note,
             fx.PeerFailing: self._note,
             fx.PartitionDamaged: self._note,
         }
@@ -200,7 +201,7 @@ class Network:
         def write() -> Outcome:
             outcome = cluster.commit(transaction, node.session, f"node {node.id}")
             if isinstance(outcome, Committed):
-                cluster.note(f"node {node.id}: nobody listens at node {suspect.node_id}")
+                cluster.note(f"node {node.id}: node {suspect.node_id} is gone: {effect.reason}")
                 cluster.nodes[suspect.node_id].left = cluster.now
             return outcome
 
@@ -229,6 +230,8 @@ class Network:
             self._cluster.fetches.serve(question)
         elif isinstance(question.asked.message, m.GetReplicaLogInfoRequest):
             self._tell_logs(question, question.asked.message)
+        elif isinstance(question.asked.message, m.IsSilentRequest):
+            self._tell_silence(question, question.asked.message)
 
     def _tell_logs(self, question: Question, message: m.GetReplicaLogInfoRequest) -> None:
         """A node tells what its logs hold; S21 looks at the disks, where nothing is being written."""
@@ -243,6 +246,11 @@ class Network:
             if info is not None:
                 self._cluster.oracle.telling(host, info)
         self.answer(question, peer.broker.peers.tell_logs(message), ModelPayload())
+
+    def _tell_silence(self, question: Question, message: m.IsSilentRequest) -> None:
+        peer = question.link.peer
+        if peer.broker is not None:
+            self.answer(question, peer.broker.suspicion.tell(message), ModelPayload())
 
     def _late(self, node: Node, question: Question) -> None:
         number = question.asked.question

@@ -60,7 +60,8 @@ class Settings:
     records of a partition are deleted; `changes`: how often topics are set otherwise or grow; `recreations`: how
     often they are deleted and made anew under the same name; `reassignments`: how
     often an operator moves replicas or asks for preferred leaders; 0 for never. `rebalance`: after how many seconds
-    the controller looks whether preferred replicas lead; 0 for never. `compactions`:
+    the controller looks whether preferred replicas lead; 0 for never. `silence`: after how many seconds without an
+    answer followers take a leader for gone; 0: when its session ends. `compactions`:
     how often a replica is compacted; `requests`: how often the controller is asked for something else. `named`: how
     often a producer that outlives its processes is begun anew. `lull_at`, `lull_for`: when nobody begins to write
     for a while, so that whoever comes back has all that there is.
@@ -76,6 +77,7 @@ class Settings:
     reassignments: float = 0.1
     changes: float = 0.1
     rebalance: float = 5.0
+    silence: float = 0.0
     producers: int = 2
     in_flight: int = 1
     deletes: float = 0.0
@@ -127,6 +129,8 @@ class Settings:
             moves=dice.choice((0.0, 0.1, 0.3, 1.0, 3.0)),
             reassignments=dice.choice((0.0, 0.0, 0.1, 0.3, 1.0)),
             rebalance=dice.choice((0.0, 2.0, 5.0)),
+            # By dice of its own, as for the faults that are drawn apart.
+            silence=random.Random(f"silent {seed}").choice((0.0, 0.0, 0.0, 0.4, 0.8)),
             producers=dice.choice((1, 2)),
             in_flight=dice.choice((1, 1, 3, 5)),
             drop=dice.choice((0.0, 0.05, weak)),

@@ -189,6 +189,7 @@ def _requests() -> Iterator[tuple[m.Kind, object, bytes]]:
     name = m.PartitionName(topic=TOPIC, partition=0)
     yield m.Kind.ELECT_LEADERS, m.ElectLeadersRequest(partitions=[name]), b""
     yield m.Kind.GET_REPLICA_LOG_INFO, m.GetReplicaLogInfoRequest(partitions=[name]), b""
+    yield m.Kind.IS_SILENT, m.IsSilentRequest(node_id=1, incarnation=1), b""
     yield m.Kind.DESCRIBE_PARTITIONS, m.DescribePartitionsRequest(), b""
     yield m.Kind.ALTER_CONFIG, m.AlterConfigRequest(name=TOPIC, config={"retention_ms": 1 << 40}), b""
     move = m.PartitionReassignment(topic=TOPIC, partition=0, replicas=[1])

@@ -53,6 +53,7 @@ from .proposing import Proposing
 from .queries import Queries
 from .serving import Serving
 from .shards import ShardKind, Shards
+from .suspicion import Suspicion
 from .transacting import Transacting, transaction_kind
 
 TICK = ev.Tick()
@@ -75,6 +76,7 @@ class Broker:
         self.damaged_logs = DamagedLogs(context, self.assignments)
         self.serving.doubted = self.damaged_logs.doubted
         self.peers = Peers(context, self.channels)
+        self.suspicion = Suspicion(context, self.channels, self.following, self.peers)
         context.routes[fx.FetchNext] = self.following.want
         context.routes[fx.StopFetch] = lambda partition, effect: self.following.stop(partition)
         self.queries = Queries(context)

@@ -144,7 +144,8 @@ class Channel:
         if refused:
             assert self._address is not None
             # By address: its successor may have registered meanwhile, and has refused nothing.
-            self._ctx.emit(fx.Suspect(node=self._address))
+            why = f"nobody listens at {', '.join(self._address.endpoints)}"
+            self._ctx.emit(fx.Suspect(node=self._address, reason=why))
             self._patience = CONNECT_TIMEOUT
         else:
             self._patience = min(LONGEST_CONNECT_TIMEOUT, 2 * self._patience)
@@ -196,6 +197,8 @@ class Channels:
         self._connections: dict[Hashable, Channel] = {}
         self._questions: dict[int, Channel] = {}
         self._resting: set[Channel] = set()
+        self.heard: dict[int, float] = {}
+        """When each peer has answered something for the last time."""
 
     def channel(self, peer: int, lane: str, owner: Owner, backoff: float) -> Channel:
         """A channel of its own for `owner`."""
@@ -229,6 +232,7 @@ class Channels:
     def on_answered(self, event: ev.Answered) -> None:
         channel = self._questions.pop(event.question, None)
         if channel is not None:
+            self.heard[channel.peer] = self.ctx.now
             channel.answered(event.question, event.message, event.payload)
 
     def on_ask_failed(self, event: ev.AskFailed) -> None:

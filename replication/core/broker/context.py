@@ -36,6 +36,10 @@ class BrokerSettings:
     replica_fetch_max_bytes: int = 1 << 20
     replica_fetch_response_max_bytes: int = 10 << 20
     replica_socket_timeout: float = 30.0
+    leader_silence_timeout: float = 0.0
+    """For how long a question may stay open before a node is silent; 0: only sessions in the store tell."""
+    suspicion_is_wrong_within: float = 1.0
+    """A node that registers again within so many seconds was there when it was taken for silent."""
     unclean_recovery_timeout: float = 2.0
     """How long replicas may take to tell what they have, before an unclean election (KIP-966)."""
     follower_replication_throttled_rate: int = 2**63 - 1

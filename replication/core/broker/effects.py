@@ -99,11 +99,19 @@ class HangUp:
 
 @attrs.frozen(kw_only=True, slots=True)
 class Suspect:
-    """A node's own machine says that nobody listens at its address: have it elected away now.
+    """A node is gone, for this reason: have it elected away now.
 
     Its session would end by itself, later. If it lives after all, it registers again; failover is fenced, so the
     suspicion costs an election and nothing else.
     """
+
+    node: NodeRecord
+    reason: str
+
+
+@attrs.frozen(kw_only=True, slots=True)
+class SuspicionWrong:
+    """A node that was taken for silent has registered again at once: say so, and count it."""
 
     node: NodeRecord
 
@@ -322,6 +330,7 @@ Effect = (
     | GiveUp
     | HangUp
     | Suspect
+    | SuspicionWrong
     | PeerFailing
     | PartitionDamaged
     | ReadKeys

@@ -87,6 +87,7 @@ class Following:
         self.refused.pop(partition, None)
         leader = self._assigned.pop(partition, None)
         if leader is not None:
+            leader.assigned -= 1
             leader.drop(partition)
 
     # What the step comes to
@@ -142,13 +143,20 @@ class Following:
         found = self._leaders.get(leader)
         return dict(found.session.open) if found is not None else {}
 
+    def followed(self) -> set[int]:
+        """The nodes that lead a partition which this one follows."""
+        return {node for node, leader in self._leaders.items() if leader.assigned}
+
     def _assign(self, partition: PartitionId, node: int) -> _Leader:
         leader = self._leaders.get(node)
         if leader is None:
             leader = self._leaders[node] = _Leader(self, self._ctx, self._channels, node)
         # An answer of the former leader must find nobody who waits for it: a role ends with `StopFetch`.
-        assert self._assigned.get(partition) in (None, leader), f"{partition} asks two leaders"
-        self._assigned[partition] = leader
+        former = self._assigned.get(partition)
+        assert former in (None, leader), f"{partition} asks two leaders"
+        if former is None:
+            self._assigned[partition] = leader
+            leader.assigned += 1
         return leader
 
 
@@ -158,6 +166,8 @@ class _Leader:
     def __init__(self, owner: Following, ctx: Context, channels: Channels, node: int) -> None:
         self.session: FollowerSession[PartitionId, partition_fx.FetchNext] = FollowerSession()
         self.channel: Channel = channels.channel(node, "data", self, ctx.settings.replica_fetch_backoff)
+        self.assigned = 0
+        """How many partitions are fetched from there."""
         self._owner = owner
         self._ctx = ctx
         self._resting: dict[PartitionId, Timer] = {}

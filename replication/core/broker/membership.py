@@ -463,8 +463,9 @@ class Membership:
         holder = seen.get(node_key)
         if holder is None or holder.session != session:
             return None
+        # By value: were we taken out, and has our successor registered, the version begins at 1 again.
         return Transaction(
-            compares=(AtVersion(node_key, holder.version),), puts=(self._registration(endpoints),)
+            compares=(SameValue(node_key, holder.value),), puts=(self._registration(endpoints),)
         )
 
     def _registration(self, endpoints: Collection[str]) -> Put:

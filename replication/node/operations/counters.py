@@ -59,6 +59,8 @@ class Counters:
     """By outcome, those coordinated here: from the first record to the decision."""
     transactions_aborted: Counter[str] = attrs.Factory(Counter)
     """By cause."""
+    wrong_suspicions: int = 0
+    """Nodes that this one took for gone, and that had been there."""
     throttled_ms: Counter[str] = attrs.Factory(Counter)
     """By limit: for how long clients were told to pause, in milliseconds."""
 
@@ -85,6 +87,7 @@ class Counters:
             "failed_isr_updates": self.failed_isr_updates,
             "leader_elections": self.leader_elections,
             "unclean_leader_elections": self.unclean_leader_elections,
+            "wrong_suspicions": self.wrong_suspicions,
             "throttled_ms": self.throttled_ms.total(),
             **{f"requests_{name}": times.count for name, times in kinds.items()},
             **{f"request_us_{name}": int(1e6 * times.total) for name, times in kinds.items()},

@@ -170,6 +170,11 @@ class Metrics:
                 "Leaders elected that may lack what was committed.",
                 counters.unclean_leader_elections,
             ),
+            (
+                "insync_wrong_suspicions",
+                "Nodes taken for gone that registered again at once.",
+                counters.wrong_suspicions,
+            ),
         ):
             yield _single(name, "counter", text, count)
 

@@ -34,7 +34,7 @@ ADMINS = {
 }
 
 
-_OF_NODES = {m.Kind.GET_REPLICA_LOG_INFO, m.Kind.WRITE_TXN_MARKERS}
+_OF_NODES = {m.Kind.GET_REPLICA_LOG_INFO, m.Kind.IS_SILENT, m.Kind.WRITE_TXN_MARKERS}
 
 
 def client(name: str = "") -> PeerIdentity:
