@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
@@ -24,6 +25,7 @@ from ..core.partition.effects import FetchNext
 from ..core.transaction import Committed, Outcome
 from ..core.types import BatchMeta, PartitionId, TransactionMarker
 from .disk import LEFT_OUT, Stored
+from .errors import require
 from .node import Node
 
 if TYPE_CHECKING:
@@ -71,6 +73,8 @@ class Wires:
     questions: dict[int, Question] = attrs.Factory(dict)
     links: list[Link] = attrs.Factory(list)
     """Those that it has dialled."""
+    heard: dict[int, list[float]] = attrs.Factory(dict)
+    """When each peer's latest answers have arrived, and since when it is known at all."""
 
 
 class Network:
@@ -192,8 +196,10 @@ class Network:
             self._cluster.tell(node, ev.PeerDisconnected(connection=link, reason=reason))
 
     def _suspect(self, node: Node, effect: fx.Suspect) -> None:
-        """Whoever refuses connections is taken out of the store, if it is the same process there still."""
+        """Who is gone is taken out of the store, if it is the same process there still."""
         cluster, suspect = self._cluster, effect.node
+        if effect.silent_to:
+            self._check_silence(effect)
         transaction = evict(cluster.store.seen(node_key(suspect.node_id), CONTROLLER_KEY), suspect)
         if transaction is None:
             return
@@ -206,6 +212,25 @@ class Network:
             return outcome
 
         cluster.transact(node, write, lambda result: None)
+
+    def _check_silence(self, effect: fx.Suspect) -> None:
+        """S27: two at least have agreed, and none of them has had an answer for the time that a node has for one.
+
+        They may have had one since they were asked, which is no longer ago than that time.
+        """
+        suspect = effect.node.node_id
+        silent = [each for each in effect.silent_to if self._was_silent(each, suspect)]
+        agreed = list(effect.silent_to)
+        require(len(agreed) >= 2, "S27", f"node {suspect} is silent to {agreed} alone")
+        require(silent == agreed, "S27", f"node {suspect} is silent to {silent}, not to {agreed}")
+
+    def _was_silent(self, watcher: int, peer: int) -> bool:
+        cluster, timeout = self._cluster, self._cluster.settings.silence
+        moments = [*self._wires[watcher].heard.get(peer, [0.0]), cluster.now]
+        return any(
+            later - earlier >= timeout and later >= cluster.now - timeout
+            for earlier, later in pairwise(moments)
+        )
 
     # Requests
 
@@ -285,6 +310,9 @@ class Network:
         if not cluster.calm and cluster.chance(MALFORMED):
             self._cluster.tell(node, ev.AskFailed(question=number, reason="no such field", malformed=True))
             return
+        heard = wires.heard.setdefault(question.link.peer.id, [0.0])
+        heard.append(cluster.now)
+        del heard[:-_KEPT]
         if isinstance(message, m.FetchResponse) and not cluster.calm and cluster.chance(MALFORMED):
             message = attrs.evolve(
                 message,
@@ -294,6 +322,10 @@ class Network:
 
     def _note(self, node: Node, effect: object) -> None:
         self._cluster.note(f"node {node.id}: {effect}")
+
+
+_KEPT = 50
+"""Answers of each peer whose moments are kept: more than come in twice the time after which a node is silent."""
 
 
 class ModelInfo(NamedTuple):

@@ -28,6 +28,7 @@ _FILES = (
     "damage",
     "current_reads",
     "restores",
+    "suspicion",
 )
 
 

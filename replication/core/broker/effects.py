@@ -107,6 +107,8 @@ class Suspect:
 
     node: NodeRecord
     reason: str
+    silent_to: tuple[int, ...] = ()
+    """The nodes that agree, if it is gone because it is silent."""
 
 
 @attrs.frozen(kw_only=True, slots=True)

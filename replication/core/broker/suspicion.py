@@ -161,7 +161,7 @@ class Suspicion:
         """Ask all that watch the same node; this is one round, in which each answers once or not at all."""
         ctx = self._ctx
         others = watchers(ctx.view, peer) - {ctx.node_id}
-        needed = max(AT_LEAST, (len(others) + 1) // 2 + 1) - 1
+        needed = majority(len(others) + 1) - 1
         if needed > len(others):
             return
         watch.doubts = len(others)
@@ -201,14 +201,14 @@ class Suspicion:
             return False
         return self._heard.get(node.node_id, watch.heard) <= watch.asked
 
-    def _suspect(self, watch: _Watch, node: NodeRecord, watchers: list[int]) -> None:
+    def _suspect(self, watch: _Watch, node: NodeRecord, agreeing: list[int]) -> None:
         assert watch.asked is not None
         ctx = self._ctx
         silent = round(1000 * (ctx.now - watch.heard))
-        reason = f"it has answered nothing for {silent} ms, as nodes {', '.join(map(str, watchers))} agree"
+        reason = f"it has answered nothing for {silent} ms, as nodes {', '.join(map(str, agreeing))} agree"
         watch.suspected, watch.is_out = node, False
         watch.returns_until = ctx.now + ctx.settings.suspicion_is_wrong_within
-        ctx.emit(fx.Suspect(node=node, reason=reason))
+        ctx.emit(fx.Suspect(node=node, reason=reason, silent_to=tuple(agreeing)))
 
     def _look_whether_it_is_back(self, peer: int, watch: _Watch, node: NodeRecord | None) -> None:
         """A process that registers again at once was there all the time, and slow at most."""
@@ -221,6 +221,11 @@ class Suspicion:
             self._ctx.emit(fx.SuspicionWrong(node=node))
         if self._ctx.now >= watch.returns_until:
             watch.suspected = None
+
+
+def majority(count: int) -> int:
+    """How many of so many watchers have to agree."""
+    return max(AT_LEAST, count // 2 + 1)
 
 
 def _nothing(reason: str) -> None:
