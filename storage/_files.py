@@ -9,10 +9,11 @@ from pathlib import Path
 
 from ._columns import Buffer
 from ._native import ffi, lib
-from .errors import StorageBrokenError, StorageError, StorageFullError
+from .errors import StorageBrokenError, StorageError, StorageFullError, TooManyOpenFilesError
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX")
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_DESCRIPTOR = {errno.EMFILE, errno.ENFILE}
 
 PartitionKey = tuple[str, int]
 
@@ -47,6 +48,11 @@ def storage_error(error: OSError, doing: str) -> StorageError:
     if error.errno in _FULL:
         return StorageFullError(
             f"{doing}: {reason}; free some space or move the data folder to a larger device"
+        )
+    if error.errno in _NO_DESCRIPTOR:
+        return TooManyOpenFilesError(
+            f"{doing}: {reason}; allow the process more of them (ulimit -n, LimitNOFILE=), or give it fewer partitions "
+            "and connections"
         )
     return StorageBrokenError(f"{doing}: {reason}; check the device, then restart the node")
 

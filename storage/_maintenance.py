@@ -16,7 +16,13 @@ from ._producers import SNAPSHOT_SUFFIX, ProducerTable, snapshots_in
 from ._retention import SetAside, expired
 from ._segment import Segment, segment_path
 from ._swap import CleanedSegment
-from .errors import CorruptBatchError, LogClosedError, StorageBrokenError, StorageError
+from .errors import (
+    CorruptBatchError,
+    LogClosedError,
+    StorageBrokenError,
+    StorageError,
+    TooManyOpenFilesError,
+)
 from .log import KEY_MAP_BYTES, CompactionResult, Log, MaintenanceResult
 from .settings import UNLIMITED, LogSettings
 
@@ -302,12 +308,18 @@ class MaintainedLog(Log):
             raise StorageBrokenError(self._broken)
 
     @contextmanager
-    def _device(self, doing: str, *, half_done: bool = False) -> Iterator[None]:
-        """Turn what the device says into our errors. After a failure that may be half done nothing is written."""
+    def _device(
+        self, doing: str, *, half_done: bool = False, may_repeat: bool = False
+    ) -> Iterator[None]:
+        """Turn what the device says into our errors. After a failure that may be half done nothing is written.
+
+        may_repeat: a call that found no descriptor can be made again, as if it had not been made.
+        """
         try:
             yield
         except OSError as error:
             failure = storage_error(error, doing)
-            if half_done or isinstance(failure, StorageBrokenError):
+            passes = may_repeat and isinstance(failure, TooManyOpenFilesError)
+            if (half_done and not passes) or isinstance(failure, StorageBrokenError):
                 self._broken = str(failure)
             raise failure from error

@@ -14,9 +14,13 @@ import weakref
 from typing import Protocol
 
 _TRIES = 8
-_SHARE = 4
-"""Of a process's descriptors segments take one in so many at most: sockets and the program around need theirs."""
-_MOST = 1000
+_SHARE, _LARGE_SHARE, _LARGE = 4, 2, 8192
+"""Of a process's descriptors segments take one in so many at most, of many of them more: sockets and the program
+around need theirs.
+"""
+_MOST = 20_000
+"""An open file costs the kernel some hundred bytes. Closing one that was written to costs waits for the device, and
+of thousands of partitions that are written to in turn each would be closed again and again."""
 _FEWEST = 64
 
 
@@ -35,7 +39,8 @@ def default_limit() -> int:
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if descriptors == resource.RLIM_INFINITY:
         return _MOST
-    return max(_FEWEST, min(_MOST, descriptors // _SHARE))
+    share = _SHARE if descriptors < _LARGE else _LARGE_SHARE
+    return max(_FEWEST, min(_MOST, descriptors // share))
 
 
 class OpenFiles:

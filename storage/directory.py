@@ -55,6 +55,8 @@ VERIFY_ON_OPEN_BYTES = 256 << 20
 MANY_FOLDERS = 4
 """From so many on new folders, and what is in them, are brought to the device together."""
 MANY_LOGS = 32
+_LOOK_AGAIN = 64
+"""After so many flushes it is looked again whether too many files are open."""
 """From so many on a clean stop waits once for the file system, not several times for each log."""
 
 _FOLDER_LOCKS = 64
@@ -486,24 +488,28 @@ class LogDirectory:
 
         now: seconds of `time.monotonic`.
 
-        Returns the logs that could not be flushed, with the reason; they take no writes any more.
+        Returns the logs that could not be flushed, with the reason; they take no writes any more, but for those
+        with `TooManyOpenFilesError`, which are flushed the next time.
         Raises StorageError if the recovery points cannot be written; the old ones stand then.
         """
         with self._lock:
             logs = list(self._logs.items())
         failures: dict[PartitionKey, StorageError] = {}
-        moved = False
+        moved = 0
         for key, log in logs:
             end = log.flush_due(now)
             if end is None:
                 continue
             try:
                 log.flush(end)
-                moved = True
+                moved += 1
             except LogClosedError:
                 continue
             except StorageError as error:
                 failures[key] = error
+            if moved % _LOOK_AGAIN == 0:
+                # Those that are flushed to have their file closed may have become enough by now.
+                OPEN_FILES.trim()
         if moved:
             self._write_recovery_points()
         OPEN_FILES.trim()

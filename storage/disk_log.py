@@ -19,7 +19,13 @@ from ._recovery import Recovered, open_segments, recover, remove_leftovers, trus
 from ._retention import remove_below
 from ._segment import Segment, Spot, segment_path
 from ._transactions import AbortedTransaction, CompletedTransaction, aborted_between
-from .errors import AppendError, OffsetOutOfRangeError, StorageBrokenError, StorageError
+from .errors import (
+    AppendError,
+    OffsetOutOfRangeError,
+    StorageBrokenError,
+    StorageError,
+    TooManyOpenFilesError,
+)
 from .file_range import FileRange
 from .log import (
     Chunk,
@@ -220,11 +226,14 @@ class DiskLog(MaintainedLog):
         if offset >= limit:
             return ReadResult(None, offset, offset, 0)
         segment = self._segment_of(segments, offset)
-        start, stop = segment.slice(offset, limit, max_bytes, min_one)
-        size = stop.position - start.position
-        if size == 0:
-            return ReadResult(None, offset, offset, 0)
-        return ReadResult(FileRange(segment.file, start.position, size), start.offset, stop.offset, size)
+        try:
+            start, stop = segment.slice(offset, limit, max_bytes, min_one)
+            size = stop.position - start.position
+            if size == 0:
+                return ReadResult(None, offset, offset, 0)
+            return ReadResult(FileRange(segment.file, start.position, size), start.offset, stop.offset, size)
+        except OSError as error:
+            raise storage_error(error, f"cannot read {segment.path}") from error
 
     def is_at_hand(self, offset: int) -> bool:
         return offset >= self._log_end_offset or self._segments[-1].is_at_hand(offset)
@@ -462,12 +471,16 @@ class DiskLog(MaintainedLog):
             end = self._log_end_offset if up_to is None else min(up_to, self._log_end_offset)
             if end <= self._recovery_point and not self._rolled:
                 return
-            self._rolled = False
+            rolled, self._rolled = self._rolled, False
             segments = self._segments
-            with self._device(f"cannot flush {self.name}", half_done=True):
-                bring_to_device(self._folder, segments, self._recovery_point, end)
-                # Recovery will read no batch below the new recovery point.
-                self._epochs.save()
+            try:
+                with self._device(f"cannot flush {self.name}", half_done=True, may_repeat=True):
+                    bring_to_device(self._folder, segments, self._recovery_point, end)
+                    # Recovery will read no batch below the new recovery point.
+                    self._epochs.save()
+            except TooManyOpenFilesError:
+                self._rolled = self._rolled or rolled
+                raise
             if end < segments[-1].base_offset:
                 self._rolled = True
             self._recovery_point = max(end, self._recovery_point)

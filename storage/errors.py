@@ -93,6 +93,10 @@ class StorageFullError(StorageError):
     """No room on the device (or a quota or file size limit). Nothing was written; the log goes on."""
 
 
+class TooManyOpenFilesError(StorageError):
+    """The process, or the machine, has no descriptor left. It says nothing of the device, and may pass."""
+
+
 class StorageBrokenError(StorageError):
     """The device failed; what is on disk past the last flush is unknown. The log takes no writes until reopened."""
 

@@ -110,6 +110,7 @@ def node(
 
     from ..node import load_settings
     from ..node._collector import collect_seldom
+    from ..node._descriptors import allow_open_files
     from .running import stop_when_stdin_ends
 
     if stop_with_stdin:
@@ -137,6 +138,7 @@ def node(
     settings = load_settings(file=config, assignments=set, given=given)
     _log_to_stderr(settings, log_level)
     collect_seldom()
+    allow_open_files()
     return trio.run(_serve, settings, json)
 
 

@@ -22,6 +22,7 @@ from typing import Any, BinaryIO
 import trio
 
 from ._collector import collect_seldom
+from ._descriptors import allow_open_files
 from ._node import Node
 from .errors import NodeError
 from .logs import Event
@@ -105,6 +106,7 @@ def main() -> int:
     settings = NodeSettings(**values)
     try:
         collect_seldom()
+        allow_open_files()
         trio.run(_serve, settings, report, orders)
     except NodeError as error:
         report.say("failed", error=type(error).__name__, message=str(error))

@@ -23,6 +23,7 @@ from ...storage import (
     StorageBrokenError,
     StorageError,
     StorageFullError,
+    TooManyOpenFilesError,
 )
 from ..core.broker.stalls import StallWatch
 from ..core.faces import NextProof
@@ -196,7 +197,7 @@ class LogDirectories:
         """A log could not be written, or flushed: that takes its directory offline if the device is to blame."""
         home = self._homes.get(partition)
         if home is not None and is_of_the_device(error):
-            self.take_offline(home, str(error), keeps_all=isinstance(error, StorageFullError))
+            self.take_offline(home, str(error), keeps_all=isinstance(error, StorageFullError | TooManyOpenFilesError))
         elif partition not in self.offline.partitions:
             log.error("%s is offline on this node, the others go on: %s", partition, error)
             self.offline.add([partition])

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import trio
 
-from ...storage import LogDirectory, StorageError
+from ...storage import LogDirectory, StorageError, TooManyOpenFilesError
 
 log = logging.getLogger("insync.node")
 
@@ -77,5 +77,9 @@ class LogFlusher:
         except StorageError as error:
             log.warning("the recovery points could not be written down: %s", error)
             return
+        later = [each for each in failures.values() if isinstance(each, TooManyOpenFilesError)]
+        if later:
+            log.warning("%d logs are flushed later than they should be: %s", len(later), later[0])
         for partition, failure in failures.items():
-            self._token.run_sync_soon(self._failed, partition, failure)
+            if not isinstance(failure, TooManyOpenFilesError):
+                self._token.run_sync_soon(self._failed, partition, failure)

@@ -20,6 +20,7 @@ from ...storage import (
     StorageBrokenError,
     StorageError,
     StorageFullError,
+    TooManyOpenFilesError,
     WrongTopicIdError,
     read_identity,
 )
@@ -33,10 +34,13 @@ from .settings import NodeSettings
 
 log = logging.getLogger("insync.node")
 
+NOT_OF_THE_LOG = (StorageFullError, StorageBrokenError, TooManyOpenFilesError)
+"""Errors that say nothing of the log that was being opened: the next one would meet them, too."""
+
 
 def is_of_the_device(error: StorageError) -> bool:
     """Whether the device is to blame, so that nothing in the same directory can be relied on."""
-    return isinstance(error, (StorageFullError, StorageBrokenError))
+    return isinstance(error, NOT_OF_THE_LOG)
 
 
 @attrs.define(eq=False)
@@ -77,7 +81,7 @@ class Found:
                             folder, cluster_id=cluster_id, node_id=settings.node_id, settings=log_settings
                         )
                     )
-                except (StorageFullError, StorageBrokenError) as error:
+                except NOT_OF_THE_LOG as error:
                     found._give_up(folder, error)
             found._check_any_left()
         except BaseException:
@@ -96,7 +100,7 @@ class Found:
         for directory in list(self.directories):
             try:
                 self._open_logs_of(directory, view)
-            except (StorageFullError, StorageBrokenError) as error:
+            except NOT_OF_THE_LOG as error:
                 self.directories.remove(directory)
                 self._drop_logs_of(directory)
                 with suppress(StorageError, OSError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import threading
@@ -10,8 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from insync.storage import LogDirectory, LogSettings, StorageBrokenError, _open_files, directory
+from insync.storage import (
+    LogDirectory,
+    LogSettings,
+    StorageBrokenError,
+    TooManyOpenFilesError,
+    _flushing,
+    _open_files,
+    directory,
+)
 from insync.storage._open_files import OPEN_FILES, OpenFiles
+from insync.storage.file_range import RangeFile
 
 from .building import append, batch, offsets
 from .recording import Recorder
@@ -47,7 +57,7 @@ def test_a_thousand_partitions_hold_few_files_open_and_no_threads(tmp_path: Path
     for look in range(2):
         held.flush_due(float(look))
     assert descriptors() - before <= limit + 5
-    assert {log.recovery_point for log in logs} == {5}
+    assert PARTITIONS - [log.recovery_point for log in logs].count(5) <= limit, "the others are closed"
     assert all(offsets(log) == [0, 1, 2, 3, 4] for log in logs)
     append(logs[7], batch(1))
     assert offsets(logs[7])[-1] == 5
@@ -120,6 +130,66 @@ def test_a_file_that_lost_its_name_is_read_on_though_another_has_it(
     held.close(clean=False)
 
 
+def test_few_are_flushed_where_few_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flush waits for the device several times; one file too many was a reason to flush all that were idle."""
+    monkeypatch.setattr(OPEN_FILES, "_limit", len(OPEN_FILES) + 295)
+    held = open_directory(tmp_path)
+    logs = [held.open_log("t", number, create=True) for number in range(300)]
+    for log in logs:
+        append(log, batch(1))
+    for look in range(4):
+        held.flush_due(float(look))
+    assert not OPEN_FILES.is_over
+    assert 5 <= [log.recovery_point for log in logs].count(1) <= 2 * directory._LOOK_AGAIN
+    held.close()
+
+
+def test_a_flush_that_finds_no_descriptor_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = open_directory(tmp_path, LogSettings(flush_interval_ms=1, segment_bytes=1024))
+    log = held.open_log("t", 0, create=True)
+    append(log, batch(1, mark="x" * 1000))
+    append(log, batch(1))
+    assert len(log.segment_base_offsets) == 2
+
+    def none_left(folder: Path) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as short:
+        short.setattr(_flushing, "fsync_folder", none_left)
+        failures = held.flush_due(1e9)
+        assert isinstance(failures["t", 0], TooManyOpenFilesError)
+        assert "ulimit -n" in str(failures["t", 0])
+    assert log.recovery_point == 0
+    append(log, batch(1))
+    assert held.flush_due(2e9) == {}
+    assert log.recovery_point == 3
+    held.close()
+
+
+def test_a_read_that_finds_no_descriptor_is_refused_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OPEN_FILES, "_limit", 0)
+    held = open_directory(tmp_path)
+    log = held.open_log("t", 0, create=True)
+    append(log, batch(1))
+    log.flush()
+    for _ in range(2):
+        OPEN_FILES.trim()
+
+    def none_left(path: Path, *, create: bool = False) -> RangeFile:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with monkeypatch.context() as short:
+        short.setattr(RangeFile, "open", none_left)
+        with pytest.raises(TooManyOpenFilesError, match="cannot read .*ulimit -n"):
+            log.read(0, max_bytes=1000)
+    assert offsets(log) == [0]
+    held.close()
+
+
 def test_who_was_used_gets_a_second_chance() -> None:
     class File:
         def __init__(self) -> None:
@@ -144,7 +214,7 @@ def test_who_was_used_gets_a_second_chance() -> None:
 
 
 def test_the_limit_leaves_most_descriptors_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    for soft, expected in ((1024, 256), (65536, 1000), (100, 64), (-1, 1000)):
+    for soft, expected in ((1024, 256), (20000, 10000), (65536, 20000), (100, 64), (-1, 20000)):
         monkeypatch.setattr(_open_files.resource, "getrlimit", lambda _, soft=soft: (soft, soft))
         assert _open_files.default_limit() == expected
 
