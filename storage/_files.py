@@ -51,8 +51,8 @@ def storage_error(error: OSError, doing: str) -> StorageError:
         )
     if error.errno in _NO_DESCRIPTOR:
         return TooManyOpenFilesError(
-            f"{doing}: {reason}; allow the process more of them (ulimit -n, LimitNOFILE=), or give it fewer partitions "
-            "and connections"
+            f"{doing}: {reason}; allow the process more of them (ulimit -n, LimitNOFILE=), or give it fewer "
+            "partitions and connections"
         )
     return StorageBrokenError(f"{doing}: {reason}; check the device, then restart the node")
 

@@ -308,9 +308,7 @@ class MaintainedLog(Log):
             raise StorageBrokenError(self._broken)
 
     @contextmanager
-    def _device(
-        self, doing: str, *, half_done: bool = False, may_repeat: bool = False
-    ) -> Iterator[None]:
+    def _device(self, doing: str, *, half_done: bool = False, may_repeat: bool = False) -> Iterator[None]:
         """Turn what the device says into our errors. After a failure that may be half done nothing is written.
 
         may_repeat: a call that found no descriptor can be made again, as if it had not been made.

@@ -12,6 +12,7 @@ import trio
 from .. import metadata as store_api
 from .. import wire
 from ..core import faces
+from ..core import transaction as tx
 from ..core.broker.effects import IsrSettled, LogsGathered, ReadKeys, WriteIsrs
 from ..core.broker.events import AskLogs
 from ..core.control import records as rec
@@ -60,13 +61,14 @@ class ClusterState:
         self.counted_at = trio.current_time()
         """When the store took a write of this node last; it is asked to every `proof_interval_ms`."""
         settings = replicas.settings
+        replicas.broker.context.fits = self._fits
         self._controller = faces.Controller(
             settings.node_id,
             replicas.incarnation,
             policies=election_policies(),
             imbalance_percentage=settings.leader_imbalance_per_broker_percentage,
             internal=internal_topics(settings),
-            fits=lambda transaction: _store.fits(store.limits, transaction),
+            fits=self._fits,
         )
         self._isr = IsrWriter(
             store, replicas, lambda: self.session, lambda *task: self._nursery.start_soon(*task)
@@ -85,6 +87,9 @@ class ClusterState:
         self._confirmations_begun = self._confirmations_done = 0
         self._confirmed_at = -math.inf
         self._suspects: set[rec.NodeRecord] = set()
+
+    def _fits(self, transaction: tx.Transaction) -> bool:
+        return _store.fits(self._store.limits, transaction)
 
     @property
     def is_controller(self) -> bool:

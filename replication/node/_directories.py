@@ -197,7 +197,9 @@ class LogDirectories:
         """A log could not be written, or flushed: that takes its directory offline if the device is to blame."""
         home = self._homes.get(partition)
         if home is not None and is_of_the_device(error):
-            self.take_offline(home, str(error), keeps_all=isinstance(error, StorageFullError | TooManyOpenFilesError))
+            self.take_offline(
+                home, str(error), keeps_all=isinstance(error, StorageFullError | TooManyOpenFilesError)
+            )
         elif partition not in self.offline.partitions:
             log.error("%s is offline on this node, the others go on: %s", partition, error)
             self.offline.add([partition])

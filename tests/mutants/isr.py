@@ -239,10 +239,11 @@ def _(patch: Patch) -> None:
     right = Proposing.written
 
     def written(self: Proposing, event: IsrsWritten) -> None:
-        together = len(self._taken) > 1
+        taken = list(self._taken)
         right(self, event)
-        if together:
+        if len(taken) > 1:
             self._alone.clear()
+            self._waiting = [each for each in self._waiting if each not in taken]
 
     patch.setattr(Proposing, "written", written)
 

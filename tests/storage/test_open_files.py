@@ -184,7 +184,7 @@ def test_a_read_that_finds_no_descriptor_is_refused_by_itself(
 
     with monkeypatch.context() as short:
         short.setattr(RangeFile, "open", none_left)
-        with pytest.raises(TooManyOpenFilesError, match="cannot read .*ulimit -n"):
+        with pytest.raises(TooManyOpenFilesError, match=r"cannot read .*ulimit -n"):
             log.read(0, max_bytes=1000)
     assert offsets(log) == [0]
     held.close()

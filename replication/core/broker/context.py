@@ -14,6 +14,7 @@ from ..errors import ErrorCode
 from ..partition import effects as fx
 from ..partition import events as ev
 from ..partition.replica import Replica, ReplicaSettings
+from ..transaction import Transaction
 from ..types import PartitionId
 from .effects import Effect, Job
 from .ports import BatchPort, LogPort, NoBatches
@@ -87,6 +88,8 @@ class Context:
         self.wall_distance = 0.0
         """Seconds from the driver's clock to the wall clock, which the driver looks up now and then."""
         self.now = 0.0
+        self.fits: Callable[[Transaction], bool] = lambda transaction: True
+        """Whether the metadata store takes a transaction of that size; set by the driver."""
         self.registered: int | None = None
         """The store's revision at which this process registered; None before."""
         self.view = ClusterView()

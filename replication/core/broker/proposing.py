@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from ..partition.replica import Replica
     from .context import Context
 
-MOST_TOGETHER = 100
-"""Proposals in one transaction: a store may limit its bytes."""
+MOST_TOGETHER = 500
+"""Proposals in one transaction; a store with limits takes fewer (`Context.fits`)."""
 REFUSED_PAUSE = 0.1
 """Seconds before a leader hears that its change was refused: it may propose it again at once, and what stands
 against it takes a moment to go."""
@@ -50,7 +50,9 @@ class _Proposed(NamedTuple):
 
 
 class Proposing:
-    """One transaction at a time. What met a conflict among others is tried alone: nobody knows which would have."""
+    """One transaction at a time. What met a conflict is tried alone, the others together again: what stands under
+    their keys is read first, and who has come too late by now is not among them.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -98,25 +100,44 @@ class Proposing:
             return
         seen = event.seen
         self._judged = [conditions(each.proposal, seen) for each in self._taken]
-        proposals = tuple(
-            each.proposal
+        write = self._write()
+        while len(write.proposals) > 1 and not self._context.fits(write.transaction):
+            self._keep(len(self._taken) // 2)
+            write = self._write()
+        if not write.proposals:
+            self._end(Unclear())
+        else:
+            self._context.emit(write)
+
+    def _write(self) -> WriteIsrs:
+        """All that was taken and may be stored."""
+        stored = [
+            (each.proposal, found)
             for each, found in zip(self._taken, self._judged, strict=True)
             if isinstance(found, list)
+        ]
+        compares = dict.fromkeys(compare for _, found in stored for compare in found)
+        proposals = tuple([proposal for proposal, _ in stored])
+        return WriteIsrs(
+            Transaction(compares=tuple(compares), puts=tuple([put(each) for each in proposals])), proposals
         )
-        if not proposals:
-            self._end(Unclear())
-            return
-        compares = [compare for found in self._judged if isinstance(found, list) for compare in found]
-        transaction = Transaction(
-            compares=tuple(dict.fromkeys(compares)), puts=tuple([put(each) for each in proposals])
-        )
-        self._context.emit(WriteIsrs(transaction, proposals))
+
+    def _keep(self, count: int) -> None:
+        """Go on with the oldest; the others are the next to be taken."""
+        self._waiting[:0] = self._taken[count:]
+        del self._taken[count:], self._judged[count:]
 
     def written(self, event: IsrsWritten) -> None:
         """What became of the transaction."""
         assert self._judged
         if isinstance(event.outcome, Conflict) and len(self._taken) > 1:
-            self._alone.extend(self._taken)
+            key = event.outcome.key
+            met = [each for each in self._taken if key in keys(each.proposal)]
+            # Each round has fewer of them to try together.
+            self._alone.extend(met or self._taken)
+            self._waiting[:0] = (
+                [each for each in self._taken if key not in keys(each.proposal)] if met else []
+            )
             self._taken, self._judged = [], []
             self.is_due = self._context.is_unsettled = True
         else:

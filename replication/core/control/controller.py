@@ -50,7 +50,8 @@ from .records import (
 )
 from .view import ClusterView
 
-CHANGES_PER_COMMIT = 500
+CHANGES_PER_COMMIT = 2_000
+"""Each commit costs a wait for the store, and every node a reading of it. Stores with limits take fewer."""
 UNKNOWN = "unknown"
 """The outcome of a commit of which nobody knows whether it was, or will be, carried out."""
 
