@@ -28,6 +28,7 @@ def _open_consumer(connection: Connection) -> BlockingConsumer:
     return BlockingConsumer(
         connection.servers,
         auto_offset_reset="none",
+        isolation_level=connection.isolation_level,
         max_partition_fetch_bytes=FETCH_BYTES,
         **connection.settings(),
     )
@@ -116,7 +117,9 @@ class ClusterReader:
             return _plain(client.beginning_offsets(partitions))
 
     def last(self, partitions: Sequence[Partition]) -> Offsets:
-        """The high watermark of each."""
+        """Where readers get to: the high watermark of each, or the last stable offset of one that reads what is
+        committed.
+        """
         with consumer(self._connection) as client:
             return _plain(client.end_offsets(partitions))
 

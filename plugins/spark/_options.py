@@ -22,6 +22,7 @@ _ALIASES = {
     "kafka.client.id": "clientId",
     "kafka.compression.type": "compressionType",
     "kafka.delivery.timeout.ms": "deliveryTimeoutMs",
+    "kafka.isolation.level": "isolationLevel",
     "kafka.request.timeout.ms": "requestTimeoutMs",
 }
 _OF_SPARK = {"checkpointlocation", "queryname", "outputmode"}
@@ -42,7 +43,7 @@ _TUNING = {
     *("session.timeout.ms"),
 }
 """Settings of Kafka's clients (behind `kafka.`) that a job may keep: what they ask for is so anyway (`acks=all`, no
-records of open transactions), or how fast Kafka's clients are."""
+isolation of a sink), or how fast Kafka's clients are."""
 _SECURITY = ("security.", "sasl.", "ssl.")
 _NO_END = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 
@@ -54,6 +55,8 @@ class Connection:
     servers: str
     client_id: str = "insync-spark"
     request_timeout_ms: int = 20_000
+    isolation_level: str = "read_uncommitted"
+    """Of consumers."""
     secret_file: str | None = None
     secret: str | None = attrs.field(default=None, repr=False)
     tls_certificate: str | None = None
@@ -62,9 +65,9 @@ class Connection:
     allow_insecure: bool = False
 
     def settings(self) -> dict[str, Any]:
-        """As the clients take them."""
+        """As all clients take them."""
         found = attrs.asdict(self)
-        del found["servers"]
+        del found["servers"], found["isolation_level"]
         return found
 
 
@@ -81,6 +84,7 @@ CONNECTION_OPTIONS = (
 )
 
 
+ISOLATION_LEVELS = ("read_uncommitted", "read_committed")
 MOST = 2**63 - 1
 """Of a number, as offsets and times have 64 bits."""
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|min|h|d)?")
@@ -163,6 +167,7 @@ class Options:
             servers=servers,
             client_id=self.text("clientId") or "insync-spark",
             request_timeout_ms=self.number("requestTimeoutMs", 20_000),
+            isolation_level=self.choice("isolationLevel", "read_uncommitted", ISOLATION_LEVELS),
             secret_file=self.text("secretFile"),
             secret=self.text("secret"),
             tls_certificate=self.text("tlsCertificate"),

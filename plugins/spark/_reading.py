@@ -79,7 +79,12 @@ class _Task:
                 position = self._lost(position, error)
                 continue
             if not found:
-                self._check_quiet(quiet_since, position)
+                reached = self._consumer.position((self._wanted.topic, self._wanted.partition))
+                if reached is not None and reached > position:
+                    # All of it was aborted: a range ends where it ends, and not at a record.
+                    position, quiet_since = reached, time.monotonic()
+                else:
+                    self._check_quiet(quiet_since, position)
                 continue
             for fetched in found:
                 if position < end:

@@ -62,6 +62,7 @@ _COMMON = (
     "includeHeaders",
     "columns",
     "pollTimeoutMs",
+    "isolationLevel",
 )
 BATCH_OPTIONS = (*_COMMON, *_ENDS)
 STREAM_OPTIONS = (*_COMMON, "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "streamId")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from functools import partial
 
 import pytest
 
@@ -15,7 +17,9 @@ try:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
     from insync.plugins.spark._columns import source_schema
-    from insync.plugins.spark._options import Options
+    from insync.plugins.spark._offsets import Range
+    from insync.plugins.spark._options import Connection, Options
+    from insync.plugins.spark._reading import ReadOptions, _Task
     from insync.plugins.spark._source import STREAM_OPTIONS, InsyncStreamReader
 except ImportError as error:
     missing(f"{error.name} is not installed")
@@ -101,6 +105,80 @@ def test_available_now_ends_at_what_there_was(servers: str, admin: BlockingAdmin
     produce(servers, topic, 10)
     assert stream.latestOffset({topic: {"0": 3}}, ALL) == {topic: {"0": 10}}
     assert stream.latestOffset({topic: {"0": 10}}, ALL) == {topic: {"0": 10}}
+
+
+def transact(servers: str, topic: str, *values: bytes, commits: bool) -> None:
+    with BlockingProducer(servers, transactional_id=topic) as producer:
+        producer.begin()
+        for value in values:
+            producer.send(topic, value)
+        producer.flush()
+        (producer.commit if commits else producer.abort)()
+
+
+def test_batches_of_what_is_committed_end_at_the_last_stable_offset(
+    servers: str, admin: BlockingAdmin, topic: str
+) -> None:
+    admin.create_topic(topic, 1, 3)
+    transact(servers, topic, b"1", b"2", commits=True)
+    transact(servers, topic, b"gone", commits=False)
+    with BlockingProducer(servers, transactional_id=f"{topic}-open") as other:
+        other.begin()
+        other.send(topic, b"open")
+        other.flush()
+        transact(servers, topic, b"3", commits=True)
+        read = partial(reader, servers, subscribe=topic, startingOffsets="earliest")
+        committed, everything = read(isolationLevel="read_committed"), read()
+        start = committed.initialOffset()
+        behind, end = committed.latestOffset(start, ALL), everything.latestOffset(start, ALL)
+        assert (behind, end) == ({topic: {"0": 5}}, {topic: {"0": 8}})
+        assert values_of(committed, start, behind) == [b"1", b"2"]
+        # In a task of its own, whose range is nothing but what was aborted, and in the middle of a transaction.
+        assert values_of(committed, {topic: {"0": 3}}, {topic: {"0": 4}}) == []
+        assert values_of(committed, {topic: {"0": 1}}, {topic: {"0": 4}}) == [b"2"]
+        assert values_of(everything, start, end) == [b"1", b"2", b"gone", b"open", b"3"]
+        other.abort()
+    deadline = time.monotonic() + 30
+    while (end := committed.latestOffset(behind, ALL)) != {topic: {"0": 9}}:
+        assert time.monotonic() < deadline, end
+    assert values_of(committed, behind, end) == [b"3"]
+    with pytest.raises(OptionError, match="isolationLevel is 'serializable'"):
+        read(isolationLevel="serializable")
+    # As a job for Kafka says it.
+    kafka = reader(
+        servers, subscribe=topic, startingOffsets="earliest", **{"kafka.isolation.level": "read_committed"}
+    )
+    assert values_of(kafka, start, end) == [b"1", b"2", b"3"]
+
+
+def test_a_range_ends_where_it_ends_and_not_at_a_record() -> None:
+    """Compaction has left nothing of its end, not even a marker (druid#16689)."""
+
+    class Behind:
+        def seek(self, at: tuple[str, int], offset: int) -> None:
+            self.offset = offset
+
+        def poll_batches(self, timeout_ms: int) -> list[object]:
+            self.offset = 9
+            return []
+
+        def position(self, at: tuple[str, int]) -> int:
+            return self.offset
+
+    options = ReadOptions(
+        connection=Connection(servers="x"), names=("value",), fail_on_data_loss=True, poll_timeout_ms=1
+    )
+    assert list(_Task(options, Range("t", 0, 4, 9), Behind()).run()) == []  # type: ignore[arg-type]
+
+
+def values_of(
+    reader: InsyncStreamReader, start: dict[str, dict[str, int]], end: dict[str, dict[str, int]]
+) -> list[bytes]:
+    found = []
+    for part in reader.partitions(start, end):
+        for batch in reader.read(part):
+            found += batch.column("value").to_pylist()
+    return found
 
 
 def test_losses_are_named(servers: str, admin: BlockingAdmin, topic: str) -> None:
