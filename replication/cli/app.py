@@ -32,6 +32,7 @@ _COMMANDS = {
     "status": "status:status",
     "health": "health:health",
     "top": "top:top",
+    "log-dirs": "log_dirs:log_dirs",
     "bench": "bench:app",
     "simulate": "simulate:simulate",
     "log": "log:app",

@@ -11,7 +11,9 @@ from . import (
     log_dirs,
     login,
     offsets,
+    quotas,
     topics,
+    transaction_admin,
     transactions,
     users,
 )
@@ -27,7 +29,9 @@ _MODULES = (
     log_dirs,
     login,
     offsets,
+    quotas,
     topics,
+    transaction_admin,
     transactions,
     users,
 )

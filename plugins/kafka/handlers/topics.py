@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import trio
+
 from insync.replication.core import messages as m
 from insync.replication.core.control.records import TopicConfig
 from insync.replication.core.errors import ErrorCode
@@ -31,6 +33,9 @@ _Elect = message("ElectLeadersResponse")
 _Reassign = message("AlterPartitionReassignmentsResponse")
 _Moves = message("ListPartitionReassignmentsResponse")
 _PREFERRED = 0
+CONTROLLER_PATIENCE = 10.0
+_CONTROLLER_PAUSE = 0.1
+"""Seconds: how long a request waits for a controller to be elected, and between two attempts."""
 
 
 async def ask(client: Client, request: object, refused: int = KafkaError.TOPIC_AUTHORIZATION_FAILED) -> Any:
@@ -41,6 +46,18 @@ async def ask(client: Client, request: object, refused: int = KafkaError.TOPIC_A
         return m.TopicChanged(error=refused, message=str(error))
     except ServiceError as error:
         return m.TopicChanged(error=error.code, message=str(error))
+
+
+async def ask_controller(client: Client, request: object) -> Any:
+    """`ask` what only the controller grants, where clients do not ask again themselves while there is none."""
+    answer: Any = m.TopicChanged(error=ErrorCode.NOT_CONTROLLER, message="no controller answers")
+    with trio.move_on_after(CONTROLLER_PATIENCE):
+        while True:
+            answer = await ask(client, request, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+            if answer.error != ErrorCode.NOT_CONTROLLER:
+                return answer
+            await trio.sleep(_CONTROLLER_PAUSE)
+    return answer
 
 
 async def create_topics(client: Client, request: Struct, version: int) -> Struct:

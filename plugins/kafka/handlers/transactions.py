@@ -34,7 +34,8 @@ _FENCED_SINCE = {
 """The first version of each API that knows PRODUCER_FENCED (KIP-588)."""
 
 
-async def _ask(client: Client, request: object) -> Any:
+async def ask(client: Client, request: object) -> Any:
+    """The coordinator's answer, or why there is none; both have an `error`."""
     try:
         return (await client.service.ask(client, request)).message
     except NotAllowedError as error:
@@ -52,7 +53,7 @@ def _error(api: Api, version: int, error: int) -> int:
 async def init_producer_id(client: Client, request: Struct, version: int) -> Struct:
     """An id for an idempotent producer, always a new one; with a transactional id its own, and the next epoch."""
     if request.transactional_id is None:
-        found = await _ask(client, m.InitProducerIdRequest())
+        found = await ask(client, m.InitProducerIdRequest())
         if isinstance(found, Refused) and found.error == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
             found.error = KafkaError.CLUSTER_AUTHORIZATION_FAILED
     else:
@@ -62,7 +63,7 @@ async def init_producer_id(client: Client, request: Struct, version: int) -> Str
             producer_id=request.producer_id,
             producer_epoch=request.producer_epoch,
         )
-        found = await _ask(client, asked)
+        found = await ask(client, asked)
     if found.error:
         error = _error(Api.INIT_PRODUCER_ID, version, found.error)
         return _Init(error_code=error, producer_id=-1, producer_epoch=-1)
@@ -72,7 +73,7 @@ async def init_producer_id(client: Client, request: Struct, version: int) -> Str
 async def add_partitions_to_txn(client: Client, request: Struct, version: int) -> Struct:
     """Partitions that the transaction is about to write to: all of them, or none."""
     topics = request.v3_and_below_topics
-    found = await _ask(
+    found = await ask(
         client,
         tm.AddPartitionsRequest(
             transactional_id=request.v3_and_below_transactional_id,
@@ -110,7 +111,7 @@ async def add_offsets_to_txn(client: Client, request: Struct, version: int) -> S
     if topic is None:
         return _AddOffsets(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
     index = partition_for_group(request.group_id, topic.partitions)
-    found = await _ask(
+    found = await ask(
         client,
         tm.AddPartitionsRequest(
             transactional_id=request.transactional_id,
@@ -126,7 +127,7 @@ async def add_offsets_to_txn(client: Client, request: Struct, version: int) -> S
 
 async def end_txn(client: Client, request: Struct, version: int) -> Struct:
     """Commit or abort."""
-    found = await _ask(
+    found = await ask(
         client,
         tm.EndTransactionRequest(
             transactional_id=request.transactional_id,
@@ -141,7 +142,7 @@ async def end_txn(client: Client, request: Struct, version: int) -> Struct:
 
 async def txn_offset_commit(client: Client, request: Struct, version: int) -> Struct:
     """Offsets of a group that count when the transaction does (KIP-447)."""
-    found = await _ask(
+    found = await ask(
         client,
         gm.TxnOffsetCommitRequest(
             transactional_id=request.transactional_id,

@@ -50,6 +50,8 @@ class Replica:
         """Whether a `Tick` may do something; it will not again before another event."""
         self.failure = "the log is not open yet"
         self._open = False
+        self._awaits_log = True
+        """Its log was never open in this process: nothing is wrong, and who asks again in a moment is served."""
         self._deleted = self._retired = False
         self._waiting: Versioned | None = None
         self._role: LeaderRole | FollowerRole | None = None
@@ -250,6 +252,7 @@ class Replica:
         if self._deleted:
             return
         self._leave_role(ErrorCode.KAFKA_STORAGE_ERROR)
+        self._awaits_log = False
         if event.log_end_offset < self.log.least_end:
             # Others have counted on what is gone: in this incarnation it may neither lead nor follow again.
             self._open = False
@@ -274,7 +277,7 @@ class Replica:
 
     def _on_log_failed(self, reason: str) -> None:
         self._leave_role(ErrorCode.KAFKA_STORAGE_ERROR)
-        self._open = False
+        self._open = self._awaits_log = False
         self.failure = reason
         self.log.outstanding = 0
 
@@ -324,7 +327,9 @@ class Replica:
         """Why a request that only a leader serves is not served."""
         if self._deleted:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        return ErrorCode.NOT_LEADER_OR_FOLLOWER if self._open else ErrorCode.KAFKA_STORAGE_ERROR
+        if self._open or self._awaits_log:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.KAFKA_STORAGE_ERROR
 
     def _on_topic_deleted(self) -> None:
         """Serve nobody from now on; the log goes when it has done what it was asked for."""

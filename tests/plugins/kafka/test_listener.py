@@ -89,7 +89,7 @@ async def write(client: WireClient, *values: bytes, partition: int = 0) -> Any:
     while True:
         answer = await client.ask(Api.PRODUCE, 9, produce(batch(*values), partition=partition))
         (part,) = answer.responses[0].partition_responses
-        if part.error_code not in (ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER):
+        if part.error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
             return part
 
 

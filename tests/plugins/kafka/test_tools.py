@@ -7,12 +7,14 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ...interop.kafka import Java, resolve
 from ...requires import EVERYTHING, missing
 from .conftest import Cluster
+from .test_python_clients import librdkafka as librdkafka
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
 _CLASSPATH = "insync/kafka-tools-4.1.0"
@@ -85,6 +87,39 @@ def test_operators_tools(tools: Java, cluster: Cluster, tmp_path: Path) -> None:
     )
     elect = ("--election-type", "preferred", "--all-topic-partitions")
     run(tools, cluster, "LeaderElectionCommand", *elect)
+
+
+def test_users_and_their_limits(tools: Java, cluster: Cluster) -> None:
+    config, user = "kafka.admin.ConfigCommand", ("--entity-type", "users", "--entity-name", "tools-user")
+    for change in ("SCRAM-SHA-256=[iterations=8192,password=x]", "producer_byte_rate=123456"):
+        run(tools, cluster, config, *user, "--alter", "--add-config", change)
+    said = run(tools, cluster, config, *user, "--describe")
+    assert "SCRAM-SHA-256=iterations=8192" in said and "producer_byte_rate=123456.0" in said
+    for change in ("SCRAM-SHA-256", "producer_byte_rate"):
+        run(tools, cluster, config, *user, "--alter", "--delete-config", change)
+    assert "tools-user" not in run(tools, cluster, config, "--entity-type", "users", "--describe")
+
+
+def test_transactions_and_producers(tools: Java, cluster: Cluster, librdkafka: Any) -> None:
+    producer = librdkafka.Producer({"bootstrap.servers": cluster.servers, "transactional.id": "tools-txn"})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.produce("tools-txn-topic", b"x", partition=0)
+    producer.flush(30)
+    tool = "TransactionsCommand"
+    listed = run(tools, cluster, tool, "list")
+    assert next(line for line in listed.splitlines() if "tools-txn" in line).strip().endswith("Ongoing")
+    told = run(tools, cluster, tool, "describe", "--transactional-id", "tools-txn")
+    assert "Ongoing" in told and "tools-txn-topic-0" in told
+    producers = run(
+        tools, cluster, tool, "describe-producers", "--topic", "tools-txn-topic", "--partition", "0"
+    )
+    assert len(producers.splitlines()) == 2
+    producer.abort_transaction(30)
+    hanging = run(
+        tools, cluster, tool, "find-hanging", "--topic", "tools-txn-topic", "--max-transaction-timeout", "0"
+    )
+    assert "tools-txn-topic" not in hanging
 
 
 def test_kcat_writes_lists_and_reads(cluster: Cluster) -> None:

@@ -44,6 +44,7 @@ ARGUMENTS: dict[str, str] = {
     "group list": "",
     "group reset-offsets": "g --to-earliest --yes",
     "health": "",
+    "log-dirs": "",
     "produce": "t",
     "reassign": "t --to-nodes 1",
     "status": "",

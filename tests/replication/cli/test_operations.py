@@ -255,3 +255,23 @@ def test_percentiles_are_by_nearest_rank() -> None:
     values = [float(n) for n in range(1, 101)]
     assert [percentile(values, at) for at in (50, 95, 99, 99.9)] == [50, 95, 99, 100]
     assert percentile([7.0], 50) == 7.0 and percentile([3.0, 1.0, 2.0], 0) == 1.0
+
+
+def test_log_directories_are_listed_with_the_size_of_each_replica(
+    nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    create = ("topic", "create", "sized", "--partitions", "1", "--replication-factor", "2")
+    assert main([*create, *at(nodes)]) == 0
+    assert main(["bench", "produce", "sized", "--records", "100", "--acks", "all", *at(nodes)]) == 0
+    found = told(capsys, "log-dirs", "--topic", "sized", *at(nodes))
+    assert [each["node_id"] for each in found] == [1, 2]
+    for node in found:
+        (directory,) = node["log_dirs"]
+        (replica,) = directory["replicas"]
+        assert (replica["topic"], replica["partition"]) == ("sized", 0)
+        assert directory["error"] == "" and directory["size_bytes"] >= replica["size_bytes"] > 100
+    text = said(capsys, "log-dirs", "--node", "2", *at(nodes))
+    path = found[1]["log_dirs"][0]["path"]
+    assert text.startswith(f"node 2 {path}: ") and "  sized-0: " in text and "  load-1: " in text
+    assert main(["log-dirs", "--node", "9", *at(nodes)]) == 1
+    assert "there is no node 9: the cluster has 1, 2" in capsys.readouterr().err

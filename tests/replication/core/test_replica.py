@@ -107,6 +107,15 @@ def test_of_what_waits_nobody_says_that_it_was_never_written_because_its_topic_i
     assert [type(effect) for effect in lead.step(ev.Appended(log_end_offset=1))] == [fx.Retire]
 
 
+def test_a_log_that_cannot_be_made_is_an_error_of_the_storage() -> None:
+    replica = Replica(PartitionId("t", 0), A, 11)
+    replica.step(newer(leader=A), 0.0)
+    replica.step(ev.LogFailed(reason="disk full"), 0.0)
+    (told,) = replica.step(produce(1), 0.0)
+    assert isinstance(told, fx.ReplyProduce)
+    assert (told.error, told.message) == (ErrorCode.KAFKA_STORAGE_ERROR, "disk full")
+
+
 def test_a_failed_log_answers_all_and_serves_nothing_until_it_is_open() -> None:
     lead = Lead()
     lead.step(produce(1))
@@ -171,14 +180,15 @@ def test_no_role_is_taken_before_the_log_is_open() -> None:
     replica = Replica(PartitionId("t", 0), A, 11)
     (early,) = replica.step(produce(1), 0.0)
     assert isinstance(early, fx.ReplyProduce)
-    assert (early.error, early.message) == (ErrorCode.KAFKA_STORAGE_ERROR, "the log is not open yet")
+    assert (early.error, early.message) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, "the log is not open yet")
     assert (early.leader, early.leader_epoch) == (-1, -1)
     assert replica.step(newer(leader=A), 0.0) == []
     assert (replica.role, replica.log_info()) == ("closed", None)
     ask = ev.Fetch(replica_id=B, incarnation=12, leader_epoch=2, fetch_offset=0, last_fetched_epoch=-1)
     refused, effects = replica.fetch(ask, 0.0)
     assert effects == []
-    assert (refused.error, refused.leader, refused.leader_epoch) == (ErrorCode.KAFKA_STORAGE_ERROR, A, 2)
+    # Clients that are told of an error of the storage complain; this one passes.
+    assert (refused.error, refused.leader, refused.leader_epoch) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, A, 2)
     replica.step(
         ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=()), 0.0
     )

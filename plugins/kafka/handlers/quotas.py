@@ -1,0 +1,134 @@
+"""Limits of users and client ids, which are those of the nodes (KIP-546)."""
+
+from __future__ import annotations
+
+from insync.replication.core import messages as m
+from insync.replication.core.control.quotas import CLIENT_ID, CONSUMER, PRODUCER, USER
+from insync.replication.core.control.records import QuotaRecord
+from insync.replication.core.errors import ErrorCode
+from insync.replication.node.authorisation import Operation
+
+from ..client import Client
+from ..protocol import Struct, message
+from ..protocol.apis import Api, KafkaError
+from .table import Offer
+from .topics import ask_controller
+
+_Described = message("DescribeClientQuotasResponse")
+_Altered = message("AlterClientQuotasResponse")
+_TYPES = {"user": USER, "client-id": CLIENT_ID}
+_NAMES = {ours: theirs for theirs, ours in _TYPES.items()}
+_EXACT, _DEFAULT, _ANY = range(3)
+_RATES = (PRODUCER, CONSUMER)
+
+
+class _RefusedError(Exception):
+    """The text goes to whoever asked."""
+
+
+async def describe(client: Client, request: Struct, version: int) -> Struct:
+    """Entities that have limits and match; a pair of a user and a client id never has one here."""
+    answer = _Described(error_message=None, entries=[])
+    if not client.may(Operation.ADMIN):
+        answer.entries = None
+        answer.error_code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
+        answer.error_message = "limits are for those who may administer"
+        return answer
+    try:
+        matching = [each for each, _ in client.view.quotas.values() if _matches(each, request)]
+    except _RefusedError as error:
+        answer.entries, answer.error_code, answer.error_message = (
+            None,
+            int(ErrorCode.INVALID_REQUEST),
+            str(error),
+        )
+        return answer
+    for each in sorted(matching, key=lambda record: (record.entity_type, record.name)):
+        entity = _Described.EntityData(entity_type=_NAMES[each.entity_type], entity_name=each.name or None)
+        values = [_Described.ValueData(key=rate, value=float(limit)) for rate, limit in each.limits.items()]
+        answer.entries.append(_Described.EntryData(entity=[entity], values=values))
+    return answer
+
+
+def _matches(record: QuotaRecord, request: Struct) -> bool:
+    """All components must hold; `strict`: an entity has no other types than those."""
+    kinds = [each.entity_type for each in request.components]
+    if len(set(kinds)) < len(kinds):
+        raise _RefusedError("an entity type is named twice")
+    for kind in kinds:
+        # Nobody has limits of an address here; who asks for them is told that there are none.
+        if kind not in (*_TYPES, "ip"):
+            raise _RefusedError(f"there is no entity type {kind!r}: use user or client-id")
+    if record.entity_type not in _NAMES:
+        return False
+    for each in request.components:
+        if _TYPES.get(each.entity_type) != record.entity_type:
+            return False
+        if each.match_type == _EXACT and each.match != record.name:
+            return False
+        if each.match_type == _DEFAULT and record.name:
+            return False
+        if each.match_type not in (_EXACT, _DEFAULT, _ANY):
+            raise _RefusedError(f"there is no match type {each.match_type}")
+    return bool(request.components) or not request.strict
+
+
+async def alter(client: Client, request: Struct, version: int) -> Struct:
+    """Each entity for itself; the answer repeats it."""
+    answer = _Altered()
+    for entry in request.entries:
+        error, text = await _alter(client, entry, validate_only=request.validate_only)
+        answer.entries.append(
+            _Altered.EntryData(
+                error_code=error,
+                error_message=text or None,
+                entity=[
+                    _Altered.EntityData(entity_type=each.entity_type, entity_name=each.entity_name)
+                    for each in entry.entity
+                ],
+            )
+        )
+    return answer
+
+
+async def _alter(client: Client, entry: Struct, *, validate_only: bool) -> tuple[int, str]:
+    try:
+        change = _change(entry)
+    except _RefusedError as error:
+        return ErrorCode.INVALID_REQUEST, str(error)
+    if not client.may(Operation.ADMIN):
+        return KafkaError.CLUSTER_AUTHORIZATION_FAILED, "limits are for those who may administer"
+    if validate_only:
+        return ErrorCode.NONE, ""
+    done = await ask_controller(client, change)
+    return done.error, done.message
+
+
+def _change(entry: Struct) -> m.AlterQuotasRequest:
+    if len(entry.entity) != 1:
+        raise _RefusedError("limits are of a user or of a client id, not of pairs of them")
+    (entity,) = entry.entity
+    if entity.entity_type not in _TYPES:
+        raise _RefusedError(f"limits of {entity.entity_type!r} are not offered: use user or client-id")
+    if entity.entity_name == "":
+        raise _RefusedError("the name of an entity is empty: null is the default of its type")
+    limits: dict[str, int] = {}
+    for op in entry.ops:
+        if op.key not in _RATES:
+            raise _RefusedError(f"the limit {op.key!r} is not offered: use {' or '.join(_RATES)}")
+        if not op.remove:
+            if not 1 <= op.value <= 2**63 - 1024 or op.value != int(op.value):
+                raise _RefusedError(f"{op.key}={op.value}: use a whole number of bytes a second, 1 or more")
+            limits[op.key] = int(op.value)
+    return m.AlterQuotasRequest(
+        entity_type=_TYPES[entity.entity_type],
+        name=entity.entity_name or "",
+        limits=limits,
+        remove=[op.key for op in entry.ops if op.remove],
+    )
+
+
+OFFERS = (
+    Offer(Api.DESCRIBE_CLIENT_QUOTAS, 0, 1, describe),
+    Offer(Api.ALTER_CLIENT_QUOTAS, 0, 1, alter),
+)

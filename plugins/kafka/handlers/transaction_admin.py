@@ -1,0 +1,148 @@
+"""Transactions as tools look at them: which there are, what each holds up, who has written (KIP-664)."""
+
+from __future__ import annotations
+
+from insync.replication.core import messages as m
+from insync.replication.core.coordination import transaction_messages as tm
+from insync.replication.node.service import NotAllowedError, ServiceError
+
+from ..client import Client
+from ..protocol import Struct, message
+from ..protocol.apis import Api, KafkaError
+from .groups import Refused
+from .table import Offer
+from .transactions import ask
+
+_Producers = message("DescribeProducersResponse")
+_Described = message("DescribeTransactionsResponse")
+_Listed = message("ListTransactionsResponse")
+_STATES = {
+    "EMPTY": "Empty",
+    "ONGOING": "Ongoing",
+    "PREPARE_COMMIT": "PrepareCommit",
+    "PREPARE_ABORT": "PrepareAbort",
+    "COMPLETE_COMMIT": "CompleteCommit",
+    "COMPLETE_ABORT": "CompleteAbort",
+    "DEAD": "Dead",
+}
+"""Kafka's names by ours."""
+_OURS = {theirs: ours for ours, theirs in _STATES.items()}
+
+
+async def describe_producers(client: Client, request: Struct, version: int) -> Struct:
+    """All producers that partitions know; asked of their leaders."""
+    asked = [
+        m.PartitionName(topic=topic.name, partition=index)
+        for topic in request.topics
+        for index in topic.partition_indexes
+    ]
+    found: dict[tuple[str, int], m.DescribeProducersResult] = {}
+    error, text = 0, ""
+    left = asked
+    while left and not error:
+        wanted = m.DescribeProducersRequest(producer_id=m.EVERY_PRODUCER, partitions=left)
+        try:
+            answer = (await client.service.ask(client, wanted)).message
+        except NotAllowedError as refused:
+            error, text = int(KafkaError.TOPIC_AUTHORIZATION_FAILED), str(refused)
+            break
+        except ServiceError as refused:
+            error, text = refused.code, str(refused)
+            break
+        assert isinstance(answer, m.DescribeProducersResponse)
+        found |= {(each.topic, each.partition): each for each in answer.partitions}
+        # One answer has room for so many producers; the partitions that it leaves out are asked for again.
+        left = [each for each in left if (each.topic, each.partition) not in found]
+    told = _Producers()
+    for topic in request.topics:
+        parts = [_producers(found.get((topic.name, i)), i, error, text) for i in topic.partition_indexes]
+        told.topics.append(_Producers.TopicResponse(name=topic.name, partitions=parts))
+    return told
+
+
+def _producers(found: m.DescribeProducersResult | None, index: int, error: int, text: str) -> Struct:
+    part = _Producers.PartitionResponse(partition_index=index)
+    if found is None or found.error:
+        part.error_code, part.error_message = found.error if found is not None else error, text or None
+        return part
+    part.active_producers = [
+        _Producers.ProducerState(
+            producer_id=each.producer_id,
+            producer_epoch=each.producer_epoch,
+            last_sequence=each.last_sequence,
+            last_timestamp=each.last_timestamp_ms,
+            coordinator_epoch=each.coordinator_epoch,
+            current_txn_start_offset=each.start_offset,
+        )
+        for each in found.producers
+    ]
+    return part
+
+
+async def describe_transactions(client: Client, request: Struct, version: int) -> Struct:
+    """What coordinators have of transactional ids; each by itself, since others may be at other nodes."""
+    return _Described(
+        transaction_states=[
+            await _transaction(client, name) for name in dict.fromkeys(request.transactional_ids)
+        ]
+    )
+
+
+async def _transaction(client: Client, name: str) -> Struct:
+    found = await ask(client, tm.DescribeTransactionsRequest(transactional_ids=[name]))
+    if isinstance(found, Refused) or found.error:
+        return _Described.TransactionState(transactional_id=name, error_code=found.error)
+    (each,) = found.transactions
+    if each.error:
+        return _Described.TransactionState(transactional_id=name, error_code=each.error)
+    topics: dict[str, list[int]] = {}
+    for part in each.partitions:
+        topics.setdefault(part.topic, []).append(part.partition)
+    return _Described.TransactionState(
+        transactional_id=name,
+        transaction_state=_STATES.get(each.status, each.status),
+        transaction_timeout_ms=each.timeout_ms,
+        transaction_start_time_ms=each.start_ms,
+        producer_id=each.producer_id,
+        producer_epoch=each.producer_epoch,
+        topics=[
+            _Described.TopicData(topic=topic, partitions=sorted(indexes)) for topic, indexes in topics.items()
+        ],
+    )
+
+
+async def list_transactions(client: Client, request: Struct, version: int) -> Struct:
+    """Those that this node coordinates; a client asks every node."""
+    unknown = [each for each in request.state_filters if each not in _OURS]
+    known = [_OURS[each] for each in request.state_filters if each in _OURS]
+    answer = _Listed(unknown_state_filters=unknown)
+    if unknown and not known:
+        return answer
+    found = await ask(
+        client,
+        tm.ListTransactionsRequest(
+            statuses=known,
+            producer_ids=list(request.producer_id_filters),
+            longer_than_ms=request.duration_filter,
+        ),
+    )
+    if isinstance(found, Refused) or found.error:
+        answer.error_code = found.error
+        return answer
+    answer.transaction_states = [
+        _Listed.TransactionState(
+            transactional_id=each.transactional_id,
+            producer_id=each.producer_id,
+            transaction_state=_STATES.get(each.status, each.status),
+        )
+        for each in found.transactions
+    ]
+    return answer
+
+
+OFFERS = (
+    Offer(Api.DESCRIBE_PRODUCERS, 0, 0, describe_producers),
+    Offer(Api.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions),
+    # Version 2 has a regular expression of the client's, which might keep the event loop busy for ever.
+    Offer(Api.LIST_TRANSACTIONS, 0, 1, list_transactions),
+)

@@ -1,0 +1,174 @@
+"""Client quotas, and transactions as tools look at them: request by request at a real node."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from insync.plugins.kafka.protocol import Struct, message
+from insync.plugins.kafka.protocol.apis import Api, KafkaError
+from insync.replication import Admin, Node, Producer
+from insync.replication.core.errors import ErrorCode
+
+from .test_listener import client_of, make, node_at
+from .wire_client import WireClient
+
+Describe, Alter = message("DescribeClientQuotasRequest"), message("AlterClientQuotasRequest")
+Producers, Transactions = message("DescribeProducersRequest"), message("DescribeTransactionsRequest")
+Listed = message("ListTransactionsRequest")
+EXACT, DEFAULT, ANY = range(3)
+
+
+@asynccontextmanager
+async def asking(folder: Path, **more: Any) -> AsyncIterator[tuple[Node, WireClient]]:
+    async with node_at(folder, **more) as node, client_of(node) as client:
+        yield node, client
+
+
+def entity(**named: str | None) -> list[Struct]:
+    return [
+        Alter.EntityData(entity_type=kind.replace("_", "-"), entity_name=name) for kind, name in named.items()
+    ]
+
+
+def op(key: str, value: float | None) -> Struct:
+    return Alter.OpData(key=key, value=value or 0.0, remove=value is None)
+
+
+async def alter(client: WireClient, *entries: tuple[list[Struct], list[Struct]], dry: bool = False) -> Any:
+    wanted = [Alter.EntryData(entity=whose, ops=ops) for whose, ops in entries]
+    request = Alter(entries=wanted, validate_only=dry)
+    return (await client.ask(Api.ALTER_CLIENT_QUOTAS, 1, request)).entries
+
+
+async def describe(client: WireClient, *parts: tuple[str, int, str | None], strict: bool = False) -> Any:
+    components = [Describe.ComponentData(entity_type=k, match_type=how, match=name) for k, how, name in parts]
+    return await client.ask(Api.DESCRIBE_CLIENT_QUOTAS, 1, Describe(components=components, strict=strict))
+
+
+def told(answer: Any) -> dict[tuple[str, str | None], dict[str, float]]:
+    assert answer.error_code == 0, answer.error_message
+    return {
+        (each.entity[0].entity_type, each.entity[0].entity_name): {v.key: v.value for v in each.values}
+        for each in answer.entries
+    }
+
+
+async def test_limits_are_set_found_and_taken_away(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (node, client), Admin(node.endpoints) as admin:
+        done = await alter(
+            client,
+            (entity(user="etl"), [op("producer_byte_rate", 1000.0), op("consumer_byte_rate", 2000.0)]),
+            (entity(client_id=None), [op("producer_byte_rate", 5.0)]),
+        )
+        assert [each.error_code for each in done] == [0, 0]
+        assert done[0].entity[0].entity_name == "etl", "each entity is repeated"
+        native = {(each.entity_type, each.name): each.limits for each in await admin.describe_quotas()}
+        assert native["user", "etl"] == {"producer_byte_rate": 1000, "consumer_byte_rate": 2000}
+        etl, rest = ("user", "etl"), ("client-id", None)
+        limits = {"consumer_byte_rate": 2000.0, "producer_byte_rate": 1000.0}
+        assert told(await describe(client)) == {etl: limits, rest: {"producer_byte_rate": 5.0}}
+        assert told(await describe(client, ("user", EXACT, "etl"), strict=True)) == {etl: limits}
+        assert told(await describe(client, ("user", DEFAULT, None))) == {}
+        assert told(await describe(client, ("client-id", DEFAULT, None))).keys() == {rest}
+        assert told(await describe(client, ("client-id", ANY, None))).keys() == {rest}
+        assert told(await describe(client, ("user", EXACT, "etl"), ("client-id", ANY, None))) == {}
+        assert told(await describe(client, ("ip", ANY, None))) == {}
+        (planned,) = await alter(client, (entity(user="etl"), [op("producer_byte_rate", None)]), dry=True)
+        assert planned.error_code == 0 and etl in told(await describe(client))
+        removed = [op("producer_byte_rate", None), op("consumer_byte_rate", None)]
+        assert (await alter(client, (entity(user="etl"), removed)))[0].error_code == 0
+        assert told(await describe(client)).keys() == {rest}
+        # What reassignments may take is a setting of nodes, and no quota of clients.
+        await admin.alter_quotas("node", "", {"leader_replication_throttled_rate": 9})
+        assert told(await describe(client)).keys() == {rest}
+
+
+@pytest.mark.parametrize(
+    ("whose", "ops", "said"),
+    [
+        (entity(user="a", client_id="b"), [], "not of pairs"),
+        ([], [], "not of pairs"),
+        (entity(ip="10.0.0.1"), [], "use user or client-id"),
+        (entity(user=""), [], "is empty"),
+        (entity(user="a"), [op("request_percentage", 5.0)], "'request_percentage' is not offered"),
+        (entity(user="a"), [op("producer_byte_rate", 0.5)], "whole number"),
+        (entity(user="a"), [op("producer_byte_rate", float("nan"))], "whole number"),
+        (entity(user="a"), [op("producer_byte_rate", float("inf"))], "whole number"),
+    ],
+)
+async def test_limits_that_are_not_offered(tmp_path: Path, whose: Any, ops: Any, said: str) -> None:
+    async with asking(tmp_path) as (_, client):
+        (refused,) = await alter(client, (whose, ops))
+        assert refused.error_code == ErrorCode.INVALID_REQUEST and said in refused.error_message
+        assert told(await describe(client)) == {}
+
+
+async def test_questions_for_limits_that_cannot_be(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (_, client):
+        await alter(client, (entity(user="a"), [op("producer_byte_rate", 5.0)]))
+        for parts in (
+            [("group", ANY, None)],
+            [("user", 7, None)],
+            [("user", ANY, None), ("user", ANY, None)],
+        ):
+            refused = await describe(client, *parts)
+            assert refused.error_code == ErrorCode.INVALID_REQUEST and refused.entries is None
+
+
+async def test_limits_are_for_admins(tmp_path: Path) -> None:
+    async with asking(tmp_path, allow=("client=consume",)) as (_, client):
+        refused = await describe(client)
+        assert refused.error_code == KafkaError.CLUSTER_AUTHORIZATION_FAILED and refused.entries is None
+        (entry,) = await alter(client, (entity(user="a"), [op("producer_byte_rate", 5.0)]))
+        assert entry.error_code == KafkaError.CLUSTER_AUTHORIZATION_FAILED
+
+
+async def test_producers_and_transactions_are_told(tmp_path: Path) -> None:
+    async with asking(tmp_path) as (node, client):
+        await make(node, "t", 2)
+        async with Producer(node.endpoints, transactional_id="etl") as producer:
+            producer.begin()
+            await (await producer.send("t", b"x", partition=1)).wait()
+            request = Transactions(transactional_ids=["etl", "nobody"])
+            etl, nobody = (await client.ask(Api.DESCRIBE_TRANSACTIONS, 0, request)).transaction_states
+            assert (etl.error_code, etl.transaction_state) == (0, "Ongoing")
+            assert [(each.topic, each.partitions) for each in etl.topics] == [("t", [1])]
+            assert etl.transaction_start_time_ms > 0 and etl.transaction_timeout_ms > 0
+            assert nobody.error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+            asked = [Producers.TopicRequest(name=name, partition_indexes=[0, 1]) for name in ("t", "u")]
+            found = (await client.ask(Api.DESCRIBE_PRODUCERS, 0, Producers(topics=asked))).topics
+            empty, active = found[0].partitions
+            assert (empty.error_code, empty.active_producers) == (0, [])
+            (one,) = active.active_producers
+            assert (one.producer_id, one.producer_epoch) == (etl.producer_id, etl.producer_epoch)
+            assert (one.current_txn_start_offset, one.last_sequence) == (0, 0)
+            missing = [each.error_code for each in found[1].partitions]
+            assert missing == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
+
+            async def listed(**filters: Any) -> Any:
+                return await client.ask(Api.LIST_TRANSACTIONS, 1, Listed(**filters))
+
+            (each,) = (await listed(state_filters=["Ongoing"])).transaction_states
+            assert (each.transactional_id, each.transaction_state) == ("etl", "Ongoing")
+            none = await listed(state_filters=["Sleeping"])
+            assert none.unknown_state_filters == ["Sleeping"] and none.transaction_states == []
+            assert (await listed(duration_filter=3_600_000)).transaction_states == []
+            assert (await listed(producer_id_filters=[etl.producer_id + 1])).transaction_states == []
+            await producer.commit()
+
+
+async def test_producers_and_transactions_are_not_for_readers(tmp_path: Path) -> None:
+    async with asking(tmp_path, allow=("client=consume",)) as (_, client):
+        asked = [Producers.TopicRequest(name="t", partition_indexes=[0])]
+        (topic,) = (await client.ask(Api.DESCRIBE_PRODUCERS, 0, Producers(topics=asked))).topics
+        assert topic.partitions[0].error_code == KafkaError.TOPIC_AUTHORIZATION_FAILED
+        refused = await client.ask(Api.LIST_TRANSACTIONS, 1, Listed())
+        assert refused.error_code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        request = Transactions(transactional_ids=["etl"])
+        (state,) = (await client.ask(Api.DESCRIBE_TRANSACTIONS, 0, request)).transaction_states
+        assert state.error_code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
