@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from importlib.metadata import entry_points
 
 from ..core.coordination.assignment import Assignor
-from ..core.coordination.assignors import CLIENT_ASSIGNORS
+from ..core.coordination.assignors import CLIENT_ASSIGNORS, ENTRY_POINT_GROUP
 from .errors import InvalidSettingError
 
-ENTRY_POINT_GROUP = "insync.assignors"
-"""The name is the assignor's; the object is an `Assignor`, or a class or function that makes one."""
 _SETTING = "partition_assignment_strategy"
 _BUILT_IN: dict[str, Assignor] = {each.name: each for each in CLIENT_ASSIGNORS}
 

@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ..core.control.internal_topics import GROUPS, STANDARD, TRANSACTIONS, InternalTopic
-from ..core.coordination.assignors import SERVER_ASSIGNORS
 from ..core.coordination.group_moves import MigrationPolicy
 from ..core.coordination.group_settings import GroupSettings
 from ..core.coordination.transaction_shard import TransactionSettings
+from ._assignors import assignor
 from .errors import InvalidSettingError
 
 if TYPE_CHECKING:
     from .settings import NodeSettings
 
-ASSIGNORS = {each.name: each for each in SERVER_ASSIGNORS}
 MIGRATION_POLICIES = tuple(policy.value for policy in MigrationPolicy)
 MAX_METADATA = 32_767
 """Bytes of a text in the records of `__consumer_offsets`, whose length has 16 bits."""
@@ -28,7 +27,7 @@ def group_settings(settings: NodeSettings) -> GroupSettings:
         consumer_session_timeout_ms=settings.group_consumer_session_timeout_ms,
         consumer_heartbeat_interval_ms=settings.group_consumer_heartbeat_interval_ms,
         consumer_max_size=settings.group_consumer_max_size,
-        consumer_assignors=tuple(ASSIGNORS[name] for name in settings.group_consumer_assignors),
+        consumer_assignors=tuple(assignor(name) for name in settings.group_consumer_assignors),
         consumer_migration_policy=settings.group_consumer_migration_policy,
         min_session_timeout_ms=settings.group_min_session_timeout_ms,
         max_session_timeout_ms=settings.group_max_session_timeout_ms,

@@ -9,7 +9,9 @@ from typing import Literal
 import attrs
 
 from ...transport import DEFAULT_BUDGET
-from ._group_settings import ASSIGNORS, MIGRATION_POLICIES, check_groups
+from ._assignors import BUILT_IN as ASSIGNORS
+from ._assignors import assignor as find_assignor
+from ._group_settings import MIGRATION_POLICIES, check_groups
 from .authorisation import Rule
 from .errors import InvalidSettingError
 
@@ -56,8 +58,7 @@ def _assignors(
     instance: NodeSettings, attribute: attrs.Attribute[tuple[str, ...]], value: tuple[str, ...]
 ) -> None:
     for name in value or ("",):
-        if name not in ASSIGNORS:
-            raise InvalidSettingError(f"{attribute.name}={name!r}: use one or more of {', '.join(ASSIGNORS)}")
+        find_assignor(name)
 
 
 def _policy(instance: NodeSettings, attribute: attrs.Attribute[str], value: str) -> None:

@@ -2,7 +2,8 @@
 
 A world is a package beside this module (`groups`, `transactions`, `services`) and a simulator of the same name in
 `insync.replication.simulation`, with `run(seed)`. The package has a module `planted` with a `REGISTRY` and
-`SEEDS`, how many seeds to try; if it has a function `play(seed)`, that is the simulator.
+`SEEDS`, how many to try. If it has a function `play(seed)`, that is the simulator; `ELSEWHERE`, if it is there,
+says of errors that it cannot show what does.
 """
 
 from __future__ import annotations
@@ -132,7 +133,10 @@ def main(world: str) -> int:
         if not chosen.table:
             print(json.dumps(attrs.asdict(found)), flush=True)
     if chosen.table:
+        elsewhere: dict[str, str] = getattr(import_module(f"{package}.planted"), "ELSEWHERE", {})
         print(table(sorted(results, key=lambda each: names.index(each.mutant))))
+        for name, why in elsewhere.items():
+            print(f"| {name} | not here: {why} | | |")
     return 1 if any(not each.caught for each in results) else 0
 
 

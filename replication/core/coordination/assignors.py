@@ -9,6 +9,9 @@ from .assign_sticky import CooperativeStickyAssignor, StickyAssignor
 from .assign_uniform import UniformAssignor
 from .assignment import Assignor
 
+ENTRY_POINT_GROUP = "insync.assignors"
+"""In which plugins name theirs, for clients and for coordinators. The name is the assignor's; the object is an
+`Assignor`, or a class or function that makes one."""
 CLIENT_ASSIGNORS: tuple[Assignor, ...] = (
     RangeAssignor(),
     RoundRobinAssignor(),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -20,18 +21,19 @@ from ...core.coordination.group_settings import GroupSettings
 from ...core.coordination.group_shard import GroupCoordinator
 from ...core.coordination.shard import Shard, ShardSettings
 from ...core.errors import ErrorCode
+from .oracle import MAX_SIZE
 from .world import Process, World
 
 Item = ev.Entry | ev.Marker
 SHRINK_AFTER = 2.0
 DETECT_AFTER = 1.0
-MIN_ISR = 2
 ISOLATION = 1.5
 SETTINGS = GroupSettings(
     consumer_session_timeout_ms=10_000,
     consumer_heartbeat_interval_ms=2_000,
     offsets_retention_ms=12_000,
     offsets_retention_check_interval_ms=3_000,
+    max_size=MAX_SIZE,
     isolation_timeout_ms=int(ISOLATION * 1000),
 )
 
@@ -85,6 +87,8 @@ class Broker(Process):
         self._flushing = False
         self.resigned = -1
         """The leader epoch that this node has given up."""
+        self.lateness: list[tuple[float, float]] = []
+        """When timers were looked at too late, and by how much: nobody could be heard, so nobody is blamed."""
 
     def _new_shard(self) -> Shard:
         return Shard(lambda: GroupCoordinator(SETTINGS), ShardSettings(isolation=ISOLATION))
@@ -204,7 +208,7 @@ class Broker(Process):
 
     def _advance(self) -> None:
         isr = self._maximal_isr()
-        if len(isr) >= MIN_ISR:
+        if len(isr) >= self.cluster.min_isr:
             end = min(len(self.items) if each == self.number else self._ends.get(each, 0) for each in isr)
             if end > self.high_watermark:
                 self.high_watermark = end
@@ -247,18 +251,25 @@ class Broker(Process):
                 case fx.Answer(request_id=request_id, reply=reply):
                     request = self._requests.pop(request_id)
                     self.cluster.oracle.answered(self, request, reply)
+                    self.cluster.answered(self, request.message, reply)
                     request.answer(reply)
-                case fx.ReadLog(leader_epoch=epoch, start=start, end=end):
+                case fx.ReadLog(leader_epoch=epoch, start=start):
                     delay = self.world.random.uniform(0.001, 0.3 * self._read_size / 40)
-                    self.after(delay, lambda e=epoch, s=start, n=end: self._read(e, s, n))  # type: ignore[misc]
+                    stop = min(len(self.items), start + self._read_size)
+                    # As it is now: what comes late may have been cut off meanwhile.
+                    found = tuple([each for each in self.items[start:stop] if each is not None])
+                    read = ev.LogRead(leader_epoch=epoch, entries=found, next_offset=max(stop, start + 1))
+                    self.after(delay, partial(self._read, read))
                 case fx.Resign(leader_epoch=epoch):
                     self.resigned = epoch
-                case fx.MarkerApplied():
-                    pass
+                case fx.MarkerApplied(offset=offset):
+                    self.cluster.oracle.marker_applied(self, offset)
         self._tick_later()
 
     def _write(self, write: fx.Write) -> None:
-        refused = len(self._maximal_isr()) < MIN_ISR or (not self.world.calm and self.world.chance(0.01))
+        refused = len(self._maximal_isr()) < self.cluster.min_isr or (
+            not self.world.calm and self.world.chance(0.01)
+        )
         if refused:
             self.tell(ev.Refused(write_id=write.write_id, error=ErrorCode.NOT_ENOUGH_REPLICAS))
             return
@@ -291,16 +302,12 @@ class Broker(Process):
         self.tell(ev.MarkerWritten(marker=marker))
         return True
 
-    def _read(self, epoch: int, start: int, end: int) -> None:
-        if not self.leads or self.epoch != epoch:
-            # An answer that comes too late is told too: the shard must not believe it.
-            end = min(end, len(self.items))
+    def _read(self, read: ev.LogRead) -> None:
+        """An answer that comes too late is told too: the shard must not believe it."""
         if not self.world.calm and self.world.chance(0.1):
-            self.tell(ev.LogReadFailed(leader_epoch=epoch))
-            return
-        stop = min(len(self.items), start + self._read_size)
-        found = tuple([each for each in self.items[start:stop] if each is not None])
-        self.tell(ev.LogRead(leader_epoch=epoch, entries=found, next_offset=max(stop, start + 1)))
+            self.tell(ev.LogReadFailed(leader_epoch=read.leader_epoch))
+        else:
+            self.tell(read)
 
     def _tick_later(self) -> None:
         due = self.shard.deadline
@@ -313,7 +320,14 @@ class Broker(Process):
         if self._ticking == due:
             self._ticking = None
             # What lay in the sockets while this process stood still goes first.
-            self.world.later(0.0, lambda: self.run(lambda: self.tell(ev.Tick())))
+            self.world.later(0.0, lambda: self.run(self._tick_now))
+
+    def _tick_now(self) -> None:
+        machine = self.shard.machine
+        due = machine.deadline if machine is not None and self.shard.active else None
+        if due is not None and self.clock > due + 0.01:
+            self.lateness.append((self.world.now, self.clock - due))
+        self.tell(ev.Tick())
 
     def compact(self) -> None:
         """Take away records below the high watermark that a later one of their key replaces."""
@@ -357,16 +371,27 @@ class Cluster(ABC):
         self.oracle = oracle
         self.view = view
         self.brokers = [Broker(world, number, self) for number in range(3)]
+        self.min_isr = world.random.choice((1, 2, 2))
         self.store = Store(isr=frozenset(range(3)))
         self.elections = 0
         self.deaf: set[int] = set()
         """Nodes that the store's news do not reach, though all else does."""
+        self.frozen = False
+        """Whether the store stands still."""
         self.publish()
         world.later(0.5, self._watch)
 
     @abstractmethod
     def oracle_end(self, partition: r.TopicPartition) -> int:
         """How many records a partition of a topic has by now."""
+
+    @abstractmethod
+    def answered(self, broker: Broker, message: Any, reply: Any) -> None:
+        """A node has answered a request."""
+
+    @abstractmethod
+    def hears(self, client: Any, message: Any, reply: Any, waited: float) -> bool:
+        """A client is to have an answer after so many seconds; whether it gets it."""
 
     def is_isolated(self, broker: Broker) -> bool:
         others = [each for each in self.brokers if each is not broker]
@@ -387,20 +412,24 @@ class Cluster(ABC):
         """A leader whose session in the store has ended is replaced by one of its in-sync replicas."""
         leader = self.brokers[self.store.leader]
         gone = not leader.up or leader.paused or self.is_isolated(leader)
-        if gone or leader.resigned == self.store.epoch:
+        if self.frozen:
+            pass
+        elif gone or leader.resigned == self.store.epoch:
             if self.world.chance(0.5):
                 self.elect()
         else:
             self.publish()
         self.world.later(DETECT_AFTER, self._watch)
 
-    def elect(self) -> None:
-        """Somebody else of the in-sync replicas leads."""
+    def elect(self, only: int | None = None) -> None:
+        """Somebody else of the in-sync replicas leads; `only`: that one, if it can."""
         able = [
             number
             for number in sorted(self.store.isr)
             if number != self.store.leader and self.brokers[number].up and not self.brokers[number].paused
         ]
+        if only is not None:
+            able = [number for number in able if number == only]
         if able:
             self.elections += 1
             self.store.leader = self.world.random.choice(able)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -13,12 +15,12 @@ from ...core.coordination.assignment import Assignor
 from ...core.coordination.classic_membership import ClassicMembership, ClassicSettings
 from ...core.coordination.membership import Membership, MembershipSettings
 from ...core.coordination.records import TopicPartition
+from .oracle import MAX_POLL
 from .world import Process, World
 
 if TYPE_CHECKING:
     from .brokers import Broker, Cluster
 
-MAX_POLL = 8.0
 RECORDS_PER_POLL = 20
 LAZY = "h"
 """The group whose members never commit: nothing but heartbeats tells them of their coordinator. A coordinator that
@@ -63,6 +65,10 @@ class Client(Process):
             self.membership = ClassicMembership(old, self.clock)
         else:
             self.membership = Membership(MembershipSettings(member_id=f"m{number}", **common), self.clock)
+        self.said: deque[tuple[Broker, Any, int]] = deque(maxlen=6)
+        """The last heartbeats that told all, to whom, and of which leader epoch."""
+        self.is_losing = False
+        """Whether its caller is being told what it has lost."""
         self._joins = 0
         self.heard_at = 0.0
         """When the last answer without an error came."""
@@ -189,9 +195,11 @@ class Client(Process):
 
         def done() -> None:
             self._callbacks -= 1
+            self.is_losing = False
             self.tell(me.CallbackDone())
 
         if kind is me.CallbackKind.LOST:
+            self.is_losing = True
             for each in partitions:
                 self._working.pop(each, None)
         self.after(self.world.random.uniform(0.0, 0.3), done)
@@ -240,6 +248,13 @@ class Client(Process):
             self._joins += 1
             message = attrs.evolve(message, fresh_id=f"{self.name}-{self._joins}")
         match message:
+            case gm.ConsumerGroupHeartbeatRequest():
+                if message.member_epoch == gm.JOIN:
+                    self.cluster.oracle.joins(self)
+                if message.owned is not None:
+                    self.said.append((target, message, send.leader_epoch))
+            case gm.JoinGroupRequest():
+                self.cluster.oracle.joins(self)
             case gm.CommitGroupOffsetsRequest():
                 for each in message.offsets:
                     for partition in self._named(each.topic, each.partition):
@@ -249,17 +264,24 @@ class Client(Process):
                     for partition in self._named(name.topic, name.partition):
                         self._offset_marks[partition] = len(self.cluster.oracle.log)
         self._asked[send.token] = 1
+        began = self.world.now
 
         def answered(reply: Any) -> None:
             self.world.send(target, self, lambda: heard(reply))
 
         def heard(reply: Any) -> None:
-            if self._asked.pop(send.token, None) is not None:
+            if send.token in self._asked and self.cluster.hears(self, message, reply, self.world.now - began):
+                del self._asked[send.token]
                 if not getattr(reply, "error", 0):
                     self.heard_at = self.world.now
                 self.tell(me.Answered(token=send.token, reply=reply))
 
         self.world.send(self, target, lambda: target.ask(message, send.timeout, send.leader_epoch, answered))
+        if isinstance(message, gm.SyncGroupRequest) and message.assignments and not self.world.calm:
+            # A copy lies in a socket until the group is further.
+            copy = partial(target.ask, message, send.timeout, send.leader_epoch, lambda reply: None)
+            for _ in range(2):
+                self.world.later(self.world.random.uniform(0.0, 4.0), partial(target.run, copy))
         self.after(send.timeout, lambda: self._lost(send.token))
 
     def _named(self, topic: str, number: int) -> list[TopicPartition]:

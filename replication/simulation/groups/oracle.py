@@ -9,6 +9,7 @@ import attrs
 from ...core.coordination import group_messages as gm
 from ...core.coordination import records as r
 from ...core.coordination import shard_effects as fx
+from ...core.coordination.classic_state import ClassicPhase
 from ...core.coordination.shard_events import Entry, Marker
 from ...core.coordination.topics_view import TopicsView
 from ..errors import require
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from .brokers import Broker
     from .clients import Client
 
+MAX_SIZE = 30
+"""Members and ids that a classic group may have."""
+MAX_POLL = 8.0
+"""Seconds: of every client; a member of the consumer protocol has as long to let partitions go."""
 Place = tuple[str, str, int]
 """Group, topic id and partition."""
 
@@ -31,6 +36,12 @@ class _Batch:
     message: Any | None
     producer: Any | None
     at: float
+    late: tuple[tuple[float, float], ...] = ()
+    """How late its node has looked at its timers, and when."""
+
+    def excused(self, since: float) -> float:
+        """Seconds by which everybody's time has been lengthened since then."""
+        return sum(seconds for at, seconds in self.late if at >= since)
 
 
 class Oracle:
@@ -51,6 +62,12 @@ class Oracle:
         self._heard: dict[tuple[str, str], float] = {}
         """When a heartbeat of a member arrived that was answered well."""
         self._leaving: set[tuple[str, str]] = set()
+        self._stored: set[tuple[str, str]] = set()
+        """Members that were ever written of a classic group."""
+        self._dealt: dict[str, dict[str, frozenset[r.TopicPartition]]] = {}
+        """The target of each group, by member."""
+        self._pending_since: dict[tuple[str, str], tuple[Any, float]] = {}
+        """What a member is to let go, and since when."""
         self._gone: dict[tuple[str, str], float] = {}
         """When a member was put out, or left."""
         self._markers: dict[int, tuple[int, bool]] = {}
@@ -64,7 +81,27 @@ class Oracle:
         self.views.append(view)
 
     def written(self, broker: Broker, base: int, write: fx.Write, message: Any | None) -> None:
-        self._written[broker.epoch, base] = _Batch(write.entries, message, write.producer, self.world.now)
+        self._written[broker.epoch, base] = _Batch(
+            write.entries, message, write.producer, self.world.now, tuple(broker.lateness)
+        )
+        self._check_rebalancing(broker, write)
+
+    def _check_rebalancing(self, broker: Broker, write: fx.Write) -> None:
+        """G11: nothing expires while nobody knows what the group will read (KAFKA-13636)."""
+        machine: Any = broker.shard.machine
+        for key, value in write.entries:
+            if isinstance(key, r.OffsetKey) and value is None and not self._was_remade(key.topic):
+                classic = machine.classics.get(key.group)
+                rests = classic is None or classic.phase in (ClassicPhase.EMPTY, ClassicPhase.STABLE)
+                require(rests, "G11", f"{key} has expired in a rebalance")
+
+    def marker_applied(self, broker: Broker, offset: int) -> None:
+        """G10: whose transaction is told to have ended here has nothing undecided here (KAFKA-17507)."""
+        marker, machine = broker.items[offset], broker.shard.machine
+        assert isinstance(marker, Marker)
+        groups: Any = machine.groups.values() if machine is not None else ()  # type: ignore[attr-defined]
+        open_ = [each.group for each in groups if marker.producer.producer_id in each.pending]
+        require(broker.shard.active and not open_, "G10", f"{marker} is applied, {open_} wait for it")
 
     def marked(self, broker: Broker, marker: Marker) -> None:
         self._written[broker.epoch, marker.offset] = _Batch((), None, None, self.world.now)
@@ -122,6 +159,14 @@ class Oracle:
         match batch.message:
             case gm.CommitGroupOffsetsRequest() | gm.TxnOffsetCommitRequest():
                 self._check_commit(state, batch.message, batch)
+            case gm.ConsumerGroupHeartbeatRequest(member_epoch=gm.LEAVE_STATIC, group=group):
+                gone = [key for key, value in batch.entries if isinstance(key, r.MemberKey) and value is None]
+                require(not gone, "GL4", f"{gone} of {group} steps out for a moment, and is removed")
+            case gm.SyncGroupRequest(group=group, generation=generation):
+                for key, value in batch.entries:
+                    if isinstance(key, r.ClassicGroupKey) and value is not None:
+                        right = value.generation == generation
+                        require(right, "G5", f"{group}: {generation} was shared out as {value.generation}")
             case gm.ConsumerGroupHeartbeatRequest(member_epoch=epoch) if epoch < 0:
                 self._leaving.add((batch.message.group, batch.message.member_id))
             case gm.DeleteGroupRequest(group=group):
@@ -170,11 +215,10 @@ class Oracle:
                 continue
             if isinstance(key, r.MemberKey) and (key.group, key.member_id) not in moved:
                 heard = self._heard.get((key.group, key.member_id), 0.0)
-                silent = batch.at - heard
+                silent = batch.at - heard - batch.excused(heard)
                 require(silent > 9.99, "G8", f"{key} was removed after {silent:.2f} s of silence")
             elif isinstance(key, r.OffsetKey):
-                ids = {view.topics[key.topic].topic_id for view in self.views if key.topic in view.topics}
-                recreated = len(ids) > 1 or any(key.topic not in view.topics for view in self.views)
+                recreated = self._was_remade(key.topic)
                 read = any(
                     key.topic in (member[0].topics or ())
                     for each, member in state.now.items()
@@ -194,6 +238,20 @@ class Oracle:
         groups = {key.group for key, _ in batch.entries}
         for group in sorted(groups):
             self._check_group(group)
+        for key, value in batch.entries:
+            if isinstance(key, r.CurrentKey) and value is not None:
+                self._check_waiting(key)
+
+    def _check_waiting(self, key: r.CurrentKey) -> None:
+        """GL1: whoever is told to wait for partitions waits for another member (KAFKA-19449)."""
+        currents = self.naive.of(r.CurrentKey, key.group)
+        mine, target = currents.get(key), self.naive.now.get(r.TargetKey(key.group, key.member_id))
+        if mine is None or mine.state != r.MemberState.UNRELEASED or target is None:
+            return
+        missing = r.as_set(target[0].topics) - r.as_set(mine.assigned)
+        held = [each for other, each in currents.items() if other != key]
+        taken = {each for value in held for each in r.as_set(value.assigned) | r.as_set(value.pending)}
+        require(bool(missing & taken), "GL1", f"{key} waits for {sorted(missing)}, which nobody has")
 
     def _check_group(self, group: str) -> None:
         state = self.naive
@@ -203,6 +261,7 @@ class Oracle:
         if meta is None:
             # A group of that name that comes later is another.
             self._epochs.pop(group, None)
+            self._dealt.pop(group, None)
             self._targets = {place: known for place, known in self._targets.items() if place[0] != group}
             require(not members, "G14", f"{group} has members and is no group")
             return
@@ -249,10 +308,31 @@ class Oracle:
         for key, value in members.items():
             for each in targets.get(key.member_id, ()):
                 require(view.names[each.topic_id] in value.topics, "G6", f"{key} does not read {each}")
+        self._check_moves(group, members, wanted, targets)
         # A static member's target passes to its successor under another id, so only the shares are compared.
         shares = sorted(sorted(mine) for mine in targets.values() if mine)
         known = self._targets.setdefault((group, epoch), shares)
         require(known == shares, "G5", f"{group} at {epoch} has two targets")
+
+    def _check_moves(self, group: str, members: Any, wanted: Any, targets: Any) -> None:
+        """GL4: where all read the same topics, whoever can keep something keeps it (KAFKA-18688)."""
+        dealt = self._dealt.get(group, {})
+        names = {key.member_id: key.member_id for key in members}
+        names |= {
+            key.member_id: f"instance {value.instance_id}"
+            for key, value in members.items()
+            if value.instance_id is not None
+        }
+        now = {name: frozenset(targets.get(member_id, ())) for member_id, name in names.items()}
+        self._dealt[group] = now
+        if not members or len({value.topics for value in members.values()}) > 1:
+            return
+        before = [dealt.get(name, frozenset()) & wanted for name in now]
+        quota, extras = divmod(len(wanted), len(members))
+        most = sum(min(len(each), quota) for each in before)
+        most += min(extras, sum(len(each) > quota for each in before))
+        kept = sum(len(dealt.get(name, frozenset()) & each) for name, each in now.items())
+        require(kept >= most, "GL4", f"{group} keeps {kept} of {most} in {before}, {list(now.values())}")
 
     # Answers
 
@@ -265,6 +345,7 @@ class Oracle:
                 require(there, "G1", f"{request.message} was told and is not committed")
         message = request.message
         if reply.error != 0:
+            self._check_fence(broker, message, reply)
             return
         if isinstance(message, gm.CommitGroupOffsetsRequest) and request.write is None:
             stored = [each for each in reply.partitions if not each.error]
@@ -276,13 +357,14 @@ class Oracle:
         if isinstance(message, gm.JoinGroupRequest | gm.SyncGroupRequest | gm.HeartbeatRequest):
             place = message.group, getattr(reply, "member_id", "") or message.member_id
             self._heard[place] = max(request.arrived, self._heard.get(place, 0.0))
+        self._check_classic(message, reply)
         if isinstance(message, gm.GroupOffsetsRequest):
             for told in reply.offsets:
                 if not told.error:
                     key = r.OffsetKey(message.group, told.topic, told.partition)
                     self._check_read(key, told.offset, request.committed)
                     if message.require_stable:
-                        self._check_stable(key)
+                        self._check_stable(key, request.committed)
 
     def _check_read(self, key: r.OffsetKey, offset: int, since: int) -> None:
         """G2: what was told was so at some time between the question and the answer."""
@@ -291,10 +373,39 @@ class Oracle:
         legal = latest + [value for at, value in history if at > since]
         require(offset in legal, "G2", f"{key}: told {offset}, may be {legal}")
 
-    def _check_stable(self, key: r.OffsetKey) -> None:
-        """G10: a decided commit may not be overlooked: nothing is pending for longer than since just now."""
-        undecided = [each for each in self.naive.undecided if each[1] == key]
-        old = [each for each in undecided if self.naive.undecided[each][1] < len(self.log) - 200]
+    def _check_fence(self, broker: Broker, message: Any, reply: Any) -> None:
+        """G8: who is put out for what it did not let go has had its time for that."""
+        if not isinstance(message, gm.ConsumerGroupHeartbeatRequest) or "did not let" not in reply.message:
+            return
+        place = message.group, message.member_id
+        pending, since = self._pending_since.get(place, ((), self.world.now))
+        late = sum(seconds for at, seconds in broker.lateness if at >= since)
+        took = self.world.now - since - late
+        # Its clock and the true one are one; a new coordinator begins that time again.
+        require(
+            bool(pending) and took > MAX_POLL - 0.01, "G8", f"{place} had {took:.2f} s to let {pending} go"
+        )
+
+    def _check_classic(self, message: Any, reply: Any) -> None:
+        """Of the classic protocol: what a member is told of its group is committed."""
+        stored = self.naive.now.get(r.ClassicGroupKey(getattr(message, "group", "")))
+        if stored is None:
+            return
+        members = {each.member_id: each for each in stored[0].members}
+        match message:
+            case gm.SyncGroupRequest() if reply.assignment and stored[0].generation == message.generation:
+                mine = members.get(message.member_id)
+                told = mine is not None and mine.assignment == reply.assignment
+                require(told, "G1", f"{message.member_id} was told what is not committed")
+            case gm.JoinGroupRequest(instance_id=str(instance)) if stored[0].generation == reply.generation:
+                # It does not join again: what it has been told any later coordinator must know (KAFKA-10284).
+                known = (message.group, reply.member_id) in self._stored
+                require(known, "G9", f"{instance} is {reply.member_id} by now, and nobody has written that")
+
+    def _check_stable(self, key: r.OffsetKey, since: int) -> None:
+        """G10: what an undecided transaction is about to replace is not told as stable (KIP-447)."""
+        undecided = [(each, self.naive.undecided[each][1]) for each in self.naive.undecided if each[1] == key]
+        old = [each for each, offset in undecided if offset < since]
         require(not old, "G10", f"{key} was told as stable, {old} is pending")
 
     # Replay
@@ -311,6 +422,9 @@ class Oracle:
         require(not different, "G7", [(key, wanted.get(key), now.get(key)) for key in different[:2]])
         wanted_pending = {key: value for key, (value, _) in naive.undecided.items()}
         require(undecided == wanted_pending, "G7", (undecided, wanted_pending))
+        for classic in machine.classics.values():  # type: ignore[attr-defined]
+            ids = len(classic.pending) + len(classic.members)
+            require(ids <= MAX_SIZE, "GL3", f"{classic.group} has {ids} ids")
         full = Naive().read(self.log)
         committed = Naive().read(broker.items[: len(self.log)])
         same = {k: v for k, (v, _) in full.now.items()} == {k: v for k, (v, _) in committed.now.items()}
@@ -347,6 +461,13 @@ class Oracle:
         """Who is no member any more with this batch."""
         kept: set[str] = set()
         for key, value in batch.entries:
+            if isinstance(key, r.CurrentKey):
+                place = key.group, key.member_id
+                pending = value.pending if value is not None else ()
+                if pending != self._pending_since.get(place, ((), 0.0))[0]:
+                    self._pending_since[place] = pending, batch.at
+            if isinstance(key, r.ClassicGroupKey) and value is not None:
+                self._stored |= {(key.group, each.member_id) for each in value.members}
             if isinstance(key, r.ClassicGroupKey):
                 kept = {each.member_id for each in value.members} if value is not None else set()
                 stored = state.now.get(key)
@@ -356,6 +477,10 @@ class Oracle:
         for key, value in batch.entries:
             if isinstance(key, r.MemberKey) and value is None and key.member_id not in kept:
                 self._gone[key.group, key.member_id] = batch.at
+
+    def joins(self, client: Client) -> None:
+        """G13: nobody joins again while its caller may still work on what it has lost (KAFKA-16251)."""
+        require(not client.is_losing, "G13", f"{client.name} joins before it has lost what it had")
 
     def done_with(self, client: Client, partition: r.TopicPartition, first: int, end: int) -> None:
         place = client.group, partition.topic_id, partition.partition
@@ -370,6 +495,11 @@ class Oracle:
                 self._check_read(key, -1 if offset is None else offset, since)
             except AssertionError as error:
                 require(False, "G12", f"{client.name} begins at {offset}: {error}")
+
+    def _was_remade(self, topic: str) -> bool:
+        """Whether a topic is not what it was at the beginning, or was gone for some time."""
+        ids = {view.topics[topic].topic_id if topic in view.topics else None for view in self.views}
+        return len(ids) > 1
 
     def is_ambiguous(self, partition: r.TopicPartition) -> bool:
         """Whether there has been another topic of its name: records of offsets say only names."""

@@ -8,9 +8,10 @@ from ..worlds import hunt
 from .planted import REGISTRY
 
 
-@pytest.mark.parametrize(("name", "invariant"), [("GZ1", "G1"), ("GZ3", "G7"), ("GZ5", "G7"), ("GZ52", "G9")])
-def test_it_is_noticed(name: str, invariant: str) -> None:
-    assert hunt(name, "groups", 4).invariant == invariant
+@pytest.mark.parametrize("name", ["GZ1", "GZ3", "GZ11", "GZ22", "GZ23", "GZ28", "GZ34", "GZ39", "GZ43"])
+def test_it_is_noticed_by_what_is_there_for_it(name: str) -> None:
+    found = hunt(name, "groups", 6)
+    assert found.by and found.invariant in found.by, found
 
 
 def test_every_planted_error_has_a_name_of_the_catalogue() -> None:

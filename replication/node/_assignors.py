@@ -1,0 +1,110 @@
+"""What a coordinator may assign by: the built-in assignors, and those of plugins."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Any
+
+from ..core.coordination.assign_uniform import UniformAssignor
+from ..core.coordination.assignment import Assignment, Assignor, Counts, Members, Partition, subscribers
+from ..core.coordination.assignors import ENTRY_POINT_GROUP, SERVER_ASSIGNORS
+from .errors import InvalidSettingError
+
+log = logging.getLogger("insync.node")
+
+BUILT_IN: dict[str, Assignor] = {each.name: each for each in SERVER_ASSIGNORS}
+_SETTING = "group_consumer_assignors"
+
+
+def assignor(name: str) -> Assignor:
+    """The assignor of that name.
+
+    Raises `InvalidSettingError`: nobody has registered it, or it cannot be loaded, or is none.
+    """
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    points = entry_points(group=ENTRY_POINT_GROUP)
+    for point in points:
+        if point.name == name:
+            return _Guarded(name, _load(point))
+    known = ", ".join([*BUILT_IN, *(point.name for point in points)])
+    raise InvalidSettingError(
+        f"{_SETTING} has {name!r}, which nobody has registered in {ENTRY_POINT_GROUP}; there are {known}"
+    )
+
+
+def _load(point: EntryPoint) -> Assignor:
+    what = f"{_SETTING}: assignor {point.name!r} ({point.value})"
+    try:
+        made: Any = point.load()
+        made = made() if callable(made) else made
+        fits = made.name == point.name and callable(made.assign)
+    except Exception as error:
+        raise InvalidSettingError(f"{what} cannot be loaded: {error!r}; mend it or leave it out") from error
+    if not fits:
+        raise InvalidSettingError(
+            f"{what} is no assignor of that name; it needs name={point.name!r} and assign(counts, members)"
+        )
+    found: Assignor = made
+    return found
+
+
+class _Guarded:
+    """A plugin's assignor, with `uniform` in place of what it raises and of what cannot be carried out.
+
+    Coordinators of other groups live in the same process, and the next coordinator would ask the same plugin: one
+    mistake would end every node in turn.
+    """
+
+    def __init__(self, name: str, foreign: Assignor) -> None:
+        self.name = name
+        self._foreign = foreign
+        self._told: set[str] = set()
+
+    def assign(self, counts: Counts, members: Members) -> Assignment:
+        """See `Assignor.assign`."""
+        try:
+            # It gets nothing that it could change for others.
+            given = self._foreign.assign(MappingProxyType({**counts}), MappingProxyType({**members}))
+            return _checked(given, counts, members)
+        except _WrongAnswerError as problem:
+            why = str(problem)
+        except Exception as error:  # noqa: BLE001 - somebody else's code: the group does without it
+            why = f"raised {error!r}"
+        if why not in self._told and len(self._told) < 100:
+            self._told.add(why)
+            log.error("the assignor %s %s; uniform assigns in its place", self.name, why)
+        return UniformAssignor().assign(counts, members)
+
+
+class _WrongAnswerError(Exception):
+    """What an assignor has given cannot be carried out; the text goes on after its name."""
+
+
+def _checked(given: Any, counts: Counts, members: Members) -> Assignment:
+    """Each partition of a subscribed topic once, to one of its subscribers."""
+    assigned: Assignment = {member_id: [] for member_id in members}
+    owners: dict[Partition, str] = {}
+    for member_id, partitions in dict(given).items():
+        if member_id not in members:
+            raise _WrongAnswerError(f"gives something to {member_id!r}, which is no member")
+        for partition in _partitions(partitions):
+            if partition.topic not in members[member_id].topics:
+                raise _WrongAnswerError(f"gives {partition} to {member_id!r}, which does not read that topic")
+            if not 0 <= partition.partition < counts.get(partition.topic, 0):
+                raise _WrongAnswerError(f"gives {partition}, which does not exist")
+            other = owners.setdefault(partition, member_id)
+            if other != member_id or partition in assigned[member_id]:
+                raise _WrongAnswerError(f"gives {partition} to {other!r} and to {member_id!r}")
+            assigned[member_id].append(partition)
+    total = sum(counts[topic] for topic in subscribers(counts, members))
+    if len(owners) < total:
+        raise _WrongAnswerError(f"gives {len(owners)} of {total} partitions")
+    return {member_id: sorted(partitions) for member_id, partitions in assigned.items()}
+
+
+def _partitions(given: Iterable[Any]) -> list[Partition]:
+    return [Partition(str(topic), int(number)) for topic, number in given]
