@@ -16,7 +16,7 @@ from insync.replication.core.transaction import AtVersion, Seen, Transaction
 from .catalogue import Patch, mutant
 
 
-@mutant("K210", "take a node for silent that is silent to one of its watchers")
+@mutant("K220", "take a node for silent that is silent to one of its watchers")
 def _(patch: Patch) -> None:
     def tell(self: Suspicion, request: m.IsSilentRequest) -> m.IsSilentResponse:
         return m.IsSilentResponse(silent=True)
@@ -24,7 +24,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Suspicion, "tell", tell)
 
 
-@mutant("K211", "agree that a node is silent which has answered since")
+@mutant("K221", "agree that a node is silent which has answered since")
 def _(patch: Patch) -> None:
     def is_silent(self: Suspicion, node: Any) -> bool:
         watch = self._watches.get(node.node_id)
@@ -33,7 +33,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Suspicion, "_is_silent", is_silent)
 
 
-@mutant("K212", "say that a process leaves over the registration of the next one")
+@mutant("K222", "say that a process leaves over the registration of the next one")
 def _(patch: Patch) -> None:
     right = Membership.say_leaving
 
