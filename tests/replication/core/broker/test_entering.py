@@ -15,7 +15,7 @@ from insync.replication.core.broker.membership import (
     StorePutBackError,
 )
 from insync.replication.core.control import records as rec
-from insync.replication.core.transaction import Put, Seen, Transaction
+from insync.replication.core.transaction import Put, SameValue, Seen, Transaction
 from insync.replication.core.types import PartitionId
 
 
@@ -166,3 +166,15 @@ def test_a_record_that_cannot_be_read_is_named_and_left_alone() -> None:
     entry = starting("a").enter(seen, [], 1)
     assert entry.unreadable == ((key, "no such field"),)
     assert key not in {put.key for put in entry.transaction.puts}
+
+
+def test_who_was_taken_out_says_nothing_over_its_successor() -> None:
+    """The key was deleted meanwhile, so the successor's registration has the same version as the former one."""
+    membership = starting("a")
+    mine = stored(membership.enter({}, ["tcp://a"], 1).transaction)
+    key = rec.node_key(1)
+    leaving = membership.say_leaving({**mine, key: attrs.evolve(mine[key], session=7)}, 7, ["tcp://a"])
+    assert leaving is not None
+    (condition,) = leaving.compares
+    assert isinstance(condition, SameValue), "two registrations may have one version, but no one value"
+    assert condition == SameValue(key, mine[key].value)
