@@ -176,7 +176,7 @@ class _Writer:
         source.add(f"{count} = 0")
         source.add(f"{tags} = b''")
         for field in fields:
-            source.add(f"if {value}.{field.name} != {structs.default(field)}:")
+            source.add(f"if {_differs(field, f'{value}.{field.name}')}:")
             source.indent()
             self._out = source.name("o")
             source.add(f"{self._out} = bytearray()")
@@ -188,3 +188,10 @@ class _Writer:
         self._out = outer
         source.add(f"{outer}.append({count})")
         source.add(f"{outer} += {tags}")
+
+
+def _differs(field: tables.Field, value: str) -> str:
+    """Whether a value is not the default, as an expression: field by field, and nothing is made to compare with."""
+    if field.struct is None or field.is_array or field.default == "null":
+        return f"{value} != {structs.default(field)}"
+    return " or ".join(_differs(each, f"{value}.{each.name}") for each in field.struct.fields)

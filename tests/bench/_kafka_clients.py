@@ -1,0 +1,161 @@
+"""What is measured with Kafka's clients, of any cluster that they can talk to."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import threading
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+from ..interop.kafka import Java
+
+FULL = re.compile(r"([\d.]+) records/sec \(([\d.]+) MB/sec\)")
+
+
+def create(servers: str, topic: str, partitions: int) -> None:
+    """A topic of three replicas that can be written to."""
+    import confluent_kafka as ck
+    from confluent_kafka.admin import AdminClient, NewTopic
+
+    admin, deadline = AdminClient({"bootstrap.servers": servers}), time.perf_counter() + 60
+    while len(admin.list_topics(timeout=30).brokers) < 3 and time.perf_counter() < deadline:
+        time.sleep(0.1)
+    (made,) = admin.create_topics([NewTopic(topic, partitions, 3)]).values()
+    made.result(30)
+    producer = ck.Producer({"bootstrap.servers": servers})
+    for partition in range(partitions):
+        producer.produce(topic, b"first", partition=partition)
+    if producer.flush(60):
+        raise RuntimeError(f"{topic} cannot be written to")
+
+
+def perf_test(java: Java, servers: str, topic: str, count: int, size: int, *settings: str) -> float:
+    """MB a second of Kafka's own producer-perf-test."""
+    said = java.run(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--topic", topic, "--num-records", str(count), "--record-size", str(size), "--throughput", "-1"),
+        *("--producer-props", f"bootstrap.servers={servers}", *settings),
+    )
+    return float(FULL.findall(said)[-1][0]) * size / 1e6
+
+
+def produce(servers: str, topic: str, count: int, size: int, **settings: Any) -> float:
+    """Records a second of librdkafka, acks=all, until the last is acknowledged."""
+    import confluent_kafka as ck
+
+    producer = ck.Producer({"bootstrap.servers": servers, **_dotted(settings)})
+    producer.list_topics(topic, 30)
+    value = b"x" * size
+    start = time.perf_counter()
+    for _ in range(count):
+        while True:
+            try:
+                producer.produce(topic, value)
+                break
+            except BufferError:
+                producer.poll(0.01)
+    if producer.flush(120):
+        raise RuntimeError("records are not acknowledged")
+    return count / (time.perf_counter() - start)
+
+
+def consume(servers: str, topic: str, count: int, size: int) -> float:
+    """Bytes a second of one librdkafka consumer from the beginning of a topic."""
+    import confluent_kafka as ck
+
+    consumer = ck.Consumer(
+        {"bootstrap.servers": servers, "group.id": "bench", "enable.auto.commit": False, "check.crcs": False}
+    )
+    partitions = consumer.list_topics(topic, 30).topics[topic].partitions
+    consumer.assign([ck.TopicPartition(topic, each, 0) for each in partitions])
+    found, start = 0, time.perf_counter()
+    while found < count:
+        found += len(consumer.consume(10_000, 1.0))
+        if time.perf_counter() > start + 120:
+            raise RuntimeError(f"{found} records of {count}")
+    rate = count * size / (time.perf_counter() - start)
+    consumer.close()
+    return rate
+
+
+def latency(servers: str, topic: str, count: int, per_second: int) -> list[float]:
+    """Seconds from `produce` to the acknowledgement by all, sorted, at a rate, without lingering."""
+    import confluent_kafka as ck
+
+    producer = ck.Producer({"bootstrap.servers": servers, "linger.ms": 0, "socket.nagle.disable": True})
+    producer.list_topics(topic, 30)
+    taken: list[float] = []
+    is_over = threading.Event()
+
+    def poll() -> None:
+        while not is_over.is_set():
+            producer.poll(0.05)
+
+    def note(begun: float, error: Any) -> None:
+        if error is None:
+            taken.append(time.perf_counter() - begun)
+
+    thread = threading.Thread(target=poll)
+    thread.start()
+    try:
+        start = time.perf_counter()
+        for index in range(count):
+            time.sleep(max(0.0, start + index / per_second - time.perf_counter()))
+            begun = time.perf_counter()
+            producer.produce(topic, b"x" * 100, on_delivery=lambda error, _, begun=begun: note(begun, error))
+        producer.flush(60)
+    finally:
+        is_over.set()
+        thread.join()
+    if len(taken) < count:
+        raise RuntimeError(f"{count - len(taken)} records were not acknowledged")
+    return sorted(taken)
+
+
+def at(values: Sequence[float], share: float) -> float:
+    """A quantile of sorted values."""
+    return values[min(len(values) - 1, int(len(values) * share))]
+
+
+def longest_gap(servers: str, topic: str, seconds: float, hit: Callable[[], object]) -> float:
+    """Seconds between two acknowledgements of an idempotent producer, at most, while `hit` is called once."""
+    import confluent_kafka as ck
+
+    producer = ck.Producer({"bootstrap.servers": servers, "enable.idempotence": True, "linger.ms": 0})
+    producer.list_topics(topic, 30)
+    seen: list[float] = []
+    failed: list[Any] = []
+
+    def note(error: Any, _: Any) -> None:
+        seen.append(time.perf_counter()) if error is None else failed.append(error)
+
+    start, is_hit = time.perf_counter(), False
+    while (now := time.perf_counter()) < start + seconds:
+        producer.produce(topic, b"x" * 100, partition=0, on_delivery=note)
+        producer.poll(0.002)
+        if not is_hit and now > start + seconds / 3:
+            is_hit = True
+            hit()
+    if producer.flush(120) or failed:
+        raise RuntimeError(f"{len(failed)} records are lost: {failed[:1]}")
+    return max(after - before for before, after in pairwise(seen))
+
+
+def leader_of(servers: str, topic: str) -> int:
+    """Of partition 0."""
+    from confluent_kafka.admin import AdminClient
+
+    known = AdminClient({"bootstrap.servers": servers}).list_topics(topic, 30)
+    return int(known.topics[topic].partitions[0].leader)
+
+
+def median(values: Sequence[float]) -> float:
+    """Of an odd number of rounds, the one in the middle."""
+    return float(statistics.median(values))
+
+
+def _dotted(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name.replace("_", "."): value for name, value in settings.items()}
