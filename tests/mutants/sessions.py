@@ -14,7 +14,9 @@ from insync.replication.core.broker.fetch_session import (
     SessionCache,
     SessionRequest,
 )
-from insync.replication.core.broker.serving import Inquiry, Serving
+from insync.replication.core.broker.gathering import Gathering
+from insync.replication.core.broker.inquiries import Inquiry
+from insync.replication.core.broker.serving import Serving
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.types import PartitionId
 from insync.replication.simulation.fetches import Peer
@@ -113,7 +115,7 @@ def _(patch: Patch) -> None:
 
 @mutant("K111", "have nobody read ahead what is cold")
 def _(patch: Patch) -> None:
-    patch.setattr(Serving, "_warm", lambda *_: None)
+    patch.setattr(Gathering, "_warm", lambda *_: None)
 
 
 @mutant("K112", "let a client ask in the name of a node")

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from .context import Context
     from .events import ReadIndexArrived
-    from .serving import Inquiry, Serving
+    from .inquiries import Inquiry
+    from .serving import Serving
     from .timers import Timer
 
 INFINITE = float("inf")

@@ -12,33 +12,24 @@ from functools import partial
 from math import inf, nextafter
 from typing import TYPE_CHECKING
 
-import attrs
-
 from ..errors import ErrorCode
 from ..messages import (
     READ_COMMITTED,
-    AbortedProducer,
-    FetchedTransactions,
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    FetchResult,
 )
 from ..partition import effects as fx
-from ..partition import events as ev
-from ..types import CONSUMER, PartitionId
+from ..types import PartitionId
 from .context import Context
-from .effects import Answer, CloseConnection, Fail, Refuse, Warm
+from .effects import Answer, Fail, Refuse
 from .events import FetchArrived, Warmed
-from .fetch_session import NEW_SESSION, NO_SESSION, LeaderSession, SessionCache, SessionRequest
-from .ports import Cold, LogRange, LogReadError
-from .throttle import Throttle
-from .timers import Timer
+from .fetch_session import NEW_SESSION, NO_SESSION, SessionCache, SessionRequest
+from .gathering import Gathering
+from .inquiries import Gathered, Inquiry
 
 if TYPE_CHECKING:
     from .current_reads import CurrentReads
-
-Session = LeaderSession[PartitionId, FetchPartition]
 
 NEVER = float("-inf")
 """The mark of an answer that was not given."""
@@ -48,60 +39,13 @@ QUIET_DELAY = 0.05
 it, and a request is saved for each; when they do not, this much later is soon enough."""
 
 
-@attrs.define(eq=False, slots=True)
-class Inquiry:
-    """The open questions of one request, or of one session and its requests; `request` is the one that waits."""
-
-    session: Session | None
-    open: dict[PartitionId, FetchPartition]
-    connection: Hashable
-    news: dict[PartitionId, None] = attrs.Factory(dict)
-    """Partitions that have to be looked at, in order; all of them have an open question."""
-    held: dict[PartitionId, None] = attrs.Factory(dict)
-    """Partitions with a high watermark to tell and nothing else: they go along with the next answer, and are not
-    looked at before, as there may be many of them."""
-    request: Hashable | None = None
-    message: FetchRequest | None = None
-    replica_id: int = CONSUMER
-    incarnation: int = -1
-    """Of the follower that sent the last request."""
-    expires: float = 0.0
-    """When the request that waits is answered whatever there is."""
-    timer: Timer | None = None
-    """Comes at `expires` or before: one timer serves the requests of a session one after the other."""
-    timer_at: float = 0.0
-    is_quiet: bool = False
-    """There is nothing to tell but a high watermark, which is told at `tell_at`."""
-    tell_at: float = 0.0
-    sent_at: float = float("-inf")
-    """When the last answer of the session went out."""
-    confirmed_at: float = float("-inf")
-    """When the answer went out that the last request goes on from: so long its sender has followed, at least."""
-    quiet: Timer | None = None
-    """Comes at `tell_at` or before: it is not cancelled when an answer takes the high watermark along, so that it
-    wakes the driver once in a while and not for each record."""
-
-
-@attrs.define(eq=False, slots=True)
-class _Gathered:
-    """What an answer will say; `urgent`: something that is not data, and does not wait for more of it."""
-
-    budget: int
-    results: dict[PartitionId, FetchResult] = attrs.Factory(dict)
-    parts: list[object] = attrs.Factory(list)
-    transactions: list[FetchedTransactions] | None = None
-    """For a reader of committed records."""
-    size: int = 0
-    urgent: bool = False
-
-
 class Serving:
     """All fetches that this node serves. `seed`: secret random bytes of this process, for the ids of sessions."""
 
     def __init__(self, context: Context, seed: bytes) -> None:
         settings = context.settings
         self._context = context
-        self._max_bytes, self._most_results = settings.fetch_max_bytes, settings.results_at_a_time
+        self._max_bytes = settings.fetch_max_bytes
         self._cache: SessionCache[PartitionId, FetchPartition] = SessionCache(
             settings.max_fetch_sessions, seed, idle=settings.fetch_session_idle
         )
@@ -112,18 +56,13 @@ class Serving:
         """By the request that waits."""
         self.woken: dict[PartitionId, None] = {}
         """Partitions that have news for somebody, perhaps; looked at when the driver's turn ends."""
-        self._served: dict[PartitionId, dict[Hashable, int]] = {}
-        """Up to which offset each connection was given ranges, which it may still have to send."""
-        self._warming: set[tuple[PartitionId, int]] = set()
         self.last_mark = NEVER
         """Of the last answer that a session was given. A mark is the reading of the clock at that moment, raised by
         as little as it takes for no two to be equal: the order of answers and questions counts, not the time."""
         self.current_reads: CurrentReads
         """Set by it: who waits for what fetches prove."""
-        self._paused: set[PartitionId] = set()
-        """Partitions that are throttled and will be looked at again when the pause is over."""
-        self.throttle = Throttle(settings.leader_replication_throttled_rate)
-        """Of what is sent to replicas that a reassignment adds."""
+        self._gathering = Gathering(context, lambda partition: self._look_again((partition,)))
+        self.throttle = self._gathering.throttle
         self.on_followed: Callable[[int, float, Mapping[PartitionId, int]], None] | None = None
         """Told of each request of a follower that goes on from an answer: the node, when that answer went out, and
         the partitions that it asks about anew, with their leader epochs."""
@@ -133,7 +72,6 @@ class Serving:
         """Told of what a follower or a client finds damaged: the partition, where it asked from, how many bytes,
         and whether it is a client."""
         context.routes[fx.Wake] = lambda partition, effect: self.wake(partition)
-        context.routes[fx.Truncate] = self._truncate
 
     @property
     def parked(self) -> int:
@@ -195,8 +133,7 @@ class Serving:
 
     def disconnected(self, connection: Hashable) -> None:
         """The connection has ended: nothing of it is in flight any more, and its sessions are over."""
-        for served in self._served.values():
-            served.pop(connection, None)
+        self._gathering.disconnected(connection)
         self._end_sessions(connection)
 
     def _inquiry(self, event: FetchArrived) -> Inquiry | ErrorCode:
@@ -385,7 +322,7 @@ class Serving:
 
     def warmed(self, event: Warmed) -> None:
         """What was cold can be read now."""
-        self._warming.discard((event.partition, event.offset))
+        self._gathering.warmed(event)
         self.wake(event.partition)
 
     def settle(self) -> None:
@@ -434,17 +371,17 @@ class Serving:
         request, message = inquiry.request, inquiry.message
         if request is None or message is None:
             return False
-        gathered = _Gathered(min(message.max_bytes, self._max_bytes))
+        gathered = Gathered(min(message.max_bytes, self._max_bytes))
         if message.isolation_level == READ_COMMITTED:
             gathered.transactions = []
         # Whoever begins anew is told all, so that news also reach those who never keep a session for long.
         goes_on = message.session_epoch > NEW_SESSION
-        self._gather(inquiry, message, list(inquiry.news), gathered, hold=goes_on)
+        self._gathering.gather(inquiry, message, list(inquiry.news), gathered, hold=goes_on)
         if not final and not gathered.urgent and gathered.size < max(1, message.min_bytes):
             if inquiry.held:
                 self._tell_later(inquiry)
             return False
-        self._gather(inquiry, message, list(inquiry.held), gathered, hold=False)
+        self._gathering.gather(inquiry, message, list(inquiry.held), gathered, hold=False)
         results, session = gathered.results, inquiry.session
         if session is None:
             self._end(inquiry)
@@ -463,176 +400,3 @@ class Serving:
         )
         self._context.emit(Answer(request, response, gathered.parts))
         return True
-
-    def _gather(
-        self,
-        inquiry: Inquiry,
-        message: FetchRequest,
-        partitions: Collection[PartitionId],
-        gathered: _Gathered,
-        *,
-        hold: bool,
-    ) -> None:
-        """Look at partitions, and read what there is to tell; `hold` back what is a high watermark alone."""
-        for partition in partitions:
-            if len(gathered.results) >= self._most_results or (
-                gathered.size >= gathered.budget and inquiry.session is not None
-            ):
-                break  # looked at by the next request
-            wanted = inquiry.open[partition]
-            answer = self._ask(partition, message, wanted)
-            if hold or not answer.news:
-                inquiry.held.pop(partition, None)
-            if not answer.news:
-                inquiry.news.pop(partition, None)
-                continue
-            if hold and _is_quiet(wanted, answer):
-                del inquiry.news[partition]
-                inquiry.held[partition] = None
-                continue
-            room = gathered.budget - gathered.size
-            is_throttled = self._is_throttled(partition, message.replica_id)
-            if is_throttled:
-                if answer.error == ErrorCode.NONE and self._must_pause(partition):
-                    continue
-                room = min(room, self.throttle.rate)
-            result, ranges = self._read(
-                inquiry.connection, wanted, answer, room, gathered, must_read=gathered.size == 0
-            )
-            if result is None:
-                continue  # cold: news again when it is warm
-            if is_throttled and result.size:
-                self.throttle.took(result.size, self._context.now)
-            gathered.results[partition] = result
-            if ranges is not None:
-                gathered.parts.append(ranges)
-            gathered.size += result.size
-            gathered.urgent = gathered.urgent or result.size == 0
-
-    def _ask(self, partition: PartitionId, message: FetchRequest, wanted: FetchPartition) -> fx.FetchAnswer:
-        if partition not in self._context.replicas:
-            return fx.FetchAnswer(error=self._context.missing_error(partition), news=True)
-        return self._context.ask_replica(
-            partition,
-            ev.Fetch(
-                replica_id=message.replica_id,
-                incarnation=message.incarnation,
-                leader_epoch=wanted.leader_epoch,
-                fetch_offset=wanted.fetch_offset,
-                last_fetched_epoch=wanted.last_fetched_epoch,
-                high_watermark=wanted.high_watermark,
-                log_start_offset=wanted.log_start_offset,
-                topic_id=wanted.topic_id,
-                read_committed=message.isolation_level == READ_COMMITTED,
-            ),
-        )
-
-    def _is_throttled(self, partition: PartitionId, replica: int) -> bool:
-        """Whether a reassignment adds this replica, which has not caught up yet (KIP-73)."""
-        versioned = self._context.view.partitions.get(partition)
-        return (
-            versioned is not None
-            and replica in versioned.record.adding
-            and replica not in versioned.record.isr
-        )
-
-    def _must_pause(self, partition: PartitionId) -> bool:
-        """Whether a throttled partition is not served now; it is news again when the pause is over."""
-        now = self._context.now
-        pause = self.throttle.pause(now)
-        if not pause:
-            return False
-        if partition not in self._paused:
-            self._paused.add(partition)
-            self._context.timers.call_at(now + pause, partial(self._go_on, partition))
-        return True
-
-    def _go_on(self, partition: PartitionId) -> None:
-        self._paused.discard(partition)
-        self._look_again((partition,))
-
-    def _read(
-        self,
-        connection: Hashable,
-        wanted: FetchPartition,
-        answer: fx.FetchAnswer,
-        room: int,
-        gathered: _Gathered,
-        *,
-        must_read: bool,
-    ) -> tuple[FetchResult | None, object | None]:
-        """What is said of a partition, and where its batches lie; no result while they are cold."""
-        partition = PartitionId(wanted.topic, wanted.partition)
-        error, message, size, ranges = answer.error, "", 0, None
-        readable = error == ErrorCode.NONE and answer.diverging is None
-        if readable and wanted.fetch_offset < answer.limit_offset and (room > 0 or must_read):
-            offset, limit = wanted.fetch_offset, answer.limit_offset
-            most = min(max(1, room), wanted.max_bytes)
-            try:
-                found = self._context.logs.range_at(partition, offset, most, limit)
-            except LogReadError as failure:
-                error, message = failure.code, failure.message
-            else:
-                if isinstance(found, Cold):
-                    self._warm(partition, offset, most, limit)
-                    return None, None
-                ranges, size = found.range, found.size
-                if gathered.transactions is not None:
-                    gathered.transactions.append(self._transactions(partition, answer, found))
-        if ranges is not None:
-            self._served.setdefault(partition, {})[connection] = answer.limit_offset
-        result = FetchResult(
-            topic=wanted.topic,
-            partition=wanted.partition,
-            error=error,
-            high_watermark=answer.high_watermark,
-            log_start_offset=answer.log_start_offset,
-            log_end_offset=answer.log_end_offset,
-            leader_epoch=answer.leader_epoch,
-            leader=answer.leader,
-            diverging=answer.diverging,
-            size=size,
-            message=message,
-        )
-        return result, ranges
-
-    def _transactions(
-        self, partition: PartitionId, answer: fx.FetchAnswer, found: LogRange
-    ) -> FetchedTransactions:
-        """What is to be left out of some batches."""
-        aborted = self._context.logs.aborted_transactions(partition, answer.fetch_offset, found.next_offset)
-        return FetchedTransactions(
-            topic=partition.topic,
-            partition=partition.partition,
-            last_stable_offset=answer.last_stable_offset,
-            aborted=[
-                AbortedProducer(producer_id=producer_id, first_offset=first)
-                for producer_id, first in sorted(aborted, key=lambda each: each[1])
-            ],
-        )
-
-    def _warm(self, partition: PartitionId, offset: int, max_bytes: int, limit_offset: int) -> None:
-        """Have the device read ahead, once for all who ask from there."""
-        if (partition, offset) not in self._warming:
-            self._warming.add((partition, offset))
-            self._context.emit(Warm(partition, offset, max_bytes, limit_offset))
-
-    def _truncate(self, partition: PartitionId, effect: fx.Truncate) -> None:
-        """Ranges are sent by reference: whoever still has some of what is cut would be sent other bytes."""
-        offset = 0 if effect.restart else effect.offset
-        for connection, end in self._served.pop(partition, {}).items():
-            if end > offset:
-                reason = f"{partition} is truncated to {offset} while its bytes were being sent"
-                self._context.emit(CloseConnection(connection, reason))
-        # After the connections have ended, and not before.
-        self._context.to_driver(partition, effect)
-
-
-def _is_quiet(wanted: FetchPartition, answer: fx.FetchAnswer) -> bool:
-    """Whether all that there is to tell is a high watermark."""
-    return (
-        answer.error == ErrorCode.NONE
-        and answer.diverging is None
-        and answer.fetch_offset >= answer.limit_offset
-        and wanted.log_start_offset >= answer.log_start_offset
-    )

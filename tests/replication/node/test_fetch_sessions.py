@@ -13,7 +13,7 @@ import trio
 from insync.replication import Admin, Node, Producer, wire
 from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
-from insync.replication.core.broker import serving
+from insync.replication.core.broker import gathering, serving
 from insync.replication.core.broker.events import FetchArrived
 from insync.replication.core.broker.fetch_session import SessionCache
 from insync.replication.core.broker.timers import Timers
@@ -81,15 +81,15 @@ async def test_a_high_watermark_travels_with_the_next_batches(
 ) -> None:
     monkeypatch.setattr(serving, "QUIET_DELAY", 100.0)
     asked: list[m.FetchPartition] = []
-    ask: Any = serving.Serving._ask
+    ask: Any = gathering.Gathering.ask
 
     def noted(
-        self: serving.Serving, partition: PartitionId, message: Any, wanted: m.FetchPartition
+        self: gathering.Gathering, partition: PartitionId, message: Any, wanted: m.FetchPartition
     ) -> object:
         asked.append(wanted)
         return ask(self, partition, message, wanted)
 
-    monkeypatch.setattr(serving.Serving, "_ask", noted)
+    monkeypatch.setattr(gathering.Gathering, "ask", noted)
     timers: list[float] = []
     call_at = Timers.call_at
 
@@ -127,10 +127,10 @@ async def test_a_partition_with_news_does_not_have_all_others_looked_at(
     partitions = 60
     asked: list[m.FetchPartition] = []
     most_held = 0
-    ask, look_again = serving.Serving._ask, serving.Serving._look_again
+    ask, look_again = gathering.Gathering.ask, serving.Serving._look_again
 
     def counted_ask(
-        self: serving.Serving, partition: PartitionId, message: Any, wanted: m.FetchPartition
+        self: gathering.Gathering, partition: PartitionId, message: Any, wanted: m.FetchPartition
     ) -> object:
         asked.append(wanted)
         return ask(self, partition, message, wanted)
@@ -158,7 +158,7 @@ async def test_a_partition_with_news_does_not_have_all_others_looked_at(
         async with Admin(servers) as admin, Producer(servers) as producer:
             await admin.create_topic("t", partitions=partitions, replication_factor=3)
             await until(lambda: full_isr(admin, "t", 3), 60)
-            monkeypatch.setattr(serving.Serving, "_ask", counted_ask)
+            monkeypatch.setattr(gathering.Gathering, "ask", counted_ask)
             monkeypatch.setattr(serving.Serving, "_look_again", checked_look_again)
             for delivery in [await producer.send("t", b"x", partition=n) for n in range(partitions)]:
                 await delivery.wait()
