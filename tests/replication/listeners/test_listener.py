@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from insync.replication import Admin, Consumer, Node, Producer
-from insync.replication.client.errors import InvalidSettingError
+from insync.replication.client.errors import InvalidSettingError, UnknownTopicError
+from insync.replication.core.types import PartitionId
 from insync.replication.listeners import AckMode, HandlerFailedError, Listener, ListenerError
 from tests.replication.node.test_cluster import settings
 
@@ -31,6 +33,12 @@ async def servers(tmp_path: Path) -> AsyncIterator[list[str]]:
 async def committed(servers: list[str], group: str) -> dict[int, int]:
     async with Admin(servers) as admin:
         return {at.partition: offset for at, offset in (await admin.group_offsets(group)).items()}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """The test's timeout ends it."""
+    while not condition():  # noqa: ASYNC110 - what listeners do by themselves
+        await trio.sleep(0.01)
 
 
 def listener(servers: list[str], group: str, **options: Any) -> Listener:
@@ -157,6 +165,131 @@ async def test_what_dies_in_the_middle_is_handled_again(servers: list[str]) -> N
     assert 6 in again and 6 not in seen
 
 
+async def test_a_value_of_which_nothing_can_be_made_fails_by_itself_and_is_buried_as_it_was(
+    servers: list[str],
+) -> None:
+    seen: list[int] = []
+
+    def small(data: bytes) -> int:
+        if data == b"4":
+            raise ValueError("no number")
+        return int(data)
+
+    one = listener(servers, "g", dead_letter="dead", retries=5, value_deserializer=small)
+
+    @one.batch_handler
+    async def handle(records: list[Any]) -> None:
+        seen.extend(record.value for record in records)
+        if len(seen) == COUNT - 1:
+            one.stop()
+
+    with trio.fail_after(30):
+        await one.run()
+    assert sorted(seen) == [n for n in range(COUNT) if n != 4]
+    assert one.status().failures == 1, "another attempt would come to the same"
+    async with Consumer(servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("dead", 0)])
+        (letter,) = await consumer.poll(5000)
+    assert letter.value == b"4"
+
+
+async def test_a_topic_for_what_fails_must_be_there(servers: list[str]) -> None:
+    for options in ({"dead_letter": "nowhere"}, {"retry_topics": {"nowhere": 1}}):
+        one = listener(servers, "g", **options)
+        one.handler(nothing)
+        with pytest.raises(UnknownTopicError, match="nowhere"):
+            await one.run()
+
+
+async def nothing(record: Any) -> None:
+    """Handles it."""
+
+
+async def test_what_is_acknowledged_late_is_committed(servers: list[str]) -> None:
+    acks: list[Any] = []
+    one = listener(servers, "g", ack_mode=AckMode.MANUAL)
+
+    @one.handler
+    async def handle(record: Any, ack: Any) -> None:
+        acks.append(ack)
+
+    with trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.run)
+            await until(
+                lambda: len(acks) == COUNT and not one.status().partitions[PartitionId("t", 0)].busy_for
+            )
+            assert await committed(servers, "g") == {}
+            for ack in acks:
+                await ack.acknowledge()
+            while await committed(servers, "g") != {0: COUNT // 2, 1: COUNT // 2}:
+                await trio.lowlevel.checkpoint()
+            one.stop()
+
+
+async def test_keys_are_handled_at_a_time_and_each_in_order(servers: list[str]) -> None:
+    one = listener(servers, "g", order="key", concurrency=6)
+    at_work: set[bytes] = set()
+    most, seen = 0, []
+
+    @one.handler
+    async def handle(record: Any) -> None:
+        nonlocal most
+        key = record.key + b"%d" % record.partition
+        assert key not in at_work, "two records of a key at a time"
+        at_work.add(key)
+        most = max(most, len(at_work))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        at_work.remove(key)
+        seen.append(int(record.value))
+        if len(seen) == COUNT:
+            one.stop()
+
+    with trio.fail_after(30):
+        await one.run()
+    assert most == 6
+    for key in range(3):
+        for partition in (0, 1):
+            own = [n for n in seen if n % 3 == key and n % 2 == partition]
+            assert own == sorted(own)
+
+
+async def test_a_handler_that_takes_too_long_costs_its_listener_the_partitions_until_it_ends(
+    servers: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Heartbeats would keep them for ever, and nobody would get on."""
+    slow = listener(servers, "g", ack_mode=AckMode.RECORD, concurrency=2, max_poll_interval_ms=300)
+    quick = listener(servers, "g", ack_mode=AckMode.RECORD)
+    seen: list[tuple[str, int]] = []
+    release, again = trio.Event(), trio.Event()
+
+    @slow.handler
+    async def stand(record: Any) -> None:
+        if record.value == b"2" and not again.is_set():
+            again.set()
+            await release.wait()
+            return
+        seen.append(("slow", int(record.value)))
+
+    @quick.handler
+    async def go_on(record: Any) -> None:
+        seen.append(("quick", int(record.value)))
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(slow.run)
+            await again.wait()
+            nursery.start_soon(quick.run)
+            await until(lambda: ("quick", 2) in seen and len({n for _, n in seen}) == COUNT)
+            assert await committed(servers, "g") == {0: COUNT // 2, 1: COUNT // 2}
+            assert slow.status().state == "running"
+            release.set()
+            await until(lambda: len(slow.status().partitions) == 1)
+            slow.stop()
+            quick.stop()
+    assert "leaves its group" in caplog.text and "max_poll_interval_ms=300" in caplog.text
+
+
 async def test_settings_that_cannot_be(servers: list[str]) -> None:
     with pytest.raises(ListenerError, match="no handler"):
         await listener(servers, "g").run()
@@ -165,6 +298,15 @@ async def test_settings_that_cannot_be(servers: list[str]) -> None:
         {"order": "none"},
         {"on_failure": "dead_letter"},
         {"on_failure": "?"},
+        {"retries": -1},
+        {"concurrency": True},
+        {"retry_topics": ["again"]},
+        {"retry_topics": {"again": -1}},
+        {"no_retry": (7,)},
+        {"enable_auto_commit": True},
+        {"transactional_id_prefix": "p", "order": "key"},
+        {"transactional_id_prefix": "p", "ack_mode": AckMode.MANUAL},
+        {"no_such_setting": 1},
     ):
         with pytest.raises(InvalidSettingError):
             listener(servers, "g", **wrong)
