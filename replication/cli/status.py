@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..core.control.internal_topics import STANDARD
 from .clusters import Json, Servers, known, print_json
 
 SILENT_MS = 2_000
 _GROUPS_SECONDS = 2.0
+_MOST_GROUPS = 200
+_SHOWN = 5
 STORE_OLD_MS = 8_000
 """Nodes write something to the store every 2 s, unless they are set otherwise."""
 
@@ -21,7 +24,8 @@ def status(*, servers: Servers = "", json: Json = False) -> int:
     """Show nodes, controller, lag and under-replicated partitions.
 
     A partition is under-replicated if its in-sync replicas (ISR) are fewer than its replicas. `lag` is by how many
-    records the slowest replica on a node is behind its leader, as far as leaders know. The exit status is 1 if a
+    records the slowest replica on a node is behind its leader, as far as leaders know; groups that are furthest
+    behind are named with their partitions. The exit status is 1 if a
     partition takes no acks=all write, for want of a leader or of in-sync replicas, or if there is no controller.
 
     Example: `insync status --servers tcp://127.0.0.1:9092`
@@ -33,6 +37,7 @@ def status(*, servers: Servers = "", json: Json = False) -> int:
 
         async with Admin(known(servers)) as admin:
             seen = {**await look(admin), "groups": await group_states(admin)}
+            seen["group_lag"] = await group_lags(admin) if seen["groups"] else {}
         if json:
             print_json(seen)
         else:
@@ -62,6 +67,26 @@ async def group_states(admin: Admin) -> dict[str, int] | None:
         except ClientError:
             return None
         return {state: states.count(state) for state in sorted(set(states))}
+    return None
+
+
+async def group_lags(admin: Admin) -> dict[str, dict[str, int]] | None:
+    """By how many offsets each group is behind, by partition, where it is; None if not all that is known soon."""
+    import trio
+
+    from ..client import ClientError
+
+    with trio.move_on_after(_GROUPS_SECONDS):
+        try:
+            names = [each.group for each in await admin.list_groups()][:_MOST_GROUPS]
+            found = await admin.describe_groups(names)
+        except ClientError:
+            return None
+        return {
+            each.group: {f"{at.topic}-{at.partition}": at.lag for at in each.partitions if at.lag}
+            for each in found
+            if each.lag
+        }
     return None
 
 
@@ -102,7 +127,21 @@ def summarise(
         ],
         "waiting": _waiting(reports),
         "leaderless": [f"{name}-{each.partition}" for name, each in partitions if each.leader < 0],
+        "thin": _thin(topics, sum(report.alive for report in reports)),
     }
+
+
+def _thin(topics: Sequence[TopicInfo], alive: int) -> dict[str, int]:
+    """Internal topics with fewer replicas than there could be by now, and how many they have at least.
+
+    The first question for a coordinator makes them, which may be before the other nodes are there.
+    """
+    least = {
+        topic.name: min((len(each.replicas) for each in topic.partitions), default=0)
+        for topic in topics
+        if topic.name in STANDARD
+    }
+    return {name: count for name, count in least.items() if count < 3 <= alive}
 
 
 def _waiting(reports: Sequence[NodeReport]) -> list[dict[str, Any]]:
@@ -164,10 +203,21 @@ def _print(seen: dict[str, Any]) -> None:
         print(
             "NO CONTROLLER: nobody elects leaders or changes topics; are the metadata store and its disk well?"
         )
+    for name, count in seen["thin"].items():
+        print(
+            f"FEW REPLICAS: {name} has {count}, made when there were fewer nodes; one failure more than it stands "
+            f"stops what it keeps; give its partitions three: insync reassign {name} --replicas 0=1,2,3 ..."
+        )
     groups = seen.get("groups")
     if groups:
         states = ", ".join(f"{count} {state}" for state, count in groups.items())
         print(f"consumer groups: {states}")
+    lags: dict[str, dict[str, int]] = seen.get("group_lag") or {}
+    for group in sorted(lags, key=lambda each: -sum(lags[each].values()))[:_SHOWN]:
+        most = sorted(lags[group].items(), key=lambda each: -each[1])
+        told = ", ".join(f"{at} {lag}" for at, lag in most[:_SHOWN])
+        more = f" and {len(most) - _SHOWN} more" if len(most) > _SHOWN else ""
+        print(f"group {group} is {sum(lags[group].values())} behind: {told}{more}")
     silent = [node["node_id"] for node in seen["nodes"] if not node["alive"]]
     if silent:
         print(f"no answer from nodes {', '.join(map(str, silent))}: what is said of them is what others know")

@@ -114,6 +114,24 @@ class Coordinating:
                     members[kind] += count
         return Counts(groups, members)
 
+    def offsets(self, most: int) -> tuple[list[tuple[str, PartitionId, int]], int]:
+        """What groups have committed that are coordinated here: group, partition and offset, at most so many.
+
+        Returns how many there are besides, too.
+        """
+        told: list[tuple[str, PartitionId, int]] = []
+        left = 0
+        for partition in self._shards.led(GROUP_TOPIC):
+            machine = self._shards.machine(partition)
+            for group, state in machine.groups.items() if isinstance(machine, GroupCoordinator) else ():
+                if len(told) + len(state.offsets) > most:
+                    left += len(state.offsets)
+                    continue
+                told += [
+                    (group, PartitionId(*place), found.value.offset) for place, found in state.offsets.items()
+                ]
+        return told, left
+
     # Where a coordinator is
 
     def find(self, message: gm.FindCoordinatorRequest) -> gm.FindCoordinatorResponse:

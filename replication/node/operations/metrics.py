@@ -59,6 +59,8 @@ class Snapshot:
 _LATE_MS = 300_000
 """How much longer than the longest timeout a transaction may be open before somebody should look (Kafka's)."""
 _PARTITION = ("topic", "partition")
+MOST_OFFSETS = 10_000
+"""Committed offsets that one answer tells of; each is two lines."""
 
 
 class Metrics:
@@ -245,8 +247,28 @@ class Metrics:
         states: dict[Labels, float] = {("active",): active, ("loading",): len(facts) - active}
         text = "Partitions of internal topics that this node coordinates, or is about to."
         yield Family("insync_coordinated_partitions", "gauge", text, ("state",), states)
+        yield from self._of_offsets()
         text = "Rebalances of groups coordinated here."
         yield _single("insync_group_rebalances", "counter", text, replicas.coordination.rebalances)
+
+    def _of_offsets(self) -> Iterator[Family]:
+        """How far groups are, and how far behind where the partition's log is here too."""
+        offsets, left = self._replicas.broker.coordinating.offsets(MOST_OFFSETS)
+        committed: dict[Labels, float] = {}
+        lag: dict[Labels, float] = {}
+        for group, at, offset in offsets:
+            labels = group, at.topic, str(at.partition)
+            committed[labels] = offset
+            host = self._replicas.hosts.get(at)
+            if host is not None and host.log is not None:
+                lag[labels] = max(0, host.replica.log.high_watermark - offset)
+        names = ("group", *_PARTITION)
+        text = "Offsets that groups coordinated here have committed."
+        yield Family("insync_group_committed_offset", "gauge", text, names, committed)
+        text = "Offsets from what a group has committed to the high watermark that this node knows."
+        yield Family("insync_group_lag", "gauge", text, names, lag)
+        text = "Committed offsets that are left out of the two for their number."
+        yield _single("insync_group_offsets_left_out", "gauge", text, left)
 
     def _of_transactions(self) -> Iterator[Family]:
         """Of what this node coordinates, and of what is open in the partitions that it leads."""

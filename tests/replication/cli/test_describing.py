@@ -93,6 +93,22 @@ def test_status_counts_lag_and_what_is_under_replicated() -> None:
     assert summarise(cluster, [strict], REPORTS)["under_min_isr"] == ["t-0"]
 
 
+def test_status_names_internal_topics_with_fewer_replicas_than_there_are_nodes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = ClusterInfo(cluster_id="c", controller_id=2, revision=1, nodes=[])
+    alive = [NodeReport(node_id=n, endpoints=["tcp://c"], replicas=[]) for n in (1, 2, 3)]
+    one = attrs.evolve(PARTITION, replicas=[1], isr=[1])
+    offsets = attrs.evolve(TOPIC, name="__consumer_offsets", partitions=[one])
+    seen = summarise(cluster, [offsets, attrs.evolve(offsets, name="t")], alive)
+    assert seen["thin"] == {"__consumer_offsets": 1}
+    _print(seen)
+    assert "FEW REPLICAS: __consumer_offsets has 1, " in capsys.readouterr().out
+    assert summarise(cluster, [offsets], alive[:2])["thin"] == {}
+    full = attrs.evolve(offsets, partitions=[attrs.evolve(PARTITION, replicas=[1, 2, 3])])
+    assert summarise(cluster, [full], alive)["thin"] == {}
+
+
 def test_keys_end_at_the_first_separator() -> None:
     assert split_keys([b"a=1=2", b"plain", b"=x"], b"=") == ([b"a", None, b""], [b"1=2", b"plain", b"x"])
 

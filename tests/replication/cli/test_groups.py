@@ -79,7 +79,10 @@ def test_a_group_goes_on_where_it_is_told(run: Run) -> None:
         assert status == 0 and json.loads(out)["dry_run"] is False
         assert offsets(run, "billing") == expected, way
     assert run("group", "list")[1].splitlines()[0] == "billing: simple, Empty"
-    assert "consumer groups: " in run("status")[1]
+    told = run("status")[1]
+    assert "consumer groups: " in told
+    assert "group billing is 2 behind: t-0 2\n" in told
+    assert json.loads(run("status", "--json")[1])["group_lag"]["billing"] == {"t-0": 2}
     top = json.loads(run("top", "--once", "--groups", "--interval", "0.1", "--json")[1])
     assert [(each["group"], each["lag"]) for each in top["groups"] if each["group"] == "billing"] == [
         ("billing", 2)

@@ -223,6 +223,9 @@ async def test_each_rebalance_is_told_with_its_reason_and_counted(
         await settle(first, second, partitions=2)
         await second.beat(member_epoch=-1)
         await settle(first, partitions=2)
+        async with Producer(nodes.servers) as producer:
+            for _ in range(3):
+                await (await producer.send("t", b"r", partition=0)).wait()
         assert not (await caller.ask(commit("s", 1))).error
         found = await scrape(nodes.running[1].metrics_address)
     events = [
@@ -235,6 +238,10 @@ async def test_each_rebalance_is_told_with_its_reason_and_counted(
         ("g", 2, f"member {second.member_id} has joined"),
         ("g", 3, f"member {second.member_id} has left"),
     ]
+    place = {"group": "s", "topic": "t", "partition": "0"}
+    assert found.value("insync_group_committed_offset", **place) == 1
+    assert found.value("insync_group_lag", **place) == 2
+    assert found.value("insync_group_offsets_left_out") == 0
     assert found.value("insync_group_rebalances_total") == 3
     assert found.value("insync_groups", type="consumer") == found.value("insync_groups", type="simple") == 1
     assert found.value("insync_group_members", type="consumer") == 1
