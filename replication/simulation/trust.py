@@ -13,12 +13,18 @@ from ..core.types import PartitionId
 from .disk import Disk
 from .errors import require
 from .facts import PartitionFacts
-from .node import Node
+from .node import Host, Node
 from .schedule import Fault
 
 if TYPE_CHECKING:
     from .cluster import Cluster
     from .faults import Injector
+
+
+ALONE = 0.3
+"""Which part of the faults that spoil what a follower needs waits for a leader that nobody could replace."""
+WAITS = 150
+"""How often such a fault looks, a tenth of a second apart."""
 
 
 @attrs.frozen
@@ -159,24 +165,51 @@ def rot(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
 
 
 def rot_needed(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
-    """Spoil what a leader is about to send to a replica that is behind."""
-    node, cluster = nodes[0], injector.cluster
-    if not injector.may_lose(node):
+    """Spoil what a leader is about to send to a replica that is behind; some wait for one that alone has all."""
+    if fault.amount < ALONE:
+        _rot_only_copy(injector, fault, WAITS)
         return False
-    behind = [
+    return _rot_what_is_behind(injector, fault, nodes[0], _behind(injector.cluster, nodes[0]))
+
+
+def _rot_only_copy(injector: Injector, fault: Fault, times: int) -> None:
+    """Wait until a leader has followers to bring up to date while nobody else lives who has all (L14)."""
+    cluster = injector.cluster
+    if cluster.calm or not times:
+        return
+    for node in cluster.nodes.values():
+        alone = [each for each in _behind(cluster, node) if not _may_be_led_by_another(cluster, each[0])]
+        if alone and _rot_what_is_behind(injector, fault, node, alone):
+            injector.applied[fault.label] += 1
+            cluster.note(f"** {fault}: node {node.id}, which alone has all")
+            return
+    cluster.later(0.1, lambda: _rot_only_copy(injector, fault, times - 1))
+
+
+def _may_be_led_by_another(cluster: Cluster, host: Host) -> bool:
+    record = cluster.store.partitions[host.partition].record
+    return any(each != host.node.id and each in cluster.store.live for each in (*record.isr, *record.elr))
+
+
+def _behind(cluster: Cluster, node: Node) -> list[tuple[Host, int]]:
+    """Of what a node leads, with the end of a replica that lacks something of it."""
+    return [
         (host, other.disk.end)
         for host in node.hosts.values()
         if host.replica is not None and host.replica.leader is not None and not host.facts.gone
         for other in cluster.hosts_of(host.partition)
         if other.facts is host.facts and host.disk.start <= other.disk.end < host.disk.end
     ]
-    if not behind:
+
+
+def _rot_what_is_behind(injector: Injector, fault: Fault, node: Node, behind: list[tuple[Host, int]]) -> bool:
+    if not behind or not injector.may_lose(node):
         return False
     host, offset = behind[int(0.999 * fault.amount * len(behind))]
     host.disk.flush()
     if not host.disk.rot_at(offset):
         return False
-    cluster.oracle.risky.add(node.id)
+    injector.cluster.oracle.risky.add(node.id)
     return True
 
 

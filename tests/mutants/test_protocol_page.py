@@ -62,8 +62,10 @@ def test_every_branch_that_need_not_be_taken_is_still_there_and_has_a_reason() -
     listed = reasons()
     assert listed
     for (module, branch), why in listed.items():
-        lines = _source(module.removesuffix(".py")).splitlines()
-        assert branch in [line.strip() for line in lines], f"{module} has no line {branch!r} (any more)"
+        file = ROOT / "replication" / "core" / module
+        assert file.exists(), module
+        lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        assert not branch or branch in lines, f"{module} has no line {branch!r} (any more)"
         assert len(why) > 15, branch
 
 

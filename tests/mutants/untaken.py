@@ -1,19 +1,18 @@
-"""The branches of the core that no seed needs to take, each with its reason: a table of docs/protocol.md."""
+"""The branches of the core that no seed needs to take, each with its reason: `untaken.toml`."""
 
 from __future__ import annotations
 
-import re
+import tomllib
 from pathlib import Path
 
-PAGE = Path(__file__).parents[2] / "docs" / "protocol.md"
-HEADING = "| module | a branch that need not be taken | why |"
+PAGE = Path(__file__).with_suffix(".toml")
 
 
 def reasons() -> dict[tuple[str, str], str]:
-    """By module and text of the line that branches."""
-    table = PAGE.read_text(encoding="utf-8").split(HEADING, 1)[1].split("\n\n", 1)[0]
+    """By module, as a path in the core, and text of the line that branches; without one for the whole module."""
     found: dict[tuple[str, str], str] = {}
-    for row in table.splitlines()[2:]:
-        module, branch, why = [cell.strip() for cell in re.split(r"(?<!\\)\|", row)[1:-1]]
-        found[module.strip("`"), branch.strip("`").replace("\\|", "|")] = why
+    for entry in tomllib.loads(PAGE.read_text(encoding="utf-8"))["reason"]:
+        for branch in entry["branches"] or [""]:
+            assert (entry["module"], branch) not in found, f"{entry['module']} names {branch!r} twice"
+            found[entry["module"], branch] = entry["why"]
     return found

@@ -1,0 +1,94 @@
+"""Every invariant of docs/protocol.md is there because something trips it: a planted error for each, and its seed.
+
+A seed says little by itself: it may have to be found again when the simulator's faults change
+(`python -m tests.mutants --survey 100 --only NAME`).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from insync.replication.simulation import Run, run_watched
+from insync.replication.simulation.run import outcome_of
+
+from .catalogue import load
+from .hunt import CHECKED
+from .survey import note_all
+
+TRIPPED = {
+    "S1": ("Z1", 1),
+    "S2": ("K142", 0),
+    "S3": ("Z2", 0),
+    "S3b": ("Z1", 1),
+    "S4": ("Z18", 10),
+    "S5": ("K4", 0),
+    "S6": ("K1", 0),
+    "S7": ("Z1", 0),
+    "S8": ("Z1", 1),
+    "S9": ("Z10", 0),
+    "S10": ("K115", 0),
+    "S11": ("Z2", 0),
+    "S12": ("K2", 0),
+    "S13": ("Z3", 0),
+    "S14": ("K19", 0),
+    "S15": ("Z32", 34),
+    "S16": ("K21", 1),
+    "S17": ("K65", 0),
+    "S18": ("K82", 3),
+    "S19": ("Z47", 1),
+    "S20": ("K11", 0),
+    "S21": ("K70", 0),
+    "S23": ("K100", 4),
+    "S24": ("K10", 0),
+    "S25": ("K191", 23),
+    "S26": ("K171", 24),
+    "L1": ("K14", 0),
+    "L2": ("K122", 0),
+    "L3": ("K114", 0),
+    "L4": ("Z53", 0),
+    "L5": ("K140", 0),
+    "L6": ("Z12", 0),
+    "L7": ("Z26", 0),
+    "L8": ("K105", 0),
+    "L9": ("K14", 0),
+    "L10": ("K14", 0),
+    "L11": ("K117", 2),
+    "L12": ("K134", 0),
+    "L13": ("K132", 0),
+    "L14": ("K161", 77),
+    "L15": ("K195", 21),
+}
+"""By invariant: a planted error, and a seed under which it breaks the invariant, whatever else it breaks."""
+EQUAL_RUNS = ("K20", 0)
+"""S22 compares two runs of a seed."""
+
+
+def noted(seed: int) -> set[str]:
+    """All that the oracle finds broken in a run that goes on."""
+    found: set[str] = set()
+    with pytest.MonkeyPatch.context() as patch:
+        note_all(patch, found)
+        outcome_of(Run(seed))
+    return found
+
+
+def test_every_invariant_has_its_error() -> None:
+    assert {*TRIPPED, "S22"} == set(CHECKED)
+
+
+@pytest.mark.parametrize("invariant", TRIPPED)
+def test_a_planted_error_trips_it(invariant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, seed = TRIPPED[invariant]
+    load()[name].plant(monkeypatch)
+    assert invariant in noted(seed)
+
+
+def test_nothing_is_noted_without_an_error() -> None:
+    assert noted(0) == noted(1) == set()
+
+
+def test_a_run_that_differs_from_itself_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    name, seed = EQUAL_RUNS
+    load()[name].plant(monkeypatch)
+    violation = run_watched(seed).violation
+    assert violation is not None and violation.invariant == "S22"
