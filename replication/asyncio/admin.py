@@ -51,10 +51,20 @@ class Admin(UserAdmin):
         config: Mapping[str, Value] | None = None,
         *,
         exist_ok: bool = False,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
     ) -> str:
         """See `insync.replication.Admin.create_topic`."""
         return await self._call(
-            lambda: self._held.create_topic(name, partitions, replication_factor, config, exist_ok=exist_ok)
+            lambda: self._held.create_topic(
+                name,
+                partitions,
+                replication_factor,
+                config,
+                exist_ok=exist_ok,
+                assignments=assignments,
+                validate_only=validate_only,
+            )
         )
 
     async def wait_for_nodes(self, count: int) -> list[NodeInfo]:
@@ -65,9 +75,20 @@ class Admin(UserAdmin):
         """See `insync.replication.Admin.delete_topic`."""
         await self._call(lambda: self._held.delete_topic(name))
 
-    async def create_partitions(self, name: str, partitions: int) -> None:
+    async def create_partitions(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
         """See `insync.replication.Admin.create_partitions`."""
-        await self._call(lambda: self._held.create_partitions(name, partitions))
+        await self._call(
+            lambda: self._held.create_partitions(
+                name, partitions, assignments=assignments, validate_only=validate_only
+            )
+        )
 
     async def alter_config(
         self, name: str, config: Mapping[str, Value] | None = None, *, reset: Iterable[str] = ()

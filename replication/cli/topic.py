@@ -29,6 +29,8 @@ def create(
     partitions: Annotated[int, _AtLeastOne] = 1,
     replication_factor: Annotated[int, _AtLeastOne] = 3,
     config: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    assignment: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    validate_only: Flag = False,
     servers: Servers = "",
     json: Json = False,
 ) -> int:
@@ -46,22 +48,45 @@ def create(
         How many nodes hold a copy of each partition.
     config
         A setting of the topic as name=value, repeatable; `insync config` shows all of a topic and changes them.
+    assignment
+        The nodes of one partition, the preferred leader first, such as 1,2,3; once for each partition, in the place
+        of both numbers.
+    validate_only
+        Say whether the topic could be created, and create nothing.
     """
     from .running import run
 
     settings = dict(setting(each) for each in config)
+    places = list(map(_nodes, assignment)) or None
+    if places is not None:
+        partitions, replication_factor = len(places), len(places[0])
 
     async def create_it() -> None:
         from ..client import Admin
 
         async with Admin(known(servers)) as admin:
-            topic_id = await admin.create_topic(name, partitions, replication_factor, settings)
+            topic_id = await admin.create_topic(
+                name,
+                partitions,
+                replication_factor,
+                settings,
+                assignments=places,
+                validate_only=validate_only,
+            )
+        done = "could create" if validate_only else "created"
         if json:
-            print_json({"topic": name, "topic_id": topic_id})
+            print_json({"topic": name, "topic_id": topic_id or None, "created": not validate_only})
         else:
-            print(f"created topic {name}: {partitions} partitions, replication factor {replication_factor}")
+            print(f"{done} topic {name}: {partitions} partitions, replication factor {replication_factor}")
 
     return run(create_it)
+
+
+def _nodes(text: str) -> list[int]:
+    nodes = text.split(",")
+    if not all(each.isascii() and each.isdigit() for each in nodes):
+        raise UsageError(f"--assignment {text}: give node ids of one partition, such as 1,2,3")
+    return list(map(int, nodes))
 
 
 @app.command(name="list")

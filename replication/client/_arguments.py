@@ -108,6 +108,18 @@ def numbers(what: str, value: Any) -> list[int]:
     return [whole(f"one of {what}", each) for each in listed(what, value, "give a list of node ids")]
 
 
+def assignments(what: str, value: Any) -> list[list[int]]:
+    """For each partition a list of node ids; none of these lists is empty."""
+    instead = "give a list of node ids for each partition"
+    found = []
+    for each in listed(what, value, instead):
+        nodes = listed(f"one of {what}", each, instead)
+        found.append([whole(f"a node of {what}", node, least=0, most=_INT32 - 1) for node in nodes])
+    if not found or not all(found):
+        raise refused(what, value, instead)
+    return found
+
+
 def mapping(what: str, value: Any, instead: str) -> Mapping[Any, Any]:
     """A dict, or what is like one."""
     if not isinstance(value, Mapping):

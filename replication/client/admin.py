@@ -152,6 +152,8 @@ class Admin(TransactionAdmin):
         config: Mapping[str, Value] | None = None,
         *,
         exist_ok: bool = False,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
     ) -> str:
         """Create a topic; gives its topic id, once every node that can be reached knows of it and every partition
         can be written to: its leader and all other replicas have made their logs.
@@ -162,19 +164,28 @@ class Admin(TransactionAdmin):
           replication_factor: Copies of each partition; not more than there are living nodes.
           config: Settings of the topic (fields of `insync.replication.core.control.records.TopicConfig`).
           exist_ok: Take a topic of that name as it is, whatever its partitions and settings.
+          assignments: For each partition the nodes of its replicas, in order of preference, in the place of both
+            numbers. None: the controller chooses.
+          validate_only: Make nothing, and give an empty text; raise what would be raised.
 
         Raises:
           TopicExistsError: There is one of that name, and `exist_ok` is not set.
           InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError: As named.
+          InvalidReplicaAssignmentError: Replicas cannot be placed as `assignments` says.
           TopicNotReadyError: It is made, and after `request_timeout_ms` not all of it can be written to.
           RequestTimeoutError: No controller answered in time; the topic may exist nevertheless.
         """
         self._check_open()
         exist_ok = given.flag("exist_ok", exist_ok)
+        places = [] if assignments is None else given.assignments("assignments", assignments)
+        if places:
+            partitions, replication_factor = len(places), len(places[0])
         request = m.CreateTopicRequest(
             name=given.text("name", name),
             partitions=given.whole("partitions", partitions),
             replication_factor=given.whole("replication_factor", replication_factor),
+            assignments=places,
+            validate_only=given.flag("validate_only", validate_only),
             config={} if config is None else given.config("config", config),
             creation_id=uuid.uuid4().hex,
         )
@@ -189,6 +200,8 @@ class Admin(TransactionAdmin):
                 topic_id = await self._existing(name)
                 await self._spread(name)
                 return topic_id
+            if validate_only:
+                return ""
             await self._spread(name)
             await readiness.wait()
             return topic_id
@@ -236,21 +249,38 @@ class Admin(TransactionAdmin):
         await self._change(m.DeleteTopicRequest(name=name, topic_id=topic.topic_id), f"topic {name!r}")
         await self._everywhere(name, lambda found: found.topic_id != topic.topic_id)
 
-    async def create_partitions(self, name: str, partitions: int) -> None:
+    async def create_partitions(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
         """Give a topic more partitions: `partitions` in all. Keys then belong to other partitions than before.
 
         Comes back when the new ones can be written to.
 
+        Args:
+          assignments: For each new partition the nodes of its replicas; None: the controller chooses.
+          validate_only: Make nothing; raise what would be raised.
+
         Raises:
           UnknownTopicError, InvalidPartitionsError (fewer than there are), InvalidReplicationFactorError: So it is.
+          InvalidReplicaAssignmentError: Replicas cannot be placed as `assignments` says.
           TopicNotReadyError: It is done, and after `request_timeout_ms` not all of them can be written to.
           RequestTimeoutError: No controller answered in time.
         """
         request = m.CreatePartitionsRequest(
-            name=given.text("name", name), partitions=given.whole("partitions", partitions)
+            name=given.text("name", name),
+            partitions=given.whole("partitions", partitions),
+            assignments=[] if assignments is None else given.assignments("assignments", assignments),
+            validate_only=given.flag("validate_only", validate_only),
         )
         (before,) = await self.describe_topics([name])
         await self._change(request, f"topic {name!r}")
+        if validate_only:
+            return
         await self._everywhere(name, lambda found: len(found.partitions) >= partitions)
         first = len(before.partitions)
         readiness = Readiness(self._cluster, name, first, partitions, self._timeout)

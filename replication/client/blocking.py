@@ -567,10 +567,20 @@ class BlockingAdmin(_BlockingClient[Admin], BlockingUserAdmin):
         config: Mapping[str, Value] | None = None,
         *,
         exist_ok: bool = False,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
     ) -> str:
         """See `Admin.create_topic`."""
         return self._portal.call(
-            lambda: self._held.create_topic(name, partitions, replication_factor, config, exist_ok=exist_ok)
+            lambda: self._held.create_topic(
+                name,
+                partitions,
+                replication_factor,
+                config,
+                exist_ok=exist_ok,
+                assignments=assignments,
+                validate_only=validate_only,
+            )
         )
 
     def wait_for_nodes(self, count: int, timeout: float | None = None) -> list[NodeInfo]:
@@ -581,9 +591,20 @@ class BlockingAdmin(_BlockingClient[Admin], BlockingUserAdmin):
         """See `Admin.delete_topic`."""
         self._portal.call(lambda: self._held.delete_topic(name))
 
-    def create_partitions(self, name: str, partitions: int) -> None:
+    def create_partitions(
+        self,
+        name: str,
+        partitions: int,
+        *,
+        assignments: Sequence[Sequence[int]] | None = None,
+        validate_only: bool = False,
+    ) -> None:
         """See `Admin.create_partitions`."""
-        self._portal.call(lambda: self._held.create_partitions(name, partitions))
+        self._portal.call(
+            lambda: self._held.create_partitions(
+                name, partitions, assignments=assignments, validate_only=validate_only
+            )
+        )
 
     def alter_config(
         self, name: str, config: Mapping[str, Value] | None = None, *, reset: Iterable[str] = ()

@@ -12,7 +12,7 @@ from ..client import Client
 from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .table import Offer
-from .topics import ask_controller
+from .topics import ask_controller, seen
 
 _Described = message("DescribeClientQuotasResponse")
 _Altered = message("AlterClientQuotasResponse")
@@ -88,6 +88,7 @@ async def alter(client: Client, request: Struct, version: int) -> Struct:
                 ],
             )
         )
+    await seen(client)
     return answer
 
 

@@ -60,6 +60,12 @@ async def ask_controller(client: Client, request: object) -> Any:
     return answer
 
 
+async def seen(client: Client) -> None:
+    """This node shows what was changed; if the store cannot be read, it will in a moment."""
+    with suppress(MetadataError):
+        await client.service.confirm_view()
+
+
 async def create_topics(client: Client, request: Struct, version: int) -> Struct:
     """Each topic by itself: one that is refused refuses no other."""
     answer = _Create()
@@ -84,41 +90,56 @@ async def _create(client: Client, wanted: Struct, *, validate_only: bool) -> Str
     except configs.ConfigError as error:
         return _not_created(name, ErrorCode.INVALID_CONFIG, str(error))
     partitions, factor = wanted.num_partitions, wanted.replication_factor
+    assignments: list[list[int]] = []
     if wanted.assignments:
-        return _not_created(
-            name,
-            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            "replicas are placed by the cluster: leave the assignment out, and move them afterwards",
-        )
+        if (partitions, factor) != (-1, -1):
+            text = "the assignment says how many partitions and replicas there are: leave the numbers at -1"
+            return _not_created(name, ErrorCode.INVALID_REQUEST, text)
+        by_index = {each.partition_index: list(each.broker_ids) for each in wanted.assignments}
+        if sorted(by_index) != list(range(len(wanted.assignments))):
+            text = "the assignment is to name each partition from 0 on once"
+            return _not_created(name, ErrorCode.INVALID_REPLICA_ASSIGNMENT, text)
+        assignments = [by_index[index] for index in range(len(by_index))]
+        partitions, factor = len(assignments), len(assignments[0])
+        if not factor:
+            return _not_created(
+                name, ErrorCode.INVALID_REPLICA_ASSIGNMENT, "partition 0 is assigned to no node"
+            )
     if name in INTERNAL_TOPICS:
         return _not_created(name, ErrorCode.INVALID_TOPIC, "the cluster makes its internal topics itself")
-    if validate_only:
-        return _not_created(
-            name,
-            KafkaError.UNSUPPORTED_VERSION,
-            "a topic cannot be validated without being made: leave validate_only out",
-        )
+    partitions = client.options.num_partitions if partitions == -1 else partitions
+    factor = default_factor(client) if factor == -1 else factor
     made = await ask(
         client,
         m.CreateTopicRequest(
             name=name,
-            partitions=client.options.num_partitions if partitions == -1 else partitions,
-            replication_factor=default_factor(client) if factor == -1 else factor,
+            partitions=partitions,
+            replication_factor=factor,
             config=given,
+            assignments=assignments,
+            validate_only=validate_only,
         ),
     )
     if made.error:
         return _not_created(name, made.error, made.message)
+    if validate_only:
+        return _made(name, "", partitions, factor, TopicConfig(**given))  # type: ignore[arg-type]
     with suppress(MetadataError):  # it is made: what is told of it is what was asked for
         await client.service.confirm_view()
     topic = client.view.topics.get(name)
     config = topic.config if topic is not None else TopicConfig(**given)  # type: ignore[arg-type]
+    if topic is not None:
+        partitions, factor = topic.partitions, topic.replication_factor
+    return _made(name, made.topic_id, partitions, factor, config)
+
+
+def _made(name: str, topic_id: str, partitions: int, factor: int, config: TopicConfig) -> Struct:
     return _Create.CreatableTopicResult(
         name=name,
-        topic_id=bytes.fromhex(made.topic_id),
+        topic_id=bytes.fromhex(topic_id) if topic_id else NO_ID,
         error_message=None,
-        num_partitions=topic.partitions if topic is not None else partitions,
-        replication_factor=topic.replication_factor if topic is not None else factor,
+        num_partitions=partitions,
+        replication_factor=factor,
         configs=[
             _Create.CreatableTopicConfigs(
                 name=each.name, value=each.value, read_only=each.read_only, config_source=each.source
@@ -172,19 +193,16 @@ async def create_partitions(client: Client, request: Struct, version: int) -> St
     """More partitions (KIP-195); an assignment that is null or empty leaves their places to the cluster."""
     answer = _Grow()
     for each in request.topics:
-        if each.assignments:
-            error, text = (
-                int(ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-                "replicas are placed by the cluster: leave the assignment out, and move them afterwards",
-            )
-        elif request.validate_only:
-            error, text = (
-                int(KafkaError.UNSUPPORTED_VERSION),
-                "partitions cannot be validated without being made: leave validate_only out",
-            )
-        else:
-            changed = await ask(client, m.CreatePartitionsRequest(name=each.name, partitions=each.count))
-            error, text = changed.error, changed.message
+        changed = await ask(
+            client,
+            m.CreatePartitionsRequest(
+                name=each.name,
+                partitions=each.count,
+                assignments=[list(new.broker_ids) for new in each.assignments or ()],
+                validate_only=request.validate_only,
+            ),
+        )
+        error, text = changed.error, changed.message
         answer.results.append(
             _Grow.CreatePartitionsTopicResult(name=each.name, error_code=error, error_message=text or None)
         )

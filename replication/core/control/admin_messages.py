@@ -9,12 +9,18 @@ from ..types import Value
 
 @attrs.frozen(kw_only=True)
 class CreateTopicRequest:
+    """assignments: nodes of each partition, in order of preference; empty: the controller chooses. `partitions` and
+    `replication_factor` are to be the same as theirs. validate_only: say whether it can be done, and do nothing.
+    """
+
     name: str
     partitions: int
     replication_factor: int
     config: dict[str, Value] = attrs.Factory(dict)
     creation_id: str = ""
     """Drawn by the client, the same in each of its attempts: so that one whose answer was lost is known again."""
+    assignments: list[list[int]] = attrs.Factory(list)
+    validate_only: bool = False
     forwarded: bool = False
     """Set by the node that passes the request on to the controller, so that it is passed on once at most."""
 
@@ -103,10 +109,15 @@ class DeleteTopicRequest:
 
 @attrs.frozen(kw_only=True)
 class CreatePartitionsRequest:
-    """`partitions`: how many the topic is to have in all; never fewer than it has (KIP-195)."""
+    """`partitions`: how many the topic is to have in all; never fewer than it has (KIP-195).
+
+    assignments: of the new ones, as in `CreateTopicRequest`; so `validate_only`.
+    """
 
     name: str
     partitions: int
+    assignments: list[list[int]] = attrs.Factory(list)
+    validate_only: bool = False
     forwarded: bool = False
 
 

@@ -14,7 +14,7 @@ import attrs
 from .. import messages as m
 from ..errors import ErrorCode
 from ..types import NO_LEADER, PartitionId
-from . import internal_topics, quotas, topic_changes, transitions, users
+from . import given_assignments, internal_topics, quotas, topic_changes, transitions, users
 from .capacity import check_room, room
 from .elections import POLICIES, AskLogs, Elect, Policy, Situation, most_complete
 from .records import (
@@ -173,6 +173,8 @@ def within(
     """
     request = admin_request.request
     if takes(_all_of_topic(planned, request, known.view)):
+        if isinstance(request, m.CreateTopicRequest | m.CreatePartitionsRequest) and request.validate_only:
+            return planned.response
         return planned
     text = (
         f"{planned.reason}: the metadata store does not take {len(planned.puts)} changes in one transaction"
@@ -182,16 +184,22 @@ def within(
     fits, too_many = 0, request.partitions
     while too_many - fits > 1:
         half = (fits + too_many) // 2
-        smaller = _plan(attrs.evolve(admin_request, request=attrs.evolve(request, partitions=half)), known)
-        if isinstance(smaller, Plan) and not takes(
-            _all_of_topic(smaller, attrs.evolve(request, partitions=half), known.view)
-        ):
+        fewer = _with_partitions(request, half, known.view)
+        smaller = _plan(attrs.evolve(admin_request, request=fewer), known)
+        if isinstance(smaller, Plan) and not takes(_all_of_topic(smaller, fewer, known.view)):
             too_many = half
         else:
             fits = half
     return refusal(
         request, ErrorCode.INVALID_PARTITIONS, f"{text}: a topic can have at most {fits} partitions there"
     )
+
+
+def _with_partitions(
+    request: m.CreateTopicRequest | m.CreatePartitionsRequest, count: int, view: ClusterView
+) -> m.CreateTopicRequest | m.CreatePartitionsRequest:
+    there = view.topics[request.name].partitions if isinstance(request, m.CreatePartitionsRequest) else 0
+    return attrs.evolve(request, partitions=count, assignments=request.assignments[: max(0, count - there)])
 
 
 def _all_of_topic(planned: Plan, request: Request, view: ClusterView) -> Sequence[Put]:
@@ -218,15 +226,26 @@ def _create_topic(request: m.CreateTopicRequest, topic_id: str, known: Knowledge
         internal = known.internal.get(request.name)
         if internal is not None:
             view = internal_topics.able(request.name, view)
-            request = internal.request(request, view)
+            request = attrs.evolve(internal.request(request, view), assignments=[])
         live = sorted(view.staying)
         config = check_request(request, live, known.policies)
-        check_room(request.name, request.replication_factor, request.partitions, view)
+        if request.assignments:
+            if len(request.assignments) != request.partitions:
+                raise TopicError(
+                    ErrorCode.INVALID_PARTITIONS,
+                    f"topic {request.name!r} asks for {request.partitions} partitions, and gives assignments "
+                    f"of {len(request.assignments)}",
+                )
+            given_assignments.check(request.name, request.assignments, request.replication_factor, view)
+        else:
+            check_room(request.name, request.replication_factor, request.partitions, view)
     except TopicError as error:
         return m.CreateTopicResponse(error=error.code, message=error.message)
     return Plan(
         puts=tuple(_topic_puts(request, topic_id, config, view)),
-        response=m.CreateTopicResponse(error=ErrorCode.NONE, topic_id=topic_id),
+        response=m.CreateTopicResponse(
+            error=ErrorCode.NONE, topic_id="" if request.validate_only else topic_id
+        ),
         reason=f"create topic {request.name}",
     )
 
@@ -249,7 +268,7 @@ def _topic_puts(
         creation_id=request.creation_id,
     )
     yield Put(key=topic_key(request.name), record=topic, version=0)
-    for record in topic_changes.new_partitions(topic, range(request.partitions), view):
+    for record in topic_changes.new_partitions(topic, range(request.partitions), view, request.assignments):
         yield Put(key=partition_key(record.id), record=record, version=0)
 
 

@@ -6,14 +6,14 @@ done already plans nothing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 import attrs
 
 from .. import messages as m
 from ..errors import ErrorCode
 from ..types import PartitionId
-from . import transitions
+from . import given_assignments, transitions
 from .capacity import check_room
 from .records import (
     PartitionRecord,
@@ -48,7 +48,7 @@ def plan(
         case m.DeleteTopicRequest():
             return _delete(topic, view)
         case m.CreatePartitionsRequest():
-            return _grow(topic, request.partitions, view)
+            return _grow(topic, request, view)
         case m.AlterConfigRequest():
             return _configure(topic, request, view, policies)
 
@@ -60,9 +60,11 @@ def partitions_of(topic: TopicRecord, view: ClusterView) -> Iterator[tuple[Parti
             yield PartitionId(topic.name, index), versioned
 
 
-def new_partitions(topic: TopicRecord, indexes: range, view: ClusterView) -> Iterator[PartitionRecord]:
-    """Records of partitions that a topic is given, placed on the nodes that are alive."""
-    assignment = assign(
+def new_partitions(
+    topic: TopicRecord, indexes: range, view: ClusterView, given: Sequence[Sequence[int]] = ()
+) -> Iterator[PartitionRecord]:
+    """Records of partitions that a topic is given, placed as asked, or on the nodes that are alive."""
+    assignment = given or assign(
         {node: record.rack for node, record in view.staying.items()},
         len(indexes),
         topic.replication_factor,
@@ -88,7 +90,8 @@ def _delete(topic: TopicRecord, view: ClusterView) -> list[Change]:
     return changes
 
 
-def _grow(topic: TopicRecord, count: int, view: ClusterView) -> list[Change]:
+def _grow(topic: TopicRecord, request: m.CreatePartitionsRequest, view: ClusterView) -> list[Change]:
+    count = request.partitions
     if count == topic.partitions:
         return []
     if count < topic.partitions:
@@ -97,11 +100,21 @@ def _grow(topic: TopicRecord, count: int, view: ClusterView) -> list[Change]:
             f"topic {topic.name!r} has {topic.partitions} partitions: they cannot become {count}, "
             "because that would lose records: ask for more, or create another topic",
         )
-    check_count(topic.name, topic.replication_factor, view.staying)
-    check_room(topic.name, topic.replication_factor, count - topic.partitions, view)
+    added = count - topic.partitions
+    if request.assignments and len(request.assignments) != added:
+        raise TopicError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"topic {topic.name!r} is to have {added} more partitions, and the assignments are of "
+            f"{len(request.assignments)}: give one for each new partition",
+        )
+    if request.assignments:
+        given_assignments.check(topic.name, request.assignments, topic.replication_factor, view)
+    else:
+        check_count(topic.name, topic.replication_factor, view.staying)
+        check_room(topic.name, topic.replication_factor, added, view)
     grown = attrs.evolve(topic, partitions=count)
     changes: list[Change] = [(topic_key(topic.name), grown, view.topic_versions[topic.name])]
-    for record in new_partitions(topic, range(topic.partitions, count), view):
+    for record in new_partitions(topic, range(topic.partitions, count), view, request.assignments):
         changes.append((partition_key(record.id), record, 0))
     return changes
 

@@ -171,3 +171,24 @@ def test_aiokafka_writes_and_reads(cluster: Cluster) -> None:
         return found
 
     assert asyncio.run(main()) == [b"%d" % index for index in range(200)]
+
+
+def test_replicas_are_placed_as_a_client_asks(librdkafka: Any, cluster: Cluster) -> None:
+    admin, given = librdkafka.admin.AdminClient(settings(cluster)), [[3, 1], [2, 3]]
+
+    def new(topic: str, places: list[list[int]]) -> Any:
+        return librdkafka.admin.NewTopic(topic, len(places), replica_assignment=places)
+
+    admin.create_topics([new("placed", given)], validate_only=True)["placed"].result(PATIENCE)
+    assert "placed" not in admin.list_topics(timeout=PATIENCE).topics
+    admin.create_topics([new("placed", given)])["placed"].result(PATIENCE)
+    more = librdkafka.admin.NewPartitions("placed", 3, replica_assignment=[[1, 2]])
+    admin.create_partitions([more], validate_only=True)["placed"].result(PATIENCE)
+    assert len(admin.list_topics("placed", timeout=PATIENCE).topics["placed"].partitions) == 2
+    admin.create_partitions([more])["placed"].result(PATIENCE)
+    found = admin.list_topics("placed", timeout=PATIENCE).topics["placed"].partitions
+    assert [found[index].replicas for index in range(3)] == [[3, 1], [2, 3], [1, 2]]
+    for wrong in ([[1, 1]], [[1, 9]], [[1], [1, 2]]):
+        with pytest.raises(librdkafka.KafkaException) as refused:
+            admin.create_topics([new("misplaced", wrong)])["misplaced"].result(PATIENCE)
+        assert refused.value.args[0].code() == librdkafka.KafkaError.INVALID_REPLICA_ASSIGNMENT

@@ -275,3 +275,20 @@ def test_log_directories_are_listed_with_the_size_of_each_replica(
     assert text.startswith(f"node 2 {path}: ") and "  sized-0: " in text and "  load-1: " in text
     assert main(["log-dirs", "--node", "9", *at(nodes)]) == 1
     assert "there is no node 9: the cluster has 1, 2" in capsys.readouterr().err
+
+
+def test_a_topic_is_placed_as_asked_or_only_looked_at(
+    nodes: list[NodeProcess], capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--assignment", "2,1", "--assignment", "1,2", "--assignment", "2,1")
+    create = ("topic", "create", "placed", *given, *at(nodes))
+    text = said(capsys, *create, "--validate-only")
+    assert text == "could create topic placed: 3 partitions, replication factor 2\n"
+    assert "placed" not in told(capsys, "topic", "list", *at(nodes))
+    assert told(capsys, *create)["created"] is True
+    found = told(capsys, "topic", "describe", "placed", *at(nodes))["partitions"]
+    assert [part["replicas"] for part in found] == [[2, 1], [1, 2], [2, 1]]
+    assert main(["topic", "create", "other", "--assignment", "1,9", *at(nodes)]) == 1
+    assert "node 9 is not alive: choose among 1, 2" in capsys.readouterr().err
+    assert main(["topic", "create", "other", "--assignment", "1:2", *at(nodes)]) == 2
+    assert "such as 1,2,3" in capsys.readouterr().err

@@ -72,6 +72,8 @@ WRONG: dict[str, list[Any]] = {
     "amount": ["1", 1.5, [1], True, 2**70, SOMETHING],
     "batch": [None, 5, "x", ["x"]],
     "isolation": [None, 5, b"current", "newest"],
+    "assignments": [None, 5, "t", [], [1], ["t"], [["t"]], [[1.5]], [[-1]], [[2**31]], {"t": 1}, SOMETHING],
+    "validate_only": FLAG,
     "password": [None, 5, b"t", "\ud800", SOMETHING],
     "allow": [5, "admin", ["fly"], [5], SOMETHING],
     "mechanisms": [None, 5, "SCRAM-SHA-256", [], ["PLAIN"], [5], SOMETHING],
