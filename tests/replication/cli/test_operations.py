@@ -17,6 +17,9 @@ from insync.replication.client import NodeHealth
 from insync.replication.core.messages import HealthCheck
 from tests.processes import NodeProcess, cluster
 
+pytestmark = pytest.mark.xdist_group("operations")
+"""They share two nodes, and what the first of them wrote."""
+
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
