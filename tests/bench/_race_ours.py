@@ -1,0 +1,75 @@
+"""Our own client, as a program would use it, in the race with others."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any
+
+import trio
+
+from insync.replication import Admin, Consumer, Producer
+from insync.replication.client.delivery import Delivery
+
+CHUNK = 2000
+LARGE: dict[str, Any] = {
+    "batch_size": 512 << 10,
+    "linger_ms": 20,
+    "max_request_size": 1 << 20,
+    "buffer_memory": 64 << 20,
+}
+
+
+async def create(servers: list[str], topic: str, partitions: int) -> None:
+    """A topic of three replicas."""
+    async with Admin(servers) as admin:
+        await admin.create_topic(topic, partitions=partitions, replication_factor=3)
+
+
+async def produce(
+    servers: list[str], topic: str, count: int, size: int, *, many: bool, options: dict[str, Any]
+) -> float:
+    """Records a second until the last is acknowledged by all."""
+    value = b"x" * size
+    values = [value] * CHUNK
+    async with Producer(servers, **options) as producer:
+        await producer.prepare(topic)
+        start = time.perf_counter()
+        for _ in range(max(1, count // CHUNK)):
+            if many:
+                await producer.send_many(topic, values)
+            else:
+                for each in values:
+                    await producer.send(topic, each)
+        await producer.flush()
+        return max(1, count // CHUNK) * CHUNK / (time.perf_counter() - start)
+
+
+async def latency(servers: list[str], topic: str, count: int, per_second: int) -> list[float]:
+    """Seconds from `send` to the acknowledgement by all, sorted, without lingering."""
+    taken: list[float] = []
+
+    def note(begun: float, delivery: Delivery) -> None:
+        if delivery.error is None:
+            taken.append(time.perf_counter() - begun)
+
+    async with Producer(servers, linger_ms=0) as producer:
+        await producer.prepare(topic)
+        start = trio.current_time()
+        for index in range(count):
+            await trio.sleep_until(start + index / per_second)
+            await producer.send(topic, b"x" * 100, on_delivery=partial(note, time.perf_counter()))
+        await producer.flush()
+    if len(taken) < count:
+        raise RuntimeError(f"{count - len(taken)} records were not acknowledged")
+    return sorted(taken)
+
+
+async def consume(servers: list[str], topic: str, count: int, size: int) -> float:
+    """Bytes a second of one consumer from the beginning of a topic, record by record as `poll` gives them."""
+    async with Consumer(servers, auto_offset_reset="earliest", max_poll_records=10_000) as consumer:
+        await consumer.assign_topic(topic)
+        found, start = 0, time.perf_counter()
+        while found < count:
+            found += len(await consumer.poll())
+        return found * size / (time.perf_counter() - start)
