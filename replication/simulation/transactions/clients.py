@@ -107,8 +107,19 @@ class Client:
         batch = BatchMeta(-1, count, -1, 100, producer_id, epoch, sequence, True)
         self.machine.is_used = True
         self._send(place, batch, self._intent, TRIES)
+        if self._world.dice.random() < 0.05:
+            self._go_astray(place, batch)
         if self._world.dice.random() < 0.4:
             self._then(self._write)
+
+    def _go_astray(self, place: Place, batch: BatchMeta) -> None:
+        """A batch that says of itself that it is in no transaction, behind one that is."""
+        plain = batch._replace(transactional=False, base_sequence=batch.base_sequence + batch.offset_count)
+        world = self._world
+        world.after(
+            world.dice.choice((0.1, 1.0)),
+            lambda: world.parts[place].produce(self.name, plain, None, lambda error: None),
+        )
 
     def _send(self, place: Place, batch: BatchMeta, intent: Intent | None, tries: int) -> None:
         world, settled = self._world, False
@@ -185,5 +196,9 @@ class Client:
                 self._then(self._end)
             case Ended.FENCED:
                 world.counts["fenced"] += 1
+                if world.opened[self.name] == 1 and self.name not in world.blameless:
+                    raise Violated(
+                        "TL4", f"producer {self.number} is fenced, and nobody else has asked for its id"
+                    )
             case Ended.REFUSED:
                 self._then(self._end, 0.1)

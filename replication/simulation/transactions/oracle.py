@@ -32,7 +32,7 @@ class Intent:
 
 @attrs.frozen
 class Logged:
-    """A batch in the log of a partition; `intent` is None for a marker."""
+    """A batch in the log of a partition; `intent` is None for a marker, and outside of transactions."""
 
     offset: int
     meta: BatchMeta
@@ -66,7 +66,10 @@ class Oracle:
     def appended(self, place: Place, logged: Logged, known: TransactionValue | None) -> None:
         """`known`: what is committed of the transactional id at its coordinator."""
         log = self.logs[place]
-        if logged.intent is None:
+        if not logged.meta.transactional:
+            if self._open(place, logged.meta.producer_id):
+                raise Violated("T1", f"{place}: {logged.meta} belongs to no transaction, and one is open")
+        elif logged.intent is None:
             self._marked(place, logged, known)
         else:
             self._written(place, logged, known)
@@ -126,7 +129,7 @@ class Oracle:
         """The batches of a producer's open transaction, by the log alone."""
         found: list[Logged] = []
         for each in self.logs[place]:
-            if each.meta.producer_id == producer_id:
+            if each.meta.producer_id == producer_id and each.meta.transactional:
                 found = [*found, each] if each.meta.marker is None else []
         return found
 
@@ -157,6 +160,8 @@ class Oracle:
         begun: dict[int, int] = {}
         unsettled = [high_watermark]
         for each in self.logs[place]:
+            if not each.meta.transactional:
+                continue
             if each.meta.marker is None:
                 begun.setdefault(each.meta.producer_id, each.offset)
             else:

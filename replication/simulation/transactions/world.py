@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -23,6 +24,7 @@ from ...core.coordination.transaction_shard import (
     ReadRevision,
     RevisionRead,
     TransactionCoordinator,
+    TransactionSettings,
 )
 from ...core.errors import ErrorCode
 from ...core.partition import effects as fx
@@ -37,6 +39,18 @@ PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 FAULTY, WHOLE = 40.0, 60.0
 """Seconds with faults, and then without."""
 TICK = 0.5
+SETTINGS = TransactionSettings(expiration_ms=25_000, expire_interval_ms=5_000)
+"""An id that nobody uses for a while is forgotten."""
+
+
+@attrs.frozen
+class Behind:
+    """What a node sees that has not read the store yet: nothing, and as of before everything."""
+
+    revision: int = 0
+
+    def leader(self, topic: str, partition: int) -> int | None:
+        return None
 
 
 @attrs.define(eq=False)
@@ -96,7 +110,7 @@ class Part:
                 deadline=self.world.now + 5.0,
                 handle=number,
                 origin=ev.Origin.COORDINATOR if batch.marker is not None else ev.Origin.CLIENT,
-                transaction=ev.TransactionTag(name, 2),
+                transaction=ev.TransactionTag(name, 2) if batch.transactional else None,
             ),
             name,
         )
@@ -158,7 +172,7 @@ class Coordinator:
     """One shard on a log of its own, which loses what is not committed when another node leads it."""
 
     world: World
-    shard: Shard = attrs.field(factory=lambda: Shard(TransactionCoordinator))
+    shard: Shard = attrs.field(factory=lambda: Shard(lambda: TransactionCoordinator(SETTINGS)))
     log: list[sev.Entry] = attrs.Factory(list)
     committed: int = 0
     epoch: int = 0
@@ -172,7 +186,12 @@ class Coordinator:
         kept = self.world.dice.randint(self.committed, len(self.log))
         del self.log[kept:]
         self.epoch, self.is_led = self.epoch + 1, True
-        self.tell(sev.ViewChanged(view=self.world))
+        is_behind = self.world.is_faulty and self.world.dice.random() < 0.3
+        self.tell(sev.ViewChanged(view=Behind() if is_behind else self.world))
+        if is_behind:
+            self.world.after(
+                self.world.dice.choice((0.1, 1.0)), lambda: self.tell(sev.ViewChanged(view=self.world))
+            )
         self.tell(sev.ShardLed(leader_epoch=self.epoch, log_start=0, epoch_start=kept))
         if kept:
             entries = self.log[:kept]
@@ -221,6 +240,8 @@ class Coordinator:
                         continue
                     base = len(self.log)
                     for key, value in entries:
+                        if value is None:
+                            world.blameless.add(key.transactional_id)
                         if value is not None and value.status.is_idle and value.status is not Status.EMPTY:
                             before = self.value(key)
                             if before is not None and before.status.is_prepared:
@@ -322,6 +343,12 @@ class World:
         self.parts = {place: Part(self, place) for place in PLACES}
         self.coordinator = Coordinator(self)
         self.clients: list[Client] = []
+        self.opened: Counter[str] = Counter()
+        """How often each transactional id was asked for, by requests that have arrived."""
+        self.blameless: set[str] = set()
+        """Ids that have expired, or whose epochs were changed by this model: they may be lost without another
+        producer.
+        """
 
     # Leaders
 
@@ -368,6 +395,8 @@ class World:
                     self.after(self.delay(), lambda: once(reply))
 
             coordinator.answers[number] = back
+            if isinstance(message, tm.InitTransactionsRequest):
+                self.opened[message.transactional_id] += 1
             coordinator.tell(sev.Ask(request_id=number, message=message, deadline=self.now + 10.0))
 
         self.after(within + (5.0 if self.is_faulty else 1.0), lambda: once(None))
@@ -448,6 +477,7 @@ class World:
             if young and value is not None and not any(c.holds(value.told) for c in self.clients):
                 aged = attrs.evolve(value, producer_epoch=LAST_EPOCH - self.dice.randint(0, 2), last_epoch=-1)
                 coordinator.log.append(sev.Entry(len(coordinator.log), entry.key, aged))
+                self.blameless.add(str(getattr(entry.key, "transactional_id", "")))
                 coordinator.committed = len(coordinator.log)
                 coordinator.lead()
                 return

@@ -115,6 +115,59 @@ def _(patch: Patch) -> None:
     patch.setattr(transaction_epochs, "attrs", type("Attrs", (), {"evolve": staticmethod(evolve)}))
 
 
+@mutant("TZ15", "a load loses the last epoch and the next producer id (KAFKA-20310, 20357)", "TL4", "T9")
+def _(patch: Patch) -> None:
+    right = TransactionCoordinator.apply
+
+    def apply(self: TransactionCoordinator, entry: Any) -> None:
+        if not self._active and entry.value is not None:
+            lost = attrs.evolve(entry.value, last_epoch=-1, next_producer_id=-1, previous_producer_id=-1)
+            entry = (
+                entry._replace(value=lost) if hasattr(entry, "_replace") else attrs.evolve(entry, value=lost)
+            )
+        right(self, entry)
+
+    patch.setattr(TransactionCoordinator, "apply", apply)
+
+
+@mutant("TZ17", "a new epoch counts though it could not be written (KAFKA-9666)")
+def _(patch: Patch) -> None:
+    right = TransactionCoordinator._write
+
+    def write(self: TransactionCoordinator, *given: Any) -> Decision:
+        decision = right(self, *given)
+        for key, value in decision.entries:
+            self.transactions[key.transactional_id] = value
+        return decision
+
+    patch.setattr(TransactionCoordinator, "_write", write)
+
+
+@mutant("TZ19", "an end that is asked for again raises the epoch again", "TL4", "T9")
+def _(patch: Patch) -> None:
+    right = transaction_epochs.end
+
+    def end(
+        now: Any, producer_id: int, epoch: int, committed: bool, version: int, fresh: Any, wall: int
+    ) -> Any:
+        outcome = right(now, producer_id, epoch, committed, version, fresh, wall)
+        if isinstance(outcome, Told) and now.status.is_idle:
+            bumped = transaction_epochs._bumped(now, epoch, fresh, wall)
+            return outcome if bumped is None else transaction_epochs.Changed(bumped)
+        return outcome
+
+    patch.setattr(transaction_epochs, "end", end)
+
+
+@mutant("TZ25", "an id expires though its transaction is open")
+def _(patch: Patch) -> None:
+    def is_expired(self: TransactionCoordinator, name: str, clock: Clock) -> bool:
+        value = self.transactions.get(name)
+        return value is not None and clock.wall_ms >= value.last_update_ms + 2_000
+
+    patch.setattr(TransactionCoordinator, "_is_expired", is_expired)
+
+
 # Adding partitions
 
 
@@ -135,6 +188,18 @@ def _(patch: Patch) -> None:
     )
 
 
+@mutant("TZ20", "whose producer id it is counts before what is being ended (KAFKA-18660)", "TL4")
+def _(patch: Patch) -> None:
+    right = transaction_epochs.add
+
+    def add(now: TransactionValue | None, producer_id: int, *rest: Any) -> Outcome:
+        if now is not None and producer_id != now.producer_id:
+            return transaction_epochs.Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING, "another one's")
+        return right(now, producer_id, *rest)
+
+    patch.setattr(transaction_epochs, "add", add)
+
+
 @mutant("TZ23", "a partition is told to be added before that is committed")
 def _(patch: Patch) -> None:
     right = TransactionCoordinator._write
@@ -145,6 +210,18 @@ def _(patch: Patch) -> None:
         return attrs.evolve(decision, replies=replies)
 
     patch.setattr(TransactionCoordinator, "_write", write)
+
+
+@mutant("TZ35", "a batch of no transaction is taken in the midst of one", "T1")
+def _(patch: Patch) -> None:
+    right = ProducerTable.check
+
+    def check(self: ProducerTable, batch: Any) -> Any:
+        verdict, kept = right(self, batch)
+        inside = verdict is SequenceVerdict.INSIDE_TRANSACTION
+        return (SequenceVerdict.ACCEPT, None) if inside else (verdict, kept)
+
+    patch.setattr(ProducerTable, "check", check)
 
 
 @mutant("TZ36", "a transaction may begin at any sequence (KIP-890)")
@@ -231,6 +308,19 @@ def _(patch: Patch) -> None:
 
     def target(self: MarkerQueue, name: Any, view: Any) -> int | None:
         if view.leader(*name[1]) == -1:
+            self._done(name)
+            return None
+        return right(self, name, view)
+
+    patch.setattr(MarkerQueue, "_target", target)
+
+
+@mutant("TZ12", "a partition counts as gone by a view of before it was there")
+def _(patch: Patch) -> None:
+    right = MarkerQueue._target
+
+    def target(self: MarkerQueue, name: Any, view: Any) -> int | None:
+        if view.leader(*name[1]) is None:
             self._done(name)
             return None
         return right(self, name, view)
