@@ -10,6 +10,7 @@ from functools import partial
 import attrs
 
 from ...replication.cli.status import SILENT_MS, STORE_OLD_MS
+from ...replication.client import HangingTransaction
 from ...replication.client.admin import FollowerInfo, PartitionInfo
 from ._changes import Change, ChangeLog
 from ._look import At, Look
@@ -34,9 +35,9 @@ class Finding:
     node: int | None = None
 
 
-def findings(look: Look, changes: ChangeLog) -> list[Finding]:
+def findings(look: Look, changes: ChangeLog, hanging: Sequence[HangingTransaction] = ()) -> list[Finding]:
     """The worst first; empty if all is well."""
-    found = [*_cluster(look), *_nodes(look, changes), *_checks(look)]
+    found = [*_cluster(look), *_nodes(look, changes), *_checks(look), *map(_hanging, hanging[:SHOWN])]
     # Of equally bad ones, those of users before those of topics that the nodes keep for themselves.
     partitions = sorted(
         _partitions(look, changes), key=lambda each: (each[0], each[1][0].startswith("__"), each[1])
@@ -122,6 +123,21 @@ _CHECKS = {
         "Read the node's log for the partition and the error.",
     ),
 }
+
+
+def _hanging(each: HangingTransaction) -> Finding:
+    whose = f" of transactional id {each.transactional_id!r}" if each.transactional_id else ""
+    return Finding(
+        key=f"hanging-{each.topic}-{each.partition}-{each.start_offset}",
+        severity=ERROR,
+        title=f"A transaction hangs in {each.topic}-{each.partition}",
+        cause=f"Producer {each.producer_id}{whose} has opened it at offset {each.start_offset:,}, and no "
+        "coordinator knows that it is to be ended there.",
+        consequence="Consumers that read what is committed get nothing from that offset on.",
+        remedy=f"Abort it: insync transaction abort {each.topic} {each.partition} --start-offset "
+        f"{each.start_offset}. Its records never count then.",
+        at=(each.topic, each.partition),
+    )
 
 
 def _checks(look: Look) -> Iterator[Finding]:

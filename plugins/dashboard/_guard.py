@@ -6,14 +6,17 @@ another site's page has made (a form, a script, a WebSocket), is refused before 
 
 from __future__ import annotations
 
-import hmac
+import re
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from html import escape
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs
 
 import attrs
+
+from ._login import Door, Login, LoginError
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -21,6 +24,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "insync-dashboard"
+LOGIN = "insync.login"
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 MOST_LOGIN_BYTES = 4096
 MOST_SESSIONS = 1000
@@ -43,16 +47,31 @@ HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
+    # Not "no-referrer": with it a browser says of a form of ours that it comes from nowhere (Origin: null).
+    (b"referrer-policy", b"same-origin"),
 )
 
 _LOGIN = """<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>insync: log in</title>
 <style>body{font:16px sans-serif;max-width:22em;margin:15vh auto;padding:0 1em;color:#1b1f24;background:#fff}
 input,button{font:inherit;display:block;width:100%;box-sizing:border-box;margin:.3em 0 1em;padding:.5em}
 p{color:#a40e26}</style></head><body><h1>insync</h1>REFUSED<form method="post" action="/login">
-<label for="password">Password of this dashboard</label>
-<input id="password" name="password" type="password" required autofocus autocomplete="current-password">
+NAME<label for="password">PASSWORD</label>
+<input id="password" name="password" type="password" required autocomplete="current-password"FOCUS>
 <button>Log in</button></form></body></html>"""
+_NAME = """<label for="name">Name of a user of the cluster</label>
+<input id="name" name="name" required autofocus autocomplete="username">
+"""
+
+
+def _login_page(door: Door, refused: str = "") -> str:
+    told = f'<p role="alert">{escape(refused)}</p>' if refused else ""
+    filled = {
+        "REFUSED": told,
+        "NAME": _NAME if door.names else "",
+        "PASSWORD": "Password" if door.names else "Password of this dashboard",
+        "FOCUS": "" if door.names else " autofocus",
+    }
+    return re.sub("|".join(filled), lambda found: filled[found[0]], _LOGIN)
 
 
 @attrs.define(eq=False)
@@ -60,13 +79,14 @@ class Guard:
     """An ASGI application before another one.
 
     hosts: the values of the header Host that are answered (name and port).
-    password: what one has to know; empty: nobody has to log in (the dashboard listens on loopback alone).
+    door: who may log in; None: nobody has to (the dashboard listens on loopback alone).
+    The application finds who has logged in under `LOGIN` in its scope.
     """
 
     app: App
     hosts: frozenset[str]
-    password: str = ""
-    _sessions: dict[str, None] = attrs.Factory(dict)
+    door: Door | None = None
+    _sessions: dict[str, Login] = attrs.Factory(dict)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -76,14 +96,28 @@ class Guard:
         refusal = self._refusal(scope, headers)
         if refusal:
             await _refuse(scope, receive, send, refusal)
-        elif not self.password or self._logged_in(headers):
+        elif self.door is None:
+            await self.app(scope, receive, _with_headers(send))
+        else:
+            await self._behind_the_door(self.door, headers, scope, receive, send)
+
+    async def _behind_the_door(
+        self, door: Door, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        posted = scope["path"] if scope["type"] == "http" and scope["method"] == "POST" else ""
+        token = self._token(headers)
+        if posted == "/logout":
+            self._sessions.pop(token, None)
+            await _page(_with_headers(send), 303, "", ((b"location", b"/"),))
+        elif posted == "/login":
+            await self._log_in(door, receive, _with_headers(send))
+        elif token in self._sessions:
+            scope[LOGIN] = self._sessions[token]
             await self.app(scope, receive, _with_headers(send))
         elif scope["type"] == "websocket":
             await _refuse(scope, receive, send, "log in first")
-        elif scope["path"] == "/login" and scope["method"] == "POST":
-            await self._log_in(receive, _with_headers(send))
         else:
-            await _page(_with_headers(send), 401, _LOGIN.replace("REFUSED", ""))
+            await _page(_with_headers(send), 401, _login_page(door))
 
     def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> str:
         host = headers.get("host", "")
@@ -99,26 +133,31 @@ class Guard:
             return "a page of another site must not talk to this dashboard"
         return ""
 
-    def _logged_in(self, headers: Mapping[str, str]) -> bool:
+    def _token(self, headers: Mapping[str, str]) -> str:
+        """By which the browser is known; empty if it has none that holds."""
         try:
             cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except CookieError:
-            return False
-        return cookie is not None and cookie.value in self._sessions
+            return ""
+        token = cookie.value if cookie is not None else ""
+        if token in self._sessions and self._sessions[token].is_over:
+            del self._sessions[token]
+        return token if token in self._sessions else ""
 
-    async def _log_in(self, receive: Receive, send: Send) -> None:
+    async def _log_in(self, door: Door, receive: Receive, send: Send) -> None:
         body, more = b"", True
         while more and len(body) <= MOST_LOGIN_BYTES:
             message = await receive()
             body += message.get("body", b"")
             more = message.get("more_body", False)
         fields = parse_qs(body[:MOST_LOGIN_BYTES].decode("utf-8", "replace"))
-        given = fields.get("password", [""])[0]
-        if not hmac.compare_digest(given.encode(), self.password.encode()):
-            await _page(send, 401, _LOGIN.replace("REFUSED", '<p role="alert">That is not the password.</p>'))
+        try:
+            login = await door.enter(fields.get("name", [""])[0], fields.get("password", [""])[0])
+        except LoginError as error:
+            await _page(send, 401, _login_page(door, str(error)))
             return
         token = secrets.token_urlsafe(32)
-        self._sessions[token] = None
+        self._sessions[token] = login
         while len(self._sessions) > MOST_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         cookie = f"{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict"

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import attrs
 
+from ...replication.cli.measures import rates
 from ...replication.client import GroupDescription
 from ...replication.core.types import PartitionId
-from ._look import At, Look, rates
+from ._look import At, Look
 
 POINTS = 600
 """Of one series. It begins with one a second; whenever it is full, every second point goes and the step doubles."""

@@ -14,8 +14,6 @@ from ...replication.client.admin import PartitionInfo, ReplicaInfo, TopicInfo
 if TYPE_CHECKING:
     from ...replication.client import NodeChanges
 
-RATES = ("bytes_in", "bytes_out", "messages_in", "replication_bytes_in", "replication_bytes_out")
-
 At = tuple[str, int]
 """A topic's name and the number of a partition."""
 
@@ -103,10 +101,3 @@ class Look:
             for at, replica in self.leading.items()
             if at[0] == topic
         )
-
-
-def rates(before: NodeHealth | None, now: NodeHealth, seconds: float) -> dict[str, float] | None:
-    """What a node takes and gives a second between two looks; None if it began anew in between, or is silent."""
-    if before is None or before.error or now.error or before.incarnation != now.incarnation or seconds <= 0:
-        return None
-    return {name: (now.counters.get(name, 0) - before.counters.get(name, 0)) / seconds for name in RATES}

@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import attrs
 
 from ...replication.asyncio import Admin
+from ...replication.cli.measures import THROTTLES
 from ...replication.client import ServerError
 from ...replication.client._groups import ResetTo
 from ...replication.core.types import PartitionId, Value
 from ...replication.errors import ReplicationError
 from ._look import Look
 
-THROTTLES = ("leader_replication_throttled_rate", "follower_replication_throttled_rate")
 SHOWN = 50
 """Lines of a plan."""
 
@@ -242,6 +242,39 @@ async def delete_group(admin: Admin, name: str) -> Plan:
         return f"group {name} was deleted"
 
     return Plan(title=f"Delete group {name}", lines=_bounded(lines), carry_out=carry_out, dangerous=True)
+
+
+async def abort_transaction(admin: Admin, topic: str, partition: int, start_offset: int) -> Plan:
+    """End a transaction that hangs. Raises `BadPlanError` if none does there."""
+    hanging = next(
+        (
+            each
+            for each in await admin.find_hanging_transactions([topic], longer_than_ms=0)
+            if (each.partition, each.start_offset) == (partition, start_offset)
+        ),
+        None,
+    )
+    if hanging is None:
+        raise BadPlanError(
+            f"no transaction hangs in {topic}-{partition} at offset {start_offset}: it has ended, or its "
+            "coordinator will end it"
+        )
+    whose = f" ({hanging.transactional_id})" if hanging.transactional_id else ""
+
+    async def carry_out() -> str:
+        await admin.abort_transaction((topic, partition), start_offset)
+        return f"the transaction in {topic}-{partition} from offset {start_offset} on was aborted"
+
+    return Plan(
+        title=f"Abort the transaction in {topic}-{partition}",
+        lines=[
+            f"the records of producer {hanging.producer_id}{whose} from offset {start_offset:,} on never count: "
+            "readers of committed records leave them out",
+            f"readers of committed records that wait at offset {start_offset:,} go on",
+        ],
+        carry_out=carry_out,
+        dangerous=True,
+    )
 
 
 def _offset(committed: int | None) -> str:

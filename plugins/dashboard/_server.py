@@ -14,8 +14,9 @@ from nicegui import app as nicegui_app
 from nicegui import ui
 
 from ._guard import Guard, names
-from .pages import _cluster, _do, _groups, _records, _topics
-from .pages._frame import Site, frame, live
+from ._login import Door
+from .pages import _cluster, _do, _groups, _records, _topics, _transactions
+from .pages._frame import Site, frame, live, login
 
 MOST_CONNECTIONS = 200
 MOST_MESSAGE = 1 << 20
@@ -57,6 +58,11 @@ def register(site: Site) -> None:
         with frame(site, name or "Group", "/groups"):
             live(site, lambda: _groups.group(site.watcher, name))
 
+    @ui.page("/transactions")
+    def transactions_page() -> None:
+        with frame(site, "Transactions", "/transactions"):
+            live(site, lambda: _transactions.transactions(site.watcher))
+
     @ui.page("/why")
     def why_page() -> None:
         with frame(site, "Why", "/why"):
@@ -65,7 +71,7 @@ def register(site: Site) -> None:
     @ui.page("/do")
     def do_page() -> None:
         with frame(site, "Do", "/do"):
-            _do.do_page(site)
+            _do.do_page(site, login())
 
 
 def _quoted(text: object) -> str:
@@ -92,7 +98,7 @@ async def serve(
     site: Site,
     listener: socket.socket,
     *,
-    password: str = "",
+    door: Door | None = None,
     further_names: tuple[str, ...] = (),
     ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -114,7 +120,7 @@ async def serve(
     web = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
     ui.run_with(web, title="insync", tailwind=False, show_welcome_message=False, reconnect_timeout=10)
     host, port = listener.getsockname()[:2]
-    guarded = Guard(web, names(host, port, further_names), password)
+    guarded = Guard(web, names(host, port, further_names), door)
     logging.getLogger("nicegui").setLevel(logging.WARNING)
     config = uvicorn.Config(
         guarded,

@@ -10,11 +10,13 @@ from contextlib import AsyncExitStack
 
 from ...replication.asyncio import Admin
 from ...replication.client import ClientError, GroupDescription, GroupIdNotFoundError, GroupListing
+from ...replication.client._transaction_admin import HANGS_AFTER_MS
 from ...transport import TransportError
 from ._changes import ChangeLog
 from ._findings import Finding, findings
 from ._history import History
 from ._look import Look, Told
+from ._transactions import Transactions
 
 log = logging.getLogger("insync.dashboard")
 
@@ -22,6 +24,9 @@ CHANGES_EVERY = 0.5
 LOOK_EVERY = 1.0
 """Seconds between two looks; longer where a look itself takes long."""
 GROUPS_EVERY = 2.0
+TRANSACTIONS_EVERY = 2.0
+SEARCH_EVERY = 60.0
+"""Seconds between two searches for hanging transactions; they ask for the producers of every partition."""
 MOST_GROUPS = 100
 """Groups that are described at each look; of the others the names are shown."""
 SHARE = 0.2
@@ -33,8 +38,16 @@ MOST_PAUSE = 30.0
 class Watcher:
     """What is known of one cluster. `run` keeps it new until it is cancelled; everything else only reads."""
 
-    def __init__(self, servers: str, connect: Callable[[str], Admin] | None = None) -> None:
+    def __init__(
+        self,
+        servers: str,
+        connect: Callable[[str], Admin] | None = None,
+        *,
+        hangs_after_ms: int = HANGS_AFTER_MS,
+    ) -> None:
         self.servers = servers
+        self.hangs_after_ms = hangs_after_ms
+        self.transactions = Transactions()
         self._connect = connect or (lambda servers: Admin(servers, request_timeout_ms=ANSWER_MS * 2))
         self.look: Look | None = None
         self.changes = ChangeLog()
@@ -61,6 +74,8 @@ class Watcher:
                         group.create_task(self._keep_looking(self.admin))
                         group.create_task(self._keep_asking(self.admin))
                         group.create_task(self._keep_listing_groups(self.admin))
+                        group.create_task(self._keep_listing_transactions(self.admin))
+                        group.create_task(self._keep_searching(self.admin))
             except* (ClientError, TransportError) as failures:
                 self._failed(failures.exceptions[0])
             finally:
@@ -99,7 +114,7 @@ class Watcher:
         took = time.monotonic() - started
         self.look = look = Look.of(time.time(), took, cluster, topics, reports, health)
         self.history.add(look)
-        self.findings = findings(look, self.changes)
+        self.findings = findings(look, self.changes, self.transactions.hanging)
         if self.error:
             log.warning("the cluster answers again")
             self.error = ""
@@ -148,4 +163,22 @@ class Watcher:
             found[listed.group] = described
         self.groups = found
         self.history.add_groups(time.time(), found.values())
+        self.version += 1
+
+    async def _keep_listing_transactions(self, admin: Admin) -> None:
+        while True:
+            started = time.monotonic()
+            await self.transactions.look(admin)
+            self.version += 1
+            took = time.monotonic() - started
+            await asyncio.sleep(min(MOST_PAUSE, max(TRANSACTIONS_EVERY, took / SHARE)))
+
+    async def _keep_searching(self, admin: Admin) -> None:
+        while True:
+            await self.search_hanging(admin)
+            await asyncio.sleep(min(SEARCH_EVERY, self.hangs_after_ms / 1000 or 1.0))
+
+    async def search_hanging(self, admin: Admin) -> None:
+        """Look for transactions that hang now."""
+        await self.transactions.search(admin, self.hangs_after_ms)
         self.version += 1

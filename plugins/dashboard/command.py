@@ -22,7 +22,9 @@ def dashboard(
     host: str = "127.0.0.1",
     port: Port = 8090,
     name: tuple[str, ...] = (),
+    login: Flag = False,
     password_file: Annotated[Path | None, Parameter(show_default=False)] = None,
+    hangs_after_ms: Annotated[int, Parameter(validator=validators.Number(gte=0))] = 1_200_000,
     allow_changes: Flag = False,
     stop_with_stdin: Flag = False,
     json: Json = False,
@@ -37,13 +39,18 @@ def dashboard(
     Parameters
     ----------
     host
-        Address to listen on. Off loopback a password is needed; have a proxy that speaks https before it.
+        Address to listen on. Off loopback one has to log in; have a proxy that speaks https before it.
     port
         0 takes a free one.
     name
         A further name by which browsers may call it, with its port if that is another one; repeatable.
+    login
+        Users of the cluster (`insync user`) log in, on loopback too. Those who may consume see it, those who may
+        admin change what --allow-changes lets them.
     password_file
-        File whose first line is the password.
+        File whose first line is a password for all, in place of the cluster's users.
+    hangs_after_ms
+        A transaction hangs if its producer has written nothing for so long and no coordinator will end it.
     allow_changes
         Let those who see it change the cluster: elect, move, drain, alter settings, create, delete, produce.
     stop_with_stdin
@@ -58,14 +65,14 @@ def dashboard(
 
         stop_when_stdin_ends()
     nodes = known(servers)
-    password = _password(password_file)
-    if not password and host not in ("127.0.0.1", "::1", "localhost"):
+    if login and password_file is not None:
         raise UsageError(
-            f"--host {host}: whoever reaches it would see the cluster; give --password-file, or listen on 127.0.0.1"
+            "--login and --password-file: the cluster's users log in, or one password is for all"
         )
-    return _run(
-        nodes, "127.0.0.1" if host == "localhost" else host, port, name, password, allow_changes, json
-    )
+    password = _password(password_file)
+    by_users = login or (not password and host not in ("127.0.0.1", "::1", "localhost"))
+    at = "127.0.0.1" if host == "localhost" else host
+    return _run(nodes, (at, port), name, password, by_users, hangs_after_ms, allow_changes, json)
 
 
 def _password(path: Path | None) -> str:
@@ -82,20 +89,22 @@ def _password(path: Path | None) -> str:
 
 def _run(
     nodes: str,
-    host: str,
-    port: int,
+    place: tuple[str, int],
     further: tuple[str, ...],
     password: str,
+    by_users: bool,
+    hangs_after_ms: int,
     allow_changes: bool,
     as_json: bool,
 ) -> int:
     import asyncio
 
+    from ._login import Door, PasswordDoor, UserDoor
     from ._server import listen, serve
     from ._watcher import Watcher
     from .pages._frame import Site
 
-    listener = listen(host, port)
+    listener = listen(*place)
     at = listener.getsockname()
     url = f"http://{f'[{at[0]}]' if ':' in at[0] else at[0]}:{at[1]}/"
 
@@ -106,6 +115,10 @@ def _run(
             print(f"the dashboard is at {url} (Ctrl-C ends it)")
         sys.stdout.flush()
 
-    site = Site(watcher=Watcher(nodes), allow_changes=allow_changes)
-    asyncio.run(serve(site, listener, password=password, further_names=further, ready=ready))
+    watcher = Watcher(nodes, hangs_after_ms=hangs_after_ms)
+    door: Door | None = PasswordDoor(password) if password else None
+    if by_users:
+        door = UserDoor(lambda: watcher.admin)
+    site = Site(watcher=watcher, allow_changes=allow_changes)
+    asyncio.run(serve(site, listener, door=door, further_names=further, ready=ready))
     return 0

@@ -12,12 +12,11 @@ from cyclopts import Parameter, validators
 from .clusters import Flag, Json, Servers, known, print_json
 from .elect import print_outcomes
 from .errors import EXIT_FAILURE, UsageError
+from .measures import THROTTLES, copied
 
 if TYPE_CHECKING:
     from ..client import Admin
     from ..client.admin import Reassignment
-
-_THROTTLES = ("leader_replication_throttled_rate", "follower_replication_throttled_rate")
 
 _LOOK_EVERY = 0.5
 """Seconds between two looks at moves that are waited for."""
@@ -160,7 +159,7 @@ def _print_plan(node: int, plan: Mapping[tuple[str, int], Sequence[int]], as_jso
 
 async def _limit(admin: Admin, throttle: int | None) -> None:
     if throttle is not None:
-        await admin.alter_quotas("node", "", dict.fromkeys(_THROTTLES, throttle))
+        await admin.alter_quotas("node", "", dict.fromkeys(THROTTLES, throttle))
 
 
 async def _until_moved(
@@ -180,19 +179,15 @@ async def _until_moved(
     if most:
         print(f"insync: {most} of {most} partitions moved", file=sys.stderr, flush=True)
     if throttle is not None and not await admin.list_partition_reassignments():
-        await admin.alter_quotas("node", "", remove=_THROTTLES)
+        await admin.alter_quotas("node", "", remove=THROTTLES)
 
 
 async def _copied(admin: Admin, moves: Mapping[tuple[str, int], Reassignment]) -> str:
     """How many of the records that new replicas need are there, as their leaders see it."""
     reports = await admin.describe_replicas(sorted({topic for topic, _ in moves}))
-    there = wanted = 0
-    for replica in (replica for report in reports for replica in report.replicas):
-        move = moves.get((replica.topic, replica.partition))
-        for follower in replica.followers if move is not None else ():
-            if move is not None and follower.node_id in move.adding:
-                wanted += replica.log_end_offset - replica.log_start_offset
-                there += max(0, follower.log_end_offset - replica.log_start_offset)
+    adding = {at: move.adding for at, move in moves.items()}
+    shares = copied(adding, (replica for report in reports for replica in report.replicas)).values()
+    there, wanted = sum(share[0] for share in shares), sum(share[1] for share in shares)
     return f"{there:,} of {wanted:,} records copied for the others"
 
 

@@ -11,6 +11,7 @@ import attrs
 from cyclopts import Parameter, validators
 
 from .clusters import Flag, Json, Servers, known, print_json
+from .measures import RATES, rates
 from .status import summarise
 from .top_tables import Sort, draw
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from ..client import Admin, GroupDescription, NodeHealth, NodeReport
     from ..core.messages import ReplicaInfo, TopicInfo
 
-_RATES = ("bytes_in", "bytes_out", "messages_in", "replication_bytes_in", "replication_bytes_out")
 _Above = Parameter(validator=validators.Number(gte=0.1, lte=3600))
 
 
@@ -163,10 +163,10 @@ def picture(former: _Sample, now: _Sample) -> dict[str, Any]:
     nodes = []
     for node in now.seen["nodes"]:
         told = health.get(node["node_id"])
-        rates = _rates(before.get(node["node_id"]), told, elapsed)
+        per_second = rates(before.get(node["node_id"]), told, elapsed) or dict.fromkeys(RATES, 0.0)
         failing = [] if told is None else [check.name for check in told.checks if not check.ok]
         ready = told is not None and told.ready
-        nodes.append({**node, "ready": ready, "failing": failing, "per_second": rates})
+        nodes.append({**node, "ready": ready, "failing": failing, "per_second": per_second})
     topics = []
     for name, info in now.topics.items():
         grown = info["end_offsets"] - former.topics.get(name, info)["end_offsets"]
@@ -204,13 +204,6 @@ def picture(former: _Sample, now: _Sample) -> dict[str, Any]:
 
 def _committed(group: GroupDescription) -> int:
     return sum(each.committed or 0 for each in group.partitions)
-
-
-def _rates(before: NodeHealth | None, now: NodeHealth | None, elapsed: float) -> dict[str, float]:
-    """None of a process that was not there before: its counters began anew."""
-    if before is None or now is None or before.incarnation != now.incarnation or before.error or now.error:
-        return dict.fromkeys(_RATES, 0.0)
-    return {name: (now.counters.get(name, 0) - before.counters.get(name, 0)) / elapsed for name in _RATES}
 
 
 async def _print_each(

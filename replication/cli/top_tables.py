@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from .measures import amount
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -62,10 +64,10 @@ def _node_table(nodes: Sequence[dict[str, Any]]) -> RenderableType:
             str(node["replicas"]),
             f"{node['lag']:,}",
             f"{rates['messages_in']:,.0f}",
-            _amount(rates["bytes_in"]),
-            _amount(rates["bytes_out"]),
-            _amount(rates["replication_bytes_in"]),
-            _amount(rates["replication_bytes_out"]),
+            amount(rates["bytes_in"]),
+            amount(rates["bytes_out"]),
+            amount(rates["replication_bytes_in"]),
+            amount(rates["replication_bytes_out"]),
             _state(node),
         )
     return table
@@ -91,7 +93,7 @@ def _topic_table(topics: Sequence[dict[str, Any]], sort: Sort) -> RenderableType
             str(each["partitions"]),
             str(each["under_replicated"]),
             f"{each['records_per_second']:,.0f}",
-            _amount(each["size_bytes"]),
+            amount(each["size_bytes"]),
         )
     if len(ordered) > _LISTED:
         table.add_row(f"and {len(ordered) - _LISTED} more", "", "", "", "")
@@ -116,7 +118,7 @@ def _partition_table(partitions: Sequence[dict[str, Any]], sort: Sort) -> Render
             f"{each['high_watermark']:,}",
             f"{each['lag']:,}",
             f"{each['records_per_second']:,.0f}",
-            _amount(each["size_bytes"]),
+            amount(each["size_bytes"]),
         )
     if len(ordered) > _MANY:
         table.add_row(f"and {len(ordered) - _MANY} more", "", "", "", "", "", "", "")
@@ -143,12 +145,3 @@ def _group_table(groups: Sequence[dict[str, Any]]) -> RenderableType:
     if len(slowest) > _LISTED:
         table.add_row(f"and {len(slowest) - _LISTED} more", "", "", "", "")
     return table
-
-
-def _amount(number: float) -> str:
-    """Bytes as people read them, in powers of 1024."""
-    for unit in ("", " Ki", " Mi", " Gi"):
-        if number < 1024:
-            return f"{number:,.0f}{unit}" if not unit else f"{number:,.1f}{unit}"
-        number /= 1024
-    return f"{number:,.1f} Ti"

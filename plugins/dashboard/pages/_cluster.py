@@ -6,11 +6,12 @@ import time
 
 from markupsafe import Markup
 
+from ....replication.cli.measures import amount
 from .._changes import Change, in_words
 from .._findings import Finding
 from .._watcher import Watcher
 from . import _draw
-from ._markup import amount, badge, facts, link, moment, note, section, table, topic_link
+from ._markup import badge, facts, link, moment, note, section, table, topic_link
 
 EVENTS = 30
 SHOWN_SECONDS = 900.0

@@ -2,37 +2,56 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
+import attrs
 from markupsafe import Markup
 from nicegui import ui
 
 from ....replication.asyncio import Admin
 from ....replication.cli.clusters import moment
+from ....replication.cli.measures import copied
 from ....replication.core.types import Value
 from ....replication.errors import ReplicationError
 from ....transport import TransportError
 from .. import _plans as plans
+from .._login import Login
 from .._look import Look
 from .._watcher import Watcher
-from ._frame import Site, live, topic_select
+from ._frame import REFRESH, Site, live, topic_select
 from ._markup import joined, nodes, note, section, table, topic_link
 from ._records import produce_form
 
+log = logging.getLogger("insync.dashboard")
+
 Make = Callable[[Admin, Look], Awaitable[plans.Plan]]
 
+_RESETS = {
+    "earliest": "the beginning",
+    "latest": "the end",
+    "offset": "offset ...",
+    "time": "time ...",
+    "shift": "back or ahead by ...",
+}
 
-def do_page(site: Site) -> None:
-    """All forms; or why there are none."""
+
+def do_page(site: Site, login: Login | None = None) -> None:
+    """All forms; or why there are none. login: who looks at it, if one has to log in."""
+    live(site, lambda: section("Moves under way", moves(site.watcher)))
     if not site.allow_changes:
         ui.html(
             note("Nothing can be changed from here: start the dashboard with --allow-changes for that."),
             sanitize=False,
         )
-        live(site, lambda: section("Moves under way", moves(site.watcher)))
         return
-    live(site, lambda: section("Moves under way", moves(site.watcher)))
-    asker = _Asker(site)
+    if login is not None and not login.may("admin"):
+        ui.html(
+            note(f"{login.name} may look and not change: that needs a rule that allows admin."),
+            sanitize=False,
+        )
+        return
+    asker = _Asker(site, login)
     look = site.watcher.look
     alive = sorted(look.reports) if look is not None else []
 
@@ -110,18 +129,59 @@ def do_page(site: Site) -> None:
         asker.button(
             "Plan: delete group", lambda admin, look: plans.delete_group(admin, str(group.value or ""))
         )
+    with _form("Abort a transaction that hangs"):
+        hanging = _hanging_select(site)
+        asker.button("Plan: abort", lambda admin, look: _abort(site.watcher, admin, hanging.value))
     with _form("Delete a topic"):
         deleted = topic_select(site)
         asker.button("Plan: delete", lambda admin, look: plans.delete_topic(admin, look, str(deleted.value)))
-    with _form("Produce a record"):
-        produce_form(site)
+    if login is None or login.may("produce"):
+        with _form("Produce a record"):
+            produce_form(site, login)
+
+
+def _hanging_select(site: Site) -> ui.select:
+    """A list of what hangs, as was found last."""
+
+    def found() -> dict[str, str]:
+        return {
+            f"{each.topic} {each.partition} {each.start_offset}": (
+                f"{each.topic}-{each.partition} from offset {each.start_offset:,}"
+            )
+            for each in site.watcher.transactions.hanging
+        }
+
+    select = ui.select(found(), label="Which").style("min-width:16em")
+
+    def refresh() -> None:
+        there = found()
+        if there != select.options:
+            select.set_options(there, value=select.value if select.value in there else None)
+
+    ui.timer(REFRESH, refresh)
+    return select
+
+
+async def _abort(watcher: Watcher, admin: Admin, chosen: object) -> plans.Plan:
+    if not chosen:
+        raise plans.BadPlanError("choose a transaction first; none is listed while none hangs")
+    topic, partition, start = str(chosen).rsplit(" ", 2)
+    plan = await plans.abort_transaction(admin, topic, int(partition), int(start))
+
+    async def carry_out() -> str:
+        said = await plan.carry_out()
+        await watcher.search_hanging(admin)
+        return said
+
+    return attrs.evolve(plan, carry_out=carry_out)
 
 
 class _Asker:
     """Makes plans and has them confirmed."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, login: Login | None) -> None:
         self._watcher = site.watcher
+        self._login = login
         self._dialog = ui.dialog().props("persistent")
 
     def button(self, text: str, make: Make) -> None:
@@ -159,6 +219,9 @@ class _Asker:
             return
         said.set_text("doing it ...")
         try:
+            if self._login is not None:
+                await self._login.check(self._watcher.admin, "admin")
+            log.info("%s: %s", self._login.name if self._login is not None else "somebody", plan.title)
             said.set_text(await plan.carry_out())
         except (ReplicationError, TransportError) as error:
             said.set_text(f"not done: {error}")
@@ -179,23 +242,18 @@ def moves(watcher: Watcher) -> Markup:
     look = watcher.look
     if look is None:
         return note("Nothing is known of the cluster yet.")
+    moving = [
+        (topic.name, each)
+        for topic in look.topics.values()
+        for each in topic.partitions
+        if each.adding or each.removing
+    ]
+    shares = copied({(name, each.partition): each.adding for name, each in moving}, look.leading.values())
     rows = []
-    for topic in look.topics.values():
-        for each in topic.partitions:
-            if not each.adding and not each.removing:
-                continue
-            replica = look.leading.get((topic.name, each.partition))
-            told = {follower.node_id: follower for follower in replica.followers} if replica else {}
-            wanted = (replica.log_end_offset - replica.log_start_offset) * len(each.adding) if replica else 0
-            there = sum(
-                max(0, told[node].log_end_offset - replica.log_start_offset)
-                for node in each.adding
-                if replica is not None and node in told
-            )
-            share = f"{100 * there / wanted:.0f} %" if wanted else "no records"
-            rows.append(
-                (topic_link(topic.name), each.partition, nodes(each.adding), nodes(each.removing), share)
-            )
+    for name, each in moving:
+        there, wanted = shares.get((name, each.partition), (0, 0))
+        share = f"{100 * there / wanted:.0f} %" if wanted else "no records"
+        rows.append((topic_link(name), each.partition, nodes(each.adding), nodes(each.removing), share))
     return table(
         "New replicas fetch all records before the old ones go.",
         ("Topic", "Partition", "To", "From", "Copied"),
@@ -230,15 +288,6 @@ def _settings(text: object) -> dict[str, Value]:
     from ....replication.cli.topic import setting
 
     return dict(setting(each) for each in str(text or "").split())
-
-
-_RESETS = {
-    "earliest": "the beginning",
-    "latest": "the end",
-    "offset": "offset ...",
-    "time": "time ...",
-    "shift": "back or ahead by ...",
-}
 
 
 def _amount(to: str, text: str) -> int | None:

@@ -11,6 +11,8 @@ from markupsafe import Markup
 from nicegui import ui
 
 from .._findings import ERROR, worst
+from .._guard import LOGIN
+from .._login import Login
 from .._watcher import Watcher
 from ._markup import joined, moment
 
@@ -20,6 +22,7 @@ PAGES = (
     ("Topics", "/topics"),
     ("Records", "/records"),
     ("Groups", "/groups"),
+    ("Transactions", "/transactions"),
     ("Why", "/why"),
     ("Do", "/do"),
 )
@@ -29,12 +32,22 @@ REFRESH = 0.5
 """Seconds between two looks at whether there is anything new to show."""
 
 
+_LOG_OUT = Markup('<form method="post" action="/logout"><button class="plain">Log out{}</button></form>')
+
+
 @attrs.frozen(kw_only=True)
 class Site:
     """What the pages are made of. allow_changes: whether the cluster may be changed from here."""
 
     watcher: Watcher
     allow_changes: bool = False
+
+
+def login() -> Login | None:
+    """Who looks at the page that is being built; None where nobody has to log in."""
+    request = ui.context.client.request
+    found: Login | None = request.scope.get(LOGIN) if request is not None else None
+    return found
 
 
 @contextmanager
@@ -50,6 +63,8 @@ def frame(site: Site, title: str, here: str) -> Iterator[None]:
         ui.checkbox("Live", value=True, on_change=lambda event: paused.update(live=bool(event.value))).props(
             'dense aria-label="Keep this page up to date"'
         )
+        if (who := login()) is not None:
+            ui.html(_LOG_OUT.format(f" ({who.name})" if who.user is not None else ""), sanitize=False)
     live(site, lambda: banner(site.watcher), paused)
     with ui.element("main").props("id=main tabindex=-1"):
         ui.html(Markup("<h1>{}</h1>").format(title), sanitize=False)

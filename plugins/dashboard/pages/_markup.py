@@ -79,15 +79,6 @@ def note(text: object) -> Markup:
     return Markup("<p>{}</p>").format(text)
 
 
-def amount(number: float) -> str:
-    """Bytes as people read them, in powers of 1024."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(number) < 1024:
-            return f"{number:,.0f} {unit}" if unit == "B" else f"{number:,.1f} {unit}"
-        number /= 1024
-    return f"{number:,.1f} TiB"
-
-
 def ago(at: float, now: float | None = None) -> str:
     """How long ago, roughly."""
     seconds = max(0.0, (time.time() if now is None else now) - at)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 
 from markupsafe import Markup
 from nicegui import ui
 
 from ....replication.asyncio import Consumer, Producer
-from ....replication.client import ClientError, ConsumerRecord
+from ....replication.cli.clusters import moment as moment_of
+from ....replication.client import ConsumerRecord
 from ....replication.errors import ReplicationError
 from ....transport import TransportError
 from .._browse import CLIENT, MOST_SHOWN, BadSearchError, Found, Search, search
 from .._decode import WHOLE, decoders, readable
+from .._login import Login
 from ._frame import Site, topic_select
 from ._markup import joined, moment, note, table
 
@@ -101,12 +102,7 @@ class RecordsPage:
                 raise BadSearchError(f"{given!r} is no offset: give a number from 0 on")
             value = int(given)
         elif start == "time":
-            try:
-                value = (
-                    int(given) if given.isdecimal() else int(1000 * datetime.fromisoformat(given).timestamp())
-                )
-            except (ValueError, OverflowError) as error:
-                raise BadSearchError(f"{given!r} is no time: write it as 2026-03-01T12:00:00") from error
+            value = moment_of("From", given)
         partition = str(self._partition.value or "").strip()
         if partition and not partition.isdecimal():
             raise BadSearchError(f"{partition!r} is no partition: give its number")
@@ -181,7 +177,7 @@ def one(record: ConsumerRecord, decoder: str) -> Markup:
     )
 
 
-def produce_form(site: Site) -> None:
+def produce_form(site: Site, login: Login | None = None) -> None:
     """Write one record, from text."""
     with ui.row().classes("items-end"):
         topic = topic_select(site)
@@ -194,13 +190,15 @@ def produce_form(site: Site) -> None:
             said.set_text("choose a topic first")
             return
         try:
+            if login is not None:
+                await login.check(site.watcher.admin, "produce")
             async with Producer(site.watcher.servers, client_id="insync-dashboard") as producer:
                 delivery = await producer.send_and_wait(
                     str(topic.value),
                     str(value.value or "").encode(),
                     key=str(key.value).encode() if key.value else None,
                 )
-        except (ClientError, TransportError) as error:
+        except (ReplicationError, TransportError) as error:
             said.set_text(f"not written: {error}")
             return
         said.set_text(f"written to {topic.value}-{delivery.partition} at offset {delivery.offset}")

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 import attrs
 from markupsafe import Markup
 
+from ....replication.cli.measures import amount
 from ....replication.core.control.records import TopicConfig
 from .._changes import timeline
 from .._look import Look
 from .._watcher import Watcher
 from . import _draw
 from ._cluster import events
-from ._markup import amount, badge, facts, joined, link, nodes, note, section, table, topic_link
+from ._markup import badge, facts, joined, link, nodes, note, section, table, topic_link
 
 PAGE = 50
 """Rows of a page: of 10,000 partitions a browser gets so many at a time."""

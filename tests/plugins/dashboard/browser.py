@@ -137,6 +137,12 @@ def press(page: WebDriver, text: str) -> None:
     until(pressed, f"the button {text}")
 
 
+def confirm(page: WebDriver, button: str = "Do it") -> None:
+    """Answer a plan, and wait until its dialog is gone: the next one has the same buttons."""
+    press(page, button)
+    until(lambda: not page.find_elements(By.CSS_SELECTOR, ".q-dialog__inner"), "the end of the dialog")
+
+
 def complaints(page: WebDriver) -> list[str]:
     """What the browser itself has to say of the pages: scripts that failed, what the policy refused."""
     return [

@@ -19,7 +19,9 @@ PAGES = {
     "topics": "topics",
     "topic": "topic?name=orders",
     "records": "records?topic=orders",
+    "groups": "groups",
     "group": "group?name=billing",
+    "transactions": "transactions",
     "why": "why",
     "do": "do",
 }
@@ -35,6 +37,7 @@ def main(into: Path) -> None:
             BlockingConsumer(
                 servers, group_id="billing", auto_offset_reset="earliest", max_poll_records=20
             ) as reader,
+            BlockingProducer(servers, transactional_id="invoices-1") as working,
             dashboard(servers, "--allow-changes") as url,
             browser(Path(folder) / "browser") as page,
         ):
@@ -51,6 +54,9 @@ def main(into: Path) -> None:
                 time.sleep(1)  # there is to be something to see over time
                 if second == 12:
                     nodes[2].kill()
+                elif second == 2:
+                    working.begin()
+                    working.send_and_wait("payments", b"{}", partition=1)
             for name, path in PAGES.items():
                 page.get(url + path)
                 if name == "records":
@@ -66,6 +72,10 @@ def main(into: Path) -> None:
                     shows(page, "Node 3 does not answer")
                 time.sleep(1)  # for what moves while a page is drawn
                 page.save_screenshot(str(into / f"{name}.png"))
+            with dashboard(servers, "--login") as guarded:
+                page.set_window_size(700, 500)
+                page.get(guarded)
+                page.save_screenshot(str(into / "login.png"))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,9 @@ import pytest
 
 pytest.importorskip("nicegui")
 
+from insync.plugins.dashboard import _login
 from insync.plugins.dashboard._guard import COOKIE, MOST_SESSIONS, Guard, names
+from insync.plugins.dashboard._login import PasswordDoor, UserDoor
 from insync.replication.cli import main
 
 
@@ -55,7 +57,8 @@ HOST = "127.0.0.1:8090"
 
 
 def guard(password: str = "") -> Guard:
-    return Guard(_behind, names("127.0.0.1", 8090, ("dash.example",)), password)
+    door = PasswordDoor(password) if password else None
+    return Guard(_behind, names("127.0.0.1", 8090, ("dash.example",)), door)
 
 
 @pytest.mark.parametrize("host", [HOST, "localhost:8090", "[::1]:8090", "dash.example:8090"])
@@ -110,10 +113,30 @@ def test_one_has_to_know_the_password_where_there_is_one() -> None:
     cookie = headers["set-cookie"].partition(";")[0]
     assert ask(one, host=HOST, cookie=cookie)[2] == b"inside"
     assert ask(one, kind="websocket", host=HOST, origin=f"http://{HOST}", cookie=cookie)[0] == "accept"
+    left = ask(one, "/logout", method="POST", host=HOST, cookie=cookie)
+    assert left[0] == 303 and ask(one, host=HOST, cookie=cookie)[0] == 401, "one has logged out"
     for _ in range(MOST_SESSIONS + 5):
         ask(one, "/login", method="POST", body=b"password=correct+horse", host=HOST)
     assert len(one._sessions) == MOST_SESSIONS
     assert ask(one, host=HOST, cookie=cookie)[0] == 401
+
+
+def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = guard("correct horse")
+    told = ask(one, "/login", method="POST", body=b"password=correct+horse", host=HOST)[1]["set-cookie"]
+    cookie = told.partition(";")[0]
+    assert ask(one, host=HOST, cookie=cookie)[0] == 200
+    monkeypatch.setattr(_login, "SESSION_SECONDS", -1.0)
+    assert ask(one, host=HOST, cookie=cookie)[0] == 401
+    assert not one._sessions
+
+
+def test_nobody_logs_in_while_the_cluster_is_silent_and_names_are_shown_as_text() -> None:
+    one = Guard(_behind, names("127.0.0.1", 8090, ()), UserDoor(lambda: None))
+    status, _, body = ask(one, host=HOST)
+    assert status == 401 and b'name="name"' in body
+    status, _, body = ask(one, "/login", method="POST", body=b"name=%3Cb%3E&password=x", host=HOST)
+    assert (status, b"does not answer" in body, b"<b>" in body) == (401, True, False)
 
 
 def test_the_command_says_what_it_needs(
@@ -126,9 +149,11 @@ def test_the_command_says_what_it_needs(
         return capsys.readouterr().err
 
     assert "no servers to ask" in refused()
-    assert "--password-file" in refused("--servers", "tcp://h:1", "--host", "0.0.0.0")
     short = tmp_path / "password"
     short.write_text("short\n")
     assert "use at least 8" in refused("--servers", "tcp://h:1", "--password-file", str(short))
     short.write_text("")
+    assert "one password is for all" in refused(
+        "--servers", "tcp://h:1", "--login", "--password-file", str(short)
+    )
     assert "has 0 characters" in refused("--servers", "tcp://h:1", "--password-file", str(short))

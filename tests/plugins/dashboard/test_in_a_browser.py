@@ -7,15 +7,30 @@ from collections.abc import Iterator
 import attrs
 import pytest
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 
 from insync.replication.client.blocking import BlockingAdmin, BlockingConsumer, BlockingProducer
 from tests.processes import NodeProcess, cluster
 
-from .browser import browser, choose, complaints, dashboard, fill, find_browser, press, reads, shows, until
+from .browser import (
+    browser,
+    choose,
+    complaints,
+    confirm,
+    dashboard,
+    fill,
+    find_browser,
+    press,
+    reads,
+    shows,
+    until,
+)
+from .looks import is_marked, pale, skip_link, tab_to
 
 pytest.importorskip("nicegui")
 find_browser()
+pytestmark = pytest.mark.xdist_group("dashboard-in-a-browser")
 
 HOSTILE = b"<script>document.title='run'</script><img src=x onerror=\"document.title='run'\">"
 
@@ -118,18 +133,18 @@ def test_a_topic_is_created_changed_and_deleted_after_its_plan_was_seen(place: P
     shows(place.page, "3 partitions with 3 replicas each")
     with BlockingAdmin(place.servers) as admin:
         assert "made-here" not in admin.list_topics()
-        press(place.page, "Do it")
+        confirm(place.page)
         shows(place.page, "topic made-here was created")
         assert "made-here" in admin.list_topics()
         open_page(place, "do", "Do")
         choose(place.page, "Topic", "made-here", "Delete a topic")
         press(place.page, "Plan: delete")
         shows(place.page, "are gone for good")
-        press(place.page, "Leave it")
+        confirm(place.page, "Leave it")
         shows(place.page, "left as it was")
         assert "made-here" in admin.list_topics()
         press(place.page, "Plan: delete")
-        press(place.page, "Do it")
+        confirm(place.page)
         shows(place.page, "topic made-here was deleted")
         assert "made-here" not in admin.list_topics()
 
@@ -167,7 +182,7 @@ def test_a_group_that_lags_is_shown_and_goes_on_where_it_is_told_to(place: Place
         shows(place.page, "10 records are read again, 0 are left out")
         shows(place.page, "orders-0: 10 becomes 0")
         assert admin.group_offsets("billing")["orders", 0] == 10  # type: ignore[index]
-        press(place.page, "Do it")
+        confirm(place.page)
         shows(place.page, "group billing goes on at 1 other offsets")
         assert admin.group_offsets("billing")["orders", 0] == 0  # type: ignore[index]
     open_page(place, "groups", "Groups")
@@ -175,23 +190,50 @@ def test_a_group_that_lags_is_shown_and_goes_on_where_it_is_told_to(place: Place
     assert complaints(place.page) == []
 
 
-def test_everything_can_be_reached_and_read_without_a_mouse(place: Place) -> None:
-    for path, heading in (
-        ("", "Cluster"),
-        ("records?topic=orders", "Records"),
-        ("do", "Do"),
-        ("why", "Why"),
-        ("groups", "Groups"),
-    ):
-        open_page(place, path, heading)
-        assert len(place.page.find_elements(By.TAG_NAME, "h1")) == 1
-        assert place.page.find_elements(By.CSS_SELECTOR, "main#main")
-        nameless = place.page.execute_script(
-            "return [...document.querySelectorAll('input,textarea,button,svg[role=img]')].filter(e =>"
-            "!(e.getAttribute('aria-label')||e.labels?.length||e.closest('label,[role=checkbox]')||e.textContent.trim()))"
-            ".map(e => e.outerHTML)"
-        )
-        assert nameless == []
+PAGES = (
+    ("", "Cluster"),
+    ("topics", "Topics"),
+    ("topic?name=orders", "orders"),
+    ("records?topic=orders", "Records"),
+    ("groups", "Groups"),
+    ("group?name=billing", "billing"),
+    ("transactions", "Transactions"),
+    ("why", "Why"),
+    ("do", "Do"),
+)
+
+
+@pytest.mark.parametrize(("path", "heading"), PAGES)
+def test_everything_has_a_name_and_stands_out(place: Place, path: str, heading: str) -> None:
+    open_page(place, path, heading)
+    assert len(place.page.find_elements(By.TAG_NAME, "h1")) == 1
+    assert place.page.find_elements(By.CSS_SELECTOR, "main#main")
+    nameless = place.page.execute_script(
+        "return [...document.querySelectorAll('input,textarea,button,svg[role=img]')].filter(e =>"
+        "!(e.getAttribute('aria-label')||e.labels?.length||e.closest('label,[role=checkbox]')||e.textContent.trim()))"
+        ".map(e => e.outerHTML)"
+    )
+    assert nameless == []
+    for scheme in ("dark", "light"):
+        assert pale(place.page, scheme) == [], scheme
+
+
+def test_a_plan_is_made_and_left_by_the_keyboard_alone(place: Place) -> None:
+    open_page(place, "do", "Do")
+    assert skip_link(place.page) == "Skip to the content"
+    assert is_marked(place.page)
+    place.page.switch_to.active_element.send_keys(Keys.ENTER)
+    until(lambda: place.page.switch_to.active_element.get_attribute("id") == "main", "the content")
+    tab_to(place.page, "Name")
+    assert is_marked(place.page)
+    place.page.switch_to.active_element.send_keys("by-keyboard")
+    tab_to(place.page, "PLAN: CREATE")
+    assert is_marked(place.page)
+    place.page.switch_to.active_element.send_keys(Keys.ENTER)
+    shows(place.page, "3 partitions with 3 replicas each")
+    until(lambda: place.page.switch_to.active_element.text == "LEAVE IT", "the focus where nothing happens")
+    place.page.switch_to.active_element.send_keys(Keys.ENTER)
+    shows(place.page, "left as it was")
 
 
 def test_an_election_and_its_reason_are_on_the_open_page_within_two_seconds(place: Place) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from html.parser import HTMLParser
+from pathlib import Path
 
 import attrs
 import pytest
@@ -41,7 +42,9 @@ from insync.plugins.dashboard._history import History, Series
 from insync.plugins.dashboard._look import Look
 from insync.plugins.dashboard._watcher import Watcher
 from insync.plugins.dashboard.pages import _cluster, _groups, _topics
-from insync.plugins.dashboard.pages._frame import banner
+from insync.plugins.dashboard.pages._frame import PAGES, banner
+
+from .screenshots import PAGES as SCREENSHOTS
 
 HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
@@ -339,3 +342,13 @@ def test_decoders_show_json_text_and_hex_and_say_when_it_is_none() -> None:
     assert readable(b"[" * 100_000).endswith("(100,000 bytes in all)")
     with pytest.raises(UnknownDecoderError, match="'avro': use one of auto"):
         readable(b"", "avro")
+
+
+def test_each_page_has_its_picture_in_the_docs() -> None:
+    """They are made by `python -m tests.plugins.dashboard.screenshots docs/dashboard`."""
+    docs = Path(__file__).parents[3] / "docs"
+    page = (docs / "dashboard.md").read_text(encoding="utf-8")
+    for name in (*SCREENSHOTS, "login"):
+        assert f"](dashboard/{name}.png)" in page
+        assert (docs / "dashboard" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    assert {path for _, path in PAGES} <= {"/" + path.partition("?")[0] for path in SCREENSHOTS.values()}

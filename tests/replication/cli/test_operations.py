@@ -11,8 +11,9 @@ import pytest
 
 from insync.replication.cli import main
 from insync.replication.cli.bench import percentile
+from insync.replication.cli.measures import amount
 from insync.replication.cli.top import _Sample, picture
-from insync.replication.cli.top_tables import Sort, _amount, by, draw
+from insync.replication.cli.top_tables import Sort, by, draw
 from insync.replication.client import NodeHealth
 from insync.replication.core.messages import HealthCheck
 from tests.processes import NodeProcess, cluster
@@ -248,10 +249,10 @@ def test_what_is_wrong_stands_below_the_tables(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0, "0"), (1023, "1,023"), (1024, "1.0 Ki"), (1536 << 10, "1.5 Mi"), (1 << 50, "1,024.0 Ti")],
+    [(0, "0 B"), (1023, "1,023 B"), (1024, "1.0 KiB"), (1536 << 10, "1.5 MiB"), (1 << 50, "1,024.0 TiB")],
 )
 def test_amounts_are_read_by_people(number: int, text: str) -> None:
-    assert _amount(number) == text
+    assert amount(number) == text
 
 
 def test_percentiles_are_by_nearest_rank() -> None:

@@ -1,0 +1,67 @@
+"""Users of the cluster log in to the dashboard, and change what their rules let them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
+
+from insync.replication.client.blocking import BlockingAdmin
+from tests.processes import cluster
+
+from .browser import browser, complaints, confirm, dashboard, fill, find_browser, press, shows
+
+pytest.importorskip("nicegui")
+find_browser()
+
+
+def log_in(page: WebDriver, url: str, name: str, password: str) -> None:
+    page.get(url)
+    page.find_element(By.ID, "name").send_keys(name)
+    page.find_element(By.ID, "password").send_keys(password)
+    page.find_element(By.TAG_NAME, "button").click()
+
+
+def test_users_see_and_change_what_their_rules_let_them(tmp_path: Path) -> None:
+    with cluster(tmp_path, 1) as (node,), BlockingAdmin(node.endpoint) as admin:
+        admin.create_user("ops", "ops-password", allow=["consume", "produce", "admin"])
+        admin.create_user("looker", "looker-password", allow=["consume"])
+        admin.create_user("writer", "writer-password", allow=["produce"])
+        options = ("--allow-changes", "--login")
+        with dashboard(node.endpoint, *options) as url, browser(tmp_path / "browser") as page:
+            log_in(page, url, "ops", "looker-password")
+            shows(page, "There is no such user, or that is not the password.")
+            log_in(page, url, "<b>nobody</b>", "x")
+            shows(page, "There is no such user, or that is not the password.")
+            log_in(page, url, "writer", "writer-password")
+            shows(page, "User 'writer' may not consume")
+            log_in(page, url, "looker", "looker-password")
+            shows(page, "Log out (looker)")
+            page.get(url + "do")
+            shows(page, "looker may look and not change")
+            assert not page.find_elements(By.CSS_SELECTOR, "[role=group]"), "no form"
+            press(page, "Log out (looker)")
+            log_in(page, url, "ops", "ops-password")
+            page.get(url + "do")
+            fill(page, "Name", "one", "Create a topic")
+            fill(page, "Replicas", "1", "Create a topic")
+            press(page, "Plan: create")
+            shows(page, "3 partitions with 1 replicas each")
+            admin.alter_user("ops", allow=["consume"])
+            confirm(page)
+            shows(page, "not done: what user 'ops' may do has changed")
+            admin.alter_user("ops", allow=["consume", "produce", "admin"])
+            press(page, "Plan: create")
+            confirm(page)
+            shows(page, "topic one was created")
+            admin.delete_user("ops")
+            press(page, "Plan: create")
+            shows(page, "there is a topic 'one' already")
+            fill(page, "Name", "two", "Create a topic")
+            press(page, "Plan: create")
+            confirm(page)
+            shows(page, "not done: there is no user 'ops' any more")
+            assert admin.list_topics() == ["one"]
+            assert [each for each in complaints(page) if "401" not in each] == []
