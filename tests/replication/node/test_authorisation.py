@@ -17,6 +17,7 @@ from insync.replication.node.errors import InvalidSettingError
 from insync.transport import Identity, NotAuthorisedError, PeerIdentity, connect
 
 ADMINS = {
+    m.Kind.ABORT_TRANSACTION,
     m.Kind.ALTER_CLIENT_QUOTAS,
     m.Kind.ALTER_USER,
     m.Kind.DESCRIBE_USERS,
