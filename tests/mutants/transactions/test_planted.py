@@ -28,5 +28,5 @@ def test_the_same_seed_is_the_same_run() -> None:
 
 @pytest.mark.parametrize("name", [name for name in REGISTRY.mutants if name not in RARE])
 def test_it_is_noticed(name: str) -> None:
-    found = hunt(name, "transactions", 150)
+    found = hunt(name, "transactions", 900)
     assert found.invariant.startswith("T"), found
