@@ -5,6 +5,7 @@ Only what happened is kept here; what a producer may do next (KIP-98's sequence 
 
 from __future__ import annotations
 
+import os
 import struct
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -224,7 +225,8 @@ class Tail(NamedTuple):
 
 def snapshots_in(folder: Path) -> list[int]:
     """The offsets at which a partition's folder has snapshots, the latest first."""
-    return sorted((int(path.stem) for path in folder.glob(f"*{SNAPSHOT_SUFFIX}")), reverse=True)
+    names = (name for name in os.listdir(folder) if name.endswith(SNAPSHOT_SUFFIX))
+    return sorted((int(name.removesuffix(SNAPSHOT_SUFFIX)) for name in names), reverse=True)
 
 
 def replay(folder: Path, segments: Sequence[Segment], tail: Tail | None = None) -> ProducerTable:

@@ -132,6 +132,8 @@ def finish_swaps(folder: Path) -> None:
 
     Raises CorruptLogError if a segment that was offered is damaged and those it was made of are gone.
     """
+    if not any(name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) for name in os.listdir(folder)):
+        return
     unfinished = [int(path.name[:20]) for path in folder.glob(f"{'[0-9]' * 20}.*{CLEANED_SUFFIX}")]
     for path in sorted(folder.glob(f"{'[0-9]' * 20}{LOG_SUFFIX}{SWAP_SUFFIX}")):
         base = int(path.name[:20])

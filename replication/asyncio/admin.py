@@ -153,10 +153,10 @@ class Admin(UserAdmin):
         return await self._call(lambda: self._held.elect_leaders(partitions, unclean=unclean))
 
     async def reassign_partitions(
-        self, replicas: Mapping[tuple[str, int], Sequence[int] | None]
+        self, replicas: Mapping[tuple[str, int], Sequence[int] | None], *, check_room: bool = True
     ) -> dict[tuple[str, int], ServerError | None]:
         """See `insync.replication.Admin.reassign_partitions`."""
-        return await self._call(lambda: self._held.reassign_partitions(replicas))
+        return await self._call(lambda: self._held.reassign_partitions(replicas, check_room=check_room))
 
     async def list_partition_reassignments(
         self, topics: Iterable[str] | None = None

@@ -31,6 +31,7 @@ def reassign(
     replicas: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
     to_nodes: Annotated[str, Parameter(show_default=False)] = "",
     cancel: Flag = False,
+    no_check_room: Flag = False,
     wait: Flag = False,
     throttle: Annotated[int | None, Parameter(show_default=False, validator=validators.Number(gte=1))] = None,
     servers: Servers = "",
@@ -54,6 +55,8 @@ def reassign(
         Spread all partitions of the topic over these nodes, and evenly over their racks.
     cancel
         Take back what is under way for the topic.
+    no_check_room
+        Move them though the nodes that get them may have less room than the partitions have bytes.
     wait
         Come back when it is done; meanwhile standard error says how far it is.
     throttle
@@ -81,7 +84,7 @@ def reassign(
                 _print_list(await admin.list_partition_reassignments([topic] if topic else None), json)
             else:
                 targets = await _targets(admin, topic, placements, over)
-                outcomes = await admin.reassign_partitions(targets)
+                outcomes = await admin.reassign_partitions(targets, check_room=not no_check_room)
                 failed = any(outcomes.values())
                 print_outcomes(outcomes, "goes back" if cancel else "is to move", json)
                 if cancel and not outcomes and not json:
@@ -98,6 +101,7 @@ def drain(
     /,
     *,
     dry_run: Flag = False,
+    no_check_room: Flag = False,
     wait: Flag = False,
     throttle: Annotated[int | None, Parameter(show_default=False, validator=validators.Number(gte=1))] = None,
     servers: Servers = "",
@@ -116,6 +120,8 @@ def drain(
         Its number.
     dry_run
         Say what would move where, and change nothing.
+    no_check_room
+        Move them though the nodes that get them may have less room than the partitions have bytes.
     wait
         Come back when the node has no replica any more; meanwhile standard error says how far it is.
     throttle
@@ -135,7 +141,7 @@ def drain(
                 _print_plan(node, plan, json)
                 return
             await _limit(admin, throttle)
-            outcomes = await admin.reassign_partitions(dict(plan))
+            outcomes = await admin.reassign_partitions(dict(plan), check_room=not no_check_room)
             failed = any(outcomes.values())
             print_outcomes(outcomes, "is to move", json)
             if wait:

@@ -71,8 +71,11 @@ class PartitionAdmin(Client):
         answer: m.ElectLeadersResponse = await self._change(request, "elect leaders")
         return _outcomes(answer.partitions, fine=(ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED))
 
+    @abstractmethod
+    async def _check_room(self, moves: Sequence[m.PartitionReassignment]) -> None: ...
+
     async def reassign_partitions(
-        self, replicas: Mapping[tuple[str, int], Sequence[int] | None]
+        self, replicas: Mapping[tuple[str, int], Sequence[int] | None], *, check_room: bool = True
     ) -> dict[tuple[str, int], ServerError | None]:
         """Move partitions to other nodes, each given in order of preference; None cancels what is under way.
 
@@ -83,8 +86,11 @@ class PartitionAdmin(Client):
         Returns for each partition None if it was noted, otherwise why not (UnknownTopicError,
         InvalidReplicaAssignmentError, NoReassignmentInProgressError).
 
+        check_room: first compare the sizes of the partitions with what the nodes that get them have free.
+
         Raises:
           InvalidArgumentError: It is not given as above; nothing was asked for.
+          NoDiskRoomError: A node has too little room; nothing was asked for.
           RequestTimeoutError: No controller answered in time.
         """
         wanted = [
@@ -95,6 +101,8 @@ class PartitionAdmin(Client):
             )
             for at, nodes in given.by_partition("replicas", replicas)
         ]
+        if given.flag("check_room", check_room):
+            await self._check_room(wanted)
         request = m.AlterReassignmentsRequest(partitions=wanted)
         answer: m.AlterReassignmentsResponse = await self._change(request, "reassign partitions")
         return _outcomes(answer.partitions, fine=(ErrorCode.NONE,))

@@ -30,6 +30,7 @@ from ..core.types import PartitionId, Value
 from . import _arguments as given
 from ._coordinators import Coordinators
 from ._deletions import delete_records
+from ._disk_room import check_room
 from ._groups import GroupDescription, GroupListing, GroupMember, GroupPartition
 from ._offsets import read_index
 from ._operations import NodeChanges, NodeHealth
@@ -444,6 +445,9 @@ class Admin(TransactionAdmin):
             for node in living.values():
                 nursery.start_soon(ask, node)
         return sorted(reports, key=lambda report: report.node_id)
+
+    async def _check_room(self, moves: Sequence[m.PartitionReassignment]) -> None:
+        await check_room(self, moves)
 
     async def _describe_node(
         self, node: NodeInfo, request: m.DescribePartitionsRequest, timeout: float

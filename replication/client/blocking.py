@@ -669,10 +669,10 @@ class BlockingAdmin(_BlockingClient[Admin], BlockingUserAdmin):
         return self._portal.call(lambda: self._held.elect_leaders(partitions, unclean=unclean))
 
     def reassign_partitions(
-        self, replicas: Mapping[tuple[str, int], Sequence[int] | None]
+        self, replicas: Mapping[tuple[str, int], Sequence[int] | None], *, check_room: bool = True
     ) -> dict[tuple[str, int], ServerError | None]:
         """See `Admin.reassign_partitions`."""
-        return self._portal.call(lambda: self._held.reassign_partitions(replicas))
+        return self._portal.call(lambda: self._held.reassign_partitions(replicas, check_room=check_room))
 
     def list_partition_reassignments(
         self, topics: Iterable[str] | None = None

@@ -84,6 +84,23 @@ class RequestTimeoutError(ClientError):
     retriable = True
 
 
+class NoDiskRoomError(ClientError):
+    """A move of partitions needs more room than a node has; nothing was asked for.
+
+    node: that node; needed, free: bytes.
+    """
+
+    def __init__(self, node: int, needed: int, free: int) -> None:
+        super().__init__(
+            f"the partitions that are to move to node {node} have {needed} bytes, and its log directories have "
+            f"{free} free: free some, choose another node, move fewer at a time, or move them without this check "
+            "(check_room=False, --no-check-room)"
+        )
+        self.node = node
+        self.needed = needed
+        self.free = free
+
+
 class TopicNotReadyError(RequestTimeoutError):
     """Partitions are made, and not all can be written to yet. Nodes go on with the others: nothing is to repeat.
 

@@ -262,12 +262,18 @@ class HealthCheck:
 
 @attrs.frozen(kw_only=True)
 class LogDirectoryInfo:
-    """`error` is why it is offline, empty while it works; sizes in bytes."""
+    """`error` is why it is offline, empty while it works; sizes in bytes.
+
+    free_bytes: what the device has left for it, -1 if that is not known. device: the same text for log directories
+    that share what is left.
+    """
 
     path: str
     error: str = ""
     partitions: int = 0
     size_bytes: int = 0
+    free_bytes: int = -1
+    device: str = ""
 
 
 @attrs.frozen(kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +38,9 @@ class LogFlusher:
         self._period = min(CHECK_INTERVAL, flush_interval_ms / 1000)
         self._failed = failed
         self._died = died
+        self._path = directory.path
+        self.free_bytes, self.device = -1, ""
+        """What the device had left a moment ago, and which one it is. Asked in this thread: it may be slow."""
         self._due = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(
@@ -65,10 +69,20 @@ class LogFlusher:
                 self._due.wait(self._period)
                 self._due.clear()
                 self._flush()
+                self._look_at_device()
         except Exception as error:  # noqa: BLE001 - not hidden: it ends the node
             self._token.run_sync_soon(self._died, error)
         finally:
             self._token.run_sync_soon(self._stopped.set)
+
+    def _look_at_device(self) -> None:
+        try:
+            room = os.statvfs(self._path)
+            device = os.stat(self._path).st_dev
+        except OSError:
+            self.free_bytes = -1
+        else:
+            self.free_bytes, self.device = room.f_bavail * room.f_frsize, str(device)
 
     def _flush(self) -> None:
         assert self._token is not None

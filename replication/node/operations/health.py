@@ -73,6 +73,8 @@ class Health:
                 error=home.failure,
                 partitions=len(home.partitions),
                 size_bytes=sum(map(self._size, list(home.partitions))) if not home.failure else 0,
+                free_bytes=home.flusher.free_bytes,
+                device=home.flusher.device,
             )
             for home in directories
         ]

@@ -45,7 +45,7 @@ WRONG: dict[str, list[Any]] = {
     **dict.fromkeys(["topic", "name", "group", "prefix", "entity_type"], TEXT),
     **dict.fromkeys(["replication_factor", "producer_id", "count", "node"], NUMBER),
     **dict.fromkeys(["names", "topics", "reset", "remove"], NAMES),
-    **dict.fromkeys(["unclean", "if_absent", "exist_ok"], FLAG),
+    **dict.fromkeys(["unclean", "if_absent", "exist_ok", "check_room"], FLAG),
     **{name: [*NUMBER, -1] for name in ("offset", "start_offset", "longer_than_ms")},
     "offsets": BY_PAIR + OFFSETS,
     "timestamps": BY_PAIR + OFFSETS,
