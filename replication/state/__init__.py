@@ -41,6 +41,7 @@ from .machine import Context, StateMachine
 from .objects import ObjectMachine, ReplicatedObject, command, query
 from .replica import Replica
 from .settings import StateSettings
+from .shards import Shards
 
 __all__ = [
     "Change",
@@ -64,6 +65,7 @@ __all__ = [
     "ReplicatedObject",
     "ReplicatedQueue",
     "ReplicatedSet",
+    "Shards",
     "SnapshotMissingError",
     "StateClosedError",
     "StateError",

@@ -19,6 +19,7 @@ from ._faces import Held, awaited, awaited_plain, portal
 from .machine import StateMachine
 from .objects import ReplicatedObject
 from .settings import StateSettings
+from .shards import Shards
 
 
 class _Face(Bridge[Any]):
@@ -105,13 +106,10 @@ class Replica(_Face):
         machine: Callable[[], StateMachine],
         *,
         name: str = "",
-        partition: int = 0,
         settings: StateSettings | None = None,
         **options: Any,
     ) -> None:
-        made = _replica.Replica(
-            servers, topic, machine, name=name, partition=partition, settings=settings, **options
-        )
+        made = _replica.Replica(servers, topic, machine, name=name, settings=settings, **options)
         super().__init__(lambda: made)
 
     async def look(self, function: Callable[[Any], Any]) -> Any:
@@ -326,5 +324,6 @@ __all__ = [
     "ReplicatedLock",
     "ReplicatedQueue",
     "ReplicatedSet",
+    "Shards",
     "replicate",
 ]

@@ -21,6 +21,7 @@ from ._faces import blocking, blocking_plain, portal
 from .machine import StateMachine
 from .objects import ReplicatedObject
 from .settings import StateSettings
+from .shards import BlockingShards as Shards
 
 
 class _Face(Held[Any]):
@@ -108,13 +109,10 @@ class Replica(_Face):
         machine: Callable[[], StateMachine],
         *,
         name: str = "",
-        partition: int = 0,
         settings: StateSettings | None = None,
         **options: Any,
     ) -> None:
-        made = _replica.Replica(
-            servers, topic, machine, name=name, partition=partition, settings=settings, **options
-        )
+        made = _replica.Replica(servers, topic, machine, name=name, settings=settings, **options)
         super().__init__(lambda: made)
 
     def look(self, function: Callable[[Any], Any]) -> Any:
@@ -338,5 +336,6 @@ __all__ = [
     "ReplicatedLock",
     "ReplicatedQueue",
     "ReplicatedSet",
+    "Shards",
     "replicate",
 ]

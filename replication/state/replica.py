@@ -40,6 +40,7 @@ class Replica:
       servers: URLs of some nodes, as a list or comma separated.
       topic: Whose log holds the commands; made if there is none. Nothing else may write to it.
       machine: Makes the state machine: its class, or a function without arguments.
+      partition, partitions: Which of the topic's partitions, and how many it has; see `Shards`.
       name: Whose session this is, at most 200 characters. Opening the same name elsewhere shuts this one out.
         Without a name one that nobody else has.
       settings: All settings at once; or give single ones as keywords (fields of `StateSettings`). Further keywords
@@ -61,6 +62,7 @@ class Replica:
         *,
         name: str = "",
         partition: int = 0,
+        partitions: int | None = None,
         settings: StateSettings | None = None,
         **options: Any,
     ) -> None:
@@ -71,6 +73,7 @@ class Replica:
         make_settings(ClientSettings, self._options)
         self._servers = servers
         self._at = PartitionId(given.text("topic", topic), given.whole("partition", partition, least=0))
+        self._partitions = None if partitions is None else given.whole("partitions", partitions, least=1)
         self._make = machine
         self._stack = AsyncExitStack()
         self._copy: Copy | None = None
@@ -133,10 +136,15 @@ class Replica:
             factor = settings.replication_factor
             if factor is None:
                 factor = min(3, max(1, len((await admin.describe_cluster()).nodes)))
-            partitions = self._at.partition + 1
+            partitions = self._partitions or self._at.partition + 1
             await admin.create_topic(name, partitions, factor, _LOG, exist_ok=True)
             await admin.create_topic(f"{name}.snapshots", partitions, factor, _SNAPSHOTS, exist_ok=True)
         topic, snapshots = await admin.describe_topics([name, f"{name}.snapshots"])
+        if self._partitions is not None and len(topic.partitions) != self._partitions:
+            raise StateError(
+                f"topic {name!r} has {len(topic.partitions)} partitions, and {self._partitions} shards are asked "
+                "for: keys would be looked for where they are not; open it with as many shards as it has"
+            )
         if topic.config["cleanup_policy"] != "delete" or topic.config["retention_ms"] != -1:
             raise StateError(
                 f"topic {name!r} has cleanup_policy={topic.config['cleanup_policy']} and retention_ms="

@@ -1,0 +1,106 @@
+"""State that is divided by keys over the partitions of one topic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, ExitStack
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from ..client import _arguments as given
+from ..client._murmur2 import partition_for_key
+from ..client.errors import InvalidSettingError
+from .errors import StateClosedError
+
+H = TypeVar("H")
+
+
+class _Divided(Generic[H]):
+    """Args:
+      open: What opens one shard: `Replica`, `replicate`, or the `open` of a class such as `ReplicatedDict`.
+      arguments: Of `open`: servers, topic and so on.
+      shards: How many there are, which cannot be changed later. The topic has as many partitions.
+      options: Of `open`, the same for each shard.
+
+    Keys go to shards as Kafka's clients spread them over partitions. Each shard is a state of its own, with its own
+    session, snapshots and keeper: nothing is promised across two of them, neither an order nor a moment.
+
+    Raises:
+      StateError: On opening: the topic has another number of partitions.
+    """
+
+    def __init__(self, open: Callable[..., H], *arguments: Any, shards: int, **options: Any) -> None:
+        if "partition" in options or "partitions" in options:
+            raise InvalidSettingError("partition and partitions are told by shards; leave them out")
+        count = given.whole("shards", shards, least=1)
+        self._makers = [
+            lambda number=number: open(*arguments, partition=number, partitions=count, **options)
+            for number in range(count)
+        ]
+        self._opened: list[H] = []
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+    def __iter__(self) -> Iterator[H]:
+        """The handles of all shards, by number."""
+        self._check()
+        return iter(self._opened)
+
+    def number_of(self, key: str | bytes) -> int:
+        """Which shard a key belongs to."""
+        if not isinstance(key, str | bytes):
+            raise given.refused("key", key, "a key is a text or bytes")
+        return partition_for_key(key.encode() if isinstance(key, str) else key, len(self))
+
+    def of(self, key: str | bytes) -> H:
+        """The handle of the shard that a key belongs to; raises `StateClosedError` outside of the block."""
+        self._check()
+        return self._opened[self.number_of(key)]
+
+    def _check(self) -> None:
+        if len(self._opened) < len(self._makers):
+            raise StateClosedError("the shards are not open; use them inside their `with` block")
+
+
+class Shards(_Divided[H]):
+    __doc__ = (
+        '`async with Shards(replicate, Seats, servers, "seats", shards=8, name="api-1") as seats`, then '
+        '`await seats.of("12A").take("12A", "alice")`; for trio and asyncio.\n\n    '
+        + (_Divided.__doc__ or "")
+    )
+
+    _stack: AsyncExitStack
+
+    async def __aenter__(self) -> Self:
+        async with AsyncExitStack() as stack:
+            opened: list[H] = [await stack.enter_async_context(make()) for make in self._makers]  # type: ignore[arg-type]
+            self._stack, self._opened = stack.pop_all(), opened
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._opened = []
+        await self._stack.__aexit__(kind, error, traceback)
+
+
+class BlockingShards(_Divided[H]):
+    __doc__ = (
+        '`with Shards(replicate, Seats, servers, "seats", shards=8, name="api-1") as seats`, then '
+        '`seats.of("12A").take("12A", "alice")`; for threads.\n\n    ' + (_Divided.__doc__ or "")
+    )
+
+    _stack: ExitStack
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            opened: list[H] = [stack.enter_context(make()) for make in self._makers]  # type: ignore[arg-type]
+            self._stack, self._opened = stack.pop_all(), opened
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._opened = []
+        self._stack.__exit__(kind, error, traceback)
