@@ -6,6 +6,7 @@ import inspect
 import logging
 import re
 import uuid
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any
@@ -254,8 +255,9 @@ class GroupReader(Client):
             self._raise_error()
         return taken
 
+    @abstractmethod
     def _raise_error(self) -> None:
-        raise NotImplementedError
+        """Raise what keeps this consumer from reading; come back if nothing does, or not for long."""
 
     async def _listen(self, due: Due) -> None:
         """Run a callback, in this task."""

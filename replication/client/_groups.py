@@ -197,7 +197,7 @@ class GroupAdmin(UserAdmin):
         """Commit offsets for a group that has no members; its next ones go on there.
 
         Raises:
-          UnknownMemberIdError: The group has members: stop them first.
+          NonEmptyGroupError: The group has members: stop them first.
           RequestTimeoutError: The coordinator has not answered; it may have been carried out.
         """
         named = given.text("group", group)
@@ -212,7 +212,7 @@ class GroupAdmin(UserAdmin):
                 for at, offset in wanted.items()
             ],
         )
-        await self._change_offsets(named, request, "set offsets", "it has members; stop them first")
+        await self._change_offsets(named, request, "set offsets")
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
         """Forget what a group has committed of these partitions; nobody in it may subscribe to their topics.
@@ -230,21 +230,22 @@ class GroupAdmin(UserAdmin):
             group=named,
             partitions=[gm.TopicPartitionName(topic=at.topic, partition=at.partition) for at in wanted],
         )
-        await self._change_offsets(named, request, "delete offsets", "")
+        await self._change_offsets(named, request, "delete offsets")
 
-    async def _change_offsets(self, group: str, request: object, what: str, of_members: str) -> None:
+    async def _change_offsets(self, group: str, request: object, what: str) -> None:
         thing = f"group {group!r}: {what}"
         answer = await self._coordinators.ask(group, request, timeout=self._timeout, thing=thing)
+        if _is_member_error(answer.error):
+            # A commit of no member is refused in the words for members, which help nobody here.
+            raise error_for(ErrorCode.NON_EMPTY_GROUP, thing, "it has members")
         if answer.error != ErrorCode.NONE:
-            raise error_for(
-                answer.error, thing, of_members if _is_member_error(answer.error) else answer.message
-            )
+            raise error_for(answer.error, thing, answer.message)
         for each in answer.partitions:
+            at = f"{thing} of {PartitionId(each.topic, each.partition)}"
+            if _is_member_error(each.error):
+                raise error_for(ErrorCode.NON_EMPTY_GROUP, at, "it has members")
             if each.error != ErrorCode.NONE:
-                at = PartitionId(each.topic, each.partition)
-                raise error_for(
-                    each.error, f"{thing} of {at}", of_members if _is_member_error(each.error) else ""
-                )
+                raise error_for(each.error, at, "")
 
     async def delete_group(self, group: str) -> None:
         """Delete a group that has no members, with all that it has committed.

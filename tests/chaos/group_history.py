@@ -14,12 +14,16 @@ _FOREVER = float("inf")
 
 @attrs.frozen
 class Span:
-    """One member has a partition, from the end of `assigned` to the begin of `revoked` or `lost`, or to its end."""
+    """One member has a partition, from the end of `assigned` to the begin of `revoked` or `lost`, or to its end.
+
+    evicted: it ended with `lost` in the classic protocol, in which a member learns late that it was put out.
+    """
 
     member: str
     partition: int
     since: float
     until: float
+    evicted: bool = False
 
 
 @attrs.frozen
@@ -57,6 +61,7 @@ class GroupHistory:
     def read(self, member: str, file: Path, ended: float = _FOREVER) -> None:
         """Take in one member's file; its process ended at `ended`. A last line that was cut is none."""
         open_since: dict[int, float] = {}
+        classic = False
         for line in file.read_text().splitlines() if file.exists() else ():
             try:
                 event = json.loads(line)
@@ -64,6 +69,8 @@ class GroupHistory:
                 continue
             what, at = event["what"], event["at"]
             match what:
+                case "began":
+                    classic = bool(event.get("classic"))
                 case "assigned":
                     self.callbacks[what] += 1
                     open_since.update(dict.fromkeys(event["partitions"], at))
@@ -72,7 +79,8 @@ class GroupHistory:
                     for partition in event["partitions"]:
                         since = open_since.pop(partition, None)
                         if since is not None:
-                            self.spans.append(Span(member, partition, since, at))
+                            evicted = classic and what == "lost"
+                            self.spans.append(Span(member, partition, since, at, evicted))
                 case "handed" | "done":
                     found = self.handed if what == "handed" else self.done
                     found += [
@@ -119,18 +127,28 @@ def _outside_of_spans(history: GroupHistory) -> Iterable[str]:
 
 
 def _two_owners(history: GroupHistory) -> Iterable[str]:
-    """Nobody is handed records of a partition while another is handed some before and after, without a callback."""
+    """Nobody is handed records of a partition while another is handed some before and after, without a callback.
+
+    Except where one of the two was put out of a classic group and has not learned it: its commits are refused.
+    """
+    evicted = [span for span in history.spans if span.evicted]
     for partition in {span.partition for span in history.spans}:
         handed = [each for each in history.handed if each.partition == partition]
         for span in history.spans:
-            if span.partition != partition:
+            if span.partition != partition or span.evicted:
                 continue
             # By a poll that began so late it was handed out for certain after what had come back before. A poll in
             # which the span ended may have handed out what came with the next one.
             mine = [e for e in handed if e.member == span.member and span.since <= e.since]
             last = max((e.since for e in mine if e.at <= span.until), default=-_FOREVER)
             for other in handed:
-                if other.member != span.member and span.since < other.since and other.at < last:
+                out = any(
+                    each.member == other.member
+                    and each.partition == partition
+                    and each.since <= other.at <= each.until
+                    for each in evicted
+                )
+                if other.member != span.member and span.since < other.since and other.at < last and not out:
                     yield (
                         f"{other.member} was handed {partition} [{other.first}, {other.end}) while "
                         f"{span.member} had it"

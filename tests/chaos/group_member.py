@@ -5,7 +5,7 @@ A line of JSON for each thing, in a file of its own, written before anything fol
     {"what": "assigned" | "revoked" | "lost", "at": s, "partitions": [...]}   as the callback ends, or begins
     {"what": "handed", "since": s, "at": s, "records": {partition: [first, next]}}   by a poll that began at `since`
     {"what": "done", "at": s, "records": {...}}   with these the process is through
-    {"what": "began", "at": s}   SIGTERM is heard from now on
+    {"what": "began", "at": s, "classic": ...}   SIGTERM is heard from now on; the classic strategy, if any
     {"what": "left", "at": s}   it has closed its consumer
 
 Times are of the machine's monotonic clock, which all processes share. SIGTERM: finish what is at hand, and leave.
@@ -48,7 +48,7 @@ class Member:
     async def run(self) -> None:
         async with trio.open_nursery() as nursery:
             await nursery.start(self.stop_on_signal)
-            self.note("began")
+            self.note("began", classic=self.given.classic)
             await self._read()
             nursery.cancel_scope.cancel()
 
@@ -67,6 +67,13 @@ class Member:
             "max_poll_interval_ms": 5_000,
             "request_timeout_ms": 10_000,
         }
+        if self.given.classic:
+            options |= {
+                "group_protocol": "classic",
+                "partition_assignment_strategy": self.given.classic,
+                "session_timeout_ms": 4_000,
+                "heartbeat_interval_ms": 500,
+            }
         async with Consumer(self.given.servers.split(","), **options) as consumer:
             consumer.subscribe([self.given.topic], listener=listener)
             while not self.stopping:
@@ -95,6 +102,7 @@ def main() -> None:
     parser.add_argument("--group", required=True)
     parser.add_argument("--instance", default="")
     parser.add_argument("--log", type=Path, required=True)
+    parser.add_argument("--classic", default="", metavar="STRATEGY", help="speak the classic protocol")
     parser.add_argument("--auto-commit", action="store_true")
     trio.run(Member(parser.parse_args()).run)
 

@@ -50,6 +50,8 @@ FAULT_NAMES = (
     "kill_coordinator",
     "pause_coordinator",
 )
+_PROTOCOLS = ((0.5, "mixed"), (0.0, "consumer"), (1.0, "classic"))
+"""The share of members of the classic protocol, and what a run is called for it; taken in turn by the seed."""
 _STATIC = 2
 """Every so many members one is static."""
 
@@ -105,6 +107,7 @@ class GroupReport:
         return {
             "groups": True,
             "seed": self.plan.seed,
+            "protocols": _PROTOCOLS[self.plan.seed % len(_PROTOCOLS)][1],
             "transport": self.plan.transport,
             "store": self.plan.store,
             "seconds": round(seconds, 1),
@@ -142,6 +145,8 @@ class GroupRun(Run):
         self.suffered: list[Suffered] = []
         self.acked: dict[int, int] = dict.fromkeys(range(_PARTITIONS), 0)
         self._numbers = itertools.count(1)
+        self.share = _PROTOCOLS[plan.seed % len(_PROTOCOLS)][0]
+        self.strategy = "cooperative-sticky" if plan.seed % 2 else "range"
         self._writing = True
         self._all_is_written = trio.Event()
         self._servers: list[str] = []
@@ -173,6 +178,8 @@ class GroupRun(Run):
         settings = (
             f"group_consumer_session_timeout_ms={_SESSION_MS}",
             "group_consumer_heartbeat_interval_ms=1000",
+            f"group_min_session_timeout_ms={_SESSION_MS}",
+            "group_initial_rebalance_delay_ms=100",
         )
         more = tuple(part for each in settings for part in ("--set", each))
         member.options = (*member.options, *more)
@@ -258,6 +265,7 @@ class GroupRun(Run):
             *(sys.executable, "-m", "tests.chaos.group_member", "--servers", ",".join(self._servers)),
             *("--topic", TOPIC, "--group", GROUP, "--log", str(log), "--instance", instance),
             *(("--auto-commit",) if number % 3 == 0 else ()),
+            *(("--classic", self.strategy) if self._is_classic() else ()),
         ]
         with (self.folder / f"{name}.err").open("ab") as errors:
             process = subprocess.Popen(
@@ -266,6 +274,10 @@ class GroupRun(Run):
         worker = Worker(name, log, process, instance)
         self.workers.append(worker)
         return worker
+
+    def _is_classic(self) -> bool:
+        """By the seed: all members speak the consumer protocol, or some the classic one, or all."""
+        return self.random.random() < self.share
 
     @property
     def _living(self) -> list[Worker]:

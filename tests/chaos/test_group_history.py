@@ -49,6 +49,28 @@ def test_two_owners() -> None:
     assert said == "B was handed 0 [10, 12) while A had it"
 
 
+def test_a_member_of_the_classic_protocol_may_learn_late_that_it_is_out(tmp_path: Path) -> None:
+    file = tmp_path / "b.jsonl"
+    said = [
+        {"what": "began", "at": 2.0, "classic": "range"},
+        {"what": "assigned", "at": 2.2, "partitions": [0]},
+        {"what": "handed", "since": 2.3, "at": 2.4, "records": {"0": [10, 12]}},
+        {"what": "lost", "at": 2.5, "partitions": [0]},
+    ]
+    for classic in ("range", ""):
+        history = right()
+        said[0]["classic"] = classic
+        file.write_text("".join(json.dumps(each) + "\n" for each in said))
+        history.read("B", file)
+        assert bool(judge_group(history, {0: 20}).violations) is not bool(classic)
+    # It has learned in time that it has to let go: then nothing is excused.
+    said[0]["classic"], said[3]["what"] = "range", "revoked"
+    file.write_text("".join(json.dumps(each) + "\n" for each in said))
+    history = right()
+    history.read("B", file)
+    assert judge_group(history, {0: 20}).violations == ["B was handed 0 [10, 12) while A had it"]
+
+
 def test_a_poll_in_which_a_partition_is_lost_and_given_again() -> None:
     history = right()
     # B's poll began at 7.5; C had the partition meanwhile, B heard of that at 7.6 and was given it again at 7.7.
