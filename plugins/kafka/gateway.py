@@ -96,15 +96,17 @@ class KafkaGateway(Gateway):
         name = listener_name(endpoint)
         named = () if name == endpoint.scheme else ((NAME, name),)
         task_status.started(Serving([str(URL(endpoint.scheme, authority, "", named))]))
-        links, directory = Links(service), Directory(name)
+        links, directory = Links(service, name), Directory(name)
         slots = Slots(random.SystemRandom())
         make = partial(_link, links, directory, _options(endpoint), slots, tls, mechanisms)
+        forget = service.tell_metrics(links.counts.metrics)
         try:
             await service.ready()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(links.sweep)
                 await links.accept(listener, make, nursery)
         finally:
+            forget()
             with trio.CancelScope(shield=True):
                 await listener.aclose()
 

@@ -18,9 +18,11 @@ from insync.transport.repeats import limited
 from .client import Client
 from .core.connection import Connection, Request
 from .core.errors import ProtocolViolationError
+from .core.failures import NONE, first_error, name_of
 from .core.sasl import LoginError
 from .handlers import OFFERED, OFFERS, fetch, login, produce, versions
 from .login import SECONDS as LOGIN_SECONDS
+from .metrics import Counts
 from .protocol import MalformedError, Struct, decode, encode, message_of
 from .protocol.apis import Api
 
@@ -53,8 +55,10 @@ Make = Callable[[Any], "Awaitable[Link]"]
 class Links:
     """The connections of one listener."""
 
-    def __init__(self, service: NodeService) -> None:
+    def __init__(self, service: NodeService, name: str = "kafka") -> None:
+        """name: of the listener, for its metrics."""
         self.service = service
+        self.counts = Counts(name, lambda: len(self.open))
         self.open: set[Link] = set()
         self.greeting = 0
         """Those that are not connections yet: they shake hands."""
@@ -234,6 +238,7 @@ class Link:
                 if request is None:
                     break
                 has_started = True
+                request.begun = trio.current_time()
                 try:
                     self._start(request)
                 except MalformedError:
@@ -299,10 +304,12 @@ class Link:
         try:
             answer.append(await login.take(self.client, bytes(request.body)))
         except LoginError:
-            pass  # the connection ends without a word
+            self._links.counts.login(succeeded=False)  # the connection ends without a word
         finally:
             self._release(request)
         self._let_in()
+        if self.client.login.is_over:
+            self._links.counts.login(succeeded=True)
         self._machine.answer(request, answer)
         self.flush()
 
@@ -332,11 +339,24 @@ class Link:
             parts.append(pieces[0])
             for piece, record in zip(pieces[1:], records, strict=True):
                 parts += (record, piece)
+        self._count(request, answer, parts)
         self._machine.answer(request, parts)
         if self._turn.is_open:
             self._turn.note(self)
         else:
             self.flush()
+
+    def _count(self, request: Request, answer: Struct | None, parts: Sequence[Part]) -> None:
+        error = first_error(answer) if answer is not None else 0
+        self._links.counts.answered(
+            request.api,
+            name_of(error) if error else NONE,
+            trio.current_time() - request.begun,
+            len(request.body),
+            sum(part.length if hasattr(part, "length") else len(part) for part in parts),
+        )
+        if request.api == Api.SASL_AUTHENTICATE and (error or self.client.login.is_over):
+            self._links.counts.login(succeeded=not error)
 
     def flush(self) -> None:
         """Send what is answered, as far as that goes without waiting."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -64,6 +64,7 @@ from .errors import LogDirectoryFailedError, NodeError
 from .operations.counters import Counters
 from .operations.history import ChangeHistory
 from .operations.quotas import ClientQuotas
+from .service import Metric
 
 if TYPE_CHECKING:
     from .settings import NodeSettings
@@ -160,6 +161,8 @@ class Replicas:
         self._nursery = nursery
         self._turn = turn()
         self.failure: NodeError | None = None
+        self.gateway_metrics: dict[object, Callable[[], Iterable[Metric]]] = {}
+        """What gateways tell when metrics are asked for."""
         self.failed = trio.Event()
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import trio
 
@@ -19,7 +19,7 @@ from ._replicas import Replicas
 from ._users import Users
 from .authorisation import Authoriser, Operation
 from .operations.inbound import Inbound
-from .service import Answer, Caller, Done, NotAllowedError, ServiceError, Ticket
+from .service import Answer, Caller, Done, Metric, NotAllowedError, ServiceError, Ticket
 
 log = limited(logging.getLogger("insync.node"))
 
@@ -112,6 +112,12 @@ class Service:
     def allowed(self, peer: PeerIdentity) -> frozenset[Operation]:
         """See `NodeService`."""
         return self._authoriser.allowed(peer)
+
+    def tell_metrics(self, read: Callable[[], Iterable[Metric]]) -> Callable[[], None]:
+        """See `NodeService`."""
+        key = object()
+        self._replicas.gateway_metrics[key] = read
+        return lambda: self._replicas.gateway_metrics.pop(key, None) and None
 
     async def verify_user(self, name: str, password: str) -> bool:
         """See `NodeService`."""

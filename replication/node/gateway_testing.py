@@ -15,7 +15,7 @@ import ipaddress
 import random
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ from ..metadata._places import place_of
 from . import gateways
 from ._node import Node
 from .authorisation import Operation
-from .service import Answer, Caller, Done, NodeService, Ticket
+from .service import Answer, Caller, Done, Metric, NodeService, Ticket
 from .settings import NodeSettings
 
 CASE_SECONDS = 30.0
@@ -167,6 +167,9 @@ class _Watched:
 
     def allowed(self, peer: PeerIdentity) -> Collection[Operation]:
         return self._inner.allowed(peer)
+
+    def tell_metrics(self, read: Callable[[], Iterable[Metric]]) -> Callable[[], None]:
+        return self._inner.tell_metrics(read)
 
     async def verify_user(self, name: str, password: str) -> bool:
         return await self._inner.verify_user(name, password)

@@ -8,7 +8,7 @@ encoded on the way. All of it belongs to the node's trio thread.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from ...transport import Part, Payload, PeerIdentity, ReceiveBudget
@@ -51,6 +51,19 @@ class ServiceError(NodeError):
 
 class NotAllowedError(ServiceError):
     """No rule of the node lets the client do this."""
+
+
+class Metric(NamedTuple):
+    """Values of one metric by their labels, for Prometheus. kind: `gauge` or `counter` (the name has no `_total`).
+
+    The name begins with `insync_` and the scheme, such as `insync_kafka_requests`.
+    """
+
+    name: str
+    kind: str
+    help: str
+    labels: tuple[str, ...]
+    values: Mapping[tuple[str, ...], float]
 
 
 Done = Callable[[Answer | ServiceError], None]
@@ -111,6 +124,12 @@ class NodeService(Protocol):
 
     def allowed(self, peer: PeerIdentity) -> Collection[Operation]:
         """What the rules of the node let a client do."""
+
+    def tell_metrics(self, read: Callable[[], Iterable[Metric]]) -> Callable[[], None]:
+        """Call `read` whenever the node's metrics are asked for, until the function that this returns is called.
+
+        Values of one metric from several listeners are told together: give each a label of its own.
+        """
 
     async def verify_user(self, name: str, password: str) -> bool:
         """Whether this is the password of a user of the cluster (`insync user`); hashed in a thread.

@@ -56,6 +56,8 @@ class Request:
     body: memoryview
     position: int
     room: int = 0
+    begun: float = 0.0
+    """When it was received, in seconds of the caller's clock."""
     is_token: bool = False
     wants_answer: bool = True
     """False of a produce request without acknowledgement."""

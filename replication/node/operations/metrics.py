@@ -7,6 +7,7 @@ every name with the one that Kafka has for it.
 from __future__ import annotations
 
 import importlib.util
+import logging
 import time
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ....transport.repeats import limited
 from ...core.coordination.transaction_records import Status
 from ...core.messages import Kind
 from ...core.types import NO_LEADER, PartitionId
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from .._cluster_state import ClusterState
     from .._replica_host import ReplicaHost
     from .._replicas import Replicas
+
+log = limited(logging.getLogger("insync.node"))
 
 Labels = tuple[str, ...]
 
@@ -79,6 +83,7 @@ class Metrics:
             *self._of_groups(),
             *self._of_transactions(),
             *self._of_topics(),
+            *self._of_gateways(),
         ]
         times = {
             Kind(kind).name.lower(): (list(times.counts), times.total)
@@ -87,6 +92,23 @@ class Metrics:
         ended = self._replicas.counters.transactions
         outcomes = {name: (list(each.counts), each.total) for name, each in ended.items()}
         return Snapshot(families, times, outcomes)
+
+    def _of_gateways(self) -> Iterator[Family]:
+        """What gateways count: those of one name together, whichever listener tells them."""
+        found: dict[str, Family] = {}
+        for read in list(self._replicas.gateway_metrics.values()):
+            try:
+                told = [Family(*each) for each in read()]
+            except Exception:
+                log.exception("a gateway failed over its metrics; the others are told")
+                continue
+            for each in told:
+                known = found.get(each.name)
+                if known is None or known.labels != each.labels:
+                    found[each.name] = each
+                else:
+                    found[each.name] = attrs.evolve(known, values={**known.values, **each.values})
+        yield from found.values()
 
     def _of_partitions(self) -> Iterator[Family]:
         """Of the replicas on this node."""

@@ -231,7 +231,8 @@ def test_times_fall_into_the_bucket_that_ends_at_or_above_them() -> None:
 
 async def test_every_metric_has_a_help_and_stands_in_the_documentation(tmp_path: Path) -> None:
     page = DOCS.read_text()
-    async with Node(settings(tmp_path, 1, metrics_port=0)) as node:
+    listeners = ("tcp://127.0.0.1:0", "kafka://127.0.0.1:0")
+    async with Node(settings(tmp_path, 1, metrics_port=0, listeners=listeners)) as node:
         told = await scrape(node.metrics_address)
     ours = [name for name in told.types if name.startswith("insync_")]
     assert len(ours) > 30
