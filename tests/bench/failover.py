@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -32,6 +33,8 @@ TOPIC = "bench"
 PATIENCE = 60.0
 PORT = 9100
 SILENT_BAR = 0.4
+LOAD_ROUNDS = 24
+ROUND_RECORDS = 500
 
 
 async def _epochs(admin: Admin) -> dict[int, int]:
@@ -204,6 +207,51 @@ def _silent(name: str, figures: Figures) -> list[Result]:
     ]
 
 
+@contextmanager
+def _load(processes: int) -> Iterator[None]:
+    """So many processes that do nothing but take processor time."""
+    burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(processes)]
+    try:
+        yield
+    finally:
+        for burner in burners:
+            burner.kill()
+            burner.wait()
+
+
+async def _needless(nodes: Nodes, rounds: int) -> list[int]:
+    """Leader epochs that begin in each of several rounds in which nobody is lost, at some 200 records a second."""
+    servers = [node.endpoint for node in nodes.values()]
+    needless = []
+    async with Admin(servers) as admin, Producer(servers, linger_ms=0) as producer:
+        await _whole(admin, 100, {})
+        for _ in range(rounds):
+            before = await _epochs(admin)
+            for _ in range(ROUND_RECORDS):
+                await producer.send(TOPIC, b"x" * 100)
+                await trio.sleep(0.005)
+            await producer.flush()
+            after = await _epochs(admin)
+            needless.append(sum(after[each] - before[each] for each in before))
+    return needless
+
+
+def _under_load(rounds: int) -> list[Result]:
+    burners = 2 * (os.cpu_count() or 1)
+    with _processes() as (folder, nodes):
+        trio.run(_create, [node.endpoint for node in nodes.values()], 100)
+        with _load(burners):
+            needless = trio.run(_needless, nodes, rounds)
+        logs = [(folder / f"node-{number}.err").read_text() for number in nodes]
+    silent = sum(log.count("it has answered nothing") for log in logs)
+    return [
+        at_most(
+            f"needless elections in {rounds} rounds beside {burners} busy processes", sum(needless), "", 0
+        ),
+        Result(name="nodes taken for silent in them", value=silent, unit=""),
+    ]
+
+
 def run(*, smoke: bool) -> Sequence[Result]:
     partitions, rounds, silent_rounds = (12, 1, 1) if smoke else (100, 10, 5)
     many, many_rounds = (24, 1) if smoke else (500, 3)
@@ -230,6 +278,7 @@ def run(*, smoke: bool) -> Sequence[Result]:
         ),
         Result(name="leaderships lost at once", value=statistics.median(killed.lost), unit="partitions"),
         *_silent("SIGSTOP", paused),
+        *_under_load(1 if smoke else LOAD_ROUNDS),
         Result(
             name=f"{many} partitions: last one writable again, median",
             value=round(statistics.median(sweep.last), 3),
