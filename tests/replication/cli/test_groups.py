@@ -101,7 +101,7 @@ def test_a_group_with_members_is_left_alone(run: Run, server: str) -> None:
             pass
         consumer.commit()
         for arguments, said in (
-            (["reset-offsets", "busy", "--to-earliest", "--yes"], "it has members; stop them first"),
+            (["reset-offsets", "busy", "--to-earliest", "--yes"], "it has members; stop its consumers"),
             (["delete", "busy", "--yes"], "stop its consumers"),
             (["delete-offsets", "busy", "--topic", "t", "--yes"], "stop the consumers that subscribe"),
         ):
