@@ -83,11 +83,11 @@ class ReplicaHost:
             batches.infos,
             effect.base_offset,
             effect.leader_epoch,
-            may_skip=effect.leader_epoch is None and self._node.is_compacted(self.partition.topic),
+            may_skip=effect.may_skip,
         )
         end_offset = effect.batches[-1].next_offset
         done = partial(self._appended, batches, end_offset)
-        if effect.base_offset < self._opened().log_end_offset and effect.leader_epoch is None:
+        if effect.begins_inside:
             begin = partial(_begin_inside, self._opened(), chunk, self.replica.log.log_start_offset)
             self.submit(CallWork(self.lane, begin, lambda _: done(), batches.release))
         else:

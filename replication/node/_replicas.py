@@ -40,7 +40,6 @@ from ..core.control.admin_requests import Request, Response
 from ..core.control.quotas import Entity
 from ..core.control.records import NodeRecord, TopicConfig
 from ..core.control.view import ClusterView
-from ..core.errors import ErrorCode
 from ..core.faces import WallClocks
 from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
@@ -350,17 +349,6 @@ class Replicas:
             )
             self.failure.__cause__ = cause
         self.failed.set()
-
-    def missing_error(self, topic: str, partition: int) -> ErrorCode:
-        """Why this node does not host a partition."""
-        if PartitionId(topic, partition) in self.view.partitions:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-    def is_compacted(self, topic: str) -> bool:
-        """Whether a topic's logs may have gaps: compacted now, or (for all we know) once."""
-        record = self.view.topics.get(topic)
-        return record is not None and record.was_compacted
 
     def topic_config(self, topic: str) -> TopicConfig:
         """That of a topic that is not known (any more) as well: its requests are refused elsewhere."""

@@ -218,6 +218,7 @@ class Hosting(World, ABC):
         match job:
             case fx.Append(leader_epoch=None):
                 assert isinstance(job.handle, ModelBatches)
+                assert job.begins_inside == (job.base_offset < disk.end), "as a node's log would refuse it"
                 self.oracle.appending(host, job.handle.stored)
                 return ev.Appended(log_end_offset=disk.end)
             case fx.Append():

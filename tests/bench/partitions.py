@@ -17,7 +17,7 @@ from insync.replication.core.messages import TopicInfo
 
 from ..processes import NodeProcess, cluster
 from ._processor import seconds_of
-from .report import Result, at_most
+from .report import Result, at_least, at_most
 
 TOPIC, OTHER = "many", "other"
 PATIENCE = 600.0
@@ -178,15 +178,19 @@ async def _isr_changes(nodes: Sequence[NodeProcess], partitions: int, count: int
     return 1000 * more / (2 * len(chosen))
 
 
-async def _killed(nodes: Sequence[NodeProcess], partitions: int) -> float:
-    """Seconds from the SIGKILL of a node until the last partition has taken a write."""
+async def _killed(nodes: Sequence[NodeProcess], partitions: int) -> tuple[float, float]:
+    """Seconds from the SIGKILL of a node until the last partition has taken a write; of them processor time of the
+    survivor that used most.
+    """
     victim, others = nodes[0], nodes[1:]
     servers = [node.endpoint for node in others]
     async with Producer(servers, linger_ms=0, delivery_timeout_ms=600_000) as producer:
         await producer.prepare(TOPIC)
         await _write(producer, range(partitions))
+        before = _cost(others)
         victim.kill()
-        return await _write(producer, range(partitions))
+        took = await _write(producer, range(partitions))
+        return took, max(last - first for first, last in zip(before, _cost(others), strict=True))
 
 
 async def _delete(servers: Sequence[str]) -> float:
@@ -218,13 +222,14 @@ def run(*, smoke: bool) -> Sequence[Result]:
         start = time.monotonic()
         nodes[1] = NodeProcess.start(nodes[1].node_id, Path(name), *options)
         trio.run(whole)
-        restarted = time.monotonic() - start
-        killed = trio.run(_killed, nodes, partitions)
+        restarted, starting = time.monotonic() - start, seconds_of([nodes[1].process.pid])
+        killed, surviving = trio.run(_killed, nodes, partitions)
         deleted = trio.run(_delete, [node.endpoint for node in nodes[1:]])
     return [
         at_most(f"{partitions} partitions created, all logs open", figures.opened, "s", 60),
         Result(name="all in sync, as the store has it", value=round(figures.whole, 3), unit="s"),
         Result(name="the request to create them", value=round(figures.created, 3), unit="s"),
+        at_least("partitions made a second on each node", partitions / figures.opened, "/s", 500),
         at_most("longest gap of another topic meanwhile", figures.gap, "s", 0.3),
         Result(name="described", value=round(figures.described, 3), unit="s"),
         Result(name="one record written to each", value=round(figures.written, 3), unit="s"),
@@ -232,6 +237,8 @@ def run(*, smoke: bool) -> Sequence[Result]:
         at_most("idle, greatest of three nodes", idle, "% core", 15),
         at_most("an ISR change, processor time of a node", change, "ms", 2),
         at_most("a node restarted, all in sync", restarted, "s", 20),
+        Result(name="processor time of that node", value=round(starting, 2), unit="s"),
         at_most("SIGKILL to the last partition writable", killed, "s", 3),
+        Result(name="processor time of a survivor for that", value=round(surviving, 2), unit="s"),
         Result(name="the topic deleted", value=round(deleted, 3), unit="s"),
     ]

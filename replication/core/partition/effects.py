@@ -13,6 +13,8 @@ from ..types import NO_LEADER, BatchMeta, EpochEnd
 class Append:
     """Write batches at `base_offset`; with a `leader_epoch` stamp both into them, without write them as they are.
 
+    may_skip: offsets may be missing between them, and before the first. begins_inside: the log is empty, and its
+    start lies inside the first batch: the log is laid again from there, with its start where it was.
     Answered by `Appended` or `LogFailed`.
     """
 
@@ -20,6 +22,8 @@ class Append:
     batches: tuple[BatchMeta, ...]
     base_offset: int
     leader_epoch: int | None
+    may_skip: bool = False
+    begins_inside: bool = False
 
 
 @attrs.frozen(kw_only=True, slots=True)

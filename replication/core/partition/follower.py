@@ -170,6 +170,7 @@ class FollowerRole:
             expected, epoch = batch.next_offset, batch.leader_epoch
         self._leader_high_watermark = event.high_watermark
         self._leader_log_start = event.log_start_offset
+        begins_inside = event.batches[0].base_offset < log.log_end_offset
         log.expect(event.batches)
         self._replica.emit(
             fx.Append(
@@ -177,6 +178,8 @@ class FollowerRole:
                 batches=event.batches,
                 base_offset=event.batches[0].base_offset,
                 leader_epoch=None,
+                may_skip=event.may_skip,
+                begins_inside=begins_inside,
             )
         )
 

@@ -138,7 +138,16 @@ def judge(own: Own, answer: ev.Fetched) -> list[fx.Effect]:
         return [own.question(delayed=True)]
     if answer.batches:
         first = answer.batches[0].base_offset
-        return [fx.Append(handle=None, batches=answer.batches, base_offset=first, leader_epoch=None)]
+        return [
+            fx.Append(
+                handle=None,
+                batches=answer.batches,
+                base_offset=first,
+                leader_epoch=None,
+                may_skip=answer.may_skip,
+                begins_inside=first < own.end,
+            )
+        ]
     return learn(own, answer)
 
 
