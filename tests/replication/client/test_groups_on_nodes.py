@@ -106,7 +106,7 @@ async def test_an_operator_sees_and_changes_a_group(servers: list[str], protocol
                 found.members[0].member_id,
             )
             assert group in [each.group for each in await admin.list_groups(["Stable"])]
-            with pytest.raises(Exception, match="stop them first"):
+            with pytest.raises(Exception, match="has members; stop its consumers"):
                 await admin.set_group_offsets(group, {("orders", 1): 3})
             with pytest.raises(Exception, match="stop its consumers"):
                 await admin.delete_group(group)
