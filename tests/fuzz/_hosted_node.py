@@ -23,9 +23,12 @@ TOPIC = "t"
 
 
 class HostedNode:
-    """A node with a topic of two partitions, and one connection to it."""
+    """A node with a topic of two partitions, and one connection to it. more: listeners of other kinds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *more: str) -> None:
+        self._more = more
+        self.endpoints: list[str] = []
+        """Of those other listeners."""
         self.folder = Path(tempfile.mkdtemp(prefix="insync-fuzz-node-"))
         self.connection: Connection
         self._steps: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
@@ -91,7 +94,7 @@ class HostedNode:
             node_id=1,
             data_dir=self.folder,
             store=f"memory://{name}",
-            listeners=(f"mem://{name}/1",),
+            listeners=(f"mem://{name}/1", *self._more),
         )
         with self._scope:
             await self._serve(settings)
@@ -101,5 +104,6 @@ class HostedNode:
             async with Admin(node.endpoints) as admin:
                 await admin.create_topic(TOPIC, 2, 1, {"min_insync_replicas": 1})
             self.connection = await connect(node.endpoints[0], identity=Identity(), nursery=nursery)
+            self.endpoints = list(node.gateway_endpoints)
             self._up = True
             await trio.sleep_forever()

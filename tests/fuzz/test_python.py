@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from insync.plugins.kafka.handlers import produce
 from insync.replication.core.broker import queries
 from insync.replication.node import _handlers, configuration
 from insync.replication.wire import _codec
@@ -15,12 +16,12 @@ from insync.transport import frames as frames_
 from insync.transport import stream as stream_
 from insync.transport.session import Session
 
-from . import requests, settings, transport
+from . import kafka, requests, settings, transport
 from ._python import PythonTarget, fuzz_python
 
 PYTHON = [
     target
-    for area in (transport, settings, requests)
+    for area in (transport, settings, requests, kafka)
     for target in area.TARGETS
     if isinstance(target, PythonTarget)
 ]
@@ -30,6 +31,7 @@ PYTHON = [
 def node() -> Iterator[None]:
     yield
     requests.let_go()
+    kafka.let_go()
 
 
 def steps(data: bytes) -> None:
@@ -122,3 +124,24 @@ def test_an_answer_that_nobody_can_read_is_found(tmp_path: Path, monkeypatch: py
 def test_a_setting_that_is_believed_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configuration, "_truth", lambda source, name, text: {"true": True}[text])
     expect_a_finding(tmp_path, "settings_texts")
+
+
+def test_a_version_that_breaks_a_produce_request_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = produce._problem
+
+    def fragile(place: tuple[int, int] | None, version: int, frame: memoryview) -> tuple[int, str]:
+        known = dict.fromkeys(range(produce.LEAST, 8), real)
+        return known[version](place, version, frame)
+
+    monkeypatch.setattr(produce, "_problem", fragile)
+    expect_a_finding(tmp_path, "kafka_node")
+
+
+def test_a_decoder_of_requests_that_reads_behind_their_end_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = kafka.decode
+    monkeypatch.setattr(kafka, "decode", lambda *given: (real(*given)[0], len(given[2]) + 1))
+    expect_a_finding(tmp_path, "kafka_decoder")
