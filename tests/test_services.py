@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import re
+import signal
+import sys
 from pathlib import Path
 
 import attrs
 import pytest
 
 from insync.replication.state import StateSettings
-from tests.chaos.services import Orders, order_service, work_queue
+from tests.chaos.services import EXAMPLES, Orders, Process, order_service, work_queue
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -25,6 +27,24 @@ def test_no_order_is_lost_or_done_twice_while_processes_die(tmp_path: Path) -> N
 def test_every_item_of_a_queue_is_done_once_while_workers_die(tmp_path: Path) -> None:
     done = work_queue(tmp_path, 4.0, seed=4)
     assert done["items"] > 20
+
+
+@pytest.mark.parametrize("program", ["counting.py", "counting_threads.py"])
+def test_a_service_that_is_told_to_stop_hands_over_and_begins_where_it_was(
+    program: str, tmp_path: Path
+) -> None:
+    for start in ("start 1", "start 2"):
+        store = f"sqlite://{tmp_path / 'meta.db'}"
+        command = [sys.executable, str(EXAMPLES / program), "1", str(tmp_path / "node"), store]
+        service = Process(command, {}, tmp_path / "service.err")
+        try:
+            assert service.line == start
+            service.send(signal.SIGTERM)
+            assert service.process.stdout is not None
+            assert service.process.stdout.read() == "left\n"
+            assert service.process.wait(60) == 0, (tmp_path / "service.err").read_text()
+        finally:
+            service.end()
 
 
 def test_what_the_check_is_for_is_noticed() -> None:
@@ -45,7 +65,7 @@ def test_what_the_check_is_for_is_noticed() -> None:
 def test_the_page_shows_the_programs_as_they_are() -> None:
     page = (DOCS / "a-service-from-nothing.md").read_text("utf-8")
     shown = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", page, re.S)
-    assert {name for name, _ in shown} == {"orders.py", "worker.py"}
+    assert {name for name, _ in shown} == {"orders.py", "worker.py", "counting.py", "counting_threads.py"}
     for name, text in shown:
         program = (DOCS / "examples" / name).read_text("utf-8")
         for part in re.split(r"\n*# \.\.\.\n*", text.strip()):

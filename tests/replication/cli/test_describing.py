@@ -143,3 +143,17 @@ def test_status_shows_people_where_nodes_are_and_no_more(capsys: pytest.CaptureF
     shown = capsys.readouterr().out.splitlines()
     assert shown[1] == "node 1 tcp://a:1, shm://@x: leads 0, 0 replicas, lag 0; alive"
     assert shown[2] == "node 3: leads 0, 0 replicas, lag 0; DOWN: not registered"
+
+
+def test_status_does_not_say_that_all_is_well_while_the_store_takes_no_writes(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A full disk under the store stops no write, and no controller can do anything."""
+    cluster = ClusterInfo(cluster_id="c", controller_id=1, revision=1, nodes=[])
+    well = NodeReport(node_id=1, endpoints=["tcp://a:1"], replicas=[], store_age_ms=900)
+    _print(summarise(cluster, [], [well]))
+    assert "all partitions are fully replicated" in capsys.readouterr().out
+    _print(summarise(cluster, [], [attrs.evolve(well, store_age_ms=24_000)]))
+    shown = capsys.readouterr().out
+    assert "node 1 has written nothing to the metadata store for 24 s" in shown
+    assert "fully replicated" not in shown
