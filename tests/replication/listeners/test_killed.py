@@ -56,7 +56,7 @@ CASES = [
     _mode("BATCH", ("before-commit", 2), [4, 5, 6, 7]),
     _mode("BATCH", ("after-commit", 2), [], "asyncio"),
     _mode("BATCH", ("in-handler", 7), [4, 5], "threads"),
-    _mode("TIME", ("before-commit", 2), None, ack_time_ms=1),
+    _mode("TIME", ("before-commit", 1), None, ack_time_ms=1),
     _mode("TIME", ("in-handler", 7), [0, 1, 2, 3, 4, 5], ack_time_ms=100_000),
     _mode("COUNT", ("before-commit", 2), [3, 4, 5], ack_count=3),
     _mode("COUNT", ("after-commit", 2), [], "asyncio", ack_count=3),
