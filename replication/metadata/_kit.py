@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-import attrs
 import trio
 
-from ._places import place_of
+from ..promises import Promise, PromiseBrokenError, expect
 from ._values import Committed, Compare, Operation, Outcome
 from .abc import MetadataStore, Session, Watch
 
 CASE_SECONDS = 20.0
 """How long one case may take before it counts as hung."""
-
-
-class PromiseBrokenError(AssertionError):
-    """A store does not keep a promise of the interface."""
 
 
 class Bench(ABC):
@@ -48,56 +43,11 @@ class Bench(ABC):
         return False
 
 
-Run = Callable[[Bench], Awaitable[None]]
+class Case(Promise[Bench]):
+    """One promise of the interface."""
 
-
-@attrs.frozen
-class Case:
-    """One promise of the interface: its name, its sentence, and what checks it."""
-
-    name: str
-    promise: str
-    check: Run
-
-    async def run(self, bench: Bench) -> None:
-        """Check it. Raises `PromiseBrokenError`, which names the promise and what was seen instead."""
-        try:
-            with trio.fail_after(CASE_SECONDS):
-                await self.check(bench)
-        except trio.TooSlowError as error:
-            raise self._broken(f"the case was not over after {CASE_SECONDS:g} s") from error
-        except Exception as error:
-            raise self._broken("; ".join(_seen(error))) from error
-
-    def _broken(self, seen: str) -> PromiseBrokenError:
-        return PromiseBrokenError(f"the store breaks a promise. {self.promise} ({self.name})\nSeen: {seen}")
-
-
-def _seen(error: BaseException) -> Iterator[str]:
-    """What went wrong, without the groups around it; errors that are not the kit's own with type and place."""
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _seen(inner)
-    elif isinstance(error, PromiseBrokenError):
-        yield str(error)
-    else:
-        yield f"{type(error).__name__}: {error}{place_of(error)}"
-
-
-def collect(cases: list[Case]) -> Callable[[Run], Run]:
-    """Decorator: add the function as a case; its docstring is the promise."""
-
-    def add(check: Run) -> Run:
-        cases.append(Case(check.__name__, (check.__doc__ or "").strip(), check))
-        return check
-
-    return add
-
-
-def expect(holds: bool, message: str) -> None:
-    """An assertion that survives `python -O`."""
-    if not holds:
-        raise PromiseBrokenError(message)
+    subject = "store"
+    seconds = CASE_SECONDS
 
 
 def expect_equal(found: object, wanted: object, what: str) -> None:

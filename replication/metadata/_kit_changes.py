@@ -6,12 +6,13 @@ import random
 
 import trio
 
-from ._kit import Bench, Case, PromiseBrokenError, collect, commit, expect, expect_equal
+from ..promises import PromiseBrokenError, collect, expect
+from ._kit import Bench, Case, commit, expect_equal
 from ._values import Delete, Delta, Listing, Operation, Put, TooOld
 from .abc import MetadataStore, Session
 
 CASES: list[Case] = []
-_case = collect(CASES)
+_case = collect(Case, CASES)
 
 _KEYS = ("a", "a/1", "a/2", "a/é", "a0", "b/1", "b/2")
 _PREFIXES = ("", "a/", "b/")

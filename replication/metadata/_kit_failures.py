@@ -9,13 +9,14 @@ from functools import partial
 
 import trio
 
-from ._kit import Bench, Case, PromiseBrokenError, collect, commit, expect, expect_equal, see, value_of
+from ..promises import PromiseBrokenError, collect, expect
+from ._kit import Bench, Case, commit, expect_equal, see, value_of
 from ._values import Committed, Delete, Delta, Entry, Operation, Outcome, Put, Unknown
 from .abc import MetadataStore, Session, Watch
 from .errors import InvalidTransactionError, MetadataError, SessionExpiredError, StoreUnavailableError
 
 CASES: list[Case] = []
-_case = collect(CASES)
+_case = collect(Case, CASES)
 
 _PATIENCE_SECONDS = 8.0
 """How long a handle may take until it has found its service again."""

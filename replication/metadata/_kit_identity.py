@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from ._kit import Bench, Case, collect, commit, expect, expect_equal, raising, see
+from ..promises import collect, expect
+from ._kit import Bench, Case, commit, expect_equal, raising, see
 from ._values import Committed, Compare, Delta, Missing, Operation, Put, TooOld
 from .abc import MetadataStore
 from .errors import StoreUnsupportedError, TransactionTooLargeError
 
 CASES: list[Case] = []
-_case = collect(CASES)
+_case = collect(Case, CASES)
 
 _MOST_OPERATIONS = 2_000
 """As many are tried of a store that takes more."""

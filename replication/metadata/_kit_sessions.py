@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import trio
 
-from ._kit import Bench, Case, collect, commit, expect, expect_equal, raising, value_of
+from ..promises import collect, expect
+from ._kit import Bench, Case, commit, expect_equal, raising, value_of
 from ._values import Delete, Exists, Missing, Put, Unknown
 from .abc import MetadataStore, Session
 from .errors import InvalidTransactionError, SessionExpiredError, StoreUnavailableError
 
 CASES: list[Case] = []
-_case = collect(CASES)
+_case = collect(Case, CASES)
 
 
 async def _gone(store: MetadataStore, key: str) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import trio
 
-from ._kit import Bench, Case, PromiseBrokenError, collect, commit, expect, expect_equal, raising, value_of
+from ..promises import PromiseBrokenError, collect, expect
+from ._kit import Bench, Case, commit, expect_equal, raising, value_of
 from ._values import (
     Committed,
     Compare,
@@ -22,7 +23,7 @@ from .abc import MetadataStore
 from .errors import InvalidTransactionError, StoreClosedError
 
 CASES: list[Case] = []
-_case = collect(CASES)
+_case = collect(Case, CASES)
 
 
 @_case

@@ -5,24 +5,14 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from ._kit import (
-    Bench,
-    Case,
-    PromiseBrokenError,
-    collect,
-    commit,
-    expect,
-    expect_equal,
-    raising,
-    see,
-    value_of,
-)
+from ..promises import PromiseBrokenError, collect, expect
+from ._kit import Bench, Case, commit, expect_equal, raising, see, value_of
 from ._values import Delete, Operation, Put
 from .abc import MetadataStore, Session, Watch
 from .errors import StoreClosedError
 
 CASES: list[Case] = []
-_case = collect(CASES)
+_case = collect(Case, CASES)
 
 
 async def _is_quiet(watch: Watch, seconds: float) -> bool:

@@ -9,8 +9,9 @@ A store's author subclasses `Bench` and runs every case, with pytest for example
 The kit needs trio alone, no test framework.
 """
 
+from ..promises import PromiseBrokenError
 from . import _kit_changes, _kit_failures, _kit_identity, _kit_sessions, _kit_transactions, _kit_watches
-from ._kit import Bench, Case, PromiseBrokenError
+from ._kit import Bench, Case
 
 CASES: tuple[Case, ...] = (
     *_kit_transactions.CASES,

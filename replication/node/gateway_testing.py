@@ -15,7 +15,7 @@ import ipaddress
 import random
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from ...transport import (
 )
 from ..core.control.view import ClusterView
 from ..core.scram import ScramCredential
-from ..metadata._places import place_of
+from ..promises import Promise, PromiseBrokenError, collect, expect
 from . import gateways
 from ._node import Node
 from .authorisation import Operation
@@ -49,10 +49,6 @@ CASE_SECONDS = 30.0
 _SOON = 10.0
 _SILENT = 50
 """Clients that say nothing."""
-
-
-class PromiseBrokenError(AssertionError):
-    """A gateway does not keep a promise of the interface."""
 
 
 class GatewayBench(ABC):
@@ -83,52 +79,15 @@ class GatewayBench(ABC):
         return await trio.open_tcp_stream(*split_host_port(URL.parse(url)))
 
 
-Run = Callable[[GatewayBench], Awaitable[None]]
+class Case(Promise[GatewayBench]):
+    """One promise of the interface."""
 
-
-@attrs.frozen
-class Case:
-    """One promise of the interface: its name, its sentence, and what checks it."""
-
-    name: str
-    promise: str
-    check: Run
-
-    async def run(self, bench: GatewayBench) -> None:
-        """Check it. Raises `PromiseBrokenError`, which names the promise and what was seen instead."""
-        try:
-            with trio.fail_after(CASE_SECONDS):
-                await self.check(bench)
-        except trio.TooSlowError as error:
-            raise self._broken(f"the case was not over after {CASE_SECONDS:g} s") from error
-        except Exception as error:
-            raise self._broken("; ".join(_seen(error))) from error
-
-    def _broken(self, seen: str) -> PromiseBrokenError:
-        return PromiseBrokenError(f"the gateway breaks a promise. {self.promise} ({self.name})\nSeen: {seen}")
-
-
-def _seen(error: BaseException) -> Iterator[str]:
-    if isinstance(error, BaseExceptionGroup):
-        for inner in error.exceptions:
-            yield from _seen(inner)
-    elif isinstance(error, PromiseBrokenError):
-        yield str(error)
-    else:
-        yield f"{type(error).__name__}: {error}{place_of(error)}"
+    subject = "gateway"
+    seconds = CASE_SECONDS
 
 
 _cases: list[Case] = []
-
-
-def _case(check: Run) -> Run:
-    _cases.append(Case(check.__name__, " ".join((check.__doc__ or "").split()), check))
-    return check
-
-
-def _expect(holds: object, message: str) -> None:
-    if not holds:
-        raise PromiseBrokenError(message)
+_case = collect(Case, _cases)
 
 
 class _Watched:
@@ -245,7 +204,7 @@ async def _until(holds: Callable[[], object], what: str) -> None:
     with trio.move_on_after(_SOON):
         while not holds():
             await trio.lowlevel.checkpoint()
-    _expect(holds(), f"within {_SOON:g} s not so: {what}")
+    expect(holds(), f"within {_SOON:g} s not so: {what}")
 
 
 async def _is_served(bench: GatewayBench, url: str) -> None:
@@ -274,12 +233,12 @@ async def malformed_urls_are_refused(bench: GatewayBench) -> None:
         try:
             gateway.parse(URL.parse(url))
         except ValueError as error:
-            _expect(str(error), f"{url} is refused without a word")
+            expect(str(error), f"{url} is refused without a word")
         else:
             raise PromiseBrokenError(f"{url} was taken")
     once = str(gateway.parse(URL.parse(bench.url())))
     again = str(gateway.parse(URL.parse(once)))
-    _expect(once == again, f"{bench.url()} is {once}, and that is {again}")
+    expect(once == again, f"{bench.url()} is {once}, and that is {again}")
 
 
 @_case
@@ -287,9 +246,9 @@ async def it_tells_where_clients_reach_it(bench: GatewayBench) -> None:
     """`started` is told URLs with real ports and no wildcard address, and clients are served there."""
     async with _running(bench, url=bench.open_url(), allow_insecure=True) as place:
         host, port = split_host_port(URL.parse(place.url))
-        _expect(port, f"{place.url} has no port")
+        expect(port, f"{place.url} has no port")
         with suppress(ValueError):
-            _expect(not ipaddress.ip_address(host).is_unspecified, f"{place.url} is no address to dial")
+            expect(not ipaddress.ip_address(host).is_unspecified, f"{place.url} is no address to dial")
     async with _running(bench) as place:
         await _is_served(bench, place.url)
 
@@ -300,7 +259,7 @@ async def nobody_is_served_before_the_node_is_ready(bench: GatewayBench) -> None
     async with _running(bench, hold=True) as place, trio.open_nursery() as nursery:
         nursery.start_soon(_is_served, bench, place.url)
         await trio.sleep(0.3)
-        _expect(not place.service.callers, "a client's request came to a node that was not ready")
+        expect(not place.service.callers, "a client's request came to a node that was not ready")
         place.guest.may_begin.set()
 
 
@@ -310,9 +269,9 @@ async def clients_are_no_nodes(bench: GatewayBench) -> None:
     async with _running(bench) as place:
         for _ in range(2):
             await _is_served(bench, place.url)
-        _expect(len(place.service.callers) >= 2, f"two clients were {len(place.service.callers)} callers")
+        expect(len(place.service.callers) >= 2, f"two clients were {len(place.service.callers)} callers")
         for caller in place.service.callers:
-            _expect(caller.peer.node_id == -1, f"a client says that it is node {caller.peer.node_id}")
+            expect(caller.peer.node_id == -1, f"a client says that it is node {caller.peer.node_id}")
 
 
 @_case
@@ -327,7 +286,7 @@ async def who_has_left_is_gone(bench: GatewayBench) -> None:
             await trio.aclose_forcefully(stream)
         service = place.service
         await _until(lambda: set(service.callers) <= set(service.ended), "all who have left are gone")
-        _expect(len(service.ended) == len(set(service.ended)), "a client was gone twice")
+        expect(len(service.ended) == len(set(service.ended)), "a client was gone twice")
         await _is_served(bench, place.url)
 
 
@@ -373,7 +332,7 @@ async def strangers_harm_nobody(bench: GatewayBench) -> None:
                 stream.setsockopt(trio.socket.SOL_SOCKET, trio.socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")
             await trio.aclose_forcefully(stream)
         await _is_served(bench, place.url)
-        _expect(not place.guest.is_over, "it has ended by itself")
+        expect(not place.guest.is_over, "it has ended by itself")
 
 
 @_case
@@ -381,8 +340,8 @@ async def an_address_that_others_reach_wants_a_proof(bench: GatewayBench) -> Non
     """Without a proof of who is there, an address that other machines reach is refused: InsecureAddressError."""
     async with _running(bench) as place:
         refused = await _refusal(bench.gateway(), bench.open_url(), place.service)
-    _expect(refused, f"it listens on {bench.open_url()} for whoever comes")
-    _expect(isinstance(refused, InsecureAddressError), f"it raised {refused!r}")
+    expect(refused, f"it listens on {bench.open_url()} for whoever comes")
+    expect(isinstance(refused, InsecureAddressError), f"it raised {refused!r}")
 
 
 async def _refusal(gateway: gateways.Gateway, url: str, service: NodeService) -> Exception | None:
@@ -423,8 +382,8 @@ async def an_address_in_use_is_an_error_of_the_system(bench: GatewayBench) -> No
     """An address that somebody has is refused by OSError, or an error of transports, before `started`."""
     async with _running(bench) as place:
         refused = await _refusal(bench.gateway(), place.url, place.service)
-    _expect(refused, f"it says that it listens on {place.url}, where another one does")
-    _expect(isinstance(refused, OSError | TransportError), f"it raised {refused!r}")
+    expect(refused, f"it says that it listens on {place.url}, where another one does")
+    expect(isinstance(refused, OSError | TransportError), f"it raised {refused!r}")
 
 
 @_case

@@ -1,0 +1,79 @@
+"""What the conformance kits have in common: a case for each promise of an interface, how it is run and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import ClassVar, Generic, TypeVar
+
+import attrs
+import trio
+
+from .metadata._places import place_of
+
+B = TypeVar("B")
+"""What a plugin's author supplies for the case."""
+C = TypeVar("C", bound="Promise")
+
+
+class PromiseBrokenError(AssertionError):
+    """What was tested does not keep a promise of its interface."""
+
+
+@attrs.frozen
+class Promise(Generic[B]):
+    """One promise of an interface: its name, its sentence, and what checks it.
+
+    subject: what is tested, in one word. seconds: how long a case may take before it counts as hung.
+    """
+
+    subject: ClassVar[str]
+    seconds: ClassVar[float]
+
+    name: str
+    promise: str
+    check: Callable[[B], Awaitable[None]]
+
+    async def run(self, bench: B) -> None:
+        """Check it. Raises `PromiseBrokenError`, which names the promise and what was seen instead."""
+        try:
+            with trio.fail_after(self.seconds):
+                await self.check(bench)
+        except trio.TooSlowError as error:
+            raise self._broken(f"the case was not over after {self.seconds:g} s") from error
+        except Exception as error:
+            raise self._broken("; ".join(_seen(error))) from error
+
+    def _broken(self, seen: str) -> PromiseBrokenError:
+        return PromiseBrokenError(
+            f"the {self.subject} breaks a promise. {self.promise} ({self.name})\nSeen: {seen}"
+        )
+
+
+def _seen(error: BaseException) -> Iterator[str]:
+    """What went wrong, without the groups around it; errors that are not the kit's own with type and place."""
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _seen(inner)
+    elif isinstance(error, PromiseBrokenError):
+        yield str(error)
+    else:
+        yield f"{type(error).__name__}: {error}{place_of(error)}"
+
+
+Check = TypeVar("Check", bound=Callable[..., Awaitable[None]])
+
+
+def collect(kind: type[C], cases: list[C]) -> Callable[[Check], Check]:
+    """Decorator: add the function as a case of that kind; its docstring is the promise."""
+
+    def add(check: Check) -> Check:
+        cases.append(kind(check.__name__, " ".join((check.__doc__ or "").split()), check))
+        return check
+
+    return add
+
+
+def expect(holds: object, message: str) -> None:
+    """An assertion that survives `python -O`."""
+    if not holds:
+        raise PromiseBrokenError(message)
