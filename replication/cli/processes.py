@@ -7,18 +7,15 @@ other end however the parent dies, SIGKILL included, so no child outlives it.
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import attrs
 import trio
 
-from .errors import CommandError, UsageError, one_line
+from . import children
+from .errors import CommandError, UsageError
 from .transports import Certificates, listeners
 
 READY_TIMEOUT = 30.0
@@ -72,8 +69,7 @@ class NodeProcess:
         """
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         self.state = "starting"
-        with self.log_path.open("ab") as log:
-            self._process = await _spawn(self._arguments(), log.fileno())
+        self._process = await children.spawn(self._arguments(), self.log_path)
         try:
             with trio.fail_after(READY_TIMEOUT):
                 await self._wait_ready(self._process)
@@ -81,7 +77,8 @@ class NodeProcess:
             await self.stop(grace=0)
             self.state = "died"
             raise NodeProcessError(
-                f"node {self.node_id} was not ready within {READY_TIMEOUT:.0f} s: {self._last_words()}"
+                f"node {self.node_id} was not ready within {READY_TIMEOUT:.0f} s: "
+                f"{children.last_words(self.log_path)}"
             ) from None
         self.state = "alive"
 
@@ -102,16 +99,8 @@ class NodeProcess:
         process = self._process
         if process is None:
             return
-        with trio.CancelScope(shield=True):
-            self.sample_memory()
-            if process.poll() is None:
-                process.terminate()
-                with trio.move_on_after(grace):
-                    await process.wait()
-            if process.poll() is None:
-                process.kill()
-            await process.wait()
-            await _close_pipes(process)
+        self.sample_memory()
+        await children.end(process, grace)
         self._process = None
         if self.state not in ("killed", "died"):
             self.state = "stopped"
@@ -125,37 +114,24 @@ class NodeProcess:
         """The process ended and nobody asked it to: the error to raise."""
         self.state = "died"
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
-        return NodeProcessError(f"node {self.node_id} ended {how}: {self._last_words()}")
+        return NodeProcessError(f"node {self.node_id} ended {how}: {children.last_words(self.log_path)}")
 
     def _arguments(self) -> list[str]:
         listen = [part for url in self.listen for part in ("--listen", url)]
         return [
-            *(sys.executable, "-P", "-m", __package__, "node", "--json", "--stop-with-stdin"),
+            "node",
             *("--node-id", str(self.node_id), "--data-dir", str(self.data_dir), "--store", self.store),
             *listen,
             *self.options,
         ]
 
     async def _wait_ready(self, process: trio.Process) -> None:
-        assert process.stdout is not None
-        buffer = b""
-        async for chunk in process.stdout:
-            buffer += chunk
-            line, newline, _ = buffer.partition(b"\n")
-            if newline:
-                ready = json.loads(line)
-                self.endpoints, self.cluster_id = ready["endpoints"], ready["cluster_id"]
-                self.gateways = ready["gateways"]
-                self.metrics = ready["metrics"] or ""
-                return
-        raise self.died(await process.wait())
-
-    def _last_words(self) -> str:
-        with self.log_path.open("rb") as log:
-            log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
-            lines = log.read().decode("utf-8", "replace").splitlines()
-        last = next((line for line in reversed(lines) if line.strip()), "it said nothing")
-        return one_line(f"{last.removeprefix('insync: ')} (all of it: {self.log_path})")
+        ready = await children.first_line(process)
+        if ready is None:
+            raise self.died(await process.wait())
+        self.endpoints, self.cluster_id = ready["endpoints"], ready["cluster_id"]
+        self.gateways = ready["gateways"]
+        self.metrics = ready["metrics"] or ""
 
 
 @contextlib.asynccontextmanager
@@ -266,22 +242,6 @@ async def _stop_all(nodes: Sequence[NodeProcess], grace: float) -> None:
         async with trio.open_nursery() as nursery:
             for node in nodes:
                 nursery.start_soon(node.stop, grace)
-
-
-async def _spawn(arguments: list[str], stderr: int) -> trio.Process:
-    """A process of its own session: a Ctrl-C at the terminal reaches the parent alone, which sees to the rest."""
-    try:
-        return await trio.lowlevel.open_process(
-            arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
-        )
-    except OSError as error:
-        raise NodeProcessError(f"cannot start {arguments[0]}: {error.strerror}") from error
-
-
-async def _close_pipes(process: trio.Process) -> None:
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            await pipe.aclose()
 
 
 def peak_rss_bytes(pid: int | None = None) -> int:
