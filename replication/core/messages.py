@@ -79,6 +79,10 @@ from .record_messages import (  # noqa: F401 - likewise
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsResult,
+    EpochEndPartition,
+    EpochEndResult,
+    EpochEndsRequest,
+    EpochEndsResponse,
     FetchedTransactions,
     FetchPartition,
     FetchRequest,
@@ -119,6 +123,7 @@ class Kind(enum.IntEnum):
     DELETE_TOPIC = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
     ADD_PARTITIONS_TO_TXN = 24
     END_TXN = 26
     WRITE_TXN_MARKERS = 27

@@ -210,6 +210,47 @@ class ListOffsetsResponse:
 
 
 @attrs.frozen(kw_only=True)
+class EpochEndPartition:
+    """`leader_epoch`: the one whose end is asked for. `current_leader_epoch`: that in which the partition is to be,
+    as the asker knows it; -1: it does not say.
+    """
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    current_leader_epoch: int = NO_EPOCH
+
+
+@attrs.frozen(kw_only=True)
+class EpochEndsRequest:
+    """Where leader epochs end in the logs of leaders (KIP-101, KIP-320): a reader that was further has read what
+    was cut since.
+    """
+
+    partitions: list[EpochEndPartition]
+
+
+@attrs.frozen(kw_only=True)
+class EpochEndResult:
+    """`epoch`: the greatest that the leader's log has and that is not above the one that was asked for;
+    `end_offset`: where that ends, of the newest the end of the log. -1 both: the log cannot tell.
+    """
+
+    topic: str
+    partition: int
+    error: int
+    epoch: int = NO_EPOCH
+    end_offset: int = -1
+    leader: int = NO_LEADER
+    leader_epoch: int = NO_EPOCH
+
+
+@attrs.frozen(kw_only=True)
+class EpochEndsResponse:
+    partitions: list[EpochEndResult]
+
+
+@attrs.frozen(kw_only=True)
 class ReadIndexRequest:
     """Asks leaders for offsets behind every write that was acknowledged (acks=all) before they are asked."""
 

@@ -60,6 +60,7 @@ class Handlers:
             m.Kind.DELETE_RECORDS: replicas.produces.serve_deletion,
             m.Kind.LIST_OFFSETS: self._list_offsets,
             m.Kind.READ_INDEX: self._read_index,
+            m.Kind.OFFSET_FOR_LEADER_EPOCH: self._epoch_ends,
             m.Kind.METADATA: self._metadata,
             m.Kind.CREATE_TOPIC: self._admin_request,
             m.Kind.DELETE_TOPIC: self._admin_request,
@@ -147,6 +148,11 @@ class Handlers:
         list_offset = self._replicas.broker.queries.list_offset
         results = [list_offset(wanted, found, message.isolation_level) for wanted in message.partitions]
         request.reply(m.ListOffsetsResponse(partitions=results))
+
+    def _epoch_ends(self, request: Inbound) -> None:
+        message: m.EpochEndsRequest = request.message
+        epoch_end = self._replicas.broker.queries.epoch_end
+        request.reply(m.EpochEndsResponse(partitions=[epoch_end(each) for each in message.partitions]))
 
     def _read_index(self, request: Inbound) -> None:
         message: m.ReadIndexRequest = request.message

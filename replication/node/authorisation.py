@@ -47,6 +47,7 @@ OPERATIONS: dict[int, frozenset[Operation]] = {
     Kind.FETCH: frozenset({Operation.CONSUME}),
     Kind.LIST_OFFSETS: frozenset({Operation.CONSUME}),
     Kind.READ_INDEX: frozenset({Operation.CONSUME}),
+    Kind.OFFSET_FOR_LEADER_EPOCH: frozenset({Operation.CONSUME}),
     Kind.METADATA: CLIENTS,
     Kind.INIT_PRODUCER_ID: CLIENTS,
     Kind.DESCRIBE_PARTITIONS: CLIENTS,

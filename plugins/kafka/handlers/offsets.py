@@ -13,6 +13,7 @@ from .table import Offer
 
 _ListOffsets = message("ListOffsetsResponse")
 _DeleteRecords = message("DeleteRecordsResponse")
+_EpochEnds = message("OffsetForLeaderEpochResponse")
 _LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
 _TIERED = (-5, -6)
 """Offsets of what has been moved to remote storage: there is none."""
@@ -84,6 +85,40 @@ def _offsets(
     return answer
 
 
+async def offset_for_leader_epoch(client: Client, request: Struct, version: int) -> Struct:
+    """Where leader epochs end: a consumer whose position is behind that has read what was lost (KIP-320)."""
+    may = client.may(Operation.CONSUME) and request.replica_id < 0
+    asked = [
+        m.EpochEndPartition(
+            topic=topic.topic,
+            partition=part.partition,
+            leader_epoch=part.leader_epoch,
+            current_leader_epoch=part.current_leader_epoch,
+        )
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    found: list[m.EpochEndResult] = []
+    if may:
+        told = (await client.service.ask(client, m.EpochEndsRequest(partitions=asked))).message
+        assert isinstance(told, m.EpochEndsResponse)
+        found = told.partitions
+    answer, results = _EpochEnds(), iter(found)
+    for topic in request.topics:
+        made = _EpochEnds.OffsetForLeaderTopicResult(topic=topic.topic)
+        for part in topic.partitions:
+            end = _EpochEnds.EpochEndOffset(partition=part.partition)
+            if may:
+                result = next(results)
+                end.error_code, end.leader_epoch = result.error, result.epoch
+                end.end_offset = result.end_offset
+            else:
+                end.error_code = KafkaError.TOPIC_AUTHORIZATION_FAILED
+            made.partitions.append(end)
+        answer.topics.append(made)
+    return answer
+
+
 async def delete_records(client: Client, request: Struct, version: int) -> Struct:
     """Move the beginning of partitions (KIP-107)."""
     answer = _DeleteRecords()
@@ -119,4 +154,5 @@ async def delete_records(client: Client, request: Struct, version: int) -> Struc
 OFFERS = (
     Offer(Api.LIST_OFFSETS, 1, 11, list_offsets),
     Offer(Api.DELETE_RECORDS, 0, 2, delete_records),
+    Offer(Api.OFFSET_FOR_LEADER_EPOCH, 2, 4, offset_for_leader_epoch),
 )

@@ -12,13 +12,15 @@ from ..messages import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
     DescribeProducersResult,
+    EpochEndPartition,
+    EpochEndResult,
     ListOffsetsPartition,
     ListOffsetsResult,
     PartitionName,
 )
 from ..partition.leader import LeaderRole
 from ..partition.replica import Replica
-from ..types import PartitionId
+from ..types import NO_EPOCH, PartitionId
 from .context import Context
 from .ports import Found, LogReadError, LookUp
 
@@ -82,6 +84,34 @@ class Queries:
             offset=offset,
             leader_epoch=epoch,
             leader=hinted,
+        )
+
+    def epoch_end(self, wanted: EpochEndPartition) -> EpochEndResult:
+        """Where a leader epoch ends in the log of a partition that is led here (KIP-320)."""
+        partition = PartitionId(wanted.topic, wanted.partition)
+        replica, asked = self._context.replicas.get(partition), wanted.current_leader_epoch
+        hinted = epoch = NO_EPOCH
+        error, end = ErrorCode.NONE, None
+        if replica is None:
+            error = self._context.missing_error(partition)
+        else:
+            hinted, epoch = replica.hint()
+            if replica.leader is None:
+                error = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            elif NO_EPOCH < asked < epoch:
+                error = ErrorCode.FENCED_LEADER_EPOCH
+            elif asked > epoch:
+                error = ErrorCode.UNKNOWN_LEADER_EPOCH
+            else:
+                end = replica.leader.end_of_epoch(wanted.leader_epoch)
+        return EpochEndResult(
+            topic=wanted.topic,
+            partition=wanted.partition,
+            error=error,
+            epoch=NO_EPOCH if end is None else end.epoch,
+            end_offset=-1 if end is None else end.end_offset,
+            leader=hinted,
+            leader_epoch=epoch,
         )
 
     def describe_producer(self, wanted: PartitionName, producer_id: int) -> DescribeProducersResult:

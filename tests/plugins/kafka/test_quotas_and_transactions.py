@@ -14,7 +14,7 @@ from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication import Admin, Node, Producer
 from insync.replication.core.errors import ErrorCode
 
-from .test_listener import client_of, make, node_at
+from .test_listener import client_of, make, node_at, write
 from .wire_client import WireClient
 
 Describe, Alter = message("DescribeClientQuotasRequest"), message("AlterClientQuotasRequest")
@@ -172,3 +172,30 @@ async def test_producers_and_transactions_are_not_for_readers(tmp_path: Path) ->
         request = Transactions(transactional_ids=["etl"])
         (state,) = (await client.ask(Api.DESCRIBE_TRANSACTIONS, 0, request)).transaction_states
         assert state.error_code == KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+
+
+async def test_where_an_epoch_ends_is_told_to_consumers(tmp_path: Path) -> None:
+    Ends = message("OffsetForLeaderEpochRequest")
+
+    async def ask(client: WireClient, version: int, replica: int = -1) -> Any:
+        parts = [
+            Ends.OffsetForLeaderPartition(partition=index, leader_epoch=epoch, current_leader_epoch=current)
+            for index, epoch, current in ((0, 0, 0), (0, 5, -1), (0, 0, 7), (9, 0, -1))
+        ]
+        topics = [Ends.OffsetForLeaderTopic(topic="t", partitions=parts)]
+        request = Ends(replica_id=replica, topics=topics)
+        (told,) = (await client.ask(Api.OFFSET_FOR_LEADER_EPOCH, version, request)).topics
+        return [(each.error_code, each.leader_epoch, each.end_offset) for each in told.partitions]
+
+    async with asking(tmp_path) as (node, client):
+        await make(node)
+        await write(client, b"x", b"y")
+        for version in (2, 3, 4):
+            assert await ask(client, version) == [
+                (0, 0, 2),
+                (0, -1, -1),
+                (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1),
+                (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1),
+            ]
+        refused = await ask(client, 3, replica=2)
+        assert {error for error, _, _ in refused} == {KafkaError.TOPIC_AUTHORIZATION_FAILED}

@@ -13,6 +13,7 @@ from insync.replication.core.messages import (
     LATEST_TIMESTAMP,
     MOST_PRODUCERS,
     ActiveProducer,
+    EpochEndPartition,
     ListOffsetsPartition,
     ListOffsetsResult,
     PartitionName,
@@ -113,6 +114,26 @@ def test_who_does_not_lead_says_who_does(serve: Serve) -> None:
     named = PartitionName(topic="x", partition=0)
     described = serve.broker.queries.describe_producer(named, 7)
     assert (described.error, described.leader) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, B)
+
+
+def epoch_end(serve: Serve, epoch: int, current: int = -1, topic: str = "x") -> tuple[int, int, int]:
+    wanted = EpochEndPartition(topic=topic, partition=0, leader_epoch=epoch, current_leader_epoch=current)
+    told = serve.broker.queries.epoch_end(wanted)
+    return told.error, told.epoch, told.end_offset
+
+
+def test_where_an_epoch_ends(serve: Serve) -> None:
+    """The log has three records of epoch 1, in which the partition is."""
+    end = serve.broker.context.replicas[serve.partitions[0]].log.log_end_offset
+    assert end > 0
+    assert epoch_end(serve, 1) == epoch_end(serve, 1, 1) == (ErrorCode.NONE, 1, end)
+    assert epoch_end(serve, 0) == (ErrorCode.NONE, 0, 0), "it ended where the first that is known began"
+    assert epoch_end(serve, 2) == epoch_end(serve, -1) == (ErrorCode.NONE, -1, -1)
+    assert epoch_end(serve, 1, 0) == (ErrorCode.FENCED_LEADER_EPOCH, -1, -1)
+    assert epoch_end(serve, 1, 2) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
+    assert epoch_end(serve, 1, topic="y") == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+    serve.report(serve.partitions[0], ev.RecordChanged(versioned=Versioned(record(leader=B, epoch=2), 2)))
+    assert epoch_end(serve, 1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
 
 
 def test_a_partition_that_is_not_here_is_unknown_or_elsewhere(serve: Serve) -> None:
