@@ -269,8 +269,6 @@ class LeaderRole:
     def end_of_epoch(self, epoch: int) -> EpochEnd | None:
         """Where an epoch ends in the log, for a reader; None if the log cannot tell."""
         log = self._replica.log
-        if epoch == self.epoch:
-            return EpochEnd(epoch, log.log_end_offset)
         return log.epochs.end_offset_for(epoch, log.log_end_offset)
 
     def _epoch_end(self, event: ev.Fetch) -> EpochEnd | ErrorCode | None:

@@ -186,7 +186,10 @@ def test_replicas_are_placed_as_a_client_asks(librdkafka: Any, cluster: Cluster)
     admin.create_partitions([more], validate_only=True)["placed"].result(PATIENCE)
     assert len(admin.list_topics("placed", timeout=PATIENCE).topics["placed"].partitions) == 2
     admin.create_partitions([more])["placed"].result(PATIENCE)
-    found = admin.list_topics("placed", timeout=PATIENCE).topics["placed"].partitions
+    deadline = time.monotonic() + PATIENCE
+    # The nodes learn of it each by itself.
+    while len(found := admin.list_topics("placed", timeout=PATIENCE).topics["placed"].partitions) < 3:
+        assert time.monotonic() < deadline
     assert [found[index].replicas for index in range(3)] == [[3, 1], [2, 3], [1, 2]]
     for wrong in ([[1, 1]], [[1, 9]], [[1], [1, 2]]):
         with pytest.raises(librdkafka.KafkaException) as refused:
