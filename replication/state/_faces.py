@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from functools import wraps
@@ -48,6 +49,71 @@ class Held:
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class CopyFacts(ABC):
+    """What a copy tells of itself without asking anybody, in any thread."""
+
+    @property
+    @abstractmethod
+    def _copy(self) -> Any: ...
+
+    @property
+    def applied(self) -> int:
+        """Everything below this offset is in the state of this copy."""
+        value: int = self._copy.applied
+        return value
+
+    @property
+    def lag(self) -> int:
+        """Records that are committed, as far as this copy knows, and not applied."""
+        value: int = self._copy.lag
+        return value
+
+    @property
+    def token(self) -> int:
+        """How far the log reaches with the last command of this handle."""
+        value: int = self._copy.token
+        return value
+
+    @property
+    def clock_ms(self) -> int:
+        """The greatest timestamp of all records that are applied."""
+        value: int = self._copy.clock_ms
+        return value
+
+    @property
+    def is_keeper(self) -> bool:
+        """Whether this copy writes the snapshots at present."""
+        value: bool = self._copy.is_keeper
+        return value
+
+    @property
+    def restored_from(self) -> int:
+        """The offset up to which a snapshot reached when this copy began."""
+        value: int = self._copy.restored_from
+        return value
+
+    @property
+    def name(self) -> str:
+        """Whose session this is."""
+        value: str = self._copy.name
+        return value
+
+
+class ElectionFacts(CopyFacts):
+    """What an election tells in the same way."""
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this handle leads, as far as it can know."""
+        return bool(self._copy.is_leader)
+
+    @property
+    def leader_token(self) -> int | None:
+        """The fencing token of the newest leadership of this handle."""
+        token: int | None = self._copy.leader_token
+        return token
 
 
 def portal(make: Callable[[], Any]) -> Portal[Any]:

@@ -16,61 +16,23 @@ from . import coordination as _coordination
 from . import handle as _handle
 from . import replica as _replica
 from ._copy import Change
+from ._faces import CopyFacts, ElectionFacts, blocking, blocking_plain, portal
 from ._faces import Held as LockHeld
-from ._faces import blocking, blocking_plain, portal
 from .machine import StateMachine
 from .objects import ReplicatedObject
 from .settings import StateSettings
 from .shards import BlockingShards as Shards
 
 
-class _Face(Held[Any]):
+class _Face(CopyFacts, Held[Any]):
     close_seconds = 15.0
 
     def __init__(self, make: Callable[[], Any]) -> None:
         super().__init__(portal(make))
 
     @property
-    def applied(self) -> int:
-        """Everything below this offset is in the state of this copy."""
-        value: int = self._held.applied
-        return value
-
-    @property
-    def lag(self) -> int:
-        """Records that are committed, as far as this copy knows, and not applied."""
-        value: int = self._held.lag
-        return value
-
-    @property
-    def token(self) -> int:
-        """How far the log reaches with the last command of this handle."""
-        value: int = self._held.token
-        return value
-
-    @property
-    def clock_ms(self) -> int:
-        """The greatest timestamp of all records that are applied."""
-        value: int = self._held.clock_ms
-        return value
-
-    @property
-    def is_keeper(self) -> bool:
-        """Whether this copy writes the snapshots at present."""
-        value: bool = self._held.is_keeper
-        return value
-
-    @property
-    def restored_from(self) -> int:
-        """The offset up to which a snapshot reached when this copy began."""
-        value: int = self._held.restored_from
-        return value
-
-    @property
-    def name(self) -> str:
-        """Whose session this is."""
-        value: str = self._held.name
-        return value
+    def _copy(self) -> Any:
+        return self._held
 
     submit = blocking(_replica.Replica.submit)
     read = blocking(_replica.Replica.read)
@@ -236,7 +198,7 @@ class ReplicatedLock(_Opened):
         held.call.future.result()
 
 
-class ReplicatedElection(ReplicatedLock):
+class ReplicatedElection(ElectionFacts, ReplicatedLock):
     """See `insync.replication.state.ReplicatedElection`."""
 
     held = _coordination.ReplicatedElection
@@ -244,17 +206,6 @@ class ReplicatedElection(ReplicatedLock):
     wait_for_leadership = blocking(_coordination.ReplicatedElection.wait_for_leadership)
     leader = blocking(_coordination.ReplicatedElection.leader)
     resign = blocking(_coordination.ReplicatedElection.resign)
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether this handle leads, as far as it can know."""
-        return bool(self._held.is_leader)
-
-    @property
-    def leader_token(self) -> int | None:
-        """The fencing token of the newest leadership of this handle."""
-        token: int | None = self._held.leader_token
-        return token
 
 
 class Replicated(_Face):
