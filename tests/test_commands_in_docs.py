@@ -79,3 +79,8 @@ def test_the_lines_are_found() -> None:
 def test_what_is_wrong_is_noticed(app: App, command: str) -> None:
     with pytest.raises(CycloptsError):
         parse(app, command)
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_every_page_stands_in_the_index(page: Path) -> None:
+    assert f"(docs/{page.name})" in (ROOT / "README.md").read_text(encoding="utf-8")
