@@ -194,7 +194,9 @@ class ListOffsetsRequest:
 
 @attrs.frozen(kw_only=True)
 class ListOffsetsResult:
-    """`offset` -1 without an error: no committed record has that timestamp or a later one."""
+    """`offset` -1 without an error: no committed record has that timestamp or a later one. `offset_epoch`: the
+    leader epoch that wrote it, -1 if there is none or a node of an earlier release answers.
+    """
 
     topic: str
     partition: int
@@ -202,6 +204,7 @@ class ListOffsetsResult:
     offset: int = -1
     leader_epoch: int = NO_EPOCH
     leader: int = NO_LEADER
+    offset_epoch: int = NO_EPOCH
 
 
 @attrs.frozen(kw_only=True)

@@ -56,7 +56,8 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
             error = ErrorCode.UNKNOWN_LEADER_EPOCH
         elif error == ErrorCode.OFFSET_NOT_AVAILABLE and version <= 4:
             error = ErrorCode.LEADER_NOT_AVAILABLE
-        found[topic, index, time] = (error, result.offset, result.leader_epoch)
+        # Of the offset and not of the leader, so that OffsetForLeaderEpoch agrees later (KIP-320).
+        found[topic, index, time] = (error, result.offset, result.offset_epoch)
     return _offsets(request, found, version)
 
 

@@ -84,6 +84,9 @@ class Queries:
             offset=offset,
             leader_epoch=epoch,
             leader=hinted,
+            offset_epoch=replica.log.epochs.epoch_at(offset)
+            if replica is not None and offset >= 0
+            else NO_EPOCH,
         )
 
     def epoch_end(self, wanted: EpochEndPartition) -> EpochEndResult:

@@ -47,6 +47,11 @@ class EpochCache:
         if covering:
             self._entries.insert(0, EpochEntry(covering[-1].epoch, log_start_offset))
 
+    def epoch_at(self, offset: int) -> int:
+        """The epoch that wrote an offset, or would write it next; -1 if that is not known."""
+        index = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+        return self._entries[index - 1].epoch if index else -1
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEnd | None:
         """Where `epoch` ends in this log, or None if this log cannot tell (KIP-101, KIP-279).
 

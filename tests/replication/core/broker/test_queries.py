@@ -136,6 +136,18 @@ def test_where_an_epoch_ends(serve: Serve) -> None:
     assert epoch_end(serve, 1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, -1)
 
 
+def test_an_offset_is_told_with_the_epoch_that_wrote_it(serve: Serve) -> None:
+    (partition,) = serve.partitions
+    serve.report(partition, ev.RecordChanged(versioned=Versioned(record(leader=B, epoch=2), 2)))
+    serve.report(partition, ev.RecordChanged(versioned=Versioned(record(leader=A, epoch=3), 3)))
+    serve.report(partition, ev.EpochAssigned())
+    first = offset(serve, EARLIEST_TIMESTAMP)
+    assert (first.offset, first.offset_epoch, first.leader_epoch) == (0, 1, 3)
+    assert offset(serve, 9, "y").offset_epoch == -1
+    epochs = serve.context.replicas[partition].log.epochs
+    assert [epochs.epoch_at(each) for each in (-1, 0, 2, 3, 9)] == [-1, 1, 1, 3, 3]
+
+
 def test_a_partition_that_is_not_here_is_unknown_or_elsewhere(serve: Serve) -> None:
     named = PartitionName(topic="y", partition=0)
     assert offset(serve, 0, "y").error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
