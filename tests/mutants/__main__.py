@@ -14,6 +14,7 @@ import attrs
 from .catalogue import load
 from .hunt import CHECKED, Found, Limits, broken_without, hunt_all
 from .impossible import IMPOSSIBLE
+from .page import order
 from .survey import Surveyed, survey_all
 
 CLEAN_SEEDS = 50
@@ -35,7 +36,7 @@ def main() -> int:
         surveyed.append(seen)
         note("surveyed", seen)
     broken = broken_without(first, first + CLEAN_SEEDS)
-    figures = _figures(sorted(found, key=lambda one: _order(one.mutant)), surveyed, broken)
+    figures = _figures(sorted(found, key=lambda one: order(one.mutant)), surveyed, broken)
     print(json.dumps(figures) if chosen.json else _text(figures))
     complete = not chosen.only and chosen.survey
     return 1 if figures["missed"] or broken or (complete and figures["never_broken"]) else 0
@@ -66,18 +67,13 @@ def _arguments() -> argparse.Namespace:
 
 def _names(only: str) -> list[str]:
     known = load()
-    names = [name.strip() for name in only.split(",")] if only else sorted(known, key=_order)
+    names = [name.strip() for name in only.split(",")] if only else sorted(known, key=order)
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SystemExit(
-            f"no mutant is called {unknown[0]!r}: there are {', '.join(sorted(known, key=_order))}"
+            f"no mutant is called {unknown[0]!r}: there are {', '.join(sorted(known, key=order))}"
         )
     return names
-
-
-def _order(name: str) -> tuple[str, int, str]:
-    digits = "".join(letter for letter in name if letter.isdigit())
-    return name[0], int(digits), name
 
 
 def _notebook(path: Path | None) -> Callable[[str, Any], None]:
@@ -94,7 +90,7 @@ def _notebook(path: Path | None) -> Callable[[str, Any], None]:
 
 def _figures(found: list[Found], surveyed: list[Surveyed], broken: list[int]) -> dict[str, Any]:
     broken_by = {
-        invariant: sorted((one.mutant for one in surveyed if invariant in one.tripped), key=_order)
+        invariant: sorted((one.mutant for one in surveyed if invariant in one.tripped), key=order)
         for invariant in CHECKED
     }
     for one in found:

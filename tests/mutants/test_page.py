@@ -1,0 +1,38 @@
+"""docs/planted-errors.md is made of results, and names errors that there are."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import attrs
+
+from .catalogue import load
+from .hunt import Found
+from .page import order, page, read
+
+PAGE = Path(__file__).parents[2] / "docs" / "planted-errors.md"
+
+
+def of(name: str, invariant: str, seed: int) -> Found:
+    return Found(mutant=name, title="a|b", invariant=invariant, seed=seed, seeds=9, events=1, seconds=2.5)
+
+
+def test_of_several_results_the_last_counts_and_what_was_not_tried_is_named(tmp_path: Path) -> None:
+    early, late = tmp_path / "early", tmp_path / "late"
+    early.write_text("".join(json.dumps({"found": attrs.asdict(of(n, "", -1))}) + "\n" for n in ("K1", "K2")))
+    late.write_text(json.dumps({"found": attrs.asdict(of("K1", "S7", 3))}) + "\n")
+    text = page(read([early, late]), ["K1", "K2", "K10"])
+    assert "1 of 3 noticed; missed: K2." in text
+    assert "Not tried in this run: K10." in text
+    assert "| K1 | a\\|b | S7 | 3 | 2.5 |" in text
+
+
+def test_the_page_of_the_docs_names_errors_that_there_are() -> None:
+    rows = re.findall(
+        r"^\| ([KZ]\d+[a-z]?) \| .* \| [SL]\d+b? \| \d+ \| [\d.]+ \|$", PAGE.read_text("utf-8"), re.M
+    )
+    assert len(rows) > 100
+    assert set(rows) <= load().keys()
+    assert rows == sorted(rows, key=order)
