@@ -19,9 +19,13 @@ from insync.replication import Admin, Node, NodeSettings
 from insync.replication.core.coordination import group_messages as gm
 from tests.replication.node.group_clients import Caller, Member, calling
 
+from ..processes import cluster
+from ._processor import seconds_of
 from .report import Result, at_least, at_most
 
-LOAD_BAR, COMMITS_BAR = 20.0, 10_000.0
+LOAD_BAR, COMMITS_BAR, IDLE_BAR = 20.0, 10_000.0, 5.0
+SESSION_MS, HEARTBEAT_MS = 6_000, 2_000
+"""For rebalances; who is killed is missed after its session."""
 PARTITIONS_OF_OFFSETS = 3
 GROUPS = 300
 """Each commits one offset after the other."""
@@ -31,8 +35,10 @@ def run(*, smoke: bool) -> list[Result]:
     """All figures; `smoke`: small, to show that it runs."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
+        (place / "c").mkdir()
         return [
             *trio.run(_of_three, place / "a", *((8, 40, 0.5) if smoke else (100, 1000, 5.0))),
+            *trio.run(_idle, place / "c", *((20, 2.0) if smoke else (1000, 30.0))),
             *trio.run(_load, place / "b", *((20_000, 50) if smoke else (1_000_000, 1000))),
         ]
 
@@ -43,6 +49,8 @@ def _settings(folder: Path, node_id: int) -> NodeSettings:
         node_id=node_id,
         data_dir=folder / f"node-{node_id}",
         store=f"sqlite://{folder}/meta.db",
+        group_consumer_session_timeout_ms=SESSION_MS,
+        group_consumer_heartbeat_interval_ms=HEARTBEAT_MS,
         offsets_topic_num_partitions=PARTITIONS_OF_OFFSETS,
         controlled_shutdown_timeout_ms=0,
     )
@@ -102,14 +110,16 @@ class _Watch:
                 self.gaps.append(now - self.lost.pop(place))
 
 
-async def _live(member: Member, watch: _Watch, living: trio.CancelScope) -> None:
-    """Heartbeats that wait for news, until the member is to leave."""
+async def _live(member: Member, watch: _Watch, living: trio.CancelScope, killed: set[str]) -> None:
+    """Heartbeats that wait for news, until the member is to leave, or says nothing any more."""
     with living:
         await _beat_on(member, watch)
+    # Whether it leaves or is killed: from here on nobody reads what it had.
     before = {(topic, number) for topic, numbers in member.owned.items() for number in numbers}
     member.owned = {}
     watch.holds(member, before)
-    await member.beat(member_epoch=-1)
+    if member.member_id not in killed:
+        await member.beat(member_epoch=-1)
 
 
 async def _beat_on(member: Member, watch: _Watch) -> None:
@@ -125,13 +135,13 @@ async def _beat_on(member: Member, watch: _Watch) -> None:
 async def _rebalances(caller: Caller, members: int, partitions: int) -> list[Result]:
     results: list[Result] = []
     async with trio.open_nursery() as nursery:
-        watch, found, stops = _Watch(), [], []
+        watch, found, stops, killed = _Watch(), [], [], set[str]()
 
         def start() -> None:
             member, stop = Member(caller, "g", ["t"]), trio.CancelScope()
             found.append(member)
             stops.append(stop)
-            nursery.start_soon(_live, member, watch, stop)
+            nursery.start_soon(_live, member, watch, stop, killed)
 
         async def until(count: int) -> None:
             """Until all is owned, in fair shares."""
@@ -158,13 +168,45 @@ async def _rebalances(caller: Caller, members: int, partitions: int) -> list[Res
                     told = f"{name}: a partition without an owner, {label}"
                     results.append(Result(name=told, value=round(1000 * value, 1), unit="ms"))
 
+        def kill() -> None:
+            killed.add(found[1].member_id)
+            stops[1].cancel()
+
         for _ in range(members):
             start()
         await until(members)
         await measure(f"1 joins {members} over {partitions} partitions", start, members + 1)
         await measure(f"1 of {members + 1} leaves", stops[0].cancel, members)
+        await measure(f"1 of {members} is killed, session {SESSION_MS / 1000:g} s", kill, members - 1)
         nursery.cancel_scope.cancel()
     return results
+
+
+# Groups in which nothing happens
+
+
+async def _idle(folder: Path, groups: int, seconds: float) -> list[Result]:
+    """Groups of one member each, which only gives signs of life; nodes as they are set by default."""
+    with cluster(folder) as nodes:
+        servers, pids = [node.endpoint for node in nodes], [node.process.pid for node in nodes]
+        async with trio.open_nursery() as nursery:
+            with calling(servers, nursery) as caller:
+                async with Admin(servers) as admin:
+                    await admin.create_topic("t", partitions=1, replication_factor=3)
+                members = [Member(caller, f"idle-{number}", ["t"]) for number in range(groups)]
+                with trio.fail_after(120):
+                    for each in members:
+                        while not each.count:
+                            await each.beat()
+                for each in members:
+                    nursery.start_soon(_beat_on, each, _Watch())
+                await trio.sleep(min(5.0, seconds))
+                before, began = [seconds_of([pid]) for pid in pids], time.monotonic()
+                await trio.sleep(seconds)
+                spent = [seconds_of([pid]) - first for pid, first in zip(pids, before, strict=True)]
+                share = 100 * max(spent) / (time.monotonic() - began)
+                nursery.cancel_scope.cancel()
+    return [at_most(f"{groups} idle groups, greatest of three nodes", share, "% core", IDLE_BAR)]
 
 
 # Offsets

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trio
 
+from insync.replication import Admin, Consumer, Node, Producer
 from insync.replication.core.coordination import records as r
 from insync.replication.core.coordination.record_codec import encode_key, encode_value
 from insync.storage import Chunk, DiskLog
@@ -13,6 +15,7 @@ from insync.storage.batch import build_batch, scan
 
 from ..replication.core.coordination.golden import FILE, FIRST, GOLDEN, lines
 from ..replication.core.coordination.test_embedded import GOLDEN as EMBEDDED
+from ..replication.node.test_cluster import settings
 from .kafka import DUMP_TOOL, HERE, Java
 
 pytestmark = pytest.mark.interop
@@ -51,3 +54,36 @@ def test_kafkas_dump_tool_reads_a_log_of_ours(java: Java, tmp_path: Path) -> Non
     assert sum("payload: <DELETE>" in line for line in records) == len(given)
     [current] = [line for line in records if '"memberId":"n"' in line and "assignedPartitions" in line]
     assert '"partitions":[4]' in current
+
+
+async def _groups_of_both_protocols(folder: Path) -> None:
+    """What a node writes: members that join, commit and leave."""
+    async with Node(settings(folder, 1, offsets_topic_num_partitions=1)) as node:
+        async with Admin(node.endpoints) as admin, Producer(node.endpoints) as producer:
+            await admin.create_topic("t", partitions=2, replication_factor=1)
+            for number in range(6):
+                await (await producer.send("t", b"r", partition=number % 2)).wait()
+        for protocol in ("consumer", "classic"):
+            options = {"group_protocol": protocol, "auto_offset_reset": "earliest"}
+            async with Consumer(node.endpoints, group_id=protocol, **options) as consumer:
+                consumer.subscribe(["t"])
+                got = 0
+                with trio.fail_after(20):
+                    while got < 6:
+                        got += len(await consumer.poll(200))
+                await consumer.commit()
+
+
+def test_kafkas_dump_tool_reads_what_a_node_has_written(java: Java, tmp_path: Path) -> None:
+    trio.run(_groups_of_both_protocols, tmp_path)
+    [file] = tmp_path.glob("**/__consumer_offsets-0/*.log")
+    said = java.run(DUMP_TOOL, "--offsets-decoder", "--files", str(file)).splitlines()
+    records = [line for line in said if "payload: " in line]
+    assert not [line for line in records if "Unknown" in line or "Could not" in line], said
+    for group in ("consumer", "classic"):
+        committed = [line for line in records if f'"group":"{group}"' in line and '"offset":3' in line]
+        assert {part for part in (0, 1) for line in committed if f'"partition":{part}' in line} == {0, 1}, (
+            said
+        )
+    assert any('"protocolType":"consumer"' in line and '"generation":1' in line for line in records), said
+    assert any('"assignedPartitions"' in line and '"partitions":[0,1]' in line for line in records), said

@@ -62,7 +62,10 @@ class MixedMembers:
             native = member_id in state.members and state.members[member_id].classic is None
             told = f"member {member_id!r} speaks the consumer protocol"
             refuse_if(native, ErrorCode.UNKNOWN_MEMBER_ID, told)
-            stranger = ask.instance_id is not None and holder is None
+            # An id that was only given out is known to nobody, and owns nothing. Who was put out must let go of
+            # what it still hands out before it is a member again.
+            had = member_id not in state.members and bool(subscription.owned)
+            stranger = had or (ask.instance_id is not None and holder is None)
             refuse_if(stranger, ErrorCode.UNKNOWN_MEMBER_ID, f"group {group!r} has no member {member_id!r}")
         elif holder is None and ask.instance_id is None and ask.known_member_id:
             body = gm.JoinGroupResponse(error=ErrorCode.MEMBER_ID_REQUIRED, member_id=ask.fresh_id)

@@ -32,6 +32,7 @@ from insync.replication.core.coordination.decisions import Proof
 from insync.replication.core.coordination.group_shard import GroupCoordinator
 from insync.replication.core.coordination.held_partitions import HeldPartitions
 from insync.replication.core.coordination.membership import Membership
+from insync.replication.core.coordination.mixed_members import MixedMembers
 from insync.replication.core.coordination.shard import Shard
 from insync.replication.core.coordination.shard_replies import Replies
 from insync.replication.core.coordination.timers import Timers
@@ -534,6 +535,18 @@ def _(patch: Patch) -> None:
         return ""
 
     patch.setattr(consumer_members, "move_up", move_up)
+
+
+@mutant("GZ55", "who was put out of a mixed group joins it again with what it had", "G4")
+def _(patch: Patch) -> None:
+    right = MixedMembers._join
+
+    def join(self: MixedMembers, request_id: int, ask: Any, state: Any, *rest: Any) -> Any:
+        if ask.member_id and ask.member_id not in state.members and ask.instance_id is None:
+            ask = attrs.evolve(ask, fresh_id=ask.member_id, member_id="", known_member_id=False)
+        return right(self, request_id, ask, state, *rest)
+
+    patch.setattr(MixedMembers, "_join", join)
 
 
 # Offsets
