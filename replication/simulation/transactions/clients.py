@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
+from ...core.control.admin_messages import PartitionName
+from ...core.coordination import transaction_messages as tm
 from ...core.coordination.transactional_producer import Ended, Phase, TransactionalProducer
 from ...core.errors import ErrorCode
 from ...core.types import BatchMeta
@@ -25,7 +29,13 @@ TRIES = 8
 class Client:
     """By the machine of real producers. A message that it has sent may arrive at any time, or twice."""
 
-    def __init__(self, world: World, number: int, name: str) -> None:
+    def __init__(self, world: World, number: int, name: str, version: int = 2) -> None:
+        """`version` 1: a client before KIP-890, which adds partitions itself; its transactions share an epoch."""
+        self._version = version
+        self._added: set[Place] = set()
+        self._starts: dict[Place, int] = {}
+        """Where the open transaction begins in each partition."""
+        self._has_failed = False
         self._world = world
         self.number = number
         self.name = name
@@ -86,7 +96,9 @@ class Client:
         self.machine.begin()
         self._transactions += 1
         self._intent = Intent(self.number, self._transactions)
-        self._sequences = {}
+        if self._version > 1:
+            self._sequences = {}
+        self._added, self._starts = set(), dict(self._sequences)
         self._wants_commit = self._world.dice.random() < 0.75
         self._left = self._world.dice.randint(0, 4)
         self._write()
@@ -97,9 +109,12 @@ class Client:
             if not self._open_sends:
                 self._end()
             return
+        place = self._world.dice.choice(list(self._world.parts))
+        if self._version < 2 and place not in self._added:
+            self._add(place)
+            return
         self._left -= 1
         self._open_sends += 1
-        place = self._world.dice.choice(list(self._world.parts))
         count = self._world.dice.randint(1, 3)
         sequence = self._sequences.get(place, 0)
         self._sequences[place] = sequence + count
@@ -107,10 +122,41 @@ class Client:
         batch = BatchMeta(-1, count, -1, 100, producer_id, epoch, sequence, True)
         self.machine.is_used = True
         self._send(place, batch, self._intent, TRIES)
-        if self._world.dice.random() < 0.05:
+        if self._version > 1 and self._world.dice.random() < 0.05:
             self._go_astray(place, batch)
-        if self._world.dice.random() < 0.4:
+        if self._version < 2 and self._world.dice.random() < 0.15:
+            # It gives up what is still on its way.
+            self._has_failed = True
+            self.machine.failed()
+            self._then(self._end, self._world.dice.choice((0.0, 0.05, 0.5)))
+        # A log that does not know a producer takes any sequence of an epoch that is shared: so in order there.
+        if self._version > 1 and self._world.dice.random() < 0.4:
             self._then(self._write)
+
+    def _add(self, place: Place) -> None:
+        """What leaders do for later clients."""
+        producer_id, epoch = self.machine.ids
+        request = tm.AddPartitionsRequest(
+            transactional_id=self.name,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            partitions=[PartitionName(topic=place[0], partition=place[1])],
+            view_revision=1,
+            version=1,
+        )
+        self.machine.is_used = True
+
+        def told(reply: Any) -> None:
+            if reply is None or reply.error in _AGAIN:
+                self._then(self._write, 0.1)
+                return
+            if reply.error == ErrorCode.NONE:
+                self._added.add(place)
+            else:
+                self.machine.failed()
+            self._then(self._write)
+
+        self._world.ask(request, told, within=2.0)
 
     def _go_astray(self, place: Place, batch: BatchMeta) -> None:
         """A batch that says of itself that it is in no transaction, behind one that is."""
@@ -130,28 +176,30 @@ class Client:
             if settled:
                 return
             settled = True
-            if error == ErrorCode.INVALID_PRODUCER_ID_MAPPING and self._is_current(self.machine.ids):
-                raise Violated(
-                    "TL4", f"producer {self.number} is told that it does not hold {self.machine.ids}"
-                )
+            ids = batch.producer_id, batch.producer_epoch
+            if error == ErrorCode.INVALID_PRODUCER_ID_MAPPING and self._is_current(ids):
+                raise Violated("TL4", f"producer {self.number} is told that it does not hold {ids}")
             again = error.retriable or error == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
             if error != ErrorCode.NONE and again and tries:
                 self._then(lambda: self._send(place, batch, intent, tries - 1), 0.05)
                 return
             self._open_sends -= 1
             if error == ErrorCode.NONE:
-                there = batch.base_sequence + batch.offset_count
+                there = batch.base_sequence + batch.offset_count - self._starts.get(place, 0)
                 intent.acknowledged[place] = max(intent.acknowledged.get(place, 0), there)
             else:
-                self.machine.failed()
-            self._then(self._write)
+                if intent is self._intent:
+                    self.machine.failed()
+                self._has_failed = True
+            if intent is self._intent:
+                self._then(self._write)
 
         def back(error: ErrorCode) -> None:
             if not world.is_lost():
                 world.after(world.delay(), lambda: told(error))
 
         def arrive() -> None:
-            world.parts[place].produce(self.name, batch, intent, back)
+            world.parts[place].produce(self.name, batch, intent, back, self._version)
 
         world.after(6.0, lambda: told(ErrorCode.REQUEST_TIMED_OUT))
         if not world.is_lost():
@@ -170,6 +218,7 @@ class Client:
         if request is None:
             self._then(self._begin, 0.1)
             return
+        request = attrs.evolve(request, version=self._version)
         self._is_ending = True
 
         def told(reply: Any) -> None:
@@ -182,13 +231,21 @@ class Client:
         self._world.ask(request, told, within=2.0)
 
     def _ended(self, committed: bool, reply: Any) -> None:
-        world, intent = self._world, self._intent
+        world, intent, ids = self._world, self._intent, self.machine.ids
         assert intent is not None
         match self.machine.ended(committed, reply):
             case Ended.DONE:
                 world.counts["committed" if committed else "aborted"] += 1
                 world.oracle.told_outcome(intent, committed)
                 world.oracle.told_ids(self.number, (), self.machine.ids, first=False)
+                if self.machine.ids != ids:
+                    self._sequences = {}
+                if self._version < 2 and self._has_failed:
+                    # What has failed may come late, into the next transaction of this epoch: it takes another one.
+                    self._has_failed, self._sequences = False, {}
+                    self.machine = TransactionalProducer(self.name, self.machine.timeout_ms)
+                    self._then(self.open)
+                    return
                 self._then(self._begin, world.dice.choice((0.0, 0.1, 1.0)))
             case Ended.TIMED_OUT:
                 world.counts["timed_out"] += 1

@@ -83,9 +83,13 @@ class Oracle:
         begun = self._open(place, meta.producer_id)
         if begun and begun[0].intent is not intent:
             raise Violated("T7", f"{place}: two transactions of {meta.producer_id} and no marker between")
-        if not begun and meta.base_sequence != 0:
-            raise Violated("T10", f"{place}: a transaction begins at sequence {meta.base_sequence}")
-        expected = sum(each.meta.offset_count for each in begun)
+        # Of clients whose transactions share an epoch they go on; else each transaction begins at 0.
+        ids = meta.producer_id, meta.producer_epoch
+        expected = sum(
+            each.meta.offset_count
+            for each in self.logs[place]
+            if each.intent is not None and (each.meta.producer_id, each.meta.producer_epoch) == ids
+        )
         if meta.base_sequence != expected:
             raise Violated("T10", f"{place}: sequence {meta.base_sequence} comes where {expected} is due")
         held = known is not None and known.producer_id == meta.producer_id and place in known.partitions

@@ -181,6 +181,14 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionGate, "is_open_for", is_open_for)
 
 
+@mutant("TZ3", "a grant outlives the marker that comes before it is used (KAFKA-14884)", "T5")
+def _(patch: Patch) -> None:
+    def mark(self: TransactionGate, event: ev.Produce) -> None:
+        self._role.append(event)
+
+    patch.setattr(TransactionGate, "_mark", mark)
+
+
 @mutant("TZ4", "an open transaction of an older epoch passes for the new one's (KAFKA-18575)")
 def _(patch: Patch) -> None:
     patch.setattr(
