@@ -20,7 +20,7 @@ from ..protocol import Struct, message
 from ..protocol.apis import Api, KafkaError
 from .cluster import default_factor
 from .table import Offer
-from .topics import ask
+from .topics import ask, seen
 
 _Describe = message("DescribeConfigsResponse")
 _Alter = message("AlterConfigsResponse")
@@ -32,6 +32,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)
 async def describe_configs(client: Client, request: Struct, version: int) -> Struct:
     """All settings of topics and nodes, or those that are named; synonyms only if they are asked for."""
     answer = _Describe()
+    await seen(client)  # who has changed a setting asks any node what it is
     for each in request.resources:
         told = _Describe.DescribeConfigsResult(
             error_message=None, resource_type=each.resource_type, resource_name=each.resource_name

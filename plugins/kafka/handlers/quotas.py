@@ -34,6 +34,7 @@ async def describe(client: Client, request: Struct, version: int) -> Struct:
         answer.error_code = KafkaError.CLUSTER_AUTHORIZATION_FAILED
         answer.error_message = "limits are for those who may administer"
         return answer
+    await seen(client)
     try:
         matching = [each for each, _ in client.view.quotas.values() if _matches(each, request)]
     except _RefusedError as error:

@@ -27,6 +27,7 @@ _Altered = message("AlterUserScramCredentialsResponse")
 async def describe(client: Client, request: Struct, version: int) -> Struct:
     """By which mechanisms users may log in; all of them, or those that are named."""
     answer = _Described(error_message=None)
+    await seen(client)
     named = None if not request.users else [each.name for each in request.users]
     try:
         found = (await client.service.ask(client, m.DescribeUsersRequest(names=named))).message

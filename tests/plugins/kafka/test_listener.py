@@ -30,10 +30,10 @@ ListOffsets = message("ListOffsetsRequest")
 
 
 @asynccontextmanager
-async def node_at(folder: Path, options: str = "", **more: Any) -> AsyncIterator[Node]:
+async def node_at(folder: Path, options: str = "", *, number: int = 1, **more: Any) -> AsyncIterator[Node]:
     settings = NodeSettings(
-        node_id=1,
-        data_dir=folder / "n",
+        node_id=number,
+        data_dir=folder / f"n{number}",
         store=f"sqlite://{folder}/m.db",
         listeners=("tcp://127.0.0.1:0", f"kafka://127.0.0.1:0{options}"),
         **more,

@@ -204,3 +204,19 @@ async def test_where_an_epoch_ends_is_told_to_consumers(tmp_path: Path) -> None:
             ]
         refused = await ask(client, 3, replica=2)
         assert {error for error, _, _ in refused} == {KafkaError.TOPIC_AUTHORIZATION_FAILED}
+
+
+async def test_what_was_changed_at_one_node_is_told_by_another(tmp_path: Path) -> None:
+    """Each question follows its change at once: what is told was read from the store after it."""
+    Configs = message("DescribeConfigsRequest")
+    topic = Configs.DescribeConfigsResource(resource_type=2, resource_name="t", configuration_keys=None)
+    async with node_at(tmp_path) as one, node_at(tmp_path, number=2) as other, client_of(other) as client:
+        await make(one)
+        async with Admin(one.endpoints) as admin:
+            for value in range(100_000, 100_020):
+                await admin.alter_config("t", {"retention_ms": value})
+                (told,) = (await client.ask(Api.DESCRIBE_CONFIGS, 4, Configs(resources=[topic]))).results
+                assert {each.name: each.value for each in told.configs}["retention.ms"] == str(value)
+                await admin.alter_quotas("user", "etl", {"producer_byte_rate": value})
+                (entry,) = (await describe(client)).entries
+                assert entry.values[0].value == value
