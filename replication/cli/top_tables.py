@@ -13,15 +13,27 @@ if TYPE_CHECKING:
 Sort = Literal["records", "size", "lag", "name"]
 _LISTED = 10
 _MANY = 30
+_NAME_WIDTH = 21
+"""Of the column of partitions: room for the longest of those that the nodes keep for themselves."""
 _KEYS = {"records": "records_per_second", "size": "size_bytes", "lag": "lag"}
 
 
 def by(sort: Sort, rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any]]:
-    """The greatest first, or by `name`; those that have no leader stand before all others."""
+    """The greatest first, or by `name`; those that have no leader stand before all others.
+
+    Of equal ones, those of users come before those that the nodes keep for themselves.
+    """
     key = _KEYS.get(sort)
-    if key is None:
-        return sorted(rows, key=lambda each: (each.get("leader", 0) >= 0, each[name]))
-    return sorted(rows, key=lambda each: (each.get("leader", 0) >= 0, -each[key], each[name]))
+    return sorted(
+        rows, key=lambda each: (each.get("leader", 0) >= 0, -each[key] if key else 0, *_place(each[name]))
+    )
+
+
+def _place(name: str) -> tuple[bool, str, int]:
+    """Of a topic or a partition among others: orders-9 stands before orders-10."""
+    topic, _, number = name.rpartition("-")
+    internal = name.startswith("__")
+    return (internal, topic, int(number)) if topic and number.isdecimal() else (internal, name, -1)
 
 
 def draw(shown: dict[str, Any], sort: Sort) -> RenderableType:
@@ -104,9 +116,10 @@ def _partition_table(partitions: Sequence[dict[str, Any]], sort: Sort) -> Render
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for name in ("partition", "leader", "in sync", "replicas"):
+    table.add_column("partition", no_wrap=True, min_width=_NAME_WIDTH)
+    for name in ("leader", "ISR", "replicas"):
         table.add_column(name)
-    for name in ("high watermark", "lag", "records/s", "size"):
+    for name in ("watermark", "lag", "records/s", "size"):
         table.add_column(name, justify="right")
     ordered = by(sort, partitions, "partition")
     for each in ordered[:_MANY]:

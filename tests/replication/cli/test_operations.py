@@ -184,7 +184,7 @@ def test_top_measures_one_interval(nodes: list[NodeProcess], capsys: pytest.Capt
     assert load["leader"] in (1, 2) and load["isr"] == load["replicas"] and load["lag"] == 0
     assert load["high_watermark"] == load["end_offset"] > 0 and load["size_bytes"] > 0
     text = said(capsys, "top", "--once", "--interval", "0.1", "--partitions", "--sort", "size", *at(nodes))
-    assert text.index("load-0") > text.index("high watermark")
+    assert text.index("load-0") > text.index("watermark")
 
 
 @pytest.mark.parametrize(
@@ -198,6 +198,17 @@ def test_what_is_asked_for_stands_first_and_without_a_leader_before_all(sort: So
         {"partition": "d", "leader": -1, "records_per_second": 0.0, "size_bytes": 0, "lag": 0},
     ]
     assert "".join(each["partition"] for each in by(sort, rows, "partition")) == order
+
+
+@pytest.mark.parametrize("sort", ["records", "size", "lag", "name"])
+def test_of_equal_ones_those_of_users_come_first_and_numbers_are_numbers(sort: Sort) -> None:
+    names = ["__consumer_offsets-0", "zebras-10", "zebras-9", "apples-1-2", "zebras"]
+    rows = [
+        {"partition": name, "leader": 1, "records_per_second": 0.0, "size_bytes": 0, "lag": 0}
+        for name in names
+    ]
+    found = [each["partition"] for each in by(sort, rows, "partition")]
+    assert found == ["apples-1-2", "zebras", "zebras-9", "zebras-10", "__consumer_offsets-0"]
 
 
 def sample(at: float, counters: dict[str, int], ends: int, incarnation: int = 1, error: str = "") -> _Sample:
