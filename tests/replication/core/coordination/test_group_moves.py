@@ -353,6 +353,21 @@ def test_a_silent_old_client_is_put_out_by_its_own_session() -> None:
     assert owners(host, alive, new) == [3, 3]
 
 
+def test_who_was_put_out_lets_go_before_it_joins_again() -> None:
+    """Others have by now what it still claims, and may be reading it."""
+    host, (old,), new = moved(count=1)
+    settle(host, old, new)
+    assert len(old.owned) == 3
+    for _ in range(4):
+        host.pass_time(4.0)
+        new.beat()
+    assert old.member_id not in host.machine.groups["g"].members
+    refused = host.said[old.join()]
+    assert refused.error == ErrorCode.UNKNOWN_MEMBER_ID
+    old.owned = frozenset()
+    assert host.said[old.join()].error == ErrorCode.NONE
+
+
 def test_who_is_silent_since_the_group_has_moved_up_is_put_out() -> None:
     host, (silent,), new = moved(count=1)
     for _ in range(4):
