@@ -9,8 +9,8 @@ import attrs
 import pytest
 
 from insync.replication.core import messages as m
+from insync.replication.core.control import controller, transitions
 from insync.replication.core.control import records as rec
-from insync.replication.core.control import transitions
 from insync.replication.core.control.controller import (
     AdminRequest,
     AskReplicas,
@@ -285,8 +285,11 @@ def test_the_end_of_a_move_may_be_lost_as_well(written: bool) -> None:
 
 @pytest.mark.parametrize("commits", [0, 1, 2])
 @pytest.mark.parametrize("written", [False, True])
-def test_a_sweep_that_ends_half_way_is_gone_on_with(commits: int, written: bool) -> None:
+def test_a_sweep_that_ends_half_way_is_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch, commits: int, written: bool
+) -> None:
     """1,200 partitions take three transactions; the controller is gone before, or after, any of them."""
+    monkeypatch.setattr(controller, "CHANGES_PER_COMMIT", 500)
     store = with_topics(Store())
     template = store.partition("t")
     count = 1200
