@@ -137,7 +137,7 @@ class Members:
             self._open_session(node)
         self._renewed[node.session] = cluster.now
         try:
-            transaction = membership.enter_again(store.seen(incarnation_key(node.id)), ())
+            transaction = membership.enter_again(store.seen(incarnation_key(node.id), node_key(node.id)), ())
         except MembershipError as error:
             cluster.refuses(node, error)
             return

@@ -1,11 +1,17 @@
-"""Errors in when a node is taken for silent."""
+"""Errors in when a node is taken for silent, and in what it may still write when it was taken out."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from insync.replication.core import messages as m
+from insync.replication.core.broker.membership import Membership
 from insync.replication.core.broker.suspicion import Suspicion
+from insync.replication.core.control.records import node_key
+from insync.replication.core.transaction import AtVersion, Seen, Transaction
 
 from .catalogue import Patch, mutant
 
@@ -25,3 +31,22 @@ def _(patch: Patch) -> None:
         return watch is not None and watch.asked is not None
 
     patch.setattr(Suspicion, "_is_silent", is_silent)
+
+
+@mutant("K222", "compare a registration by its version, which begins at 1 again")
+def _(patch: Patch) -> None:
+    def by_version(right: Any, *, at_all: bool = True) -> Any:
+        def write(self: Membership, seen: Mapping[str, Seen], *args: Any) -> Transaction | None:
+            transaction: Transaction | None = right(self, seen, *args)
+            if transaction is None:
+                return None
+            key = node_key(self.node_id)
+            others = tuple(each for each in transaction.compares if each.key != key)
+            version = (AtVersion(key, seen[key].version),) if at_all else ()
+            return attrs.evolve(transaction, compares=version + others)
+
+        return write
+
+    patch.setattr(Membership, "say_offline", by_version(Membership.say_offline))
+    patch.setattr(Membership, "say_leaving", by_version(Membership.say_leaving))
+    patch.setattr(Membership, "enter_again", by_version(Membership.enter_again, at_all=False))

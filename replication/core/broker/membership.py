@@ -26,7 +26,7 @@ import attrs
 from ..control import records as rec
 from ..control import transitions
 from ..control.internal_topics import STANDARD as INTERNAL_TOPICS
-from ..transaction import AtVersion, Compare, Put, SameValue, Seen, Transaction, unchanged
+from ..transaction import Absent, AtVersion, Compare, Put, SameValue, Seen, Transaction, unchanged
 from ..types import PartitionId
 
 
@@ -178,6 +178,7 @@ class Membership:
         self._max_partitions = max_partitions
         self._stored: dict[str, int] = {}
         """The pulse that the store is known to have of each directory."""
+        self._registrations = 0
         self._pulse = 0
         self._revision = 0
         """Of the reading that `begin` was given."""
@@ -424,10 +425,12 @@ class Membership:
           NodeIdTakenError: Another process has taken the node id meanwhile.
           StorePutBackError: The store has forgotten this process.
         """
-        own_key, _, _ = self._keys()
+        own_key, node_key, _ = self._keys()
         self._check_still_ours(seen)
+        holder = seen.get(node_key)
         return Transaction(
-            compares=(AtVersion(own_key, seen[own_key].version),), puts=(self._registration(endpoints),)
+            compares=(AtVersion(own_key, seen[own_key].version), _same(node_key, holder)),
+            puts=(self._registration(endpoints),),
         )
 
     def say_offline(
@@ -451,7 +454,7 @@ class Membership:
         if proofs != former.directories:
             puts.append(Put(own_key, attrs.evolve(former, directories=proofs)))
         return Transaction(
-            compares=(AtVersion(node_key, holder.version), AtVersion(own_key, own.version)), puts=tuple(puts)
+            compares=(_same(node_key, holder), AtVersion(own_key, own.version)), puts=tuple(puts)
         )
 
     def say_leaving(
@@ -463,12 +466,10 @@ class Membership:
         holder = seen.get(node_key)
         if holder is None or holder.session != session:
             return None
-        # By value: were we taken out, and has our successor registered, the version begins at 1 again.
-        return Transaction(
-            compares=(SameValue(node_key, holder.value),), puts=(self._registration(endpoints),)
-        )
+        return Transaction(compares=(_same(node_key, holder),), puts=(self._registration(endpoints),))
 
     def _registration(self, endpoints: Collection[str]) -> Put:
+        self._registrations += 1
         record = rec.NodeRecord(
             node_id=self.node_id,
             incarnation=self.incarnation,
@@ -478,6 +479,7 @@ class Membership:
             max_partitions=self._max_partitions,
             coordinates=tuple(INTERNAL_TOPICS),
             leaving=self.leaving,
+            number=self._registrations,
         )
         return Put(rec.node_key(self.node_id), record, ephemeral=True)
 
@@ -505,6 +507,13 @@ class Membership:
 
     def _ids_behind(self) -> set[str]:
         return {each.directory_id for each in self.behind}
+
+
+def _same(key: str, holder: Seen | None) -> Compare:
+    """The registration is the one that was read, or there is none still. By value: when we have been taken out
+    meanwhile, what is registered next begins at version 1 again, and an earlier write may still be on its way.
+    """
+    return Absent(key) if holder is None else SameValue(key, holder.value)
 
 
 def _is_behind(found: Evidence, pulses: Mapping[str, int]) -> bool:

@@ -98,6 +98,9 @@ class NodeRecord(HolderRecord):
     """The internal topics whose partitions it can lead, as a coordinator of what they keep."""
     leaving: bool = False
     """Whether it is about to stop: where others can take over it is to lead nothing and be in no ISR (KIP-841)."""
+    number: int = 0
+    """Which of its process's registrations this is: no two are equal, though the key's version begins at 1 again
+    when a node was taken out. What compares by value is never misled by an earlier one."""
 
 
 @attrs.frozen(kw_only=True)

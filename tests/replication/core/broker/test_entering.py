@@ -15,7 +15,7 @@ from insync.replication.core.broker.membership import (
     StorePutBackError,
 )
 from insync.replication.core.control import records as rec
-from insync.replication.core.transaction import Put, SameValue, Seen, Transaction
+from insync.replication.core.transaction import Absent, Put, SameValue, Seen, Transaction
 from insync.replication.core.types import PartitionId
 
 
@@ -51,7 +51,9 @@ def test_an_entry_that_took_place_unnoticed_is_our_own() -> None:
     membership = starting("a")
     first = membership.enter({}, ["tcp://a"], 1).transaction
     again = membership.enter(stored(first, rec.node_key(1)), ["tcp://a"], 1)
-    assert registration(again.transaction) == registration(first)
+    record, former = registration(again.transaction).record, registration(first).record
+    assert isinstance(record, rec.NodeRecord) and isinstance(former, rec.NodeRecord)
+    assert record == attrs.evolve(former, number=former.number + 1)
     assert again.changes == ()
     assert rec.incarnation_key(1) not in {put.key for put in again.transaction.puts}, "it is the same process"
 
@@ -168,13 +170,22 @@ def test_a_record_that_cannot_be_read_is_named_and_left_alone() -> None:
     assert key not in {put.key for put in entry.transaction.puts}
 
 
-def test_who_was_taken_out_says_nothing_over_its_successor() -> None:
-    """The key was deleted meanwhile, so the successor's registration has the same version as the former one."""
+def test_nothing_is_written_over_a_later_registration() -> None:
+    """A node is taken out and registers again while an earlier write of it is on its way. The version of the key
+    begins at 1 again; no two registrations have one value, though they may say the same.
+    """
     membership = starting("a")
-    mine = stored(membership.enter({}, ["tcp://a"], 1).transaction)
-    key = rec.node_key(1)
-    leaving = membership.say_leaving({**mine, key: attrs.evolve(mine[key], session=7)}, 7, ["tcp://a"])
-    assert leaving is not None
-    (condition,) = leaving.compares
-    assert isinstance(condition, SameValue), "two registrations may have one version, but no one value"
-    assert condition == SameValue(key, mine[key].value)
+    own, node = rec.incarnation_key(1), rec.node_key(1)
+    seen = stored(membership.enter({}, ["tcp://a"], 1).transaction)
+    seen[node] = attrs.evolve(seen[node], session=7)
+    later = stored(membership.enter_again({own: seen[own]}, ["tcp://a"]))[node]
+    assert (later.version, later.value == seen[node].value) == (1, False)
+    for written in (
+        membership.say_offline(seen, 7, ["tcp://a"], ()),
+        membership.say_leaving(seen, 7, ["tcp://a"]),
+        membership.enter_again(seen, ["tcp://a"]),
+    ):
+        assert written is not None
+        assert SameValue(node, seen[node].value) in written.compares
+    taken_out = membership.enter_again({own: seen[own]}, ["tcp://a"])
+    assert Absent(node) in taken_out.compares
