@@ -52,6 +52,8 @@ class FollowerSession(Generic[K, Q]):
         self._answers = 0
         self._untold: dict[K, Q | None] = {}
         """Changes that no answer has confirmed; None: withdrawn."""
+        self.is_refused = False
+        """Whether the leader has answered without a session: it has no room for one."""
         self._sent: dict[K, Q | None] = {}
 
     def ask(self, key: K, question: Q) -> None:
@@ -77,8 +79,10 @@ class FollowerSession(Generic[K, Q]):
         if it was not answered.
         """
         if self._id == NO_SESSION:
-            # A session that does not exist knows no question, so there is none to withdraw.
-            self._untold = dict(self.open)
+            # A session that does not exist knows no question, so there is none to withdraw. What the request before
+            # had no room for goes first: where the leader gives no session, it would never be asked otherwise.
+            waiting = {key: asked for key, asked in self._untold.items() if asked is not None}
+            self._untold = {**waiting, **self.open}
         self._sent = dict(islice(self._untold.items(), most))
         questions = {key: asked for key, asked in self._sent.items() if asked is not None}
         if self._id == NO_SESSION:
@@ -93,6 +97,7 @@ class FollowerSession(Generic[K, Q]):
         """
         if session_id != self._id:
             self._id, self._answers = session_id, 0
+        self.is_refused = session_id == NO_SESSION
         self._answers += 1
         for key, asked in self._sent.items():
             if key in self._untold and self._untold[key] is asked:
@@ -102,6 +107,7 @@ class FollowerSession(Generic[K, Q]):
     def end(self) -> None:
         """The session is over (refused, or its connection is gone): all that is open is asked again, in another."""
         self._id = NO_SESSION
+        self._untold = dict(self.open)
 
 
 class LeaderSession(Generic[K, Q]):

@@ -182,7 +182,7 @@ class _Leader:
         """Until when the next fetch waits for appends."""
         self._settling: Timer | None = None
         self._is_confirming = False
-        """Whether the fetch under way is answered at once, so that there is no need to give it up."""
+        """Whether the fetch under way is answered soon, so that there is no need to give it up."""
         self._is_failing = False
         self._pause: Timer | None = None
         """Until it comes nothing is asked, after a failure."""
@@ -252,18 +252,21 @@ class _Leader:
         assert not self._question, "one fetch is under way to a leader"
         request = self._request()
         self._has_more, self._begins_session = self.session.is_behind, request.session_epoch == NEW_SESSION
-        self._is_confirming = request.max_wait_ms == 0
+        self._is_confirming = self._tells_much()
         self._question = self.channel.ask(m.Kind.FETCH, request, self._ctx.settings.replica_socket_timeout)
 
     def _request(self) -> m.FetchRequest:
         ctx, owner = self._ctx, self._owner
         settings, handed_over = ctx.settings, self.channel.hands_over_files
         told = self.session.request(settings.questions_at_a_time)
-        tells_much = self.session.is_behind or self.session.told > settings.questions_at_a_time // FEW
+        wait = settings.replica_fetch_wait_max
+        if self._tells_much():
+            # Without a session nothing is ever confirmed: answered at once, it would ask as fast as messages travel.
+            wait = settings.replica_fetch_backoff if self.session.is_refused else 0.0
         return m.FetchRequest(
             replica_id=ctx.node_id,
             incarnation=ctx.incarnation,
-            max_wait_ms=0 if tells_much else round(1000 * settings.replica_fetch_wait_max),
+            max_wait_ms=round(1000 * wait),
             min_bytes=1,
             max_bytes=settings.replica_fetch_response_max_bytes,
             partitions=[
@@ -287,6 +290,13 @@ class _Leader:
                 m.PartitionName(topic=each.topic, partition=each.partition) for each in told.withdrawn
             ],
         )
+
+    def _tells_much(self) -> bool:
+        """Whether the request just made is one of several, or tells too much to be told again."""
+        session = self.session
+        if session.is_behind or session.is_refused:
+            return session.is_behind
+        return session.told > self._ctx.settings.questions_at_a_time // FEW
 
     # What becomes of it, told by the channel
 

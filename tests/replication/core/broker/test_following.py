@@ -319,6 +319,30 @@ def test_many_questions_are_told_in_portions_each_of_them_confirmed_at_once() ->
     assert (named(desk.request), desk.request.max_wait_ms) == (set(), 500), "nothing is left: it is parked"
 
 
+def test_a_leader_without_room_for_a_session_is_asked_about_all_in_turn_and_with_pauses() -> None:
+    desk = Desk(LEADER, settings=attrs.evolve(SETTINGS, questions_at_a_time=20))
+    desk.follow(LEADER, *(PartitionId("t", number) for number in range(45)))
+    desk.connect()
+    told: list[set[int]] = []
+    for _ in range(6):
+        told.append(named(desk.request))
+        ask = desk.one(fx.Ask)
+        desk.tell(ev.Answered(question=ask.question, message=m.FetchResponse(partitions=[]), payload=Payload()))
+        assert desk.request.max_wait_ms == 1000 * BACKOFF, "it asks no faster than it would after a failure"
+    assert all(len(each) == 20 for each in told)
+    assert set().union(*told[:3]) == set().union(*told[3:]) == set(range(45))
+    assert desk.request.session_epoch == 0
+
+
+def test_a_fetch_that_tells_all_is_parked_where_the_leader_has_no_room_for_a_session() -> None:
+    desk = Desk(LEADER, settings=attrs.evolve(SETTINGS, questions_at_a_time=20))
+    desk.follow(LEADER, *(PartitionId("t", number) for number in range(10)))
+    assert desk.connect().max_wait_ms == 0
+    ask = desk.one(fx.Ask)
+    desk.tell(ev.Answered(question=ask.question, message=m.FetchResponse(partitions=[]), payload=Payload()))
+    assert (named(desk.request), desk.request.max_wait_ms) == (set(range(10)), 500)
+
+
 def test_a_portion_that_was_lost_is_told_again_from_the_first() -> None:
     desk = Desk(LEADER, settings=attrs.evolve(SETTINGS, questions_at_a_time=20))
     desk.follow(LEADER, *(PartitionId("t", number) for number in range(30)))
