@@ -72,6 +72,8 @@ class Writer:
             return
         try:
             await self._start()
+            if self._closed:  # while the process was being started: nobody else would end it
+                raise StoreClosedError("the store was left before it came to this call")
             await self._call("open", (self._boot,), deadline)
         except WriterLostError as error:
             raise StoreUnavailableError(str(error)) from error  # nothing was asked of it yet
@@ -158,9 +160,10 @@ class Writer:
         if process is None:
             return WriterLostError(f"the store {self._path} was left meanwhile")
         process.kill()
-        with trio.CancelScope(shield=True), trio.move_on_after(_END_SECONDS):
-            await process.wait()
-        await _close_pipes(process)
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(_END_SECONDS):
+                await process.wait()
+            await _close_pipes(process)
         text = f"the process {process.pid} that writes {self._path} {what}; the next write starts another one"
         _log.warning("%s", text)
         return WriterLostError(text)

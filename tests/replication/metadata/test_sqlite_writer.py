@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import trio
+from trio.lowlevel import FdStream
 
 from insync.replication.metadata import (
     Committed,
@@ -25,6 +26,8 @@ from insync.replication.metadata import (
     StoreUnavailableError,
     Unknown,
 )
+from insync.replication.metadata._sqlite_leases import boot_id
+from insync.replication.metadata._sqlite_writer import Writer
 
 BUSY_WRITER = """
 import sys, trio
@@ -223,6 +226,49 @@ async def test_who_waits_when_the_store_is_left_gets_an_error(path: Path) -> Non
     holder.close()
     assert len(outcomes) == 2
     assert all(isinstance(each, (StoreClosedError, Unknown)) for each in outcomes)
+
+
+async def test_a_process_that_was_being_started_when_the_store_was_left_is_ended(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, started, left = Writer(str(path), boot_id(), 1.0), trio.Event(), trio.Event()
+    real = trio.lowlevel.open_process
+    processes: list[trio.Process] = []
+
+    async def slow(*arguments: object, **options: object) -> trio.Process:
+        process = await real(*arguments, **options)  # type: ignore[call-overload]
+        processes.append(process)
+        started.set()
+        await left.wait()
+        return process
+
+    monkeypatch.setattr(trio.lowlevel, "open_process", slow)
+    async with trio.open_nursery() as nursery:
+
+        async def opening() -> None:
+            with pytest.raises(StoreClosedError, match="was left"):
+                await writer.open()
+
+        nursery.start_soon(opening)
+        await started.wait()
+        await writer.close()
+        left.set()
+    try:
+        assert writer.pid is None and processes[0].returncode is not None
+    finally:
+        processes[0].kill()
+
+
+async def test_one_that_is_lost_while_its_call_is_cancelled_leaves_no_pipe_open(path: Path) -> None:
+    writer = Writer(str(path), boot_id(), 1.0)
+    await writer.open()
+    process = writer._process
+    assert process is not None and process.stdout is not None and process.stdin is not None
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await writer._lost("did not answer")
+    assert isinstance(process.stdin, FdStream) and isinstance(process.stdout, FdStream)
+    assert (process.stdin._fd_holder.closed, process.stdout._fd_holder.closed) == (True, True)
 
 
 async def test_an_interpreter_that_cannot_be_started_is_named(
