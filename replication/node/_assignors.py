@@ -17,6 +17,7 @@ log = logging.getLogger("insync.node")
 
 BUILT_IN: dict[str, Assignor] = {each.name: each for each in SERVER_ASSIGNORS}
 _SETTING = "group_consumer_assignors"
+_LONGEST_TOLD = 1000
 
 
 def assignor(name: str) -> Assignor:
@@ -72,12 +73,21 @@ class _Guarded:
             return _checked(given, counts, members)
         except _WrongAnswerError as problem:
             why = str(problem)
-        except Exception as error:  # noqa: BLE001 - somebody else's code: the group does without it
-            why = f"raised {error!r}"
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code: the group does without it
+            why = f"raised {_said(error)}"
         if why not in self._told and len(self._told) < 100:
             self._told.add(why)
             log.error("the assignor %s %s; uniform assigns in its place", self.name, why)
         return UniformAssignor().assign(counts, members)
+
+
+def _said(error: BaseException) -> str:
+    """An error of a plugin as text, as far as that can be had."""
+    try:
+        text = repr(error)
+    except Exception:  # noqa: BLE001 - somebody else's code
+        return type(error).__name__
+    return text if len(text) <= _LONGEST_TOLD else f"{text[:_LONGEST_TOLD]}..."
 
 
 class _WrongAnswerError(Exception):
@@ -96,9 +106,9 @@ def _checked(given: Any, counts: Counts, members: Members) -> Assignment:
                 raise _WrongAnswerError(f"gives {partition} to {member_id!r}, which does not read that topic")
             if not 0 <= partition.partition < counts.get(partition.topic, 0):
                 raise _WrongAnswerError(f"gives {partition}, which does not exist")
-            other = owners.setdefault(partition, member_id)
-            if other != member_id or partition in assigned[member_id]:
-                raise _WrongAnswerError(f"gives {partition} to {other!r} and to {member_id!r}")
+            if partition in owners:
+                raise _WrongAnswerError(f"gives {partition} to {owners[partition]!r} and to {member_id!r}")
+            owners[partition] = member_id
             assigned[member_id].append(partition)
     total = sum(counts[topic] for topic in subscribers(counts, members))
     if len(owners) < total:

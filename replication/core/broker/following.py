@@ -261,7 +261,7 @@ class _Leader:
         told = self.session.request(settings.questions_at_a_time)
         wait = settings.replica_fetch_wait_max
         if self._tells_much():
-            # Without a session nothing is ever confirmed: answered at once, it would ask as fast as messages travel.
+            # Without a session nothing is confirmed: answered at once, it would ask as fast as messages travel.
             wait = settings.replica_fetch_backoff if self.session.is_refused else 0.0
         return m.FetchRequest(
             replica_id=ctx.node_id,

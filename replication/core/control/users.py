@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from ..errors import ErrorCode
 from ..messages import AlterUserRequest
-from ..scram import HASHES, LEAST_ITERATIONS, LEAST_SALT, MOST_ITERATIONS, MOST_SALT
+from ..scram import HASHES, LEAST_ITERATIONS, LEAST_SALT, MOST_ITERATIONS, MOST_SALT, ScramCredential
 from .records import UserRecord
 from .topics import TopicError
 
@@ -77,18 +77,18 @@ def _check(request: AlterUserRequest) -> None:
     if not request.credentials and request.expects != KNOWN and not request.remove:
         raise TopicError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"user {name!r} needs a password")
     for mechanism, kept in request.credentials.items():
-        if not LEAST_ITERATIONS <= kept.iterations <= MOST_ITERATIONS:
-            raise TopicError(
-                ErrorCode.UNACCEPTABLE_CREDENTIAL,
-                f"{kept.iterations} iterations: use {LEAST_ITERATIONS} to {MOST_ITERATIONS}",
-            )
-        size = _KEY_BYTES[HASHES[mechanism]]
-        if not LEAST_SALT <= len(kept.salt) <= MOST_SALT:
-            raise TopicError(
-                ErrorCode.UNACCEPTABLE_CREDENTIAL,
-                f"a salt of {len(kept.salt)} bytes: use {LEAST_SALT} to {MOST_SALT}",
-            )
-        if (len(kept.stored_key), len(kept.server_key)) != (size, size):
-            raise TopicError(
-                ErrorCode.UNACCEPTABLE_CREDENTIAL, f"the keys of {mechanism} have {size} bytes each"
-            )
+        flaw = why_unusable(mechanism, kept)
+        if flaw:
+            raise TopicError(ErrorCode.UNACCEPTABLE_CREDENTIAL, flaw)
+
+
+def why_unusable(mechanism: str, kept: ScramCredential) -> str:
+    """Why nobody may log in by a credential of a mechanism that there is; empty if it is sound."""
+    if not LEAST_ITERATIONS <= kept.iterations <= MOST_ITERATIONS:
+        return f"{kept.iterations} iterations: use {LEAST_ITERATIONS} to {MOST_ITERATIONS}"
+    if not LEAST_SALT <= len(kept.salt) <= MOST_SALT:
+        return f"a salt of {len(kept.salt)} bytes: use {LEAST_SALT} to {MOST_SALT}"
+    size = _KEY_BYTES[HASHES[mechanism]]
+    if (len(kept.stored_key), len(kept.server_key)) != (size, size):
+        return f"the keys of {mechanism} have {size} bytes each"
+    return ""

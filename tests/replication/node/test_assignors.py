@@ -37,7 +37,7 @@ class Answer:
     given: Any = None
 
     def assign(self, counts: Any, members: Any) -> Any:
-        if isinstance(self.given, Exception):
+        if isinstance(self.given, BaseException):
             raise self.given
         return self.given(counts, members) if callable(self.given) else self.given
 
@@ -118,11 +118,19 @@ def test_a_plugin_assigns() -> None:
     assert join(host, "b", "first").assignment == []
 
 
+class Wordless(Exception):
+    def __repr__(self) -> str:
+        raise ValueError("no word")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         (RuntimeError("oh"), r"raised RuntimeError\('oh'\)"),
         (RecursionError("deep"), "raised RecursionError"),
+        (SystemExit(3), r"raised SystemExit\(3\)"),
+        (Wordless(), "raised Wordless"),
+        (RuntimeError("x" * 10_000), r"raised RuntimeError\('x{900,1000}\.\.\."),
         (None, "raised TypeError"),
         ({"a": [("t", 0)]}, "gives 1 of 2 partitions"),
         ({"a": [("t", 0), ("t", 1)], "b": [("t", 1)]}, "gives Partition.* to 'a' and to 'b'"),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import attrs
 import pytest
 import trio
+import trio.testing
 
 from insync.replication import Admin, BlockingAdmin, Node, NodeSettings
 from insync.replication.asyncio import Admin as AsyncioAdmin
@@ -17,6 +19,7 @@ from insync.replication.client import (
     UserInfo,
     UserNotFoundError,
 )
+from insync.replication.core import messages as m
 from insync.replication.core import scram
 from insync.replication.core.control.view import ClusterView
 from insync.replication.metadata import StoreUnavailableError
@@ -277,6 +280,43 @@ async def test_a_flood_of_logins_waits_in_a_short_queue(monkeypatch: pytest.Monk
             nursery.start_soon(log_in)
     assert done and all(done) and 20 - len(done) == len(refused) > 0
     assert len(done) <= _users.AT_ONCE + 6 and "logins wait" in str(refused[0])
+
+
+async def test_a_flood_is_refused_while_the_store_is_read_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_users, "MOST_WAITING", 5)
+    monkeypatch.setattr(_users, "CONFIRM_SECONDS", 60.0)
+    is_read, refused = trio.Event(), []
+    users = Users(lambda: view_with("etl"), is_read.wait)
+
+    async def log_in() -> None:
+        try:
+            await users.verify("etl", "right")
+        except ServiceError as error:
+            refused.append(error)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(20):
+            nursery.start_soon(log_in)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(refused) == 20 - 5 - _users.AT_ONCE
+        is_read.set()
+    assert await users.verify("etl", "right"), "the others have left"
+
+
+@pytest.mark.parametrize("iterations", [-1, 0, 1 << 30, 1 << 40])
+async def test_what_the_store_holds_stops_no_node(iterations: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    from insync.replication.core.control.records import UserRecord
+
+    hashed: list[int] = []
+    monkeypatch.setattr(scram, "salted_password", lambda *given: hashed.append(given[-1]) or b"0" * 32)
+    sound = scram.made_up("SCRAM-SHA-256", "etl", b"")
+    kept = {"SCRAM-SHA-256": attrs.evolve(sound, iterations=iterations), "SCRAM-SHA-9000": sound}
+    users = Clocked(ClusterView(users={"etl": (UserRecord(name="etl", credentials=kept), 1)}))
+    assert not await users.verify("etl", "right")
+    assert hashed == [scram.ITERATIONS], "as if there were no such user"
+    assert (await users.credential("etl", "SCRAM-SHA-256")).iterations == scram.ITERATIONS
+    (told,) = users.describe(m.DescribeUsersRequest()).users
+    assert told == UserInfo(name="etl", mechanisms={})
 
 
 def test_a_password_that_is_too_long_fits_nothing() -> None:

@@ -327,7 +327,9 @@ def test_a_leader_without_room_for_a_session_is_asked_about_all_in_turn_and_with
     for _ in range(6):
         told.append(named(desk.request))
         ask = desk.one(fx.Ask)
-        desk.tell(ev.Answered(question=ask.question, message=m.FetchResponse(partitions=[]), payload=Payload()))
+        desk.tell(
+            ev.Answered(question=ask.question, message=m.FetchResponse(partitions=[]), payload=Payload())
+        )
         assert desk.request.max_wait_ms == 1000 * BACKOFF, "it asks no faster than it would after a failure"
     assert all(len(each) == 20 for each in told)
     assert set().union(*told[:3]) == set().union(*told[3:]) == set(range(45))
