@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ...storage import Log, LogDirectory, read_identity, read_topic_id
+from ...storage import LogDirectory, read_identity, read_topic_id
 from .. import wire
 from ..core import transaction as tx
 from ..core.control import records as rec
@@ -31,9 +31,7 @@ def look_into(folder: Path) -> FoundFolder:
         logs = []
         for topic, partition in directory.partitions():
             topic_id = read_topic_id(folder / f"{topic}-{partition}")
-            logs.append(
-                _found(directory.open_log(topic, partition, create=False), topic, partition, topic_id)
-            )
+            logs.append(_found(directory, topic, partition, topic_id))
         proof = directory.proof
         return FoundFolder(
             cluster_id=cluster_id,
@@ -51,7 +49,8 @@ def look_into(folder: Path) -> FoundFolder:
         directory.close(directory.was_clean, broker_epoch=directory.previous_broker_epoch)
 
 
-def _found(log: Log, topic: str, partition: int, topic_id: str) -> FoundLog:
+def _found(directory: LogDirectory, topic: str, partition: int, topic_id: str) -> FoundLog:
+    log = directory.open_log(topic, partition, create=False)
     end = log.log_end_offset
     epochs = log.epochs
     return FoundLog(
@@ -61,6 +60,8 @@ def _found(log: Log, topic: str, partition: int, topic_id: str) -> FoundLog:
         last_epoch=max((entry.epoch for entry in epochs if entry.start_offset < end), default=-1),
         latest_epoch=max((entry.epoch for entry in epochs), default=0),
         log_end_offset=end,
+        epochs=tuple((entry.epoch, entry.start_offset) for entry in epochs),
+        high_watermark=directory.high_watermarks().get((topic, partition), 0),
         next_producer_id=1 + max((each.producer_id for each in log.producer_states()), default=-1),
     )
 

@@ -177,6 +177,8 @@ def _log(partition: PartitionId, host: Host) -> FoundLog:
         last_epoch=max((each.epoch for each in disk.epochs if each.start_offset < disk.end), default=-1),
         latest_epoch=max((each.epoch for each in disk.epochs), default=0),
         log_end_offset=disk.end,
+        epochs=tuple((each.epoch, each.start_offset) for each in disk.epochs),
+        high_watermark=disk.high_watermark or 0,
     )
 
 

@@ -70,3 +70,8 @@ def _(patch: Patch) -> None:
         return attrs.evolve(after, isr=members) if members else after
 
     patch.setattr(repair, "_partition", partition)
+
+
+@mutant("K198", "repair with the last epoch, whatever the folders know to be committed")
+def _(patch: Patch) -> None:
+    patch.setattr(FoundLog, "committed", property(lambda self: (-1, 0)))

@@ -4,8 +4,10 @@ The nodes are stopped. Their folders hold what the store has forgotten: which pr
 leader epochs, which topics, and who has the most of each partition. Every epoch that is written here is greater
 than any that was in use, so nothing that the older store once said can come true again.
 
-Of each partition the most complete log leads: by last leader epoch, then by end. Among all replicas it has all that
-was committed. Who was in sync the folders do not know, so nobody else is taken for it.
+Of each partition the most complete log leads: by last leader epoch, then by end, among those that have what the
+folders know to be committed. The last epoch alone does not tell: a leader that was replaced before anybody copied
+what it wrote has records of its epoch, and those that led after it and wrote nothing have none of theirs. Who was
+in sync the folders do not know, so nobody else is taken for it.
 """
 
 from __future__ import annotations
@@ -33,6 +35,8 @@ class FoundLog:
     """One partition's log in one folder.
 
     last_epoch: leader epoch of its last record; latest_epoch: the greatest that it knows of.
+    epochs: each leader epoch that it has, and where that begins, in order.
+    high_watermark: the last that was checkpointed; what lies below is committed.
     next_producer_id: the first id above those of all producers that it knows.
     """
 
@@ -42,11 +46,32 @@ class FoundLog:
     last_epoch: int
     latest_epoch: int
     log_end_offset: int
+    epochs: tuple[tuple[int, int], ...] = ()
+    high_watermark: int = 0
     next_producer_id: int = 0
 
     @property
     def completeness(self) -> tuple[int, int]:
         return self.last_epoch, self.log_end_offset
+
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch of the record there; -1 if there is none."""
+        if offset >= self.log_end_offset:
+            return -1
+        return max((epoch for epoch, start in self.epochs if start <= offset), default=-1)
+
+    @property
+    def committed(self) -> tuple[int, int]:
+        """Leader epoch and end of what it knows to be committed; (-1, 0) if that is nothing."""
+        end = min(self.high_watermark, self.log_end_offset)
+        return (self.epoch_at(end - 1), end) if end else (-1, 0)
+
+    def has(self, committed: tuple[int, int]) -> bool:
+        """Whether what another log knows to be committed is here: the same epoch at one offset, the same up to it
+        (the log matching property).
+        """
+        epoch, end = committed
+        return not end or self.epoch_at(end - 1) == epoch
 
 
 @attrs.frozen(kw_only=True)
@@ -245,7 +270,9 @@ def _partition(
     leap: int,
 ) -> rec.PartitionRecord:
     """Nobody leads yet, in an epoch that has never been; the most complete log alone may be elected."""
-    best = max(held, key=lambda node: (*held[node].completeness, -node), default=NO_LEADER)
+    committed = max((each.committed for each in held.values()), default=(-1, 0))
+    complete = [node for node, log in held.items() if log.has(committed)]
+    best = max(complete, key=lambda node: (*held[node].completeness, -node), default=NO_LEADER)
     replicas = before.replicas if before is not None else ()
     if best not in replicas:
         # It was moved, or made, after the backup.

@@ -88,3 +88,31 @@ def test_no_producer_id_is_given_out_again() -> None:
     enough = rec.ProducerIdsRecord(next_producer_id=41)
     seen = {rec.PRODUCER_IDS_KEY: Seen(key=rec.PRODUCER_IDS_KEY, record=enough, version=1, value=b"")}
     assert rec.PRODUCER_IDS_KEY not in {put.key for _, put in plan(folders, seen).writes}
+
+
+def known(node: int, end: int, *epochs: tuple[int, int], high_watermark: int = 0) -> FoundFolder:
+    """A folder whose log has these epochs, each from an offset on."""
+    found = folder(node, epochs[-1][0], end)
+    (log,) = found.logs
+    return attrs.evolve(found, logs=(attrs.evolve(log, epochs=epochs, high_watermark=high_watermark),))
+
+
+def test_a_later_epoch_that_nobody_copied_does_not_hide_what_is_committed() -> None:
+    """Node 2 led in epoch 1 and was replaced; those that led after it have written nothing since."""
+    folders = [known(1, 3, (0, 0), high_watermark=2), known(2, 5, (1, 0)), known(3, 2, (0, 0))]
+    assert record_of(plan(folders, {})).isr == (1,)
+
+
+def test_what_was_committed_before_an_unclean_election_does_not_count_against_what_was_after() -> None:
+    folders = [known(1, 100, (3, 0), high_watermark=100), known(2, 80, (3, 0), (4, 50), high_watermark=80)]
+    assert record_of(plan(folders, {})).isr == (2,)
+
+
+def test_of_those_that_have_what_is_committed_the_most_complete_leads() -> None:
+    folders = [known(1, 5, (0, 0), high_watermark=4), known(2, 6, (0, 0), (1, 5)), known(3, 9, (1, 0))]
+    assert record_of(plan(folders, {})).isr == (2,)
+
+
+def test_a_checkpoint_beyond_the_end_of_its_log_tells_of_what_is_there() -> None:
+    folders = [known(1, 3, (0, 0), high_watermark=7), known(2, 5, (0, 0), (1, 4))]
+    assert record_of(plan(folders, {})).isr == (2,)
