@@ -55,9 +55,9 @@ VERIFY_ON_OPEN_BYTES = 256 << 20
 MANY_FOLDERS = 4
 """From so many on new folders, and what is in them, are brought to the device together."""
 MANY_LOGS = 32
+"""From so many on a clean stop waits once for the file system, not several times for each log."""
 _LOOK_AGAIN = 64
 """After so many flushes it is looked again whether too many files are open."""
-"""From so many on a clean stop waits once for the file system, not several times for each log."""
 
 _FOLDER_LOCKS = 64
 

@@ -78,7 +78,11 @@ def dashboard(
 def _password(path: Path | None) -> str:
     if path is None:
         return ""
-    lines = path.read_text().splitlines()
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError:
+        # Not chained: that error holds the bytes, which may be a password.
+        raise UsageError(f"{path} is not UTF-8: write the password as UTF-8 text") from None
     password = lines[0].strip() if lines else ""
     if len(password) < LEAST_PASSWORD:
         raise UsageError(

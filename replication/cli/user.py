@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TextIO
 
 from cyclopts import App, Parameter
 
@@ -16,7 +16,8 @@ Operation = Literal["produce", "consume", "admin"]
 Mechanism = Literal["SCRAM-SHA-256", "SCRAM-SHA-512"]
 PasswordFile = Annotated[Path | None, Parameter(show_default=False, allow_leading_hyphen=True)]
 _BOTH: tuple[Mechanism, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-512")
-_LONGEST = 1024
+_LONGEST = 1026
+"""Characters of a line: a password that is too long, with its line end, is refused and not cut."""
 
 app = App(
     name="user",
@@ -176,13 +177,21 @@ def _password(file: Path | None, name: str) -> str:
     """From a file, from standard input, or by asking; never from the command line, which others can read."""
     if file is not None and str(file) != "-":
         with file.open(encoding="utf-8") as opened:
-            return _line(opened.readline(_LONGEST), str(file))
+            return _first_line(opened, str(file))
     if file is None and sys.stdin.isatty():
         password = getpass.getpass(f"password for {name}: ")
         if password != getpass.getpass("again: "):
             raise UsageError("the two passwords differ: nothing was changed")
         return _line(password, "what you typed")
-    return _line(sys.stdin.readline(_LONGEST), "standard input")
+    return _first_line(sys.stdin, "standard input")
+
+
+def _first_line(source: TextIO, where: str) -> str:
+    try:
+        return _line(source.readline(_LONGEST), where)
+    except UnicodeDecodeError:
+        # Not chained: that error holds the bytes, which may be a password.
+        raise UsageError(f"{where} is not UTF-8: write the password as UTF-8 text") from None
 
 
 def _line(text: str, where: str) -> str:

@@ -152,6 +152,8 @@ def test_the_command_says_what_it_needs(
     short = tmp_path / "password"
     short.write_text("short\n")
     assert "use at least 8" in refused("--servers", "tcp://h:1", "--password-file", str(short))
+    short.write_bytes(b"p\xe4ssword\n")
+    assert f"{short} is not UTF-8" in refused("--servers", "tcp://h:1", "--password-file", str(short))
     short.write_text("")
     assert "one password is for all" in refused(
         "--servers", "tcp://h:1", "--login", "--password-file", str(short)

@@ -129,3 +129,26 @@ def test_what_is_said_wrongly_is_refused_before_anything_is_asked(
     monkeypatch.setattr(sys, "stdin", io.StringIO(given))
     assert main(["user", *arguments]) in (1, 2)
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("by_pipe", [False, True])
+def test_what_is_no_text_is_no_password(
+    tmp_path: Path, by_pipe: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, given = tmp_path / "password", b"p\xe4ssword\n"
+    file.write_bytes(given)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given), encoding="utf-8"))
+    assert main(["user", "create", "etl", "--password-file", "-" if by_pipe else str(file), "-s", "h:1"]) == 2
+    where = "standard input" if by_pipe else str(file)
+    assert capsys.readouterr().err == f"insync: {where} is not UTF-8: write the password as UTF-8 text\n"
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+async def test_a_password_that_is_too_long_is_refused_and_not_cut(tmp_path: Path, end: str) -> None:
+    async with Node(settings(tmp_path)) as node, Admin(node.endpoints) as admin:
+        at = ("--servers", node.endpoints[0])
+        status, _, told = await command("create", "long", *at, given="x" * 1025 + end)
+        assert status == 1 and "1 to 1024 bytes" in told
+        assert await admin.list_users() == []
+        assert (await command("create", "etl", *at, given="x" * 1024 + end))[0] == 0
+        assert await admin.verify_user("etl", "x" * 1024)
