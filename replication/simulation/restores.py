@@ -59,9 +59,13 @@ class Backup:
         """Within one count of its folder nobody can tell: others may write until the revision is what it was."""
         if node.proof is None:
             return False
+        return self.is_behind_count_of(node) or (not node.up and node.proof.revision > self.revision)
+
+    def is_behind_count_of(self, node: Node) -> bool:
+        """Whether its folder has counted further. Nobody but the node itself counts on, whatever others write."""
         counted = self.pulses.get(node.id)
         known = counted.pulses[node.folder] if counted is not None else 0
-        return node.proof.stored > known or (not node.up and node.proof.revision > self.revision)
+        return node.proof is not None and node.proof.stored > known
 
 
 def back_up(injector: Injector, fault: Fault, nodes: list[Node]) -> bool:
@@ -83,8 +87,9 @@ def _may_be_put_back(cluster: Cluster, backup: Backup, *, cold: bool) -> bool:
     if any(host.disk.is_rotten for host in _logs(cluster)):
         return False
     # One that was put back within a sign of life has caught up before its nodes look: no promise covers that.
-    running = [node for node in cluster.nodes.values() if node.up]
-    return cold or all(backup.is_noticed_by(node) for node in running)
+    # The same goes for one that is down: until the others look, they may write up to the revision that it knows.
+    nodes = [node for node in cluster.nodes.values() if node.up or node.proof is not None]
+    return cold or all(backup.is_behind_count_of(node) for node in nodes)
 
 
 def _put_back(injector: Injector, fault: Fault, backup: Backup) -> None:
