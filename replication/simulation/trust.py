@@ -189,7 +189,8 @@ def _rot_only_copy(injector: Injector, fault: Fault, times: int) -> None:
 def _may_be_led_by_another(cluster: Cluster, host: Host) -> bool:
     known = cluster.store.partitions.get(host.partition)
     if known is None:
-        return True  # The store was put back, and has forgotten the partition: nothing of it is waited for now.
+        # The store was put back, and has forgotten the partition: nothing of it is waited for now.
+        return True
     record = known.record
     return any(each != host.node.id and each in cluster.store.live for each in (*record.isr, *record.elr))
 
