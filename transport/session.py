@@ -154,9 +154,13 @@ class Session:
         if not self._answered(request):
             return
         body, size = bytes(body), size_of(parts)
+        most_body = self.limits.max_body_bytes
         most = min(request.max_response, self.limits.max_payload_bytes)
-        if len(body) > self.limits.max_body_bytes or size > most:
-            detail = f"the answer to request {request.kind} has a payload of {size} bytes, above {most}"
+        if len(body) > most_body or size > most:
+            too_large = f"a payload of {size} bytes, above {most}"
+            if len(body) > most_body:
+                too_large = f"a body of {len(body)} bytes, above {most_body}"
+            detail = f"the answer to request {request.kind} has {too_large}"
             log.warning("%s: %s", self._peer, detail)
             self._queue_error(request.corr, Status.RESPONSE_TOO_LARGE, detail)
             return

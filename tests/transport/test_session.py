@@ -176,6 +176,19 @@ def test_an_answer_above_what_was_asked_for_ends_the_connection(sides):
         flow(one, other)
 
 
+def test_an_answer_above_the_limits_says_what_of_it_is(sides):
+    one, other = sides
+    told = [one.ask()[1], one.ask()[1]]
+    flow(one, other)
+    first, second = other.requests
+    other.session.reply(first, bytes(Limits().max_body_bytes + 1), ())
+    other.session.reply(second, b"", [bytes(5000)])
+    flow(one, other)
+    (too_long,), (too_large,) = told
+    assert "has a body of 1048577 bytes, above 1048576" in str(too_long)
+    assert "has a payload of 5000 bytes, above" in str(too_large)
+
+
 def test_a_failing_callback_does_not_harm_the_others(sides, caplog):
     one, other = sides
     one.session.request(1, b"", (), deadline=math.inf, now=0, max_response=0, on_done=lambda _: 1 / 0)

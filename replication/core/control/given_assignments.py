@@ -10,6 +10,8 @@ from .capacity import room
 from .topics import TopicError
 from .view import ClusterView
 
+_MOST_TOLD = 100
+
 
 def check(
     name: str, assignments: Sequence[Sequence[int]], replication_factor: int, view: ClusterView
@@ -26,9 +28,11 @@ def check(
         if not replicas:
             problem = "names no node"
         elif len(set(replicas)) < len(replicas):
-            problem = f"{list(replicas)} names a node twice"
+            problem = f"{_told(replicas)} names a node twice"
         elif len(replicas) != replication_factor:
-            problem = f"{list(replicas)} are {len(replicas)} replicas, and the topic has {replication_factor}"
+            problem = (
+                f"{_told(replicas)} are {len(replicas)} replicas, and the topic has {replication_factor}"
+            )
         elif strangers:
             there = ", ".join(map(str, sorted(living))) or "none"
             problem = f"node {strangers[0]} is not alive: choose among {there}"
@@ -45,3 +49,8 @@ def check(
                 f"topic {name!r}: node {node} is to take {count} replicas, and takes {max(0, free[node])} more: "
                 "choose other nodes, or raise its max_partitions_per_node",
             )
+
+
+def _told(replicas: Sequence[int]) -> str:
+    """As many as an answer has room for, whatever a client has given."""
+    return f"{[*replicas[:_MOST_TOLD]]}" + (" and more" if len(replicas) > _MOST_TOLD else "")

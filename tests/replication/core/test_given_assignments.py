@@ -71,6 +71,17 @@ def test_what_cannot_be_is_refused_by_name(
     assert answer.error == code and said in answer.message
 
 
+@pytest.mark.parametrize(
+    "asked", [create([1] * 100_000, replication_factor=2), grow([1, 2], [*range(100_000)])]
+)
+def test_a_refusal_is_short_whatever_was_given(
+    asked: m.CreateTopicRequest | m.CreatePartitionsRequest,
+) -> None:
+    answer = planned(asked, VIEW)
+    assert isinstance(answer, m.CreateTopicResponse | m.TopicChanged)
+    assert answer.error == ErrorCode.INVALID_REPLICA_ASSIGNMENT and len(answer.message) < 1000
+
+
 def test_a_node_takes_as_many_as_it_says() -> None:
     nodes = {number: attrs.evolve(each, max_partitions=2) for number, each in VIEW.nodes.items()}
     view = attrs.evolve(VIEW, nodes=nodes)
