@@ -345,7 +345,7 @@ class Cluster:
         raise failure
 
     def _avoided(self) -> set[int]:
-        """Nodes that somebody has waited for in vain a moment ago."""
+        """Nodes that left a request open for too long a moment ago, or are suspected not to lead any more."""
         now = trio.current_time()
         avoided = {leader.node_id for leader in self._suspects.values()}
         return avoided | {node_id for node_id, at in self._silent.items() if now - at < _AVOIDED}

@@ -1,4 +1,4 @@
-"""Whether what a move brings to a node fits on its disks, so that it is not begun in vain."""
+"""Whether what a move brings to a node fits on its disks, checked before the move begins."""
 
 from __future__ import annotations
 

@@ -190,7 +190,8 @@ class TransactionAdmin(GroupAdmin):
         Args:
           topics: In these alone; in all of them if left out.
           longer_than_ms: Whose producers have written nothing for so long, by the clocks of this machine and of
-            the producers. More than the nodes' `transaction_max_timeout_ms`, or what goes on may be told of.
+            the producers. More than the nodes' `transaction_max_timeout_ms`, or transactions that still go on
+            may be among them.
 
         Raises what `describe_producers` and `list_transactions` raise.
         """

@@ -162,9 +162,9 @@ class FetchedTransactions:
 class FetchResponse:
     """Partitions that have nothing to say are left out of an answer to a consumer or a follower.
 
-    `session_id`: the session that this belongs to, 0 for none. `error`: the session is over, ask everything anew.
-    `throttle_time_ms`: as in `ProduceResponse`, for fetches. `transactions`: of each partition without an error, if
-    only committed records were asked for.
+    `session_id`: the session that this belongs to, 0 for none. `error`: the session is over; begin another with
+    every question. `throttle_time_ms`: as in `ProduceResponse`, for fetches. `transactions`: of each partition
+    without an error, if only committed records were asked for.
     """
 
     partitions: list[FetchResult]

@@ -454,7 +454,7 @@ class Engine:
                 {(at.topic, at.partition): next_one for at, next_one in offsets.items()}
             )
         except ClientError as error:
-            # What is not committed comes again to whoever has the partition next: at least once.
+            # What is not committed is handled again by the next member that has the partition: at least once.
             self.commits.failed(offsets)
             self.counts.commit_failures += 1
             log.warning("offsets are not committed for now: %s", error)

@@ -183,7 +183,7 @@ class Listener(Listening):
     async def run(self) -> None:
         """Handle records until `stop`, SIGTERM (in the main thread, if nobody else has it), or a failure.
 
-        Cancelled, it ends at once: what is in hand is handled again by whoever has the partition next.
+        Cancelled, it ends at once: what is in hand is handled again by the next member that has the partition.
 
         Raises:
           HandlerFailedError: A handler has failed too often, and `on_failure` is "stop".

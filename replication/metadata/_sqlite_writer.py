@@ -53,7 +53,7 @@ class Writer:
             await self._opened(trio.current_time() + self._busy_seconds)
 
     async def run(self, name: str, *arguments: Any, patience: float | None = None) -> Any:
-        """What `Database.name` returns or raises. If cancelled, a call that has begun is completed all the same.
+        """What `Database.name` returns or raises. A call that has begun is completed even if this is cancelled.
 
         patience: for how long it is tried again while the write lock is held elsewhere.
 

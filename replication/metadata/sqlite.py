@@ -79,7 +79,7 @@ class SqliteSession(Session):
         self._renewals.cancel()
 
     def end(self) -> None:
-        """Stop renewing for good, and tell whoever waits for it."""
+        """Stop renewing for good, and wake the tasks that wait for that."""
         self._renewals.cancel()
         self.held.drop()
         self.expired.set()
@@ -315,7 +315,7 @@ class SqliteStore(MetadataStore):
             self._engine.nursery.start_soon(self._sweep, self._engine)
 
     async def _sweep(self, engine: _Engine) -> None:
-        """Remove the sessions that are over, once; whoever polls sees it if some are left."""
+        """Remove the sessions that are over, once; the next poll sees whether some are left."""
         assert engine.writer is not None
         then = engine.database.swept
         try:

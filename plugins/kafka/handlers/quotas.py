@@ -23,7 +23,7 @@ _RATES = (PRODUCER, CONSUMER)
 
 
 class _RefusedError(Exception):
-    """The text goes to whoever asked."""
+    """The text goes to the client."""
 
 
 async def describe(client: Client, request: Struct, version: int) -> Struct:

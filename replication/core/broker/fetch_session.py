@@ -93,7 +93,7 @@ class FollowerSession(Generic[K, Q]):
     def answered(self, session_id: int, keys: Iterable[K]) -> dict[K, Q]:
         """The answer to the last request came, about `keys`; the questions that it answers.
 
-        What was asked anew or withdrawn since that request was sent is not among them.
+        What was asked again or withdrawn since that request was sent is not among them.
         """
         if session_id != self._id:
             self._id, self._answers = session_id, 0
@@ -150,7 +150,7 @@ class SessionCache(Generic[K, Q]):
 
     When all are taken, the one that was used least recently gives way, if nobody has used it for `idle` seconds
     (KIP-227's `min.incremental.fetch.session.eviction.ms`). Otherwise nobody gets one more: followers that took
-    each other's in turn would ask everything anew each time, and have the leader answer for nothing.
+    each other's in turn would ask everything again each time, and the leader's answers would be wasted.
     Ids are drawn from `seed`, which the host keeps secret: nobody can guess the id of a session that another began.
     An id alone opens nothing either: `find` also compares the connection.
     """

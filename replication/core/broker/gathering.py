@@ -204,7 +204,7 @@ class Gathering:
             self._context.emit(Warm(partition, offset, max_bytes, limit_offset))
 
     def _truncate(self, partition: PartitionId, effect: fx.Truncate) -> None:
-        """Ranges are sent by reference: whoever still has some of what is cut would be sent other bytes."""
+        """Ranges are sent by reference: a connection that has not sent all that is cut would send other bytes."""
         offset = 0 if effect.restart else effect.offset
         for connection, end in self._served.pop(partition, {}).items():
             if end > offset:

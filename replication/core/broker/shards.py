@@ -333,7 +333,7 @@ class Shards:
         if leader == self._context.node_id:
             leader, epoch = -1, -1  # another leadership of this node begins in a moment
         self._obey(hosted, sev.ShardEnded(leader=leader, leader_epoch=epoch))
-        assert not hosted.answers, "whoever waits is told that the coordinator has moved"
+        assert not hosted.answers, "every request that waits is answered that the coordinator has moved"
 
     def _hint(self, partition: PartitionId) -> tuple[int, int]:
         """(leader, leader epoch) as this node knows them."""

@@ -28,7 +28,7 @@ class _Held:
 
 
 class Replies:
-    """Requests that are open, and what is to be told of them.
+    """Open requests, and the replies that wait for them.
 
     isolation: seconds for which a leader that has lost its followers may still renew leases; commit: seconds for
     which a reply waits for its write.
@@ -64,7 +64,7 @@ class Replies:
         return self._deadlines[0][0] if self._deadlines else None
 
     def overdue(self, now: float) -> Iterator[int]:
-        """Requests whose time is over; whoever iterates closes them."""
+        """Requests whose time is over; the caller closes them."""
         while self._deadlines and self._deadlines[0][0] <= now:
             _, request_id = heapq.heappop(self._deadlines)
             if request_id in self.opened:
