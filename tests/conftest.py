@@ -15,7 +15,7 @@ _SPARK = Path(__file__).parent / "plugins" / "spark"
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """With `-n 2 --dist loadgroup` each file is run by one process, and one runs all that share Spark's JVM."""
+    """With `--dist loadgroup` each file is run by one process, and one runs all that share Spark's JVM."""
     if item.config.pluginmanager.hasplugin("xdist"):
         group = "spark" if item.path.is_relative_to(_SPARK) else str(item.path)
         item.add_marker(pytest.mark.xdist_group(group))

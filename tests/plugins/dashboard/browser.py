@@ -102,11 +102,11 @@ def reads(page: WebDriver, xpath: str) -> str:
 
 
 def labelled(page: WebDriver, label: str, section: str = "") -> WebElement:
-    """The field of that label; of several with the same, the one in the group `section`."""
+    """The field of that label, as soon as there is one; of several with the same, that in the group `section`."""
     within = f"//*[@role='group' and @aria-label='{section}']" if section else ""
-    return page.find_element(
-        By.XPATH, f"{within}//*[@aria-label={json.dumps(label)}][self::input or self::textarea]"
-    )
+    place = f"{within}//*[@aria-label={json.dumps(label)}][self::input or self::textarea]"
+    until(lambda: page.find_element(By.XPATH, place), place)
+    return page.find_element(By.XPATH, place)
 
 
 def fill(page: WebDriver, label: str, text: str, section: str = "") -> None:

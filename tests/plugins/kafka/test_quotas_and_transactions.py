@@ -137,6 +137,14 @@ async def test_producers_and_transactions_are_told(tmp_path: Path) -> None:
             producer.begin()
             await (await producer.send("t", b"x", partition=1)).wait()
             request = Transactions(transactional_ids=["etl", "nobody"])
+            loading = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            with trio.fail_after(30):
+                # Each id has a coordinator of its own, which reads its partition first.
+                while any(
+                    each.error_code == loading
+                    for each in (await client.ask(Api.DESCRIBE_TRANSACTIONS, 0, request)).transaction_states
+                ):
+                    await trio.lowlevel.checkpoint()
             etl, nobody = (await client.ask(Api.DESCRIBE_TRANSACTIONS, 0, request)).transaction_states
             assert (etl.error_code, etl.transaction_state) == (0, "Ongoing")
             assert [(each.topic, each.partitions) for each in etl.topics] == [("t", [1])]
