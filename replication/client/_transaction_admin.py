@@ -129,6 +129,7 @@ class TransactionAdmin(GroupAdmin):
         with trio.move_on_after(self._timeout):
             attempt = 0
             while True:
+                before = len(missing)
                 for node, names in (await self._led(missing)).items():
                     try:
                         for result in await self._ask_about(node, names):
@@ -145,6 +146,8 @@ class TransactionAdmin(GroupAdmin):
                         last = error
                 if not missing:
                     return {at: found[at] for at in sorted(found)}
+                if len(missing) < before:
+                    continue  # the answers had no room for more
                 attempt += 1
                 await trio.sleep(self._cluster.quick_backoff(attempt))
         raise RequestTimeoutError(

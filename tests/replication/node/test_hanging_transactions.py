@@ -16,6 +16,7 @@ from insync.replication.client import (
     InvalidTxnStateError,
     ProducerFencedError,
     UnknownTopicError,
+    _transaction_admin,
 )
 from insync.replication.core import messages as m
 from insync.replication.core.broker import transacting
@@ -105,6 +106,19 @@ async def _on_other_faces(servers: list[str]) -> None:
 
     await trio.to_thread.run_sync(in_a_thread)
     await trio.to_thread.run_sync(lambda: asyncio.run(in_asyncio()))
+
+
+async def test_many_partitions_are_asked_about_without_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pauses, some tens of thousands on a node would take longer than `request_timeout_ms`."""
+    monkeypatch.setattr(_transaction_admin, "_AT_ONCE", 1)
+    async with nodes(tmp_path, 1, t=5) as (_, admin):
+        places = [("t", number) for number in range(5)]
+        pauses: list[int] = []
+        monkeypatch.setattr(admin._cluster, "quick_backoff", lambda attempt: pauses.append(attempt) or 0.0)
+        assert list(await admin.describe_producers(places)) == places
+        assert pauses == []
 
 
 async def test_an_abort_names_what_it_means(tmp_path: Path) -> None:
