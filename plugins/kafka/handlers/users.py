@@ -59,8 +59,13 @@ def _told(user: m.UserInfo, is_twice: bool) -> Struct:
 async def alter(client: Client, request: Struct, version: int) -> Struct:
     """Set credentials, or take them away; each user for itself, all that is asked about it or nothing."""
     answer = _Altered()
-    names = [each.name for each in (*request.deletions, *request.upsertions)]
-    for number, name in enumerate(dict.fromkeys(names)):
+    # Grouped once: to look through all for each name would let one request hold up the event loop for seconds.
+    asked: dict[str, tuple[list[int], list[Struct]]] = {}
+    for each in request.deletions:
+        asked.setdefault(each.name, ([], []))[0].append(each.mechanism)
+    for each in request.upsertions:
+        asked.setdefault(each.name, ([], []))[1].append(each)
+    for number, (name, (removed, given)) in enumerate(asked.items()):
         told = _Altered.AlterUserScramCredentialsResult(user=name, error_message=None)
         answer.results.append(told)
         if number >= MOST_ALTERED:
@@ -68,7 +73,7 @@ async def alter(client: Client, request: Struct, version: int) -> Struct:
             told.error_message = f"one request changes {MOST_ALTERED} users: ask in several"
             continue
         try:
-            change = _change(name, request)
+            change = _change(name, removed, given)
         except _RefusedError as error:
             told.error_code, told.error_message = error.code, str(error)
             continue
@@ -84,11 +89,9 @@ class _RefusedError(Exception):
         self.code = code
 
 
-def _change(name: str, request: Struct) -> m.AlterUserRequest:
+def _change(name: str, removed: list[int], given: list[Struct]) -> m.AlterUserRequest:
     if not name:
         raise _RefusedError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "the name of a user is empty")
-    removed = [each.mechanism for each in request.deletions if each.name == name]
-    given = [each for each in request.upsertions if each.name == name]
     numbers = removed + [each.mechanism for each in given]
     if len(set(numbers)) < len(numbers):
         raise _RefusedError(

@@ -270,6 +270,34 @@ async def test_a_mechanism_cannot_be_changed_within_an_exchange(tmp_path: Path) 
         assert await client.has_ended()
 
 
+async def test_each_user_of_a_request_is_changed_by_itself(tmp_path: Path) -> None:
+    Alter = message("AlterUserScramCredentialsRequest")
+
+    def set_(name: str, mechanism: int, iterations: int = 4096) -> Any:
+        return Alter.ScramCredentialUpsertion(
+            name=name, mechanism=mechanism, iterations=iterations, salt=b"12345678", salted_password=bytes(32)
+        )
+
+    def take(name: str, mechanism: int) -> Any:
+        return Alter.ScramCredentialDeletion(name=name, mechanism=mechanism)
+
+    async with asking(tmp_path, "") as (node, client), Admin(node.endpoints) as admin:
+        asked = Alter(
+            deletions=[take(NAME, 2), take("nobody", 1), take("twice", 1)],
+            upsertions=[set_("new", 1), set_("weak", 1, 1), set_(NAME, 1, 5000), set_("twice", 1)],
+        )
+        told = (await client.ask(Api.ALTER_USER_SCRAM_CREDENTIALS, 0, asked)).results
+        assert {each.user: each.error_code for each in told} == {
+            NAME: 0,
+            "nobody": ErrorCode.RESOURCE_NOT_FOUND,
+            "twice": ErrorCode.DUPLICATE_RESOURCE,
+            "new": 0,
+            "weak": ErrorCode.UNACCEPTABLE_CREDENTIAL,
+        }
+        known = {each.name: each.mechanisms for each in await admin.list_users()}
+        assert known == {NAME: {"SCRAM-SHA-256": 5000}, "new": {"SCRAM-SHA-256": 4096}}
+
+
 async def test_a_listener_without_logins_says_so(tmp_path: Path) -> None:
     async with asking(tmp_path, "") as (_, client):
         assert (await choose(client)).error_code == KafkaError.ILLEGAL_SASL_STATE
