@@ -51,16 +51,13 @@ def look_into(folder: Path) -> FoundFolder:
 
 def _found(directory: LogDirectory, topic: str, partition: int, topic_id: str) -> FoundLog:
     log = directory.open_log(topic, partition, create=False)
-    end = log.log_end_offset
-    epochs = log.epochs
     return FoundLog(
         topic=topic,
         partition=partition,
         topic_id=topic_id,
-        last_epoch=max((entry.epoch for entry in epochs if entry.start_offset < end), default=-1),
-        latest_epoch=max((entry.epoch for entry in epochs), default=0),
-        log_end_offset=end,
-        epochs=tuple((entry.epoch, entry.start_offset) for entry in epochs),
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        epochs=tuple((entry.epoch, entry.start_offset) for entry in log.epochs),
         high_watermark=directory.high_watermarks().get((topic, partition), 0),
         next_producer_id=1 + max((each.producer_id for each in log.producer_states()), default=-1),
     )

@@ -34,8 +34,7 @@ _Write = Callable[[str, object], None]
 class FoundLog:
     """One partition's log in one folder.
 
-    last_epoch: leader epoch of its last record; latest_epoch: the greatest that it knows of.
-    epochs: each leader epoch that it has, and where that begins, in order.
+    epochs: each leader epoch that it knows of, and where that begins, in order; the first covers what is deleted.
     high_watermark: the last that was checkpointed; what lies below is committed.
     next_producer_id: the first id above those of all producers that it knows.
     """
@@ -43,12 +42,24 @@ class FoundLog:
     topic: str
     partition: int
     topic_id: str
-    last_epoch: int
-    latest_epoch: int
+    log_start_offset: int
     log_end_offset: int
-    epochs: tuple[tuple[int, int], ...] = ()
+    epochs: tuple[tuple[int, int], ...]
     high_watermark: int = 0
     next_producer_id: int = 0
+
+    @property
+    def latest_epoch(self) -> int:
+        return max((epoch for epoch, _ in self.epochs), default=0)
+
+    @property
+    def last_epoch(self) -> int:
+        """Leader epoch of its last record, -1 if there has been none. An epoch that begins at the end has no record
+        yet; but where everything is deleted, the last one's epoch stands there.
+        """
+        is_deleted = 0 < self.log_start_offset == self.log_end_offset
+        ends = self.log_end_offset + is_deleted
+        return max((epoch for epoch, at in self.epochs if at < ends), default=-1)
 
     @property
     def completeness(self) -> tuple[int, int]:
@@ -58,7 +69,8 @@ class FoundLog:
         """The leader epoch of the record there; -1 if there is none."""
         if offset >= self.log_end_offset:
             return -1
-        return max((epoch for epoch, start in self.epochs if start <= offset), default=-1)
+        first = self.epochs[0][0] if self.epochs else -1
+        return max((epoch for epoch, start in self.epochs if start <= offset), default=first)
 
     @property
     def committed(self) -> tuple[int, int]:
@@ -68,10 +80,10 @@ class FoundLog:
 
     def has(self, committed: tuple[int, int]) -> bool:
         """Whether what another log knows to be committed is here: the same epoch at one offset, the same up to it
-        (the log matching property).
+        (the log matching property). What is deleted here was committed.
         """
         epoch, end = committed
-        return not end or self.epoch_at(end - 1) == epoch
+        return end <= self.log_start_offset or self.epoch_at(end - 1) == epoch
 
 
 @attrs.frozen(kw_only=True)

@@ -28,9 +28,9 @@ def folder(
         topic="t",
         partition=0,
         topic_id="t",
-        last_epoch=last_epoch,
-        latest_epoch=max(last_epoch, latest_epoch),
+        log_start_offset=0,
         log_end_offset=end,
+        epochs=((last_epoch, 0), *([(latest_epoch, end)] if latest_epoch > last_epoch else [])),
     )
     return FoundFolder(
         cluster_id="c",
@@ -116,3 +116,15 @@ def test_of_those_that_have_what_is_committed_the_most_complete_leads() -> None:
 def test_a_checkpoint_beyond_the_end_of_its_log_tells_of_what_is_there() -> None:
     folders = [known(1, 3, (0, 0), high_watermark=7), known(2, 5, (0, 0), (1, 4))]
     assert record_of(plan(folders, {})).isr == (2,)
+
+
+def test_a_log_of_which_everything_is_deleted_is_as_complete_as_it_was() -> None:
+    """Nothing but what is committed is deleted: what another log knows to be committed is not missing there."""
+    emptied = known(2, 117, (0, 117), high_watermark=117)
+    (log,) = emptied.logs
+    emptied = attrs.evolve(emptied, logs=(attrs.evolve(log, log_start_offset=117),))
+    assert record_of(plan([known(1, 81, (0, 0), high_watermark=81), emptied], {})).isr == (2,)
+    later = attrs.evolve(log, log_start_offset=117, epochs=((3, 117),))
+    assert record_of(
+        plan([known(1, 81, (0, 0), high_watermark=81), attrs.evolve(emptied, logs=(later,))], {})
+    ).isr == (2,)
