@@ -91,13 +91,17 @@ def kept_address() -> Iterator[str]:
 
 @contextmanager
 def cluster(
-    folder: Path, count: int = 3, *options: str, store: str | None = None
+    folder: Path,
+    count: int = 3,
+    *options: str,
+    store: str | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> Iterator[list[NodeProcess]]:
     """`count` nodes on one store, ended when the block is left, however it is left."""
     nodes: list[NodeProcess] = []
     try:
         for node_id in range(1, count + 1):
-            nodes.append(NodeProcess.start(node_id, folder, *options, store=store))
+            nodes.append(NodeProcess.start(node_id, folder, *options, store=store, env=env))
         yield nodes
     finally:
         for node in nodes:

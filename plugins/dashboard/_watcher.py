@@ -31,8 +31,13 @@ MOST_GROUPS = 100
 """Groups that are described at each look; of the others the names are shown."""
 SHARE = 0.2
 """A look may take this part of the time: of 10,000 partitions one takes a second, so there is one each five."""
-ANSWER_MS = 3_000
+ANSWER_MS, MOST_ANSWER_MS = 3_000, 30_000
+"""What a node is given to answer in a look: at first, and at most, where the last look took long."""
 MOST_PAUSE = 30.0
+SLOW = 5.0
+"""Seconds that a look may take before the pages say so."""
+LATE = 0.5
+"""Seconds after which the answer to a request that costs a node next to nothing is late."""
 
 
 class Watcher:
@@ -60,6 +65,10 @@ class Watcher:
         self.error = ""
         """Why the newest look failed; empty while all is well."""
         self.failing_since = 0.0
+        self.slow_since = 0.0
+        """When the look that is under way was begun, if it has taken longer than `SLOW`; else 0."""
+        self._first_answer = 0.0
+        """Seconds that the first answer of the last look took; what it asks for does not grow with partitions."""
         self.version = 0
         """Grows whenever there is something new to show."""
         self.admin: Admin | None = None
@@ -98,14 +107,43 @@ class Watcher:
                 took = await self.look_once(admin)
             except (ClientError, TransportError) as failure:
                 self._failed(failure)
-            await asyncio.sleep(min(MOST_PAUSE, max(LOOK_EVERY, took / SHARE)))
+            await self._pause(admin, min(MOST_PAUSE, max(LOOK_EVERY, took / SHARE)))
+
+    async def _pause(self, admin: Told, seconds: float) -> None:
+        """Until the next look is due, or until a cluster that answered late answers quickly again."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            await asyncio.sleep(min(left, LOOK_EVERY))
+            if self._first_answer > LATE:
+                started = time.monotonic()
+                try:
+                    await admin.describe_cluster()
+                except (ClientError, TransportError):
+                    return  # the next look tells why
+                if time.monotonic() - started < self._first_answer / 4:
+                    return
 
     async def look_once(self, admin: Told) -> float:
         """One reading; gives how many seconds it took. Raises what the client raises."""
+        slow = asyncio.get_running_loop().call_later(SLOW, self._slow, time.time())
+        try:
+            return await self._look_once(admin)
+        finally:
+            slow.cancel()
+            self.slow_since = 0.0
+
+    def _slow(self, since: float) -> None:
+        self.slow_since = since
+        self.version += 1
+
+    async def _look_once(self, admin: Told) -> float:
         started = time.monotonic()
         # What took long last time is given time: a node that describes 10,000 partitions under load is not silent.
-        patience = ANSWER_MS + int(4000 * (self.look.took if self.look is not None else 0))
+        # There is an end to it: a node that stays silent would have each look wait four times as long as the last.
+        took = self.look.took if self.look is not None else 0.0
+        patience = min(MOST_ANSWER_MS, ANSWER_MS + int(4000 * took))
         cluster = await admin.describe_cluster()
+        self._first_answer = time.monotonic() - started
         topics, reports, health = await asyncio.gather(
             admin.describe_topics(),
             admin.describe_replicas(timeout_ms=patience),

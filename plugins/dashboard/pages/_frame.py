@@ -13,7 +13,7 @@ from nicegui import ui
 from .._findings import ERROR, worst
 from .._guard import LOGIN
 from .._login import Login
-from .._watcher import Watcher
+from .._watcher import SLOW, Watcher
 from ._markup import joined, moment
 
 CSS = files(__package__).joinpath("style.css").read_text("utf-8")
@@ -26,8 +26,6 @@ PAGES = (
     ("Why", "/why"),
     ("Do", "/do"),
 )
-SLOW = 5.0
-"""Seconds that a look may take before the pages say so."""
 REFRESH = 0.5
 """Seconds between two looks at whether there is anything new to show."""
 
@@ -136,23 +134,27 @@ def _navigation(here: str) -> Markup:
 
 def banner(watcher: Watcher) -> Markup:
     """One line on the cluster: that it is silent and since when, or what is wrong, or nothing."""
+    seen = (
+        Markup(" What is shown is of {}.").format(moment(watcher.look.at))
+        if watcher.look is not None
+        else Markup(" Nothing is known of it yet.")
+    )
     if watcher.error:
-        seen = (
-            Markup(" What is shown is of {}.").format(moment(watcher.look.at))
-            if watcher.look is not None
-            else Markup(" Nothing is known of it yet.")
-        )
         return Markup(
             '<p class="banner error" role="alert">The cluster does not answer since {}: {}.{} '
             "The dashboard keeps asking.</p>"
         ).format(moment(watcher.failing_since), watcher.error.rstrip("."), seen)
+    if watcher.slow_since:
+        return Markup(
+            '<p class="banner warning" role="status">The cluster answers slowly: '
+            "a look at it is under way since {}.{}</p>"
+        ).format(moment(watcher.slow_since), seen)
     if watcher.look is None:
         return Markup('<p class="banner warning" role="status">Asking the cluster ...</p>')
     if watcher.look.took > SLOW:
         return Markup(
-            '<p class="banner warning" role="status">The cluster answers slowly: a look at it takes {} s. '
-            "What is shown is of {}.</p>"
-        ).format(f"{watcher.look.took:.0f}", moment(watcher.look.at))
+            '<p class="banner warning" role="status">The cluster answers slowly: a look at it takes {} s.{}</p>'
+        ).format(f"{watcher.look.took:.0f}", seen)
     if watcher.findings:
         kind = "error" if worst(watcher.findings) == ERROR else "warning"
         count = len(watcher.findings)

@@ -8,10 +8,11 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 from selenium import webdriver
 from selenium.common.exceptions import StaleElementReferenceException, WebDriverException
 from selenium.webdriver.chrome.service import Service
@@ -25,16 +26,32 @@ from tests.requires import missing
 PATIENCE = 30.0
 
 
+COMMAND = (sys.executable, "-m", "insync")
+
+
+@attrs.frozen
+class Dashboard:
+    url: str
+    pid: int
+
+
 @contextmanager
 def dashboard(servers: str, *options: str) -> Iterator[str]:
     """Its address; ended by its id."""
-    command = [sys.executable, "-m", "insync", "dashboard", "--servers", servers, "--port", "0", "--json"]
-    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True) as process:
+    with dashboard_process(servers, *options) as started:
+        yield started.url
+
+
+@contextmanager
+def dashboard_process(servers: str, *options: str, command: Sequence[str] = COMMAND) -> Iterator[Dashboard]:
+    """command: what stands in place of `insync`."""
+    given = [*command, "dashboard", "--servers", servers, "--port", "0", "--json", *options]
+    with subprocess.Popen(given, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             line = process.stdout.readline()
             assert line, f"the dashboard ended with status {process.wait()}"
-            yield json.loads(line)["url"]
+            yield Dashboard(json.loads(line)["url"], process.pid)
         finally:
             process.terminate()
             try:

@@ -237,8 +237,12 @@ def test_findings_name_cause_consequence_and_remedy_the_worst_first() -> None:
 def test_a_cluster_that_is_slow_is_told_with_the_time_of_what_is_shown() -> None:
     watcher = Watcher("tcp://h:1")
     assert "Asking the cluster" in banner(watcher)
+    watcher.slow_since = 1.0
+    assert "is under way since" in banner(watcher) and "Nothing is known of it yet" in banner(watcher)
     watcher.look = attrs.evolve(look(partition()), took=12.0)
-    assert "a look at it takes 12 s" in banner(watcher)
+    assert "is under way since" in banner(watcher) and "What is shown is of" in banner(watcher)
+    watcher.slow_since = 0.0
+    assert "a look at it takes 12 s. What is shown is of" in banner(watcher)
     watcher.look = look(partition())
     assert banner(watcher) == ""
 

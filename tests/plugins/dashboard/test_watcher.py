@@ -10,14 +10,17 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import attrs
 import pytest
 
 from insync.replication.asyncio import Admin, Consumer, Producer
+from insync.replication.client import ClusterInfo, NodeChanges, NodeHealth, NodeReport
+from insync.replication.client.admin import TopicInfo
 from tests.processes import NodeProcess, cluster
 
 pytest.importorskip("nicegui")
 
-from insync.plugins.dashboard import _browse
+from insync.plugins.dashboard import _browse, _watcher
 from insync.plugins.dashboard._browse import CLIENT, BadSearchError, Found, Search, search
 from insync.plugins.dashboard._plans import BadPlanError, elect
 from insync.plugins.dashboard._watcher import Watcher
@@ -116,6 +119,62 @@ def test_a_cluster_that_is_silent_is_told_and_asked_again(tmp_path: Path) -> Non
             watching.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await watching
+
+    asyncio.run(run())
+
+
+class Late:
+    """A cluster of no nodes that answers when it may, and notes what its nodes were given to answer."""
+
+    def __init__(self) -> None:
+        self.may = asyncio.Event()
+        self.given: list[int] = []
+
+    async def describe_cluster(self) -> ClusterInfo:
+        await self.may.wait()
+        return ClusterInfo(cluster_id="c", controller_id=-1, revision=1, nodes=[])
+
+    async def describe_topics(self, names: object = None) -> list[TopicInfo]:
+        return []
+
+    async def describe_replicas(self, topics: object = None, *, timeout_ms: int = 0) -> list[NodeReport]:
+        self.given.append(timeout_ms)
+        return []
+
+    async def describe_nodes(self, *, timeout_ms: int = 0) -> list[NodeHealth]:
+        self.given.append(timeout_ms)
+        return []
+
+    async def describe_changes(self, since: object = None, *, timeout_ms: int = 0) -> list[NodeChanges]:
+        return []
+
+
+def test_a_look_that_takes_long_is_told_while_it_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_watcher, "SLOW", 0.0)
+
+    async def run() -> None:
+        late, watcher = Late(), Watcher("tcp://h:1")
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            looking = group.create_task(watcher.look_once(late))
+            await until(lambda: watcher.slow_since)
+            assert watcher.version == 1, "or the pages would not be drawn again"
+            late.may.set()
+            await looking
+        assert watcher.slow_since == 0.0 and watcher.look is not None
+
+    asyncio.run(run())
+
+
+def test_nodes_that_took_long_are_given_time_but_not_more_and_more_of_it() -> None:
+    async def run() -> None:
+        late, watcher = Late(), Watcher("tcp://h:1")
+        late.may.set()
+        await watcher.look_once(late)
+        for took in (1.0, 100.0):
+            assert watcher.look is not None
+            watcher.look = attrs.evolve(watcher.look, took=took)
+            await watcher.look_once(late)
+        assert late.given == [3_000, 3_000, 7_000, 7_000, 30_000, 30_000]
 
     asyncio.run(run())
 

@@ -1,0 +1,74 @@
+"""The dashboard in a browser over a cluster of three processes that answers, but seconds later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from selenium.webdriver.common.by import By
+
+from insync.replication.client.blocking import BlockingAdmin
+from tests.processes import cluster
+
+from .browser import browser, complaints, dashboard, find_browser, reads, shows, text_of, until
+
+pytest.importorskip("nicegui")
+find_browser()
+pytestmark = pytest.mark.xdist_group("dashboard-of-a-slow-cluster")
+
+DELAY = 2.0
+"""Seconds of one answer; a look waits for three, one after the other."""
+LATER = """
+import os, trio
+from insync.replication.core.messages import Kind
+from insync.replication.node import _handlers
+
+take = _handlers.Handlers.take
+
+def take_later(self, inbound):
+    asks = Kind(inbound.kind).name.startswith(("METADATA", "DESCRIBE", "LIST"))
+    if asks and os.path.exists(os.environ["SLOW_WHILE"]):
+        self._nursery.start_soon(wait, self, inbound)
+    else:
+        take(self, inbound)
+
+async def wait(self, inbound):
+    await trio.sleep(%s)
+    take(self, inbound)
+
+_handlers.Handlers.take = take_later
+"""
+"""What anybody asks of a node waits while a file is there; what nodes do among themselves does not."""
+BANNER = "//*[contains(@class, 'banner')]"
+PAGES = ("Cluster", "Topics", "Groups", "Transactions", "Why", "Do")
+
+
+def test_a_slow_cluster_is_said_to_be_slow_and_the_pages_wait_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(LATER % DELAY)
+    slow = tmp_path / "slow"
+    env = {"PYTHONPATH": str(tmp_path), "SLOW_WHILE": str(slow)}
+    with cluster(tmp_path, env=env) as nodes:
+        servers = ",".join(node.endpoint for node in nodes)
+        with (
+            BlockingAdmin(servers) as admin,
+            dashboard(servers) as url,
+            browser(tmp_path / "browser") as page,
+        ):
+            admin.wait_for_nodes(3)
+            admin.create_topic("before", 1, 3)
+            page.get(url + "topics")
+            shows(page, "before")
+            slow.touch()
+            admin.create_topic("meanwhile", 1, 3)
+            shows(page, "The cluster answers slowly: a look at it")
+            assert "What is shown is of" in reads(page, BANNER)
+            for title in PAGES:
+                page.get(url + title.lower().replace("cluster", ""))
+                until(lambda title=title: page.find_element(By.TAG_NAME, "h1").text == title, title, DELAY)  # type: ignore[misc]
+                assert "does not answer" not in text_of(page), "late answers are answers"
+            shows(page, "The cluster answers slowly: a look at it takes")
+            slow.unlink()
+            until(lambda: not page.find_elements(By.XPATH, BANNER), "that it answers quickly again", 10)
+            page.get(url + "topics")
+            shows(page, "meanwhile", 10)
+            assert complaints(page) == []
