@@ -60,7 +60,7 @@ async def _described(admin: Admin) -> TopicInfo:
     return info
 
 
-async def _until_whole(admin: Admin, partitions: int) -> None:
+async def until_whole(admin: Admin, partitions: int) -> None:
     """Wait until every replica of every partition is in sync."""
     with trio.fail_after(PATIENCE):
         while True:
@@ -70,7 +70,7 @@ async def _until_whole(admin: Admin, partitions: int) -> None:
             await trio.sleep(LOOK_EVERY)
 
 
-async def _until_open(admin: Admin, partitions: int) -> None:
+async def until_open(admin: Admin, partitions: int) -> None:
     """Wait until every replica has its log; a topic is created before that."""
     with trio.fail_after(PATIENCE):
         while True:
@@ -110,9 +110,9 @@ async def _create(servers: Sequence[str], partitions: int) -> Figures:
             start = time.monotonic()
             await admin.create_topic(TOPIC, partitions=partitions, replication_factor=3)
             figures.created = time.monotonic() - start
-            await _until_whole(admin, partitions)
+            await until_whole(admin, partitions)
             figures.whole = time.monotonic() - start
-            await _until_open(admin, partitions)
+            await until_open(admin, partitions)
             figures.opened = time.monotonic() - start
             nursery.cancel_scope.cancel()
         start = time.monotonic()
@@ -168,7 +168,7 @@ async def _isr_changes(nodes: Sequence[NodeProcess], partitions: int, count: int
                     stopped.process.send_signal(signal.SIGCONT)
             if stop and took < lag / 2:
                 raise RuntimeError(f"acknowledged after {took:.1f} s: the follower cannot have left the ISRs")
-            await _until_whole(admin, partitions)
+            await until_whole(admin, partitions)
             await trio.sleep(max(0.0, lag + 8 - (time.monotonic() - start)))
             return [last - first for first, last in zip(before, _cost(others), strict=True)]
 
@@ -216,7 +216,7 @@ def run(*, smoke: bool) -> Sequence[Result]:
 
         async def whole() -> None:
             async with Admin([node.endpoint for node in nodes]) as admin:
-                await _until_whole(admin, partitions)
+                await until_whole(admin, partitions)
 
         nodes[1].stop()
         start = time.monotonic()
