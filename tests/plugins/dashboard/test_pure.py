@@ -36,7 +36,7 @@ from insync.replication.core.types import PartitionId
 pytest.importorskip("nicegui")
 
 from insync.plugins.dashboard._changes import ChangeLog, in_words, timeline
-from insync.plugins.dashboard._decode import UnknownDecoderError, readable
+from insync.plugins.dashboard._decode import UnknownDecoderError, decoders, readable
 from insync.plugins.dashboard._findings import SHOWN, findings
 from insync.plugins.dashboard._history import History, Series
 from insync.plugins.dashboard._look import Look
@@ -346,6 +346,29 @@ def test_decoders_show_json_text_and_hex_and_say_when_it_is_none() -> None:
     assert readable(b"[" * 100_000).endswith("(100,000 bytes in all)")
     with pytest.raises(UnknownDecoderError, match="'avro': use one of auto"):
         readable(b"", "avro")
+
+
+def test_a_package_brings_a_format_and_what_it_raises_harms_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "brought.py").write_text(
+        "def shown(data):\n    return f'avro {len(data) // (len(data) - 3)}'\n"
+    )
+    info = tmp_path / "brought-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(
+        "[insync.decoders]\navro = brought:shown\ngone = brought:gone\njson = brought:shown\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    decoders.cache_clear()
+    try:
+        assert readable(b"four", "avro") == "avro 4"
+        assert readable(b"3 3", "avro").startswith("(not avro: the decoder avro failed: ZeroDivisionError")
+        assert readable(b"four", "gone").startswith("(not gone: the decoder gone failed: AttributeError")
+        assert readable(b"[1]", "json") == json.dumps([1], indent=2), "ours are ours"
+    finally:
+        decoders.cache_clear()
 
 
 def test_each_page_has_its_picture_in_the_docs() -> None:
