@@ -92,9 +92,12 @@ def _missing(cluster: Cluster, record: PartitionRecord, without: int | None) -> 
 
 def _check_partition(cluster: Cluster, record: PartitionRecord, without: int | None) -> None:
     members = {node for node in record.replicas if node != without}
+    waits = (record.leader, record.isr, set(record.elr)) == (NO_LEADER, (), {without})
     if not members:
-        waits = (record.leader, record.isr, set(record.elr)) == (NO_LEADER, (), {without})
         require(waits, "L1", record)
+        return
+    if waits:
+        # Alone in the ISR when its disk hung: followers that had been cut off had lagged for too long by then.
         return
     require(record.leader != NO_LEADER and record.leader != without, "L1", record)
     require(without not in record.isr, "L7", f"node {without} is gone: {record}")
