@@ -17,7 +17,7 @@ _numbers = count()
 
 class ZookeeperBench(Bench):
     # A server looks for expired sessions once in a tick, and rounds their ends up to one.
-    timeout_ms = 2 * TICK_MS
+    timeout_ms = 4 * TICK_MS
     late_seconds = (2 * TICK_MS + 200) / 1000
 
     def __init__(self, server: ZookeeperServer) -> None:
