@@ -20,7 +20,7 @@ listener = Listener(
 
 @listener.handler
 def pack(record: ConsumerRecord, ack: Acknowledgment) -> None:
-    print("packed", record.value.decode(), flush=True)
+    print(f"packed {record.value.decode()}\n", end="", flush=True)
     ack.acknowledge()
 
 
