@@ -32,6 +32,7 @@ def settings(lag: int) -> tuple[str, ...]:
     return (
         *("--set", f"replica_lag_time_max_ms={1000 * lag}"),
         *("--set", f"session_timeout_ms={1000 * (2 * lag + 10)}"),
+        *("--set", "leader_silence_timeout_ms=0"),
     )
 
 
