@@ -172,10 +172,11 @@ class Link:
             self.abort(f"it has taken nothing of its answers for {STUCK:g} s")
         elif self._machine.is_idle and not self._unsent and now - self._heard > IDLE:
             self._scope.cancel()
-        elif self._reading is not None and self._machine.can_shrink and now - self._heard > SWEEP:
-            # The read that waits would be into the former buffer.
+        elif self._reading is not None and self._may_shrink(now):
             self._reading.cancel()
-            self._shrink()
+
+    def _may_shrink(self, now: float) -> bool:
+        return self._machine.can_shrink and now - self._heard > SWEEP
 
     def _shrink(self) -> None:
         allowed = self._machine.shrink()
@@ -213,6 +214,9 @@ class Link:
                     return
                 self._heard = trio.current_time()
                 machine.received(count)
+            # A read that is cancelled may have received already, into the buffer as it was.
+            if self._reading.cancelled_caught and self._may_shrink(trio.current_time()):
+                self._shrink()
             self._reading = None
 
     async def _wait(self) -> None:

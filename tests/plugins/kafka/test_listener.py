@@ -350,6 +350,34 @@ async def test_who_reads_nothing_is_given_up_and_others_are_served(
         await trio.aclose_forcefully(slow.stream)
 
 
+class LooksAsOneWakes(trio.abc.Instrument):
+    """The sweep comes upon a link in the moment in which its task is about to read what has come."""
+
+    def __init__(self, link: listener.Link) -> None:
+        self.link = link
+        self.looks = 0
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        if "Links._serve" in task.name and self.link._reading is not None:
+            self.looks += 1
+            self.link.look(trio.current_time() + listener.SWEEP + 1)
+
+
+async def test_what_comes_while_a_buffer_is_made_small_is_kept(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node)
+        await write(client, b"x" * 40_000)
+        (link,) = _links(node)
+        assert link._machine.can_shrink
+        sweep = LooksAsOneWakes(link)
+        trio.lowlevel.add_instrument(sweep)
+        try:
+            assert (await client.ask(Api.METADATA, 5, Metadata(topics=[]))).brokers
+        finally:
+            trio.lowlevel.remove_instrument(sweep)
+        assert sweep.looks
+
+
 def _links(node: Node) -> list[Any]:
     import gc
 
