@@ -181,7 +181,7 @@ async def test_answers_that_nobody_asked_for_get_no_memory(caplog):
         mine = make_hello(Identity(), "", Limits(), proves=True)
         await introduce(link, mine, judge_acceptor, dialer=True, secret=SECRET.secret)
         await link.send(encode_header(FrameType.REPLY, 2, payload_length=64 * MIB), [b"x"])
-        with trio.fail_after(2):
+        with trio.fail_after(30):
             await accepted[0].closed.wait()
         assert "which is not open" in str(accepted[0].close_reason)
         link.abort()

@@ -195,7 +195,7 @@ def test_a_result_that_does_not_come_times_out_and_close_does_not_hang(threaded)
             delivery.result(0.1)
         started = time.monotonic()
         producer.close(0.2)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 20
     with pytest.raises(ClosedError):
         producer.send("t", b"z")
     with pytest.raises(ClosedError):
