@@ -105,6 +105,37 @@ async def a_ready_frame_survives_a_cancelled_receive(env: Env) -> None:
 
 
 @case("B")
+async def trimming_loses_nothing(env: Env) -> None:
+    """`trim` may come at any moment, also while `recv` waits or has half a frame: what came arrives unchanged."""
+    async with pair(env) as (one, other), trio.open_nursery() as nursery:
+
+        async def send() -> None:
+            for number in range(120):
+                await one.send(message(b"%d" % number, [_pattern(number)]), [_pattern(number)])
+                for _ in range(number % 5):
+                    await trio.lowlevel.checkpoint()
+
+        async def trim() -> None:
+            while True:
+                other.trim()
+                await trio.lowlevel.checkpoint()
+
+        nursery.start_soon(trim)
+        nursery.start_soon(send)
+        for number in range(120):
+            frame, payload = await receive(other)
+            assert frame.body == b"%d" % number, (
+                f"frame {frame.body.decode()} came where {number} was due, after `trim`"
+            )
+            expected = _pattern(number)
+            assert payload == expected, (
+                f"of frame {number}, {len(expected)} bytes long, {len(payload)} bytes came after `trim`; of these "
+                f"{sum(one != other for one, other in zip(payload, expected, strict=False))} are others"
+            )
+        nursery.cancel_scope.cancel()
+
+
+@case("B")
 async def a_cancelled_send_does_not_go_on(env: Env) -> None:
     """Once a cancelled `send` has returned the link does not look at its buffers: what arrives is as it was sent,
     or the link is broken."""

@@ -197,7 +197,10 @@ class Link(ABC):
     """To be asked; None before the handshake is over."""
 
     def trim(self) -> None:
-        """Nothing has come for a while: give back memory that is kept for the next burst. Called now and then."""
+        """Nothing has come for a while: give back memory that is kept for the next burst. Called now and then.
+
+        `recv` may be waiting, and may have received a part: of that nothing is lost.
+        """
         return
 
     @property

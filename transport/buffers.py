@@ -9,8 +9,12 @@ from __future__ import annotations
 import mmap
 from contextlib import suppress
 
-_KEPT = 2 * mmap.PAGESIZE
-"""Small frames always come to the beginning: giving that back would only cost a fault for each of them."""
+KEPT = 4 * mmap.PAGESIZE
+"""Bytes at the beginning of a buffer that `LazyBuffer.give_back` leaves as they are.
+
+A read that may be under way meanwhile goes there. Small frames always do: giving that back would cost a fault for
+each.
+"""
 
 
 class LazyBuffer:
@@ -26,9 +30,11 @@ class LazyBuffer:
         self.view = memoryview(self._memory)
 
     def give_back(self) -> None:
-        """Forget what is in it, but for the first bytes; whoever looks later sees zeros."""
-        if len(self._memory) > _KEPT:
-            self._memory.madvise(mmap.MADV_DONTNEED, _KEPT, len(self._memory) - _KEPT)
+        """Forget what lies behind its first `KEPT` bytes, at once. Who looks later sees zeros there, also a read
+        that has put something there and has not returned.
+        """
+        if len(self._memory) > KEPT:
+            self._memory.madvise(mmap.MADV_DONTNEED, KEPT, len(self._memory) - KEPT)
 
 
-__all__ = ["LazyBuffer"]
+__all__ = ["KEPT", "LazyBuffer"]

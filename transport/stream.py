@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,7 +11,7 @@ import trio
 
 from ._payload import POOL, bytes_payload
 from .abc import Buffer, Capabilities, Link, LinkTransport, Listener, Part, Payload
-from .buffers import LazyBuffer
+from .buffers import KEPT, LazyBuffer
 from .errors import EndOfLink, LinkBroken, LinkClosed
 from .frames import (
     HEADER_SIZE,
@@ -65,7 +64,8 @@ class ByteStream(ABC):
     @abstractmethod
     async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
         """Receive at least one byte into the beginning of `buffer`; returns how many, 0 at the end of the stream.
-        Cancelling loses nothing. Raises LinkBroken, LinkClosed. `buffer` may have room for a whole payload: what
+        Cancelling loses nothing: what a cancelled call had put into `buffer` comes again by the next. Afterwards
+        `buffer` is somebody else's. Raises LinkBroken, LinkClosed. `buffer` may have room for a whole payload: what
         reads into memory of its own should ask for less. It may be as short as a frame's header, too, where a large
         payload is expected to follow.
 
@@ -197,7 +197,7 @@ class StreamLink(Link):
         self._memory: LazyBuffer | None = LazyBuffer(RECEIVE_BUFFER)
         self._buffer = self._memory.view
         self._is_used = False
-        """Since the buffer was given back."""
+        """Whether something lay behind the first `KEPT` bytes of the buffer since they were given back."""
         self._start = self._end = 0
         self._partial: _Partial | None = None
         self._ready: list[Frame] = []
@@ -325,6 +325,7 @@ class StreamLink(Link):
 
     def trim(self) -> None:
         super().trim()
+        # A read may be under way, and may have received already: between two frames it goes to what stays.
         if self._is_used and self._start == self._end and self._memory is not None:
             self._is_used = False
             self._memory.give_back()
@@ -464,17 +465,20 @@ class StreamLink(Link):
             await self._fill_buffer()
 
     async def _fill_buffer(self) -> None:
+        stop = RECEIVE_BUFFER
         if self._start == self._end:
             self._start = self._end = 0
+            stop = KEPT  # for `trim`
         elif RECEIVE_BUFFER - self._end < max(1, self._missing) or RECEIVE_BUFFER - self._start < HEADER_SIZE:
             there = self._end - self._start
             self._buffer[:there] = self._buffer[self._start : self._end]
             self._start, self._end = 0, there
         # A large payload goes to memory of its own: what came with its header would have to be copied there.
-        stop = self._end + self._next_head if self._next_head else RECEIVE_BUFFER
+        if self._next_head:
+            stop = min(stop, self._end + self._next_head)
         at_least = self._missing if self._missing >= _WORTH_WAITING else 1
         self._end += await self._receive(self._buffer[self._end : stop], at_least)
-        self._is_used = self._is_used or self._end > mmap.PAGESIZE
+        self._is_used = self._is_used or self._end > KEPT
 
     async def _receive(self, target: memoryview, at_least: int = 1) -> int:
         """Receive into a view that is made for this one call."""

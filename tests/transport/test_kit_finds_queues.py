@@ -22,6 +22,7 @@ from insync.plugins.tcp._transport import TcpListener
 from insync.transport import URL, EndOfLink, LinkBroken, register, split_host_port
 from insync.transport._kit import Env, cases_for, run_case
 from insync.transport._payload import BufferPayload
+from insync.transport.buffers import LazyBuffer
 from insync.transport.sockets import SocketStream
 
 from .test_docs_page import NAMES
@@ -200,6 +201,29 @@ class LosesBytes(SocketStream):
         return count
 
 
+# Memory given back.
+
+
+class ForgetsHalfAFrame(PacketLink):
+    def trim(self):
+        self._there.clear()
+
+
+class TrimsWhileItReads(SocketStream):
+    """Gives its own memory back while it receives there."""
+
+    async def receive_into(self, buffer, at_least=1):
+        own = self.__dict__.setdefault("own", LazyBuffer(1 << 18))
+        count = await super().receive_into(own.view[: len(buffer)], min(at_least, 1 << 18))
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        buffer[:count] = own.view[:count]
+        return count
+
+    def trim(self):
+        if "own" in self.__dict__:
+            self.own.give_back()
+
+
 # Cancelled sends.
 
 
@@ -334,6 +358,8 @@ BROKEN = [
     ("B_payloads_in_hand_stay_as_they_are", by_stream(LateWriter)),
     ("B_a_ready_frame_survives_a_cancelled_receive", by_message(LosesWhatIsReady)),
     ("B_a_ready_frame_survives_a_cancelled_receive", by_stream(LosesBytes)),
+    ("B_trimming_loses_nothing", by_message(ForgetsHalfAFrame)),
+    ("B_trimming_loses_nothing", by_stream(TrimsWhileItReads)),
     ("B_a_cancelled_send_does_not_go_on", by_message(GoesOn)),
     ("B_a_cancelled_send_does_not_go_on", by_stream(GoesOnBytes)),
     ("F_a_frame_above_the_limits_is_not_taken_in", by_message(Boundless)),

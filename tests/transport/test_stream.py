@@ -4,11 +4,13 @@ import random
 
 import pytest
 import trio
+import trio.testing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from insync.transport import URL, ByteStream, Capabilities, pieces
 from insync.transport._kit import FileSlice, file_of
+from insync.transport.buffers import KEPT
 from insync.transport.errors import EndOfLink, LinkBroken, ProtocolError
 from insync.transport.frames import Flag, FrameType, crc32c, encode_header
 from insync.transport.ranges import after
@@ -121,9 +123,9 @@ async def test_large_payloads_in_a_row_are_received_where_they_stay():
     for _ in range(3):
         await link.recv_many()
     head = len(large) - 300_000
-    rest = len(large) - RECEIVE_BUFFER
+    rest = len(large) - KEPT
     assert stream.asked == [
-        (RECEIVE_BUFFER, 1),
+        (KEPT, 1),
         (rest, rest),
         *[(head, 1), (300_000, 300_000)] * 2,
     ]
@@ -131,15 +133,65 @@ async def test_large_payloads_in_a_row_are_received_where_they_stay():
     assert [one.payload.view() for one in await link.recv_many()] == [b"small"]
     with pytest.raises(EndOfLink):
         await link.recv_many()
-    assert stream.asked[-1] == (RECEIVE_BUFFER, 1)
+    assert stream.asked[-1] == (KEPT, 1)
 
 
 async def test_the_receiver_sleeps_until_all_of_a_frame_is_there():
     one = frame(b"", NOISE[:100_000])
+    rest = RECEIVE_BUFFER - KEPT
     missing = 3 * len(one) - RECEIVE_BUFFER
     stream = Script(one * 3)
     assert len(await frames_of(StreamLink(stream))) == 3
-    assert stream.asked[:2] == [(RECEIVE_BUFFER, 1), (RECEIVE_BUFFER - len(one) + missing, missing)]
+    assert stream.asked[:3] == [
+        (KEPT, 1),
+        (rest, len(one) - KEPT),
+        (rest + KEPT - len(one) + missing, missing),
+    ]
+
+
+class Yields(Script):
+    """Gives frame after frame; others run between what is received and the return, as over trio's own sockets."""
+
+    others = staticmethod(trio.lowlevel.cancel_shielded_checkpoint)
+
+    def __init__(self, frames):
+        super().__init__(b"")
+        self.frames = list(frames)
+
+    async def receive_into(self, buffer, at_least=1):
+        if not self.data and self.frames:
+            self.data = memoryview(self.frames.pop(0))
+        count = await super().receive_into(buffer, at_least)
+        await self.others()
+        return count
+
+
+async def test_what_came_before_a_read_returns_survives_a_trim():
+    """Of an idle link `trim` comes upon a read, and bytes may be in its buffer already."""
+    expected = [(b"first", NOISE[:100_000]), (b"second", NOISE[1:90_001]), (NOISE[:30_000], b"third")] * 4
+    stream = Yields(frame(*one) for one in expected)
+    link = StreamLink(stream)
+
+    async def others():
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        link.trim()
+        link._is_used = True  # as after a burst: the next trim gives memory back again
+
+    stream.others = others
+    assert await frames_of(link) == expected
+
+
+async def test_an_idle_link_gives_back_what_a_burst_took_while_it_reads(nursery):
+    stream, idle = Yields([frame(b"", NOISE[:100_000])]), trio.Event()
+    link = StreamLink(stream)
+    assert len(await link.recv_many()) == 1
+    stream.others = idle.wait
+    nursery.start_soon(frames_of, link)
+    await trio.testing.wait_all_tasks_blocked()
+    assert link._receiving and any(link._buffer[KEPT:])
+    link.trim()
+    assert not any(link._buffer[KEPT:])
+    idle.set()
 
 
 @pytest.mark.parametrize("payload", [b"tail", NOISE[:150_000]], ids=["small", "large"])
