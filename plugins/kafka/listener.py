@@ -33,10 +33,18 @@ MAX_CONNECTIONS = 4096
 IDLE = 600.0
 STUCK = 30.0
 SWEEP = 5.0
-"""Seconds: after which a connection without a request is closed, after which one that takes nothing of its answers
-is aborted, and between two looks.
+"""Seconds: after which a connection without a request is closed, after which one that takes nothing of its answers,
+or sends nothing of a frame for which it has room in the budget, is aborted, and between two looks.
 """
-_PAUSE = 0.5
+LEAST_PACE = 128 << 10
+"""Bytes a second in which such a frame has to come after its first `STUCK` seconds: others wait for the room."""
+SPARE = 10.0
+MOST_SPARED = 64
+"""When there are `MAX_CONNECTIONS`, those that have been idle for so many seconds end for others, the longest idle
+first, so many at a time.
+"""
+_PAUSE, _LOOK_AGAIN = 0.5, 1.0
+_GIVEN_BACK = memoryview(b"")
 
 
 class Stream(Protocol):
@@ -47,6 +55,9 @@ class Stream(Protocol):
     def send_now(self, parts: Sequence[Part]) -> int: ...
     async def aclose(self) -> None: ...
     def abort(self) -> None: ...
+
+    @property
+    def sent(self) -> int: ...
 
 
 Make = Callable[[Any], "Awaitable[Link]"]
@@ -69,7 +80,9 @@ class Links:
         while True:
             while len(self.open) + self.greeting >= MAX_CONNECTIONS:
                 self.room = trio.Event()
-                await self.room.wait()
+                self._spare()
+                with trio.move_on_after(_LOOK_AGAIN):
+                    await self.room.wait()
             try:
                 stream = await listener.accept()
             except (OSError, TransportError) as error:
@@ -78,12 +91,24 @@ class Links:
                 continue
             nursery.start_soon(self._serve, make, stream)
 
+    def _spare(self) -> None:
+        """Who says nothing must not keep others out: clients that have something to say connect again."""
+        now = trio.current_time()
+        silent = [link for link in self.open if link.silent(now) >= SPARE]
+        silent.sort(key=lambda link: link.silent(now), reverse=True)
+        for link in silent[:MOST_SPARED]:
+            link.end("it is idle, and there are as many connections as there may be")
+
     async def _serve(self, make: Make, stream: Any) -> None:
         self.greeting += 1
         try:
             link = await make(stream)
         except TransportError as error:
             log.warning("no connection with a client: %s", error)
+            stream.abort()
+            return
+        except Exception:
+            log.exception("no connection with a client")
             stream.abort()
             return
         finally:
@@ -124,7 +149,11 @@ class Link:
         self._closing = ""
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery
-        self._opened = self._heard = self._moved = trio.current_time()
+        self._opened = self._heard = self._moved = self._large_since = trio.current_time()
+        self._seen_sent = 0
+        self._held = 0
+        """Bytes of produce requests whose memory the node still needs."""
+        self._is_held_back = False
         self.client: Client
 
     # Life
@@ -164,16 +193,35 @@ class Link:
             self._closing = reason
             self._wake()
 
+    def silent(self, now: float) -> float:
+        """For how many seconds it has sent nothing and waited for nothing; 0: it waits."""
+        return now - self._heard if self._machine.is_idle and not self._unsent else 0.0
+
+    def end(self, reason: str) -> None:
+        """End a connection that waits for nothing."""
+        log.info("%s: the connection is closed: %s", self._peer, reason)
+        self._scope.cancel()
+
     def look(self, now: float) -> None:
         """Called now and then."""
+        if self._stream.sent != self._seen_sent:
+            # A client that takes a large answer slowly is alive.
+            self._seen_sent, self._moved = self._stream.sent, now
         if not self.client.login.is_over and now - self._opened > LOGIN_SECONDS:
             self.abort(f"it has not proved who it is within {LOGIN_SECONDS:g} s")
         elif self._unsent and now - self._moved > STUCK:
             self.abort(f"it has taken nothing of its answers for {STUCK:g} s")
-        elif self._machine.is_idle and not self._unsent and now - self._heard > IDLE:
-            self._scope.cancel()
+        elif self._machine.large_missing and self._is_slow(now):
+            self.abort(f"{self._machine.large_missing} bytes of a request do not come")
+        elif self.silent(now) > IDLE:
+            self.end(f"it has said nothing for {IDLE:g} s")
         elif self._reading is not None and self._may_shrink(now):
             self._reading.cancel()
+
+    def _is_slow(self, now: float) -> bool:
+        """Whether a frame that has room in the budget takes too long to come."""
+        due = (now - self._large_since - STUCK) * LEAST_PACE
+        return now - max(self._heard, self._large_since) > STUCK or self._machine.large_filled < due
 
     def _may_shrink(self, now: float) -> bool:
         return self._machine.can_shrink and now - self._heard > SWEEP
@@ -201,9 +249,14 @@ class Link:
                 await self._wait()
                 continue
             if room:
-                while not budget.reserve(self, room):
-                    await budget.wait(self)
+                try:
+                    while not budget.reserve(self, room):
+                        await budget.wait(self)
+                finally:
+                    budget.leave(self)  # who has ended must not keep its place
                 machine.make_room()
+                self._large_since = trio.current_time()
+                continue  # meanwhile it may have been told to close
             buffer = machine.get_buffer()
             if not len(buffer):
                 await self._wait()
@@ -237,7 +290,7 @@ class Link:
     def _start_some(self) -> bool:
         has_started = False
         with self._turn:
-            while not self._closing and not self._unsent:
+            while not self._closing and not self._unsent and self._has_room():
                 request = self._machine.next_request()
                 if request is None:
                     break
@@ -263,17 +316,37 @@ class Link:
         kind = message_of(request.api, is_request=True)
         assert kind is not None, "it is offered"
         asked, _ = decode(kind, request.version, request.body, request.position)
-        release = partial(self._release, request)
+        frame, request.body = request.body, _GIVEN_BACK  # an answer may come long after the memory is let go
         if request.api == Api.PRODUCE:
             request.wants_answer = asked.acks != 0
             done = partial(self._produced, request)
-            produce.start(self.client, asked, request.version, request.body, done, release)
+            self._hold(request)
+            written = partial(self._written, request)
+            produce.start(self.client, asked, request.version, frame, done, written)
         elif request.api == Api.FETCH:
             fetched = partial(self._fetched, request)
             fetch.start(self.client, asked, request.version, fetched)
-            release()
+            self._release(request)
         else:
             self._nursery.start_soon(self._serve, request, asked)
+
+    def _has_room(self) -> bool:
+        """Whether another request may start: each client may have a little of an exceeded budget."""
+        self._is_held_back = self._held > 0 and self._service.budget.is_exceeded
+        return not self._is_held_back
+
+    def _hold(self, request: Request) -> None:
+        """Produced batches are held until they are written, small ones too."""
+        if not request.room:
+            request.room = request.size
+            self._service.budget.take(request.room)
+        self._held += request.room
+
+    def _written(self, request: Request) -> None:
+        self._held -= request.room
+        self._release(request)
+        if self._is_held_back:
+            self._wake()
 
     def _release(self, request: Request) -> None:
         """The memory of a frame is not needed any more."""
@@ -356,7 +429,7 @@ class Link:
             request.api,
             name_of(error) if error else NONE,
             trio.current_time() - request.begun,
-            len(request.body),
+            request.size,
             sum(part.length if hasattr(part, "length") else len(part) for part in parts),
         )
         if request.api == Api.SASL_AUTHENTICATE and (error or self.client.login.is_over):

@@ -44,6 +44,8 @@ class TlsStream:
         self._socket = trio.socket.from_stdlib_socket(socket)
         self._stream = trio.SSLStream(trio.SocketStream(self._socket), made, server_side=True)
         self.remote = remote
+        self.sent = 0
+        """Bytes that `send` got rid of so far, before they were encrypted."""
 
     async def prepare(self) -> str:
         """Shake hands; the name in the client's certificate, empty if it has shown none.
@@ -79,10 +81,12 @@ class TlsStream:
                 if is_range(part):
                     for piece in range_pieces(part, 0, _PIECE):
                         await self._stream.send_all(piece)
+                        self.sent += len(piece)
                 else:
                     view = memoryview(part)  # type: ignore[arg-type]  # no range, so bytes
                     for start in range(0, len(view), _PIECE):
                         await self._stream.send_all(view[start : start + _PIECE])
+                        self.sent += min(_PIECE, len(view) - start)
         except (trio.BrokenResourceError, trio.ClosedResourceError, ssl.SSLError) as error:
             raise self._broken(str(error.__cause__ or error)) from error
 

@@ -46,7 +46,8 @@ class Request:
     """A request, and the place of its answer. `body`: a frame; `position`: where the message begins in it.
 
     `is_token`: the frame is a bare SASL token and has no header; `api` and `version` say nothing then.
-    `room`: bytes of the receive budget that it holds until its memory is let go.
+    `room`: bytes of the receive budget that it holds until its memory is let go; `size`: of the frame, which is
+    known after that, too.
     """
 
     api: int
@@ -55,6 +56,7 @@ class Request:
     client_id: str | None
     body: memoryview
     position: int
+    size: int = 0
     room: int = 0
     begun: float = 0.0
     """When it was received, in seconds of the caller's clock."""
@@ -154,13 +156,26 @@ class Connection:
         self._is_filled = self._end == len(self._buffer)
 
     @property
+    def large_missing(self) -> int:
+        """Bytes that have not come of a frame for which memory was laid out; 0: there is none."""
+        return 0 if self._large is None else len(self._large) - self._large_filled
+
+    @property
+    def large_filled(self) -> int:
+        """Bytes that have come of such a frame."""
+        return 0 if self._large is None else self._large_filled
+
+    @property
     def can_shrink(self) -> bool:
         """Whether the buffer is larger than an idle connection needs, and empty."""
         return len(self._buffer) > LEAST_BUFFER and not self.has_unparsed
 
     def shrink(self) -> int:
-        """Forget what was received, and make the buffer small; how many bytes that `may_grow` allowed are free."""
-        allowed = max(0, len(self._buffer) - SMALL_FRAME)
+        """Forget what was received, and make the buffer small; how many bytes that `may_grow` or the budget had
+        admitted are free.
+        """
+        allowed = max(0, len(self._buffer) - SMALL_FRAME) + (0 if self._large is None else len(self._large))
+        self._large, self._large_filled = None, 0
         self._start = self._end = 0
         self._resize(LEAST_BUFFER)
         return allowed
@@ -205,10 +220,11 @@ class Connection:
             # Whoever serves it may keep it; the buffer is used again.
             frame = memoryview(bytes(frame))
             self._start += _SIZE.size + len(frame)
-        else:
-            self._large, self._large_filled = None, 0
         request = self._parse(frame)
-        request.room = room
+        # Only now: the room of a frame that is none is given back with the buffer.
+        if large is not None:
+            self._large, self._large_filled = None, 0
+        request.size, request.room = len(frame), room
         self._slots.append(request)
         self._not_produces += request.api != Api.PRODUCE
         return request

@@ -16,6 +16,8 @@ Q = TypeVar("Q")
 
 MOST_SESSIONS = 1000
 """Of one listener; whoever finds no place is answered in full each time."""
+MOST_PARTITIONS = 500_000
+"""Of all sessions of one listener; a session that would go beyond ends, and its client is answered in full."""
 MOST_OF_A_CLIENT = 8
 """Sessions that one connection may begin without ending others; clients have one for each node."""
 NO_SESSION = 0
@@ -42,6 +44,12 @@ class Slots:
     random: Random
     used: int = 0
     limit: int = MOST_SESSIONS
+    partitions: int = 0
+    most_partitions: int = MOST_PARTITIONS
+
+    def has_room(self, partitions: int) -> bool:
+        """Whether sessions may have so many partitions more."""
+        return self.partitions + partitions <= self.most_partitions
 
 
 class UnknownSessionError(Exception):
@@ -63,9 +71,10 @@ class Sessions(Generic[K, Q]):
         """A new session; None if there is no place for one."""
         if len(self._sessions) >= MOST_OF_A_CLIENT:
             self.end(next(iter(self._sessions)))
-        if not asked or self._slots.used >= self._slots.limit:
+        if not asked or self._slots.used >= self._slots.limit or not self._slots.has_room(len(asked)):
             return None
         self._slots.used += 1
+        self._slots.partitions += len(asked)
         session_id = self._slots.random.randint(1, _GREATEST_ID)
         while session_id in self._sessions:
             session_id = self._slots.random.randint(1, _GREATEST_ID)
@@ -78,7 +87,7 @@ class Sessions(Generic[K, Q]):
         """The session, after what a request says of it.
 
         Raises:
-          UnknownSessionError: There is none of this id here.
+          UnknownSessionError: There is none of this id here, or there is no room for what it is to have.
           WrongEpochError: It is another request's turn.
         """
         session = self._sessions.get(session_id)
@@ -87,17 +96,24 @@ class Sessions(Generic[K, Q]):
         if epoch != session.epoch:
             raise WrongEpochError
         session.epoch = session.epoch + 1 if session.epoch < _GREATEST_EPOCH else 1
+        before = len(session.asked)
         for key in forgotten:
             session.asked.pop(key, None)
             session.told.pop(key, None)
         for key, question in changed.items():
             session.asked[key] = question
+        self._slots.partitions += len(session.asked) - before
+        if not self._slots.has_room(0):
+            self.end(session_id)
+            raise UnknownSessionError
         return session
 
     def end(self, session_id: int) -> None:
         """Forget a session, if there is one of this id."""
-        if self._sessions.pop(session_id, None) is not None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
             self._slots.used -= 1
+            self._slots.partitions -= len(session.asked)
 
     def end_all(self) -> None:
         """The connection has ended."""

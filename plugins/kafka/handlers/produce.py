@@ -9,13 +9,13 @@ from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node.authorisation import Operation
 from insync.replication.node.service import Answer, ServiceError
-from insync.transport import Payload, bytes_payload
+from insync.transport import Payload
 
 from ..client import Client
 from ..core.directory import INTERNAL_TOPICS
 from ..protocol import Struct, message
-from ..protocol.apis import KafkaError
-from .transactions import VERSION as TRANSACTION_VERSION
+from ..protocol.apis import Api, KafkaError
+from .transactions import known_error, version_of
 
 LEAST, MOST = 3, 13
 _HEADER, _MAGIC, _ATTRIBUTES = 61, 16, 22
@@ -113,7 +113,9 @@ def start(
         client_id=client.client_id,
         transaction=None
         if request.transactional_id is None
-        else m.ProduceTransaction(transactional_id=request.transactional_id, version=TRANSACTION_VERSION),
+        else m.ProduceTransaction(
+            transactional_id=request.transactional_id, version=version_of(Api.PRODUCE, version)
+        ),
         partitions=[
             m.ProducePartition(topic=each.topic, partition=each.partition, size=each.place[1])
             for each in sent
@@ -130,8 +132,7 @@ def _payload(sent: Sequence[_Wanted], frame: memoryview, release: Callable[[], N
         ((start, size),) = places
         return FramePayload(frame[start : start + size], release)
     joined = b"".join([frame[start : start + size] for start, size in places])
-    release()
-    return bytes_payload(joined)
+    return FramePayload(memoryview(joined), release)
 
 
 def _wanted(client: Client, request: Struct, version: int, frame: memoryview) -> list[_Wanted]:
@@ -222,7 +223,7 @@ def _partition(
             base_offset=-1,
             error_message=part.message or None,
         )
-    error = result.error
+    error = known_error(Api.PRODUCE, version, result.error)
     if error == ErrorCode.KAFKA_STORAGE_ERROR and version < 4:
         error = ErrorCode.NOT_LEADER_OR_FOLLOWER
     told = _Response.PartitionProduceResponse(

@@ -1,4 +1,9 @@
-"""Transactions of Kafka's producers (KIP-98), by the first version of their protocol: partitions come first."""
+"""Transactions of Kafka's producers, by both versions of their protocol.
+
+In the first one (KIP-98) a producer names partitions before it writes to them. In the second one (KIP-890) it writes,
+and the partition's leader has it added; the end of each transaction gives the epoch of the next. The version of a
+request says by which of them its sender goes, as in Kafka.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +27,11 @@ _AddPartitions = message("AddPartitionsToTxnResponse")
 _AddOffsets = message("AddOffsetsToTxnResponse")
 _End = message("EndTxnResponse")
 _Commit = message("TxnOffsetCommitResponse")
-VERSION = 1
-"""Of the protocol between a producer and the cluster: version 2 would have to be told of as a feature (KIP-890)."""
+FIRST, SECOND = 1, 2
+_SECOND_SINCE = {Api.PRODUCE: 12, Api.END_TXN: 5, Api.TXN_OFFSET_COMMIT: 5}
+"""The first version of each API that only a producer of the second protocol sends."""
+_ABORTABLE_SINCE = {Api.PRODUCE: 11, Api.END_TXN: 4, Api.TXN_OFFSET_COMMIT: 4, Api.ADD_PARTITIONS_TO_TXN: 5}
+"""The first version of each API that knows TRANSACTION_ABORTABLE (KIP-890)."""
 _OFFSETS = "__consumer_offsets"
 _FENCED_SINCE = {
     Api.INIT_PRODUCER_ID: 4,
@@ -44,8 +52,24 @@ async def ask(client: Client, request: object) -> Any:
         return Refused(error.code, str(error))
 
 
+def version_of(api: Api, version: int) -> int:
+    """The version of the protocol by which the sender of a request goes."""
+    return SECOND if version >= _SECOND_SINCE.get(api, version + 1) else FIRST
+
+
+def known_error(api: Api, version: int, error: int) -> int:
+    """An error as the sender of a request knows it."""
+    if error == ErrorCode.TRANSACTION_ABORTABLE and version < _ABORTABLE_SINCE.get(api, 0):
+        return ErrorCode.INVALID_TXN_STATE
+    if (
+        error == ErrorCode.TRANSACTION_ABORTED
+    ):  # by its timeout; Kafka's coordinator takes the epoch away then
+        error = ErrorCode.PRODUCER_FENCED
+    return _error(api, version, error)
+
+
 def _error(api: Api, version: int, error: int) -> int:
-    if error == ErrorCode.PRODUCER_FENCED and version < _FENCED_SINCE[api]:
+    if error == ErrorCode.PRODUCER_FENCED and version < _FENCED_SINCE.get(api, 0):
         return ErrorCode.INVALID_PRODUCER_EPOCH
     return error
 
@@ -85,10 +109,10 @@ async def add_partitions_to_txn(client: Client, request: Struct, version: int) -
                 for index in topic.partitions
             ],
             view_revision=client.view.revision,
-            version=VERSION,
+            version=FIRST,
         ),
     )
-    error = _error(Api.ADD_PARTITIONS_TO_TXN, version, found.error)
+    error = known_error(Api.ADD_PARTITIONS_TO_TXN, version, found.error)
     return _AddPartitions(
         results_by_topic_v3_and_below=[
             _AddPartitions.AddPartitionsToTxnTopicResult(
@@ -119,14 +143,15 @@ async def add_offsets_to_txn(client: Client, request: Struct, version: int) -> S
             producer_epoch=request.producer_epoch,
             partitions=[m.PartitionName(topic=_OFFSETS, partition=index)],
             view_revision=client.view.revision,
-            version=VERSION,
+            version=FIRST,
         ),
     )
     return _AddOffsets(error_code=_error(Api.ADD_OFFSETS_TO_TXN, version, found.error))
 
 
 async def end_txn(client: Client, request: Struct, version: int) -> Struct:
-    """Commit or abort."""
+    """Commit or abort; in the second version of the protocol with the epoch of the next transaction."""
+    protocol = version_of(Api.END_TXN, version)
     found = await ask(
         client,
         tm.EndTransactionRequest(
@@ -134,10 +159,12 @@ async def end_txn(client: Client, request: Struct, version: int) -> Struct:
             producer_id=request.producer_id,
             producer_epoch=request.producer_epoch,
             committed=request.committed,
-            version=VERSION,
+            version=protocol,
         ),
     )
-    return _End(error_code=_error(Api.END_TXN, version, found.error))
+    if found.error or protocol == FIRST:
+        return _End(error_code=known_error(Api.END_TXN, version, found.error))
+    return _End(producer_id=found.producer_id, producer_epoch=found.producer_epoch)
 
 
 async def txn_offset_commit(client: Client, request: Struct, version: int) -> Struct:
@@ -165,7 +192,8 @@ async def txn_offset_commit(client: Client, request: Struct, version: int) -> St
             ],
         ),
     )
-    errors = {} if found.error else {(each.topic, each.partition): each.error for each in found.partitions}
+    failure = known_error(Api.TXN_OFFSET_COMMIT, version, found.error)
+    errors = {} if failure else {(each.topic, each.partition): each.error for each in found.partitions}
     return _Commit(
         topics=[
             _Commit.TxnOffsetCommitResponseTopic(
@@ -173,7 +201,7 @@ async def txn_offset_commit(client: Client, request: Struct, version: int) -> St
                 partitions=[
                     _Commit.TxnOffsetCommitResponsePartition(
                         partition_index=part.partition_index,
-                        error_code=found.error
+                        error_code=failure
                         or errors.get((topic.name, part.partition_index), ErrorCode.UNKNOWN_SERVER_ERROR),
                     )
                     for part in topic.partitions
@@ -188,6 +216,6 @@ OFFERS = (
     Offer(Api.INIT_PRODUCER_ID, 0, 5, init_producer_id),
     Offer(Api.ADD_PARTITIONS_TO_TXN, 0, 3, add_partitions_to_txn),
     Offer(Api.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn),
-    Offer(Api.END_TXN, 0, 4, end_txn),
-    Offer(Api.TXN_OFFSET_COMMIT, 0, 4, txn_offset_commit),
+    Offer(Api.END_TXN, 0, 5, end_txn),
+    Offer(Api.TXN_OFFSET_COMMIT, 0, 5, txn_offset_commit),
 )

@@ -16,7 +16,9 @@ from .table import Offer
 LEAST, MOST = 0, 5
 _Request, _Response = message("ApiVersionsRequest"), message("ApiVersionsResponse")
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
-_NAMED_SINCE, _CLUSTER_SINCE = 3, 5
+_NAMED_SINCE, _FROM_ZERO_SINCE, _CLUSTER_SINCE = 3, 4, 5
+FEATURES = {"group.version": (0, 1), "transaction.version": (0, 2)}
+"""What the cluster does that clients ask for by name, from which level to which (KIP-848, KIP-890, KIP-1022)."""
 
 
 class Offers:
@@ -71,8 +73,22 @@ def answer(client: Client, request: Request, offers: Offers) -> tuple[Struct, in
         if not all(_SOFTWARE.fullmatch(each) for each in names):
             return _Response(error_code=ErrorCode.INVALID_REQUEST), version
         told.finalized_features_epoch = client.view.revision
+        _tell_features(told, version)
     if version >= _CLUSTER_SINCE and asked.cluster_id is not None and asked.node_id >= 0:
         here = client.service.cluster_id, client.service.node_id
         if (asked.cluster_id, asked.node_id) != here:
             return _Response(error_code=KafkaError.REBOOTSTRAP_REQUIRED), version
     return told, version
+
+
+def _tell_features(told: Struct, version: int) -> None:
+    """Of a cluster of this release each has its highest level. Older clients take no range that begins at 0."""
+    told.supported_features = [
+        _Response.SupportedFeatureKey(name=name, min_version=least, max_version=most)
+        for name, (least, most) in FEATURES.items()
+        if least or version >= _FROM_ZERO_SINCE
+    ]
+    told.finalized_features = [
+        _Response.FinalizedFeatureKey(name=name, min_version_level=most, max_version_level=most)
+        for name, (_, most) in FEATURES.items()
+    ]

@@ -77,3 +77,20 @@ def test_epochs_go_on_from_one_after_the_greatest() -> None:
     session.epoch = 2**31 - 1
     sessions.go_on(session.session_id, 2**31 - 1, {}, [])
     sessions.go_on(session.session_id, 1, {}, [])
+
+
+def test_sessions_have_so_many_partitions_and_no_more() -> None:
+    slots = Slots(Random(1), most_partitions=10)
+    one, other = Sessions[int, int](slots), Sessions[int, int](slots)
+    session = one.begin(dict.fromkeys(range(6), 0))
+    assert session is not None
+    assert other.begin(dict.fromkeys(range(5), 0)) is None, "it would have more than there is room for"
+    second = other.begin(dict.fromkeys(range(4), 0))
+    assert second is not None
+    one.go_on(session.session_id, 1, {0: 1, 20: 0}, [1])
+    assert slots.partitions == 10
+    with pytest.raises(UnknownSessionError):
+        other.go_on(second.session_id, 1, {99: 0}, ())
+    assert (slots.partitions, slots.used, len(other)) == (6, 1, 0)
+    one.end_all()
+    assert (slots.partitions, slots.used) == (0, 0)
