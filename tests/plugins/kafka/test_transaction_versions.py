@@ -1,4 +1,4 @@
-"""Transactions by both versions of Kafka's protocol, request by request: by which one a client goes, and its errors."""
+"""Transactions by both versions of Kafka's protocol, request by request: by which of them a client goes."""
 
 from __future__ import annotations
 
