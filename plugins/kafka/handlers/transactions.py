@@ -1,8 +1,8 @@
 """Transactions of Kafka's producers, by both versions of their protocol.
 
-In the first one (KIP-98) a producer names partitions before it writes to them. In the second one (KIP-890) the leader
-has a partition added when it is first written to, and the end of each transaction gives the epoch of the next. The
-version of a request says by which of them its sender goes, as in Kafka.
+In the first one (KIP-98) a producer names partitions before it writes to them. In the second one (KIP-890) the
+leader has a partition added when it is first written to, and the end of each transaction gives the epoch of the
+next. The version of a request says by which of them its sender goes, as in Kafka.
 """
 
 from __future__ import annotations
