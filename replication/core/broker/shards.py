@@ -163,7 +163,10 @@ class Shards:
             return
         number = next(self._ids)
         hosted.answers[number] = answered
-        self._prove(hosted)
+        machine = hosted.shard.machine
+        if machine is None or not machine.may_share(message):
+            self._prove(hosted)
+        # What may be written together proves itself when it is committed; should it be refused, `settle` looks.
         asked = sev.Ask(
             request_id=number,
             message=message,
@@ -357,7 +360,10 @@ class Shards:
     def _obey(self, hosted: _Hosted, event: sev.Event) -> None:
         """One event, and all that follows from it within this turn."""
         context, shard = self._context, hosted.shard
-        queue: deque[object] = deque(shard.step(event, context.now, context.wall_ms))
+        effects = shard.step(event, context.now, context.wall_ms)
+        if not effects:
+            return
+        queue: deque[object] = deque(effects)
         while queue:
             effect = queue.popleft()
             match effect:

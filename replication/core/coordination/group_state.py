@@ -59,7 +59,8 @@ class GroupState:
     @property
     def empty(self) -> bool:
         """Whether nothing is left of it."""
-        return self == GroupState(self.group)
+        records = self.offsets, self.pending, self.members, self.targets, self.currents, self.regexes
+        return not any(records) and self.meta is self.target_epoch is self.classic is None
 
     @property
     def is_consumer(self) -> bool:

@@ -250,13 +250,41 @@ def _decode_offset(key: bytes, value: bytes) -> tuple[r.Key, Any | None] | None:
     return r.OffsetKey(group, topic, partition), committed
 
 
+_LENGTH, _PARTITION = Struct(">h"), Struct(">i")
+
+
+def _encode_offset_key(key: r.OffsetKey) -> bytes:
+    """What is written most often, in a quarter of the time."""
+    group, topic = key.group.encode("utf-8", "surrogatepass"), key.topic.encode("utf-8", "surrogatepass")
+    return b"".join(
+        (
+            _OFFSET_V1_KEY,
+            _LENGTH.pack(len(group)),
+            group,
+            _LENGTH.pack(len(topic)),
+            topic,
+            _PARTITION.pack(key.partition),
+        )
+    )
+
+
+def _encode_offset(value: r.OffsetValue) -> bytes:
+    metadata = value.metadata.encode("utf-8", "surrogatepass")
+    head = _VALUE_HEAD.pack(value.offset, value.leader_epoch, len(metadata))
+    return b"".join((_OFFSET_V3, head, metadata, _VALUE_TAIL.pack(value.commit_timestamp)))
+
+
 def encode_key(key: r.Key) -> bytes:
+    if type(key) is r.OffsetKey:
+        return _encode_offset_key(key)
     type_ = _TYPES[type(key)]
     return type_.to_bytes(_HEAD, "big") + encode(_KINDS[type_].key, key, 0)
 
 
 def encode_value(key: r.Key, value: r.Value, version: int | None = None) -> bytes:
     """The value under `key`, in the version that this software writes or the one that is asked for."""
+    if type(value) is r.OffsetValue and version is None:
+        return _encode_offset(value)
     kind = _KINDS[_TYPES[type(key)]]
     wanted = kind.written if version is None else version
     return wanted.to_bytes(_HEAD, "big") + encode(kind.value, value, wanted)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from struct import unpack
+
 GROUP_TOPIC = "__consumer_offsets"
 TRANSACTION_TOPIC = "__transaction_state"
 DEFAULT_PARTITIONS = 50
@@ -12,12 +14,16 @@ _LEAST = -(2**31)
 
 def java_hash(text: str) -> int:
     """Java's `String.hashCode`: over UTF-16 code units, wrapped to a signed 32-bit int."""
-    # A lone surrogate (from a hostile client) has a code unit too, so it has a hash as well.
-    units = text.encode("utf-16-be", "surrogatepass")
     value = 0
-    for at in range(0, len(units), 2):
-        value = (31 * value + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    for unit in text.encode("ascii") if text.isascii() else _code_units(text):
+        value = (31 * value + unit) & 0xFFFFFFFF
     return value - (1 << 32) if value & 0x80000000 else value
+
+
+def _code_units(text: str) -> tuple[int, ...]:
+    # A lone surrogate (from a hostile client) has a code unit too, so it has a hash as well.
+    data = text.encode("utf-16-be", "surrogatepass")
+    return unpack(f">{len(data) // 2}H", data)
 
 
 def partition_for_group(group: str, partitions: int = DEFAULT_PARTITIONS) -> int:

@@ -57,6 +57,8 @@ class Shard:
 
     def _reset(self) -> None:
         self.machine: StateMachine | None = None
+        self._outward: OutwardMachine | None = None
+        """The same machine, if it has to do with others than its log."""
         self.active = False
         self._role: ev.ShardLed | None = None
         self._failed_reads = 0
@@ -80,12 +82,9 @@ class Shard:
     def deadline(self) -> float | None:
         """Monotonic; None: nothing will happen by itself."""
         first = self._replies.deadline
-        times = [first] if first is not None else []
-        if self.active and self.machine is not None and self.machine.deadline is not None:
-            times.append(self.machine.deadline)
-        if self._retry_at is not None:
-            times.append(self._retry_at)
-        return min(times, default=None)
+        if self.active and self.machine is not None:
+            first = _sooner(first, self.machine.deadline)
+        return _sooner(first, self._retry_at)
 
     @property
     def awaits_proof(self) -> bool:
@@ -124,8 +123,8 @@ class Shard:
                 self._take(event, clock)
         self._go_on(clock)
         self._release(clock)
-        if self.active and isinstance(self.machine, OutwardMachine):
-            self._send(self.machine, clock)
+        if self.active and self._outward is not None:
+            self._send(self._outward, clock)
             # What is not to be asked for any more may be all that was waited for.
             self._go_on(clock)
         return self._effects
@@ -168,8 +167,8 @@ class Shard:
                 self._mark(marker)
             case ev.Heard(leader_epoch=leader_epoch, message=message):
                 if self.active and self._role is not None and leader_epoch == self._role.leader_epoch:
-                    assert isinstance(self.machine, OutwardMachine)
-                    self.machine.heard(message, clock)
+                    assert self._outward is not None
+                    self._outward.heard(message, clock)
             case ev.ViewChanged(view=view):
                 self._view = view
                 if self.machine is not None:
@@ -184,6 +183,8 @@ class Shard:
         self._ended(-1, -1)
         self._role = event
         self.machine = self._make()
+        # Asked once: to ask whether an object is of an abstract class takes longer than most decisions.
+        self._outward = self.machine if isinstance(self.machine, OutwardMachine) else None
         if self._view is not None:
             self.machine.view_changed(self._view)
         self._next_read = event.log_start
@@ -312,10 +313,13 @@ class Shard:
         offset = event.base_offset
         end = offset + sum(len(each.entries) for each in decisions)
         for decision in decisions:
+            written = None
             for key, value in decision.entries:
                 self._apply(ev.Entry(offset, key, value, decision.producer))
                 offset += 1
-                self._replies.wrote(key.group, end)
+                if key.group != written:
+                    written = key.group
+                    self._replies.wrote(written, end)
             self._settle(decision, clock)
 
     def _refused(self, event: ev.Refused, clock: Clock) -> None:
@@ -381,6 +385,12 @@ class Shard:
                 self._machine.tick(clock)
         for request_id in self._replies.overdue(clock.now):
             self._fail(request_id, ErrorCode.REQUEST_TIMED_OUT, clock)
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 _REFUSALS = {
