@@ -1,34 +1,43 @@
 """Groups on real nodes: rebalances as members see them, commits a second, and what a new coordinator loads.
 
-Members and committers speak the wire by themselves, many in one process: what is measured is the coordinator.
+Members speak the wire by themselves, many in one process; committers are processes of their own: what is measured
+is the coordinator. Rebalances of librdkafka's members at three brokers of a real Kafka stand beside ours, if Java,
+Maven and confluent-kafka are there.
 """
 
 from __future__ import annotations
 
+import os
+import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import attrs
 import trio
 
 from insync.replication import Admin, Node, NodeSettings
-from insync.replication.core.coordination import group_messages as gm
 from tests.replication.node.group_clients import Caller, Member, calling
 
+from ..interop.brokers import brokers
+from ..interop.kafka import POM, Java, resolve
 from ..processes import cluster
+from . import _kafka_groups
+from ._committers import commit_of, committers
+from ._kafka_clients import create
 from ._processor import seconds_of
 from .report import Result, at_least, at_most
 
-LOAD_BAR, COMMITS_BAR, IDLE_BAR = 20.0, 10_000.0, 5.0
+LOAD_BAR, COMMITS_BAR, IDLE_BAR, KAFKA_BAR = 20.0, 10_000.0, 5.0, 0.1
 SESSION_MS, HEARTBEAT_MS = 6_000, 2_000
 """For rebalances; who is killed is missed after its session."""
 PARTITIONS_OF_OFFSETS = 3
-GROUPS = 300
-"""Each commits one offset after the other."""
+GROUPS, COMMITTERS = 300, 2
+"""Each group commits one offset after the other; so many processes share them."""
 
 
 def run(*, smoke: bool) -> list[Result]:
@@ -36,8 +45,10 @@ def run(*, smoke: bool) -> list[Result]:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / "c").mkdir()
+        members, partitions = (8, 40) if smoke else (100, 1000)
+        theirs = _beside(place / "kafka", members, partitions)
         return [
-            *trio.run(_of_three, place / "a", *((8, 40, 0.5) if smoke else (100, 1000, 5.0))),
+            *trio.run(_of_three, place / "a", members, partitions, 0.5 if smoke else 5.0, theirs),
             *trio.run(_idle, place / "c", *((20, 2.0) if smoke else (1000, 30.0))),
             *trio.run(_load, place / "b", *((20_000, 50) if smoke else (1_000_000, 1000))),
         ]
@@ -80,13 +91,44 @@ async def _cluster(folder: Path, count: int, partitions: int) -> AsyncIterator[t
         stop.set()
 
 
-async def _of_three(folder: Path, members: int, partitions: int, seconds: float) -> list[Result]:
+async def _of_three(
+    folder: Path, members: int, partitions: int, seconds: float, theirs: _Beside
+) -> list[Result]:
     """On three nodes."""
     async with _cluster(folder, 3, partitions) as (_, caller):
-        return [*await _rebalances(caller, members, partitions), *await _commits(caller, seconds)]
+        return [*await _rebalances(caller, members, partitions, theirs), *await _commits(caller, seconds)]
 
 
 # Rebalances
+
+_Beside = Mapping[str, Mapping[str, float]]
+"""Seconds, by what has happened and by what was measured."""
+
+
+def _beside(folder: Path, members: int, partitions: int) -> _Beside:
+    """The same at a Kafka; nothing if there is none here."""
+    if not (shutil.which("java") and shutil.which("mvn") and find_spec("confluent_kafka")):
+        return {}
+    java = Java(resolve(POM, online=True), ())
+    more = _kafka_groups.settings(SESSION_MS, HEARTBEAT_MS)
+    with brokers(java, folder, heap="1g", more=more) as kafka:
+        create(kafka.servers, _kafka_groups.TOPIC, partitions)
+        return _kafka_groups.rebalances(kafka.servers, members, partitions)
+
+
+def _figure(name: str, seconds: float, theirs: float | None, bar: float | None) -> Result:
+    """`bar`: the greatest share of the time that it takes beside."""
+    unit, scale = ("s", 1.0) if name.endswith("again") else ("ms", 1000.0)
+    ratio = None if theirs is None else seconds / theirs
+    return Result(
+        name=name,
+        value=round(scale * seconds, 3),
+        unit=unit,
+        beside=None if theirs is None else round(scale * theirs, 3),
+        ratio=None if ratio is None else round(ratio, 4),
+        bar=bar if theirs is not None else None,
+        holds=None if ratio is None or bar is None else ratio <= bar,
+    )
 
 
 @attrs.define(eq=False)
@@ -132,7 +174,7 @@ async def _beat_on(member: Member, watch: _Watch) -> None:
         watch.holds(member, before)
 
 
-async def _rebalances(caller: Caller, members: int, partitions: int) -> list[Result]:
+async def _rebalances(caller: Caller, members: int, partitions: int, theirs: _Beside) -> list[Result]:
     results: list[Result] = []
     async with trio.open_nursery() as nursery:
         watch, found, stops, killed = _Watch(), [], [], set[str]()
@@ -153,20 +195,23 @@ async def _rebalances(caller: Caller, members: int, partitions: int) -> list[Res
                         return
                     await trio.sleep(0.002)
 
-        async def measure(name: str, act: Callable[[], None], count: int) -> None:
+        async def measure(what: str, name: str, act: Callable[[], None], count: int) -> None:
             watch.gaps.clear()
             began = time.monotonic()
             act()
             await until(count)
             took, gaps = time.monotonic() - began, sorted(watch.gaps)
-            results.append(Result(name=f"{name}: all is shared again", value=round(took, 3), unit="s"))
+            beside = theirs.get(what, {})
+            # Who is killed is missed after its session here and there.
+            bar = None if what == "killed" else KAFKA_BAR
+            results.append(_figure(f"{name}: all is shared again", took, beside.get("all"), bar))
             if gaps:
                 for label, value in (
                     ("median", statistics.median(gaps)),
                     ("p99", gaps[int(len(gaps) * 0.99)]),
                 ):
                     told = f"{name}: a partition without an owner, {label}"
-                    results.append(Result(name=told, value=round(1000 * value, 1), unit="ms"))
+                    results.append(_figure(told, value, beside.get(label), bar))
 
         def kill() -> None:
             killed.add(found[1].member_id)
@@ -175,9 +220,10 @@ async def _rebalances(caller: Caller, members: int, partitions: int) -> list[Res
         for _ in range(members):
             start()
         await until(members)
-        await measure(f"1 joins {members} over {partitions} partitions", start, members + 1)
-        await measure(f"1 of {members + 1} leaves", stops[0].cancel, members)
-        await measure(f"1 of {members} is killed, session {SESSION_MS / 1000:g} s", kill, members - 1)
+        await measure("joins", f"1 joins {members} over {partitions} partitions", start, members + 1)
+        await measure("leaves", f"1 of {members + 1} leaves", stops[0].cancel, members)
+        name = f"1 of {members} is killed, session {SESSION_MS / 1000:g} s"
+        await measure("killed", name, kill, members - 1)
         nursery.cancel_scope.cancel()
     return results
 
@@ -212,37 +258,51 @@ async def _idle(folder: Path, groups: int, seconds: float) -> list[Result]:
 # Offsets
 
 
-def _commit(group: str, offset: int, partitions: int = 1) -> gm.CommitGroupOffsetsRequest:
-    offsets = [gm.GroupOffset(topic="t", partition=number, offset=offset) for number in range(partitions)]
-    return gm.CommitGroupOffsetsRequest(group=group, offsets=offsets)
-
-
 async def _commits(caller: Caller, seconds: float) -> list[Result]:
-    done, end = 0, 0.0
+    """How many there are, and who is busy: a generator at its limit would measure itself."""
+    nodes = _children("insync.replication.node._child")
+    with committers(COMMITTERS, GROUPS, seconds, caller.servers) as running:
+        before, began = [seconds_of([each]) for each in nodes], time.monotonic()
+        told = await trio.to_thread.run_sync(running.run)
+        took = time.monotonic() - began
+        spent = [seconds_of([each]) - first for each, first in zip(nodes, before, strict=True)]
+    rate = sum(commits for commits, _ in told) / seconds
+    name = f"commits of one offset, {GROUPS} groups, 3 nodes"
+    return [
+        at_least(name, rate, "1/s", COMMITS_BAR),
+        Result(name="commits: the busiest node", value=round(100 * max(spent) / took, 1), unit="% core"),
+        Result(
+            name=f"commits: the busier of {COMMITTERS} generators",
+            value=round(100 * max(busy for _, busy in told), 1),
+            unit="% core",
+        ),
+        Result(
+            name="commits for a second of the nodes' processors",
+            value=round(rate * took / sum(spent)),
+            unit="1",
+        ),
+    ]
 
-    async def commit(number: int) -> None:
-        nonlocal done
-        group, offset = f"group-{number}", 0
-        while time.monotonic() < end:
-            offset += 1
-            reply = await caller.ask(_commit(group, offset))
-            assert not reply.error, reply
-            done += 1
 
-    for number in range(GROUPS):
-        await caller.find(f"group-{number}")
-    end = time.monotonic() + seconds
-    async with trio.open_nursery() as nursery:
-        for number in range(GROUPS):
-            nursery.start_soon(commit, number)
-    return [at_least(f"commits of one offset, {GROUPS} groups, 3 nodes", done / seconds, "1/s", COMMITS_BAR)]
+def _children(name: str) -> list[int]:
+    """Processes that this one has started, by a word of their commands."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = (place / "stat").read_text().rpartition(")")[2].split()[1]
+            command = (place / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended meanwhile
+        if parent == str(os.getpid()) and name.encode() in command:
+            found.append(int(place.name))
+    return found
 
 
 async def _load(folder: Path, records: int, partitions: int) -> list[Result]:
     """One node, so that all groups load at its start."""
     async with _cluster(folder, 1, partitions) as (_, caller):
         for number in range(records // partitions):
-            reply = await caller.ask(_commit(f"group-{number}", 1, partitions))
+            reply = await caller.ask(commit_of(f"group-{number}", 1, partitions))
             assert not reply.error, reply
     async with _cluster(folder, 1, partitions) as (nodes, _):
         replicas = nodes[0]._replicas

@@ -23,8 +23,13 @@ class Brokers:
 
 
 @contextmanager
-def brokers(java: Java, place: Path, *, count: int = 3, heap: str = "512m") -> Iterator[Brokers]:
-    """They are gone when the block is left. Replicas, groups and transactions are as `count` brokers allow."""
+def brokers(
+    java: Java, place: Path, *, count: int = 3, heap: str = "512m", more: str = ""
+) -> Iterator[Brokers]:
+    """They are gone when the block is left. Replicas, groups and transactions are as `count` brokers allow.
+
+    more: lines for the settings of each.
+    """
     place.mkdir(exist_ok=True)
     ports = [_free_port() for _ in range(count)]
     controllers = [_free_port() for _ in range(count)]
@@ -37,7 +42,7 @@ def brokers(java: Java, place: Path, *, count: int = 3, heap: str = "512m") -> I
                 number, ports[number - 1], controllers[number - 1], voters, place, min(3, count)
             )
             settings = place / f"server-{number}.properties"
-            settings.write_text(written)
+            settings.write_text(written + more)
             java.run("kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(settings))
             out = place / f"kafka-{number}.out"
             running.append((stack.enter_context(_process(java, settings, out, heap)), ports[number - 1], out))
