@@ -46,7 +46,7 @@ def run(*, smoke: bool) -> list[Result]:
         place = Path(folder)
         (place / "c").mkdir()
         members, partitions = (8, 40) if smoke else (100, 1000)
-        theirs = _beside(place / "kafka", members, partitions)
+        theirs = {} if smoke else _beside(place / "kafka", members, partitions)
         return [
             *trio.run(_of_three, place / "a", members, partitions, 0.5 if smoke else 5.0, theirs),
             *trio.run(_idle, place / "c", *((20, 2.0) if smoke else (1000, 30.0))),

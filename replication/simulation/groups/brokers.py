@@ -49,12 +49,13 @@ class Store:
 
 @attrs.define
 class _Pending:
-    """A request under way. `write`: what it has led to."""
+    """A request under way. `current`: where its sender stood when it came. `write`: what it has led to."""
 
     message: Any
     answer: Callable[[Any], None]
     arrived: float
     committed: int
+    current: r.CurrentValue | None
     write: tuple[int, tuple[tuple[Any, Any], ...]] | None = None
 
 
@@ -223,7 +224,8 @@ class Broker(Process):
         self._ids += 1
         asked = self._ids
         oracle = self.cluster.oracle
-        self._requests[asked] = _Pending(message, answer, self.world.now, len(oracle.log))
+        current = self._current(message)
+        self._requests[asked] = _Pending(message, answer, self.world.now, len(oracle.log), current)
         self.tell(
             ev.Ask(
                 request_id=asked,
@@ -237,6 +239,11 @@ class Broker(Process):
             # Several commits share a batch; what else comes meanwhile finds them gathered.
             self._flushing = True
             self.after(self.world.random.choice((0.0, 0.005, 0.2)), self._flush)
+
+    def _current(self, message: Any) -> r.CurrentValue | None:
+        machine: Any = self.shard.machine
+        state = machine.groups.get(getattr(message, "group", "")) if self.shard.active else None
+        return None if state is None else state.currents.get(getattr(message, "member_id", ""))
 
     def _flush(self) -> None:
         self._flushing = False

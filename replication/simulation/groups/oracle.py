@@ -12,6 +12,7 @@ from ...core.coordination import shard_effects as fx
 from ...core.coordination.classic_state import ClassicPhase
 from ...core.coordination.shard_events import Entry, Marker
 from ...core.coordination.topics_view import TopicsView
+from ...core.errors import ErrorCode
 from ..errors import require
 from .naive import Naive, flat
 from .world import World
@@ -167,6 +168,9 @@ class Oracle:
                     if isinstance(key, r.ClassicGroupKey) and value is not None:
                         right = value.generation == generation
                         require(right, "G5", f"{group}: {generation} was shared out as {value.generation}")
+                        # A leader says something of everybody who has joined, be it that there is nothing.
+                        bare = [each.member_id for each in value.members if not each.assignment]
+                        require(not bare, "GL1", f"{group} at {generation}: {bare} are not spoken of")
             case gm.ConsumerGroupHeartbeatRequest(member_epoch=epoch) if epoch < 0:
                 self._leaving.add((batch.message.group, batch.message.member_id))
             case gm.DeleteGroupRequest(group=group):
@@ -248,6 +252,8 @@ class Oracle:
         mine, target = currents.get(key), self.naive.now.get(r.TargetKey(key.group, key.member_id))
         if mine is None or mine.state != r.MemberState.UNRELEASED or target is None:
             return
+        if mine.epoch == gm.LEAVE_STATIC:
+            return  # it is away, and looks for what is free when it comes back
         missing = r.as_set(target[0].topics) - r.as_set(mine.assigned)
         held = [each for other, each in currents.items() if other != key]
         taken = {each for value in held for each in r.as_set(value.assigned) | r.as_set(value.pending)}
@@ -346,10 +352,13 @@ class Oracle:
         message = request.message
         if reply.error != 0:
             self._check_fence(broker, message, reply)
+            self._check_refused(request, reply)
             return
         if isinstance(message, gm.CommitGroupOffsetsRequest) and request.write is None:
             stored = [each for each in reply.partitions if not each.error]
             require(not stored, "G1", f"{message} was told and never written")
+        if isinstance(message, gm.CommitGroupOffsetsRequest):
+            self._check_stale(request, reply)
         if isinstance(message, gm.ConsumerGroupHeartbeatRequest) and message.member_epoch >= 0:
             place = message.group, message.member_id
             self._heard[place] = max(request.arrived, self._heard.get(place, 0.0))
@@ -385,6 +394,44 @@ class Oracle:
         require(
             bool(pending) and took > MAX_POLL - 0.01, "G8", f"{place} had {took:.2f} s to let {pending} go"
         )
+
+    def _check_refused(self, request: Any, reply: Any) -> None:
+        """GL4: a member whose answer was lost goes on from where it is; it loses nothing for that."""
+        message = request.message
+        heartbeat = isinstance(message, gm.ConsumerGroupHeartbeatRequest)
+        if not heartbeat or not reply.message.startswith("member epoch") or message.owned is None:
+            return
+        owned = {
+            r.TopicPartition(each.topic_id, number) for each in message.owned for number in each.partitions
+        }
+        may = [
+            message.member_epoch in (each.epoch, each.previous_epoch) and owned <= r.as_set(each.assigned)
+            for each in self._known_of(request)
+        ]
+        require(not may or not all(may), "GL4", f"{message} was fenced, and holds what it was given")
+
+    def _check_stale(self, request: Any, reply: gm.CommitGroupOffsetsResponse) -> None:
+        """G3: what was given at an epoch may be committed from that epoch on (KAFKA-19779)."""
+        message, known = request.message, self._known_of(request)
+        for told in reply.partitions:
+            if told.error != ErrorCode.STALE_MEMBER_EPOCH or not known:
+                continue
+            ids = {view.topics[told.topic].topic_id for view in self.views if told.topic in view.topics}
+            may = [
+                any(
+                    each.topic_id in ids and each.partition == told.partition and given <= message.epoch
+                    for each, given in r.as_owned((*state.pending, *state.assigned), state.epoch).items()
+                )
+                and message.epoch <= state.epoch
+                for state in known
+            ]
+            require(not all(may), "G3", f"{message}: {told} was refused, by {known}")
+
+    def _known_of(self, request: Any) -> list[r.CurrentValue]:
+        """What was known of the sender when a request arrived, and what is committed by now; or nothing."""
+        message, before = request.message, request.current
+        now = self.naive.now.get(r.CurrentKey(message.group, message.member_id))
+        return [] if now is None or before is None else [before, now[0]]
 
     def _check_classic(self, message: Any, reply: Any) -> None:
         """Of the classic protocol: what a member is told of its group is committed."""

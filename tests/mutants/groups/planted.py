@@ -274,6 +274,21 @@ def _commit_rule(patch: Patch, rule: Callable[[int, int, int | None], bool]) -> 
     patch.setattr(offset_commits, "_check_partition", check)
 
 
+@mutant("GZ17", "a commit must have the member's present epoch (KAFKA-19779)", "G3")
+def _(patch: Patch) -> None:
+    _commit_rule(patch, lambda epoch, current, given: epoch == current)
+
+
+@mutant("GZ18", "a member whose answer was lost is fenced", "GL4")
+def _(patch: Patch) -> None:
+    right = consumer_group._check_epoch
+
+    def check(current: Any, beat: Any) -> None:
+        right(attrs.evolve(current, previous_epoch=-7), beat)
+
+    patch.setattr(consumer_group, "_check_epoch", check)
+
+
 @mutant("GZ17b", "any partition may be committed at any epoch so far", "G3")
 def _(patch: Patch) -> None:
     _commit_rule(patch, lambda epoch, current, given: epoch <= current)
