@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.metadata import entry_points
+from itertools import islice
 
-from ..core.coordination.assignment import Assignor
+from .._bounded import Bounded
+from ..core.coordination.assignment import Assignment, Assignor, Counts, Members
 from ..core.coordination.assignors import CLIENT_ASSIGNORS, ENTRY_POINT_GROUP
 from .errors import InvalidSettingError
 
 _SETTING = "partition_assignment_strategy"
+WITHIN = 5.0
+"""Seconds that an assignor of somebody else may take: its client gives no signs of life meanwhile."""
 _BUILT_IN: dict[str, Assignor] = {each.name: each for each in CLIENT_ASSIGNORS}
 
 
@@ -56,4 +60,31 @@ def _checked(made: object, what: str) -> Assignor:
         raise InvalidSettingError(
             f"{_SETTING}: {what} is no assignor; it needs a name and assign(counts, members)"
         )
-    return made  # type: ignore[return-value]
+    return made if made in CLIENT_ASSIGNORS else _Foreign(made)  # type: ignore[arg-type]
+
+
+class _Foreign:
+    """An assignor of somebody else, which has its time. What it raises or gives is judged by the membership."""
+
+    def __init__(self, made: Assignor) -> None:
+        self._made = made
+        self._ask = Bounded(self._asked, WITHIN, f"insync-assignor-{made.name}")
+
+    @property
+    def name(self) -> str:
+        return self._made.name
+
+    @property
+    def is_cooperative(self) -> bool:
+        """Whether members keep what they hold while they join (KIP-429); by the name, if it does not say."""
+        return bool(getattr(self._made, "is_cooperative", False))
+
+    def assign(self, counts: Counts, members: Members) -> Assignment:
+        """Raises `OverdueError` if it takes too long, and whatever it raises."""
+        found: Assignment = self._ask(counts, members)
+        return found
+
+    def _asked(self, counts: Counts, members: Members) -> Assignment:
+        # What it gives may be computed, or be without end, when it is looked at: that counts for its time.
+        most = sum(counts.values()) + 1
+        return {name: list(islice(given, most)) for name, given in self._made.assign(counts, members).items()}

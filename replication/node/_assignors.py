@@ -8,6 +8,7 @@ from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
+from .._bounded import Bounded, OverdueError
 from ..core.coordination.assign_uniform import UniformAssignor
 from ..core.coordination.assignment import Assignment, Assignor, Counts, Members, Partition, subscribers
 from ..core.coordination.assignors import ENTRY_POINT_GROUP, SERVER_ASSIGNORS
@@ -18,6 +19,8 @@ log = logging.getLogger("insync.node")
 BUILT_IN: dict[str, Assignor] = {each.name: each for each in SERVER_ASSIGNORS}
 _SETTING = "group_consumer_assignors"
 _LONGEST_TOLD = 1000
+WITHIN = 1.0
+"""Seconds that an assignor may take: nobody else is served meanwhile."""
 
 
 def assignor(name: str) -> Assignor:
@@ -54,7 +57,7 @@ def _load(point: EntryPoint) -> Assignor:
 
 
 class _Guarded:
-    """A plugin's assignor, with `uniform` in place of what it raises and of what cannot be carried out.
+    """A plugin's assignor, with `uniform` in place of what it raises and of what cannot be carried out, or in time.
 
     Coordinators of other groups live in the same process, and the next coordinator would ask the same plugin: one
     mistake would end every node in turn.
@@ -63,14 +66,17 @@ class _Guarded:
     def __init__(self, name: str, foreign: Assignor) -> None:
         self.name = name
         self._foreign = foreign
+        self._ask = Bounded(self._asked, WITHIN, f"insync-assignor-{name}")
         self._told: set[str] = set()
 
     def assign(self, counts: Counts, members: Members) -> Assignment:
         """See `Assignor.assign`."""
         try:
             # It gets nothing that it could change for others.
-            given = self._foreign.assign(MappingProxyType({**counts}), MappingProxyType({**members}))
-            return _checked(given, counts, members)
+            found: Assignment = self._ask(counts, members)
+            return found
+        except OverdueError as problem:
+            why = f"{problem} (nobody else is served meanwhile)"
         except _WrongAnswerError as problem:
             why = str(problem)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code: the group does without it
@@ -79,6 +85,11 @@ class _Guarded:
             self._told.add(why)
             log.error("the assignor %s %s; uniform assigns in its place", self.name, why)
         return UniformAssignor().assign(counts, members)
+
+    def _asked(self, counts: Counts, members: Members) -> Assignment:
+        given = self._foreign.assign(MappingProxyType({**counts}), MappingProxyType({**members}))
+        # What it gives may be computed, or be without end, when it is looked at: that counts for its time.
+        return _checked(given, counts, members)
 
 
 def _said(error: BaseException) -> str:

@@ -89,6 +89,12 @@ class ClassicMembers:
                     told.append(Reply(request_id=request_id, body=body, groups=frozenset({state.group})))
         return tuple(told)
 
+    def heard(self, group: str, member_id: str, clock: Clock) -> None:
+        """A member has said something that is no heartbeat: its session begins again, unless it waits here."""
+        state, member = self._groups.get(group), self._find(group, member_id)
+        if state is not None and member is not None and member.joining is None and member.syncing is None:
+            self._beat(state, member, clock)
+
     def dissolve(self, state: ClassicState) -> None:
         """The group is not a classic one any more: nothing of it waits, or is timed, here."""
         for each in state.members.values():
@@ -330,7 +336,8 @@ class ClassicMembers:
             if member.joining is not None:
                 self._say(member.joining, self._joined(state, member), state.group)
                 member.joining = None
-            self._beat(state, member, clock)
+                # Not those who were away: rebalance after rebalance would keep one that is dead.
+                self._beat(state, member, clock)
         self._set(SYNCS, state.group, "", clock.now + state.rebalance_timeout)
 
     def _joined(

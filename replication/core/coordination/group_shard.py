@@ -287,7 +287,12 @@ class GroupCoordinator:
         state = self.groups.get(group) or GroupState(group)
         entries, told = plan_commit(state, self.classics.get(group), message, context)
         body = gm.CommitGroupOffsetsResponse(partitions=told)
-        return _write(request_id, body, group, entries, producer)
+        decision = _write(request_id, body, group, entries, producer)
+        if producer is not None or group not in self.classics:
+            return decision
+        # Clients of the classic protocol may rely on it that whoever commits is alive, as in Kafka.
+        heard = partial(self.classic_members.heard, group, message.member_id, context.clock)
+        return attrs.evolve(decision, then=heard)
 
     def may_share(self, message: Any) -> bool:
         """Commits: they look at members, never at offsets."""

@@ -25,6 +25,8 @@ MAX_SIZE = 30
 """Members and ids that a classic group may have."""
 MAX_POLL = 8.0
 """Seconds: of every client; a member of the consumer protocol has as long to let partitions go."""
+LONGEST_SESSION = 12.0
+"""Seconds: of every member, with what a new coordinator adds to it."""
 Place = tuple[str, str, int]
 """Group, topic id and partition."""
 
@@ -62,6 +64,8 @@ class Oracle:
         self._targets: dict[tuple[str, int], Any] = {}
         self._heard: dict[tuple[str, str], float] = {}
         """When a heartbeat of a member arrived that was answered well."""
+        self._told: dict[tuple[str, str], float] = {}
+        """When a member was last answered anything; until then it may have waited for that."""
         self._leaving: set[tuple[str, str]] = set()
         self._stored: set[tuple[str, str]] = set()
         """Members that were ever written of a classic group."""
@@ -74,6 +78,8 @@ class Oracle:
         self._markers: dict[int, tuple[int, bool]] = {}
         self.clients: list[Client] = []
         self.processed: dict[Place, set[int]] = {}
+        self.calm_since: float | None = None
+        """When all faults have ended."""
         self.batches = self.handed = self.commits = self.rebalances = 0
 
     # The log
@@ -245,6 +251,18 @@ class Oracle:
         for key, value in batch.entries:
             if isinstance(key, r.CurrentKey) and value is not None:
                 self._check_waiting(key)
+            elif isinstance(key, r.ClassicGroupKey) and value is not None:
+                self._check_silent(key, value, batch)
+
+    def _check_silent(self, key: r.ClassicGroupKey, value: r.ClassicGroupValue, batch: _Batch) -> None:
+        """GL1: who was told nothing for longer than its session lasts is no member any more."""
+        if self.calm_since is None:
+            return
+        for each in value.members:
+            heard = max(self._told.get((key.group, each.member_id), 0.0), self.calm_since)
+            silent = batch.at - heard - batch.excused(heard)
+            told = f"{each.member_id} of {key.group} is a member after {silent:.2f} s of silence"
+            require(silent < LONGEST_SESSION, "GL1", told)
 
     def _check_waiting(self, key: r.CurrentKey) -> None:
         """GL1: whoever is told to wait for partitions waits for another member (KAFKA-19449)."""
@@ -350,6 +368,8 @@ class Oracle:
                 there = isinstance(item, Entry) and item.key == key and item.value == value
                 require(there, "G1", f"{request.message} was told and is not committed")
         message = request.message
+        name = getattr(reply, "member_id", "") or getattr(message, "member_id", "")
+        self._told[getattr(message, "group", ""), name] = self.world.now
         if reply.error != 0:
             self._check_fence(broker, message, reply)
             self._check_refused(request, reply)

@@ -68,6 +68,7 @@ class Simulation(Faults):
     def _heal(self) -> None:
         world = self.world
         world.calm = True
+        self.oracle.calm_since = world.now
         world.cuts.clear()
         self.deaf.clear()
         for broker in self.brokers:

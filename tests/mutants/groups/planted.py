@@ -40,7 +40,7 @@ from insync.replication.core.errors import ErrorCode
 
 from ..registry import Patch, Registry
 
-SEEDS = 200
+SEEDS = 400
 REGISTRY = Registry()
 mutant = REGISTRY.mutant
 ELSEWHERE = {
@@ -501,6 +501,18 @@ def _(patch: Patch) -> None:
         return attrs.evolve(decision, replies=told)
 
     patch.setattr(ClassicMembers, "_sync", sync)
+
+
+@mutant("GZ56", "a static member that is away counts as heard when the others have joined", "GL1")
+def _(patch: Patch) -> None:
+    right = ClassicMembers._complete
+
+    def complete(self: ClassicMembers, state: Any, clock: Any) -> None:
+        right(self, state, clock)
+        for each in state.members.values():
+            self._beat(state, each, clock)
+
+    patch.setattr(ClassicMembers, "_complete", complete)
 
 
 @mutant("GZ36", "a partition that moves is given at once", "G4")

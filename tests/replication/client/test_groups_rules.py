@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -474,6 +475,22 @@ async def test_an_assignor_of_ones_own() -> None:
             one.subscribe(["t"])
             with pytest.raises(InconsistentGroupProtocolError, match="there is no member 'nobody'"):
                 await poll_until(lambda: False, one)
+
+
+async def test_an_assignor_that_does_not_return_ends_its_own_subscription(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("insync.replication.client._assignors.WITHIN", 0.05)
+    hangs, go_on = Everything(), threading.Event()
+    monkeypatch.setattr(hangs, "assign", lambda counts, members: go_on.wait(60))
+    classic = QUICK | {"group_protocol": "classic", "partition_assignment_strategy": hangs}
+    async with group_cluster(t=4) as (cluster, _), Consumer(cluster.urls, **classic) as one:
+        one.subscribe(["t"])
+        try:
+            with pytest.raises(InconsistentGroupProtocolError, match=r"has not returned within 0\.05 s"):
+                await poll_until(lambda: False, one)
+        finally:
+            go_on.set()
 
 
 def test_assignors_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

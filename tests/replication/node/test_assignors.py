@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
+import threading
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -174,3 +176,38 @@ def test_what_a_plugin_gives_is_taken_as_partitions() -> None:
     guarded = assignor("first")
     members = {"a": Subscription(topics=frozenset({"t"}))}
     assert guarded.assign({"t": 2}, members) == {"a": [Partition("t", 0), Partition("t", 1)]}
+
+
+def test_one_that_does_not_return_is_put_aside_until_it_has(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("insync.replication.node._assignors.WITHIN", 0.01)
+    guarded, go_on, calls = assignor("answer"), threading.Event(), []
+
+    def hang(counts: Any, members: Any) -> Any:
+        calls.append(threading.current_thread())
+        go_on.wait()
+        return {min(members): [("t", 0), ("t", 1)]}
+
+    guarded._foreign.given = hang  # type: ignore[attr-defined]
+    members = {name: Subscription(topics=frozenset({"t"})) for name in "ab"}
+    even = {"a": [Partition("t", 0)], "b": [Partition("t", 1)]}
+    try:
+        with caplog.at_level(logging.ERROR, logger="insync.node"):
+            assert [guarded.assign({"t": 2}, members) for _ in range(3)] == [even] * 3
+        assert len(calls) == 1, "it is not called again before it has returned"
+        first, second = [each.getMessage() for each in caplog.records]
+        assert "the assignor answer has not returned within 0.01 s" in first
+        assert "has not returned from an earlier call" in second
+    finally:
+        go_on.set()
+    calls[0].join(30)
+    monkeypatch.setattr(guarded._ask, "_seconds", 60)  # type: ignore[attr-defined]
+    assert guarded.assign({"t": 2}, members)["b"] == [], "it is asked again"
+
+
+def test_what_it_gives_may_be_without_end() -> None:
+    guarded = assignor("answer")
+    guarded._foreign.given = lambda counts, members: {"a": (("t", 0) for _ in itertools.count())}  # type: ignore[attr-defined]
+    members = {"a": Subscription(topics=frozenset({"t"}))}
+    assert guarded.assign({"t": 1}, members) == {"a": [Partition("t", 0)]}

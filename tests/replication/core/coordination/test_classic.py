@@ -354,6 +354,20 @@ def test_a_static_member_that_is_replaced_before_the_assignment_rebalances() -> 
     assert not host.waits(waits)
 
 
+def test_a_static_member_that_is_dead_goes_however_often_the_others_join() -> None:
+    host, [static] = stable(1, instance_id="i")
+    other = Old(host, rebalance_timeout_ms=6_000)
+    state(host).members[static.member_id].rebalance_timeout_ms = 6_000
+    asked = other.join()
+    host.pass_time(6.1)
+    assert other.joined(asked).error == 0 and static.member_id in state(host).members
+    asked = other.join(protocols=[gm.GroupProtocol(name="range", metadata=b"u")])
+    # Its session began when it was heard last, before the first rebalance.
+    host.pass_time(4.0)
+    assert list(state(host).members) == [other.member_id]
+    assert other.joined(asked).error == 0
+
+
 def test_a_parked_static_join_is_fenced_by_its_successor() -> None:
     host, [one] = stable(1)
     static, again = Old(host, instance_id="i"), Old(host, instance_id="i")

@@ -271,6 +271,33 @@ def test_a_classic_member_commits_in_its_generation() -> None:
     assert within(host, 9, "t0", member_id="m", epoch=3) == ErrorCode.ILLEGAL_GENERATION
 
 
+def test_a_commit_renews_the_session_of_a_classic_member() -> None:
+    host = GroupHost()
+    classic(host, "m")
+    session = host.machine.classics["g"].members["m"].session_timeout_ms / 1000
+    for at in range(4):
+        host.pass_time(session * 0.7)
+        assert commit(host, at, member_id="m", epoch=4) == OK
+    host.pass_time(session + 0.1)
+    assert commit(host, 7, member_id="m", epoch=4) == ErrorCode.UNKNOWN_MEMBER_ID
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_what_is_refused_or_belongs_to_a_transaction_renews_no_session(transactional: bool) -> None:
+    host = GroupHost()
+    classic(host, "m")
+    members = host.machine.classics["g"].members
+    session = members["m"].session_timeout_ms / 1000
+    host.pass_time(session * 0.9)
+    assert list(members) == ["m"]
+    if transactional:
+        assert within(host, 9, "t0", member_id="m", epoch=4) == OK
+    else:
+        assert commit(host, 7, member_id="m", epoch=3) == ErrorCode.ILLEGAL_GENERATION
+    host.pass_time(session * 0.3)
+    assert not members
+
+
 def test_an_empty_classic_group_takes_commits_without_membership() -> None:
     host = GroupHost()
     classic(host)
