@@ -4,30 +4,37 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from .test_docs_page import TRANSPORTS
+from .test_docs_page import PAGE, TRANSPORTS
 
 (SOURCE,) = (block for block in TRANSPORTS if "class PacketTransport" in block)
 STORE = Path(__file__).parents[2] / "docs" / "examples" / "json_store.py"
-INFO = "outsiders_packets-1.0.dist-info"
+(TOML,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+PROJECT = tomllib.loads(TOML)["project"]
+MODULES = {"packets": SOURCE, "json_store": STORE.read_text(encoding="utf-8")}
+NAME = f"{PROJECT['name']}-{PROJECT['version']}"
+INFO = f"{NAME}.dist-info"
 WHEEL = {
-    "outsiders_packets.py": SOURCE,
-    "outsiders_json.py": STORE.read_text(encoding="utf-8"),
-    f"{INFO}/METADATA": "Metadata-Version: 2.1\nName: outsiders-packets\nVersion: 1.0\n",
+    **{f"{name}.py": MODULES[name] for name in tomllib.loads(TOML)["tool"]["setuptools"]["py-modules"]},
+    f"{INFO}/METADATA": f"Metadata-Version: 2.1\nName: {PROJECT['name']}\nVersion: {PROJECT['version']}\n",
     f"{INFO}/WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    f"{INFO}/entry_points.txt": "[insync.transports]\npacket = outsiders_packets:PacketTransport\n\n"
-    "[insync.metadata_stores]\njson = outsiders_json:make\n",
+    f"{INFO}/entry_points.txt": "\n".join(
+        f"[{group}]\n" + "".join(f"{name} = {place}\n" for name, place in points.items())
+        for group, points in PROJECT["entry-points"].items()
+    ),
 }
-"""What a build of the package gives; building needs tools that are not everywhere."""
+"""What a build of the page's package gives; building needs tools that are not everywhere."""
 PIP = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
 KIT = """
 import itertools, socket, sys, tempfile, trio
@@ -71,7 +78,7 @@ STORE_KIT = """
 import sys, tempfile, trio
 from insync.replication.metadata import open_store
 from insync.replication.metadata.testing import CASES, Bench
-from outsiders_json import JsonStore
+from json_store import JsonStore
 
 class JsonBench(Bench):
     timeout_ms = 600
@@ -109,7 +116,7 @@ def beside() -> Iterator[dict[str, str]]:
     # Not pytest's folder: a socket's path has 107 bytes at most.
     folder = Path(tempfile.mkdtemp(prefix="insync-outside-"))
     try:
-        wheel, site = folder / "outsiders_packets-1.0-py3-none-any.whl", folder / "site"
+        wheel, site = folder / f"{NAME}-py3-none-any.whl", folder / "site"
         with zipfile.ZipFile(wheel, "w") as archive:
             for name, text in WHEEL.items():
                 archive.writestr(name, text)
