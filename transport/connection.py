@@ -111,6 +111,11 @@ class Connection:
         """Whether file ranges come by descriptor, not by bytes: then it costs little to ask for more at a time."""
         return self._link.caps.ranges == "handover"
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait to be sent. While they are many the peer asks, and does not take what it is answered."""
+        return self._session.outbox_bytes
+
     def __repr__(self) -> str:
         return f"<Connection to {self._name}{', closed' if self.closed.is_set() else ''}>"
 

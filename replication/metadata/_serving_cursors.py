@@ -13,6 +13,8 @@ _MOST_CURSORS = 8
 
 PAGE_BYTES = Limits().max_body_bytes // 2
 """Pages stay well below a frame, whatever an entry's numbers take."""
+_MOST_UNSENT = 8 << 20
+"""Bytes that may wait for a connection to take them before it is told any more entries."""
 
 
 @attrs.define(eq=False)
@@ -44,6 +46,7 @@ class Cursors:
 
     def _send(self, connection: Connection, pages: list[m.Found]) -> bytes:
         """The last of `pages`; the others wait, unless the reader has left meanwhile."""
+        check_reads(connection)
         page = pages.pop()
         if pages and not connection.closed.is_set():
             reader = self._readers.setdefault(connection, _Reader())
@@ -56,3 +59,11 @@ class Cursors:
 
     def forget(self, connection: Connection) -> None:
         self._readers.pop(connection, None)
+
+
+def check_reads(connection: Connection) -> None:
+    """Raise `StoreUnavailableError` if somebody asks and does not take the answers: they would fill the memory."""
+    if connection.unsent > _MOST_UNSENT:
+        raise StoreUnavailableError(
+            f"{connection.unsent} bytes of earlier answers wait to be taken, above {_MOST_UNSENT}: take them first"
+        )

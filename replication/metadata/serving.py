@@ -25,7 +25,7 @@ from ...transport import (
 from . import _remote_messages as m
 from ._pace import CountedLog
 from ._places import place_of
-from ._serving_cursors import Cursors
+from ._serving_cursors import Cursors, check_reads
 from ._transaction import check_timeout
 from .abc import MetadataStore, Session
 from .errors import (
@@ -34,6 +34,7 @@ from .errors import (
     SessionExpiredError,
     StoreClosedError,
     StoreCorruptError,
+    StoreUnavailableError,
     StoreUnsupportedError,
     StoreVersionError,
     TransactionTooLargeError,
@@ -41,6 +42,9 @@ from .errors import (
 
 _RETRY_SECONDS = 0.05
 _MOST_WATCHES = 1_000
+_MOST_SESSIONS = 10_000
+_MOST_READINGS = 8
+"""Answers with many entries that are being made; more wait for their turn. Each holds a whole listing."""
 
 STORE_KINDS = frozenset(map(int, m.Kind))
 """The kinds of requests that a served store answers, for rules of who may send them."""
@@ -161,8 +165,11 @@ class _Server:
         self._store = store
         self._nursery = nursery
         self._sessions: dict[bytes, _Served] = {}
+        self._opening = 0
+        """Sessions that the store behind is making."""
         self._watches: dict[tuple[Connection, int], _Watched] = {}
         self._cursors = Cursors()
+        self._readings = trio.Semaphore(_MOST_READINGS)
         self._told = CountedLog(log)
         self._by_kind: dict[int, Callable[[Request], Awaitable[bytes]]] = {
             m.Kind.GET: self._get,
@@ -201,16 +208,21 @@ class _Server:
                 request.fail(m.Failure.FAILED, reason)
 
     async def _get(self, request: Request) -> bytes:
-        return m.encode(m.Found.of_read(await self._store.get(m.decode(request.body, m.Key).text)))
+        read = await self._store.get(m.decode(request.body, m.Key).text)
+        check_reads(request.connection)
+        return m.encode(m.Found.of_read(read))
 
     async def _list(self, request: Request) -> bytes:
-        listing = await self._store.list(m.decode(request.body, m.Key).text)
-        return self._cursors.first_page(request.connection, m.Found.of_listing(listing))
+        prefix = m.decode(request.body, m.Key).text
+        async with self._readings:
+            found = m.Found.of_listing(await self._store.list(prefix))
+            return self._cursors.first_page(request.connection, found)
 
     async def _changes(self, request: Request) -> bytes:
         asked = m.decode(request.body, m.Since)
-        changes = await self._store.changes(asked.prefix, asked.revision)
-        return self._cursors.first_page(request.connection, m.Found.of_changes(changes))
+        async with self._readings:
+            found = m.Found.of_changes(await self._store.changes(asked.prefix, asked.revision))
+            return self._cursors.first_page(request.connection, found)
 
     async def _more(self, request: Request) -> bytes:
         return self._cursors.next_page(request.connection, m.decode(request.body, m.Cursor).cursor)
@@ -245,7 +257,16 @@ class _Server:
     async def _open_session(self, request: Request) -> bytes:
         timeout_ms = m.decode(request.body, m.OpenSession).timeout_ms
         check_timeout(timeout_ms)
-        inner = await self._store.open_session(timeout_ms)
+        if len(self._sessions) + self._opening >= _MOST_SESSIONS:
+            raise StoreUnavailableError(
+                f"a served store keeps {_MOST_SESSIONS} sessions, and so many are open: close some, or try again "
+                "when some have ended"
+            )
+        self._opening += 1
+        try:
+            inner = await self._store.open_session(timeout_ms)
+        finally:
+            self._opening -= 1
         handle = os.urandom(16)
         served = self._sessions[handle] = _Served(inner, 0.0)
         served.renew()
