@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -116,4 +117,11 @@ def _info(name: str, user: UserRecord | None) -> m.UserInfo:
         name=name,
         mechanisms={mechanism: kept.iterations for mechanism, kept in _usable(user).items()},
         allow=None if user.allow is None else list(user.allow),
+        mark=_mark(user),
     )
+
+
+def _mark(user: UserRecord) -> str:
+    """Of the salts alone, which are drawn for each password and told to everybody who begins to log in."""
+    salts = sorted((mechanism, kept.salt) for mechanism, kept in user.credentials.items())
+    return hashlib.sha256(repr(salts).encode()).hexdigest()[:16]

@@ -43,11 +43,14 @@ class DescribeUsersRequest:
 class UserInfo:
     """A user. mechanisms: by SASL mechanism, how often the password is hashed; empty if there is no such user.
     allow: what rules about the user alone let it do; None: there are none.
+    mark: another one whenever the password was set, also to the same one; empty if the node does not say. Nothing
+    about a password can be told from it.
     """
 
     name: str
     mechanisms: dict[str, int]
     allow: list[str] | None = None
+    mark: str = ""
 
 
 @attrs.frozen(kw_only=True)

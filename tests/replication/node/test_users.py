@@ -49,16 +49,17 @@ async def test_a_users_life(tmp_path: Path) -> None:
         await admin.create_user("etl", "first", allow=["consume", "produce"], iterations=4096)
         with pytest.raises(UserExistsError, match=r"'etl' exists already.*insync user alter"):
             await admin.create_user("etl", "first")
-        assert await admin.list_users() == [
-            UserInfo(
-                name="etl",
-                mechanisms={"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096},
-                allow=["produce", "consume"],
-            )
-        ]
+        (first,) = await admin.list_users()
+        assert first == UserInfo(
+            name="etl",
+            mechanisms={"SCRAM-SHA-256": 4096, "SCRAM-SHA-512": 4096},
+            allow=["produce", "consume"],
+            mark=first.mark,
+        )
         # At once on another node: it reads the store before it says no.
         right = await there.verify_user("etl", "first")
         assert right and right.operations == {"produce", "consume"}
+        assert (await there.list_users())[0].mark == first.mark != "", "every node says the same"
         for name, password in (("etl", "second"), ("nobody", "first"), ("etl", ""), ("", "")):
             wrong = await there.verify_user(name, password)
             assert not wrong and wrong.operations == frozenset()
@@ -67,6 +68,7 @@ async def test_a_users_life(tmp_path: Path) -> None:
         assert await admin.verify_user("etl", "second")
         (now,) = await there.list_users()
         assert now.mechanisms == {"SCRAM-SHA-512": 8192} and now.allow == ["produce", "consume"]
+        assert now.mark != first.mark, "the password is another one"
         await admin.alter_user("etl", allow="any")
         assert (await admin.verify_user("etl", "second")).operations == {"produce", "consume", "admin"}
         await admin.alter_user("etl", allow=[])
@@ -316,7 +318,7 @@ async def test_what_the_store_holds_stops_no_node(iterations: int, monkeypatch: 
     assert hashed == [scram.ITERATIONS], "as if there were no such user"
     assert (await users.credential("etl", "SCRAM-SHA-256")).iterations == scram.ITERATIONS
     (told,) = users.describe(m.DescribeUsersRequest()).users
-    assert told == UserInfo(name="etl", mechanisms={})
+    assert told == UserInfo(name="etl", mechanisms={}, mark=told.mark)
 
 
 def test_a_password_that_is_too_long_fits_nothing() -> None:
