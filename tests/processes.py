@@ -109,3 +109,11 @@ def cluster(
                 node.kill()
             if node.process.stdout is not None:
                 node.process.stdout.close()
+
+
+def start_again(nodes: list[NodeProcess], node_id: int, *options: str) -> None:
+    """A node that has ended, at another address. nodes: as `cluster` gives them."""
+    ended = nodes[node_id - 1]
+    assert ended.process.poll() is not None and ended.process.stdout is not None
+    ended.process.stdout.close()
+    nodes[node_id - 1] = NodeProcess.start(node_id, ended.folder, *options, store=ended.store)

@@ -7,7 +7,6 @@ another site's page has made (a form, a script, a WebSocket), is refused before 
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from html import escape
 from http.cookies import CookieError, SimpleCookie
@@ -16,18 +15,18 @@ from urllib.parse import parse_qs
 
 import attrs
 
-from ._login import Door, Login, LoginError
+from ._login import Door, LoginError
+from ._sessions import Attempts, Receive, Send, Session, Sessions
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 COOKIE = "insync-dashboard"
 LOGIN = "insync.login"
+SESSION = "/session"
+"""A page asks here whether it is still logged in: 200, or 401."""
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 MOST_LOGIN_BYTES = 4096
-MOST_SESSIONS = 1000
 POLICY = "; ".join(
     (
         "default-src 'self'",
@@ -86,7 +85,8 @@ class Guard:
     app: App
     hosts: frozenset[str]
     door: Door | None = None
-    _sessions: dict[str, Login] = attrs.Factory(dict)
+    sessions: Sessions = attrs.Factory(Sessions)
+    _attempts: Attempts = attrs.Factory(Attempts)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -105,19 +105,27 @@ class Guard:
         self, door: Door, headers: Mapping[str, str], scope: Scope, receive: Receive, send: Send
     ) -> None:
         posted = scope["path"] if scope["type"] == "http" and scope["method"] == "POST" else ""
-        token = self._token(headers)
+        token = _token(headers)
+        session = self.sessions.find(token)
         if posted == "/logout":
-            self._sessions.pop(token, None)
+            self.sessions.end(token)
             await _page(_with_headers(send), 303, "", ((b"location", b"/"),))
         elif posted == "/login":
-            await self._log_in(door, receive, _with_headers(send))
-        elif token in self._sessions:
-            scope[LOGIN] = self._sessions[token]
-            await self.app(scope, receive, _with_headers(send))
+            await self._log_in(door, scope, receive, _with_headers(send))
+        elif scope["path"] == SESSION and scope["type"] == "http":
+            await _page(_with_headers(send), 401 if session is None else 200, "")
+        elif session is not None:
+            await self._inside(session, scope, receive, send)
         elif scope["type"] == "websocket":
             await _refuse(scope, receive, send, "log in first")
         else:
             await _page(_with_headers(send), 401, _login_page(door))
+
+    async def _inside(self, session: Session, scope: Scope, receive: Receive, send: Send) -> None:
+        scope[LOGIN] = session.login
+        if scope["type"] == "websocket":
+            receive, send = session.kept_open(receive, send)
+        await self.app(scope, receive, _with_headers(send))
 
     def _refusal(self, scope: Scope, headers: Mapping[str, str]) -> str:
         host = headers.get("host", "")
@@ -133,18 +141,7 @@ class Guard:
             return "a page of another site must not talk to this dashboard"
         return ""
 
-    def _token(self, headers: Mapping[str, str]) -> str:
-        """By which the browser is known; empty if it has none that holds."""
-        try:
-            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-        except CookieError:
-            return ""
-        token = cookie.value if cookie is not None else ""
-        if token in self._sessions and self._sessions[token].is_over:
-            del self._sessions[token]
-        return token if token in self._sessions else ""
-
-    async def _log_in(self, door: Door, receive: Receive, send: Send) -> None:
+    async def _log_in(self, door: Door, scope: Scope, receive: Receive, send: Send) -> None:
         body, more = b"", True
         while more and len(body) <= MOST_LOGIN_BYTES:
             message = await receive()
@@ -152,16 +149,24 @@ class Guard:
             more = message.get("more_body", False)
         fields = parse_qs(body[:MOST_LOGIN_BYTES].decode("utf-8", "replace"))
         try:
-            login = await door.enter(fields.get("name", [""])[0], fields.get("password", [""])[0])
+            given = [fields.get(each, [""])[0] for each in ("name", "password")]
+            source = (scope.get("client") or ("",))[0]
+            login = await self._attempts.enter(door, source, *given)
         except LoginError as error:
             await _page(send, 401, _login_page(door, str(error)))
             return
-        token = secrets.token_urlsafe(32)
-        self._sessions[token] = login
-        while len(self._sessions) > MOST_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+        token = self.sessions.begin(login)
         cookie = f"{COOKIE}={token}; Path=/; HttpOnly; SameSite=Strict"
         await _page(send, 303, "", ((b"location", b"/"), (b"set-cookie", cookie.encode())))
+
+
+def _token(headers: Mapping[str, str]) -> str:
+    """What a browser shows; empty if it shows none."""
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return cookie.value if cookie is not None else ""
 
 
 def names(host: str, port: int, further: Iterable[str] = ()) -> frozenset[str]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 import attrs
@@ -17,15 +16,16 @@ from ...replication.errors import ReplicationError
 from ...transport import TransportError
 
 SESSION_SECONDS = 8 * 3600.0
-WRONG_SECONDS = 1.0
-"""For which the answer to a wrong password is kept back; the others wait in line."""
-MOST_WAITING = 20
 LONGEST = 1024
 """Bytes of a name and of a password."""
 
 
 class LoginError(ReplicationError):
     """Nobody was logged in, and why."""
+
+
+class WrongPasswordError(LoginError):
+    """The password is not that of the name: whoever guesses is to be slow at it."""
 
 
 @attrs.define(kw_only=True, eq=False)
@@ -44,8 +44,9 @@ class Login:
         return operation in self.operations
 
     @property
-    def is_over(self) -> bool:
-        return time.monotonic() - self.since > SESSION_SECONDS
+    def left(self) -> float:
+        """Seconds until the session ends by itself; not above 0 once it has."""
+        return self.since + SESSION_SECONDS - time.monotonic()
 
     async def check(self, admin: Admin | None, operation: str) -> None:
         """Look again before something is done: a user may have been deleted since, or be allowed less.
@@ -61,8 +62,8 @@ class Login:
         known = await _user(admin, self.name)
         if known is None:
             raise LoginError(f"there is no user {self.name!r} any more")
-        if known.allow != self.user.allow:
-            raise LoginError(f"what user {self.name!r} may do has changed: log out, and log in again")
+        if known != self.user:
+            raise LoginError(f"user {self.name!r} is not what it was: log out, and log in again")
         if not self.may(operation):
             raise LoginError(f"user {self.name!r} may not {operation}")
 
@@ -77,7 +78,14 @@ class Door(Protocol):
     names: bool
 
     async def enter(self, name: str, password: str) -> Login:
-        """Raises `LoginError`."""
+        """Raises `WrongPasswordError`, or `LoginError` for what else is in the way."""
+        ...
+
+    async def changed(self, logins: Collection[Login]) -> Collection[Login]:
+        """Those of them whose users are not what they were when they logged in.
+
+        Raises what a client raises where the cluster does not say.
+        """
         ...
 
 
@@ -91,32 +99,23 @@ class PasswordDoor:
 
     async def enter(self, name: str, password: str) -> Login:
         if not hmac.compare_digest(password.encode(), self._password):
-            raise LoginError("That is not the password.")
+            raise WrongPasswordError("That is not the password.")
         everything = frozenset({"consume", "produce", "admin"})
         return Login(name="somebody", operations=everything)
 
+    async def changed(self, logins: Collection[Login]) -> Collection[Login]:
+        return ()
+
 
 class UserDoor:
-    """The users of the cluster who may consume; a node checks their passwords. One after the other."""
+    """The users of the cluster who may consume; a node checks their passwords."""
 
     names = True
 
     def __init__(self, admin: Callable[[], Admin | None]) -> None:
         self._admin = admin
-        self._turn = asyncio.Lock()
-        self._waiting = 0
 
     async def enter(self, name: str, password: str) -> Login:
-        if self._waiting >= MOST_WAITING:
-            raise LoginError("Too many want to log in at once: try again in a while.")
-        self._waiting += 1
-        try:
-            async with self._turn:
-                return await self._verified(name, password)
-        finally:
-            self._waiting -= 1
-
-    async def _verified(self, name: str, password: str) -> Login:
         admin = self._admin()
         if admin is None:
             raise LoginError("The cluster does not answer: nobody can log in now.")
@@ -126,8 +125,14 @@ class UserDoor:
         except (ClientError, TransportError) as error:
             raise LoginError(f"The cluster cannot say: {error}") from error
         if not verified or user is None:
-            await asyncio.sleep(WRONG_SECONDS)
-            raise LoginError("There is no such user, or that is not the password.")
+            raise WrongPasswordError("There is no such user, or that is not the password.")
         if "consume" not in verified.operations:
             raise LoginError(f"User {name!r} may not consume, and so see nothing here.")
         return Login(name=name, operations=verified.operations, user=user)
+
+    async def changed(self, logins: Collection[Login]) -> Collection[Login]:
+        admin = self._admin()
+        if admin is None:
+            return ()
+        known = {each.name: each for each in await admin.list_users()}
+        return [each for each in logins if known.get(each.name) != each.user]

@@ -90,6 +90,11 @@ class Look:
         topic = self.topics.get(at[0])
         return next((each for each in topic.partitions if each.partition == at[1]), None) if topic else None
 
+    def may_lead(self, partition: PartitionInfo) -> bool:
+        """Whether the preferred replica is in sync on a node that answers."""
+        node = partition.replicas[0]
+        return node in partition.isr and node in self.reports and not self.reports[node].error
+
     def size_bytes(self, topic: str) -> int:
         """Of all partitions, each once, as their leaders say."""
         return sum(replica.size_bytes for at, replica in self.leading.items() if at[0] == topic)

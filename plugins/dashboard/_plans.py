@@ -1,4 +1,7 @@
-"""Changes to a cluster, each said in words before it is made."""
+"""Changes to a cluster, each said in words before it is made.
+
+Each function is given a look at the cluster that was taken for it (`Watcher.fresh`).
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,14 @@ class BadPlanError(ReplicationError):
 class Plan:
     """title: what it is. lines: what it will do, one thing a line. carry_out: does it, and says what became of it.
 
+    basis: what it rests on, to be compared: of two plans with the same basis, what one says is what the other does.
     dangerous: it can lose records.
     """
 
     title: str
     lines: list[str]
     carry_out: Callable[[], Awaitable[str]]
+    basis: object
     dangerous: bool = False
 
 
@@ -39,8 +44,7 @@ async def create_topic(
     admin: Admin, look: Look, name: str, partitions: int, replication: int, config: Mapping[str, Value]
 ) -> Plan:
     """Raises `BadPlanError` if it exists already."""
-    # The cluster is asked: what was seen of it last may be older than a topic made a moment ago.
-    if name in look.topics or name in await admin.list_topics():
+    if name in look.topics:
         raise BadPlanError(f"there is a topic {name!r} already: take another name")
     settings = [f"{key} = {value}" for key, value in config.items()] or ["all settings as by default"]
 
@@ -52,6 +56,7 @@ async def create_topic(
         title=f"Create topic {name}",
         lines=[f"{partitions} partitions with {replication} replicas each", *settings],
         carry_out=carry_out,
+        basis=name,
     )
 
 
@@ -72,6 +77,7 @@ async def delete_topic(admin: Admin, look: Look, name: str) -> Plan:
             f"({look.size_bytes(name):,} bytes) are gone for good, on all nodes"
         ],
         carry_out=carry_out,
+        basis=(topic.topic_id, len(topic.partitions)),
         dangerous=True,
     )
 
@@ -94,7 +100,8 @@ async def alter_config(
         await admin.alter_config(name, dict(changed), reset=list(reset))
         return f"the settings of {name} were changed"
 
-    return Plan(title=f"Change settings of {name}", lines=lines, carry_out=carry_out)
+    basis = (look.topics[name].topic_id, lines)
+    return Plan(title=f"Change settings of {name}", lines=lines, carry_out=carry_out, basis=basis)
 
 
 async def elect(admin: Admin, look: Look, name: str, *, unclean: bool) -> Plan:
@@ -109,12 +116,20 @@ async def elect(admin: Admin, look: Look, name: str, *, unclean: bool) -> Plan:
             for each in wanted
         ]
     else:
-        wanted = [each for each in topic.partitions if each.leader != each.replicas[0]]
+        otherwise = [each for each in topic.partitions if each.leader != each.replicas[0]]
+        wanted = [each for each in otherwise if look.may_lead(each)]
         lines = [
-            f"{name}-{each.partition}: node {each.replicas[0]} leads instead of "
-            + (f"node {each.leader}" if each.leader >= 0 else "nobody")
-            for each in wanted
+            f"{name}-{each.partition}: "
+            + (
+                f"node {each.replicas[0]} leads instead of "
+                + (f"node {each.leader}" if each.leader >= 0 else "nobody")
+                if each in wanted
+                else f"stays as it is: node {each.replicas[0]} is down or not in sync"
+            )
+            for each in otherwise
         ]
+        if otherwise and not wanted:
+            raise BadPlanError(f"no preferred replica can be elected now: {lines[0]}")
     if not wanted:
         raise BadPlanError(
             f"every partition of {name} has a leader: nothing to elect uncleanly"
@@ -130,6 +145,7 @@ async def elect(admin: Admin, look: Look, name: str, *, unclean: bool) -> Plan:
         title=f"Elect leaders of {name}" + (" uncleanly" if unclean else ""),
         lines=_bounded(lines),
         carry_out=carry_out,
+        basis=(topic.topic_id, lines),
         dangerous=unclean,
     )
 
@@ -179,7 +195,13 @@ def _moves(
             await admin.alter_quotas("node", "", dict.fromkeys(THROTTLES, throttle))
         return _told(await admin.reassign_partitions(changed), "are to move")
 
-    return Plan(title=title, lines=_bounded(lines), carry_out=carry_out)
+    basis = [(look.topics[at[0]].topic_id, at, _replicas(look, at), target) for at, target in changed.items()]
+    return Plan(title=title, lines=_bounded(lines), carry_out=carry_out, basis=basis)
+
+
+def _replicas(look: Look, at: tuple[str, int]) -> Sequence[int]:
+    known = look.partition(at)
+    return known.replicas if known is not None else ()
 
 
 async def cancel_moves(admin: Admin, look: Look, name: str) -> Plan:
@@ -194,7 +216,7 @@ async def cancel_moves(admin: Admin, look: Look, name: str) -> Plan:
     lines = [
         f"{topic}-{number}: back from {each.target}" for (topic, number), each in sorted(under_way.items())
     ]
-    return Plan(title=f"Cancel the moves of {name}", lines=_bounded(lines), carry_out=carry_out)
+    return Plan(title=f"Cancel the moves of {name}", lines=_bounded(lines), carry_out=carry_out, basis=lines)
 
 
 async def reset_group(admin: Admin, name: str, to: ResetTo, amount: int | None) -> Plan:
@@ -225,6 +247,8 @@ async def reset_group(admin: Admin, name: str, to: ResetTo, amount: int | None) 
         title=f"Reset the offsets of group {name}",
         lines=_bounded(lines),
         carry_out=carry_out,
+        # Not where it goes to: the end of a log in use moves on, and what was shown is what is set.
+        basis=now,
         dangerous=ahead > 0,
     )
 
@@ -242,7 +266,9 @@ async def delete_group(admin: Admin, name: str) -> Plan:
         await admin.delete_group(name)
         return f"group {name} was deleted"
 
-    return Plan(title=f"Delete group {name}", lines=_bounded(lines), carry_out=carry_out, dangerous=True)
+    return Plan(
+        title=f"Delete group {name}", lines=_bounded(lines), carry_out=carry_out, basis=lines, dangerous=True
+    )
 
 
 async def abort_transaction(admin: Admin, topic: str, partition: int, start_offset: int) -> Plan:
@@ -274,6 +300,7 @@ async def abort_transaction(admin: Admin, topic: str, partition: int, start_offs
             f"readers of committed records that wait at offset {start_offset:,} go on",
         ],
         carry_out=carry_out,
+        basis=hanging.producer_id,
         dangerous=True,
     )
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 import uvicorn
 from fastapi import FastAPI
 from nicegui import app as nicegui_app
-from nicegui import ui
+from nicegui import core, ui
 
 from ._guard import Guard, names
 from ._login import Door
@@ -34,7 +34,7 @@ def register(site: Site) -> None:
     @ui.page("/topics")
     def topics_page(text: str = "", first: int = 0) -> None:
         with frame(site, "Topics", "/topics"):
-            field = ui.input("Name holds", value=text)
+            field = ui.input("Name holds", value=text).style("max-width:20em")
             field.on("keydown.enter", lambda: ui.navigate.to(f"/topics?text={_quoted(field.value)}"))
             live(site, lambda: _topics.topics(site.watcher, text, max(0, first)))
 
@@ -104,18 +104,22 @@ async def serve(
 ) -> None:
     """Watch the cluster and serve the pages until the task is cancelled or a signal comes."""
     register(site)
-    nicegui_app.config.socket_io_js_transports = ["websocket"]
+    # Not by requests in turn either, which anybody could choose: a session's end closes WebSockets.
+    nicegui_app.config.socket_io_js_transports = core.sio.eio.transports = ["websocket"]
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        watching = asyncio.create_task(site.watcher.run())
+        watching = [asyncio.create_task(site.watcher.run())]
+        if door is not None:
+            watching.append(asyncio.create_task(guarded.sessions.watch(door)))
         ready()
         try:
             yield
         finally:
-            watching.cancel()
-            with suppress(asyncio.CancelledError):
-                await watching
+            for task in watching:
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
 
     web = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
     ui.run_with(web, title="insync", tailwind=False, show_welcome_message=False, reconnect_timeout=10)

@@ -67,6 +67,10 @@ class Watcher:
         self.failing_since = 0.0
         self.slow_since = 0.0
         """When the look that is under way was begun, if it has taken longer than `SLOW`; else 0."""
+        self._looking = asyncio.Lock()
+        """One look at a time: of two, the older could end last."""
+        self._begun = 0.0
+        """When the newest look was begun, by the monotonic clock."""
         self._first_answer = 0.0
         """Seconds that the first answer of the last look took; what it asks for does not grow with partitions."""
         self.version = 0
@@ -125,6 +129,22 @@ class Watcher:
 
     async def look_once(self, admin: Told) -> float:
         """One reading; gives how many seconds it took. Raises what the client raises."""
+        async with self._looking:
+            return await self._look(admin)
+
+    async def fresh(self, admin: Told) -> Look:
+        """A look that was begun after this was asked for. Raises what the client raises.
+
+        What is shown may be some seconds old; what is planned has to rest on what holds now.
+        """
+        asked = time.monotonic()
+        async with self._looking:
+            if self._begun <= asked:
+                await self._look(admin)
+            assert self.look is not None
+            return self.look
+
+    async def _look(self, admin: Told) -> float:
         slow = asyncio.get_running_loop().call_later(SLOW, self._slow, time.time())
         try:
             return await self._look_once(admin)
@@ -151,6 +171,7 @@ class Watcher:
         )
         took = time.monotonic() - started
         self.look = look = Look.of(time.time(), took, cluster, topics, reports, health)
+        self._begun = started
         self.history.add(look)
         self.findings = findings(look, self.changes, self.transactions.hanging)
         if self.error:

@@ -11,10 +11,9 @@ from .._changes import Change, in_words
 from .._findings import Finding
 from .._watcher import Watcher
 from . import _draw
-from ._markup import badge, facts, link, moment, note, section, table, topic_link
+from ._markup import badge, facts, link, moment, note, section, table, topic_link, whole
 
 EVENTS = 30
-SHOWN_SECONDS = 900.0
 
 
 def cluster(watcher: Watcher) -> Markup:
@@ -25,7 +24,6 @@ def cluster(watcher: Watcher) -> Markup:
     seen = look.seen
     controller = f"node {seen['controller_id']}" if seen["controller_id"] >= 0 else badge("none", "error")
     head = facts(
-        ("Cluster", seen["cluster_id"]),
         ("Controller", controller),
         ("Nodes alive", f"{sum(node['alive'] for node in seen['nodes'])} of {len(seen['nodes'])}"),
         ("Topics", f"{seen['topics']:,}"),
@@ -33,6 +31,7 @@ def cluster(watcher: Watcher) -> Markup:
         ("Under-replicated", _count(len(seen["under_replicated"]), "warning")),
         ("Below minimum", _count(len(seen["under_min_isr"]), "error")),
         ("Without a leader", _count(len(seen["leaderless"]), "error")),
+        ("Cluster id", seen["cluster_id"]),
     )
     return Markup("{}{}{}{}{}{}").format(
         head,
@@ -60,7 +59,7 @@ def _nodes(watcher: Watcher) -> Markup:
         up = moment(look.at - health.uptime_ms / 1000) if health is not None and not health.error else ""
         rows.append(
             (
-                f"node {node_id}",
+                whole(f"node {node_id}"),
                 _state(watcher, node),
                 up,
                 health.version if health is not None else "",
@@ -97,7 +96,9 @@ def _state(watcher: Watcher, node: dict[str, object]) -> Markup:
 
 def _throughput(watcher: Watcher) -> Markup:
     now = time.time()
-    start = now - SHOWN_SECONDS
+    start, length = _draw.window(
+        (series.at[0] for of_node in watcher.history.nodes.values() for series in of_node.values()), now
+    )
     drawn = []
     for title, rate in (("Records in a second", "messages_in"), ("Bytes out a second", "bytes_out")):
         series = {
@@ -105,8 +106,8 @@ def _throughput(watcher: Watcher) -> Markup:
             for node, of_node in sorted(watcher.history.nodes.items())
             if rate in of_node
         }
-        drawn.append(_draw.lines(f"{title}, the last 15 minutes", series, start, now))
-    return Markup("").join(drawn)
+        drawn.append(_draw.lines(f"{title}, {length}", series, start, now))
+    return _draw.charts(drawn)
 
 
 def _requests(watcher: Watcher) -> Markup:

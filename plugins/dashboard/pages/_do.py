@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import attrs
 from markupsafe import Markup
@@ -64,12 +65,11 @@ def do_page(site: Site, login: Login | None = None) -> None:
         config = ui.input("Settings: name=value ...").style("min-width:20em")
         asker.button(
             "Plan: create",
-            lambda admin, look: plans.create_topic(
-                admin,
-                look,
+            lambda: _of_look(
+                plans.create_topic,
                 str(name.value or ""),
-                int(partitions.value),
-                int(replicas.value),
+                _number(partitions),
+                _number(replicas),
                 _settings(config.value),
             ),
         )
@@ -81,15 +81,18 @@ def do_page(site: Site, login: Login | None = None) -> None:
         )
         asker.button(
             "Plan: change settings",
-            lambda admin, look: plans.alter_config(
-                admin, look, str(altered.value), _settings(changed.value), str(reset.value or "").split()
+            lambda: _of_look(
+                plans.alter_config,
+                _chosen(altered),
+                _settings(changed.value),
+                str(reset.value or "").split(),
             ),
         )
     with _form("Elect leaders"):
         elected, unclean = topic_select(site), ui.checkbox("Uncleanly: records may be lost")
         asker.button(
             "Plan: elect",
-            lambda admin, look: plans.elect(admin, look, str(elected.value), unclean=bool(unclean.value)),
+            lambda: _of_look(partial(plans.elect, unclean=bool(unclean.value)), _chosen(elected)),
         )
     with _form("Move a topic"):
         moved, targets, limit = (
@@ -99,42 +102,42 @@ def do_page(site: Site, login: Login | None = None) -> None:
         )
         asker.button(
             "Plan: move",
-            lambda admin, look: plans.reassign(
-                admin, look, str(moved.value), [int(each) for each in targets.value or ()], int(limit.value)
+            lambda: _of_look(
+                plans.reassign,
+                _chosen(moved),
+                [int(each) for each in targets.value or ()],
+                _number(limit),
             ),
         )
-        asker.button(
-            "Plan: cancel moves", lambda admin, look: plans.cancel_moves(admin, look, str(moved.value))
-        )
+        asker.button("Plan: cancel moves", lambda: _of_look(plans.cancel_moves, _chosen(moved)))
     with _form("Drain a node"):
         drained, slowly = (
             ui.select(alive, label="Node").style("min-width:6em"),
             _whole("Bytes a second at most (0: no limit)", 0),
         )
-        asker.button(
-            "Plan: drain", lambda admin, look: plans.drain(admin, look, int(drained.value), int(slowly.value))
-        )
+        asker.button("Plan: drain", lambda: _of_look(plans.drain, int(_chosen(drained)), _number(slowly)))
     with _form("Reset the offsets of a group"):
         group, to = (
             ui.input("Group").style("min-width:12em"),
             ui.select(_RESETS, label="To", value="earliest"),
         )
-        amount = ui.input("Offset, time or number of records").style("min-width:17em")
+        amount = ui.input("Offset, time or number of records").style("min-width:20em")
         asker.button(
             "Plan: reset",
-            lambda admin, look: plans.reset_group(
-                admin, str(group.value or ""), to.value, _amount(to.value, str(amount.value or "").strip())
+            lambda: _of_admin(
+                plans.reset_group,
+                str(group.value or ""),
+                to.value,
+                _amount(to.value, str(amount.value or "").strip()),
             ),
         )
-        asker.button(
-            "Plan: delete group", lambda admin, look: plans.delete_group(admin, str(group.value or ""))
-        )
+        asker.button("Plan: delete group", lambda: _of_admin(plans.delete_group, str(group.value or "")))
     with _form("Abort a transaction that hangs"):
         hanging = _hanging_select(site)
-        asker.button("Plan: abort", lambda admin, look: _abort(site.watcher, admin, hanging.value))
+        asker.button("Plan: abort", lambda: _of_admin(partial(_abort, site.watcher), _chosen(hanging)))
     with _form("Delete a topic"):
         deleted = topic_select(site)
-        asker.button("Plan: delete", lambda admin, look: plans.delete_topic(admin, look, str(deleted.value)))
+        asker.button("Plan: delete", lambda: _of_look(plans.delete_topic, _chosen(deleted)))
     if login is None or login.may("produce"):
         with _form("Produce a record"):
             produce_form(site, login)
@@ -162,10 +165,8 @@ def _hanging_select(site: Site) -> ui.select:
     return select
 
 
-async def _abort(watcher: Watcher, admin: Admin, chosen: object) -> plans.Plan:
-    if not chosen:
-        raise plans.BadPlanError("choose a transaction first; none is listed while none hangs")
-    topic, partition, start = str(chosen).rsplit(" ", 2)
+async def _abort(watcher: Watcher, admin: Admin, chosen: str) -> plans.Plan:
+    topic, partition, start = chosen.rsplit(" ", 2)
     plan = await plans.abort_transaction(admin, topic, int(partition), int(start))
 
     async def carry_out() -> str:
@@ -180,33 +181,67 @@ class _Asker:
     """Makes plans and has them confirmed."""
 
     def __init__(self, site: Site, login: Login | None) -> None:
-        self._watcher = site.watcher
+        self._site = site
         self._login = login
         self._dialog = ui.dialog().props("persistent")
+        self._asking = False
 
-    def button(self, text: str, make: Make) -> None:
-        """A button that makes a plan, and the place where it is said what became of it."""
-        said = ui.label("").props('role="status"')
+    def button(self, text: str, read: Callable[[], Make]) -> None:
+        """A button that makes a plan, and the place where it is said what became of it.
+
+        read: takes what the fields hold; a plan that is made once more is made of the same.
+        """
 
         async def pressed() -> None:
-            said.set_text("")
-            admin, look = self._watcher.admin, self._watcher.look
-            if admin is None or look is None:
-                said.set_text("the cluster does not answer: nothing can be planned")
+            # There is one dialog: an answer to a second plan would be one to the first as well.
+            if self._asking:
+                said.set_text("another plan waits for an answer: answer that first")
                 return
+            self._asking = True
             try:
-                plan = await make(admin, look)
+                await self._ask(read(), said)
             except (ReplicationError, TransportError, ValueError, TypeError) as error:
                 said.set_text(f"{error}")
-                return
-            await self._confirm(plan, said)
+            finally:
+                self._asking = False
 
         ui.button(text, on_click=pressed)
+        said = ui.label("").props('role="status"')
 
-    async def _confirm(self, plan: plans.Plan, said: ui.label) -> None:
+    async def _ask(self, make: Make, said: ui.label) -> None:
+        """Until a plan was carried out, or left."""
+        said.set_text("asking the cluster ...")
+        plan, changed = await self._made(make), False
+        while await self._confirmed(plan, changed=changed):
+            said.set_text("doing it ...")
+            try:
+                await self._site.changing(self._login, "admin")
+                # While one reads it, somebody else may have done something.
+                now = await self._made(make)
+                if now.basis == plan.basis:
+                    log.info(
+                        "%s: %s", self._login.name if self._login is not None else "somebody", plan.title
+                    )
+                    said.set_text(await plan.carry_out())
+                    return
+            except (ReplicationError, TransportError) as error:
+                said.set_text(f"not done: {error}")
+                return
+            plan, changed = now, True
+        said.set_text("left as it was")
+
+    async def _made(self, make: Make) -> plans.Plan:
+        watcher = self._site.watcher
+        admin = watcher.admin
+        if admin is None:
+            raise plans.BadPlanError("the cluster does not answer: nothing can be planned")
+        return await make(admin, await watcher.fresh(admin))
+
+    async def _confirmed(self, plan: plans.Plan, *, changed: bool) -> bool:
+        """changed: it is shown again, because it is another one than before."""
         self._dialog.clear()
         with self._dialog, ui.card().style("max-width:90vw;min-width:24em"):
-            ui.html(_plan(plan), sanitize=False)
+            ui.html(_plan(plan, changed=changed), sanitize=False)
             with ui.row():
                 ui.button(
                     "Do it",
@@ -214,27 +249,24 @@ class _Asker:
                     color="negative" if plan.dangerous else "primary",
                 )
                 ui.button("Leave it", on_click=lambda: self._dialog.submit(False)).props("outline autofocus")
-        if not await self._dialog:
-            said.set_text("left as it was")
-            return
-        said.set_text("doing it ...")
-        try:
-            if self._login is not None:
-                await self._login.check(self._watcher.admin, "admin")
-            log.info("%s: %s", self._login.name if self._login is not None else "somebody", plan.title)
-            said.set_text(await plan.carry_out())
-        except (ReplicationError, TransportError) as error:
-            said.set_text(f"not done: {error}")
+        return bool(await self._dialog)
 
 
-def _plan(plan: plans.Plan) -> Markup:
+def _plan(plan: plans.Plan, *, changed: bool = False) -> Markup:
     lines = joined(Markup("<li>{}</li>").format(line) for line in plan.lines)
     warning = (
         Markup('<p class="banner error">What this takes away does not come back.</p>')
         if plan.dangerous
         else ""
     )
-    return Markup("<h2>{}</h2>{}<ul>{}</ul>").format(plan.title, warning, lines)
+    told = (
+        Markup(
+            '<p class="banner warning">Nothing was done: the cluster has changed, and so has the plan.</p>'
+        )
+        if changed
+        else ""
+    )
+    return Markup("<h2>{}</h2>{}{}<ul>{}</ul>").format(plan.title, told, warning, lines)
 
 
 def moves(watcher: Watcher) -> Markup:
@@ -281,6 +313,34 @@ def _whole(label: str, value: int) -> ui.number:
 
 def _nodes(label: str, alive: list[int]) -> ui.select:
     return ui.select(alive, label=label, multiple=True).style("min-width:12em")
+
+
+def _of_look(make: Callable[..., Awaitable[plans.Plan]], *given: object) -> Make:
+    return lambda admin, look: make(admin, look, *given)
+
+
+def _of_admin(make: Callable[..., Awaitable[plans.Plan]], *given: object) -> Make:
+    return lambda admin, _: make(admin, *given)
+
+
+def _chosen(select: ui.select) -> str:
+    if select.value is None:
+        label = str(select.props["label"]).lower()
+        raise plans.BadPlanError(f"choose {_WHAT.get(label, label)} first")
+    return str(select.value)
+
+
+_WHAT = {
+    "topic": "a topic",
+    "node": "a node",
+    "which": "a transaction that hangs (none is listed while none does)",
+}
+
+
+def _number(field: ui.number) -> int:
+    if field.value is None:
+        raise plans.BadPlanError(f"{field.props['label']}: give a whole number")
+    return int(field.value)
 
 
 def _settings(text: object) -> dict[str, Value]:

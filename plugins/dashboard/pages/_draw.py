@@ -10,9 +10,26 @@ from .._changes import Span
 from ._markup import joined, moment
 
 WIDTH, HEIGHT = 720, 120
-_LEFT, _TOP, _BOTTOM = 60, 8, 18
+_LEFT, _TOP, _BOTTOM = 66, 8, 20
 _BAR = 16
 _COLOURS = 6
+_WINDOWS = (60.0, 120.0, 300.0, 600.0, 900.0)
+"""Seconds that a chart can be of."""
+
+
+def window(known: Iterable[float], now: float) -> tuple[float, str]:
+    """When a chart begins that is not mostly empty, and how long it is, in words.
+
+    known: since when what it draws is known, in seconds since 1970.
+    """
+    age = now - min(known, default=now)
+    seconds = next((each for each in _WINDOWS if each >= age), _WINDOWS[-1])
+    return now - seconds, "the last minute" if seconds == 60 else f"the last {seconds / 60:.0f} minutes"
+
+
+def charts(drawn: Iterable[Markup]) -> Markup:
+    """Side by side, where there is room."""
+    return Markup('<div class="charts">{}</div>').format(joined(drawn))
 
 
 def lines(
@@ -45,11 +62,14 @@ def lines(
     return Markup(
         '<figure><figcaption>{}</figcaption><svg role="img" aria-label="{}" viewBox="0 0 {} {}">'
         '<text x="{}" y="{}" class="scale">{}</text><text x="{}" y="{}" class="scale">0</text>'
-        '<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>{}</svg><ul class="legend">{}</ul></figure>'
+        '<line class="axis" x1="{}" x2="{}" y1="{}" y2="{}"/>'
+        '<text x="{}" y="{}" class="scale">{}</text><text x="{}" y="{}" class="scale end">{}</text>'
+        '{}</svg><ul class="legend">{}</ul></figure>'
     ).format(
         title, f"{title}: {said}", WIDTH, HEIGHT,
         2, _TOP + 8, f"{top:,.0f}", 2, HEIGHT - _BOTTOM,
-        _LEFT, WIDTH, HEIGHT - _BOTTOM, HEIGHT - _BOTTOM, paths, legend,
+        _LEFT, WIDTH, HEIGHT - _BOTTOM, HEIGHT - _BOTTOM,
+        _LEFT, HEIGHT - 3, _time(start), WIDTH, HEIGHT - 3, _time(end), paths, legend,
     )  # fmt: skip
 
 

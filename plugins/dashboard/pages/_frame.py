@@ -10,8 +10,9 @@ import attrs
 from markupsafe import Markup
 from nicegui import ui
 
+from ....replication.errors import ReplicationError
 from .._findings import ERROR, worst
-from .._guard import LOGIN
+from .._guard import LOGIN, SESSION
 from .._login import Login
 from .._watcher import SLOW, Watcher
 from ._markup import joined, moment
@@ -30,7 +31,18 @@ REFRESH = 0.5
 """Seconds between two looks at whether there is anything new to show."""
 
 
+_SESSION_END = f"""<script>
+setInterval(async () => {{
+  if (!window.socket || window.socket.connected) return;
+  try {{ if ((await fetch("{SESSION}", {{cache: "no-store"}})).status === 401) location.reload(); }} catch {{}}
+}}, 1000);
+</script>"""
+"""What has been shown goes with the session: the login takes its place."""
 _LOG_OUT = Markup('<form method="post" action="/logout"><button class="plain">Log out{}</button></form>')
+
+
+class ChangesNotAllowedError(ReplicationError):
+    """The dashboard was started to look and not to change."""
 
 
 @attrs.frozen(kw_only=True)
@@ -39,6 +51,21 @@ class Site:
 
     watcher: Watcher
     allow_changes: bool = False
+
+    async def changing(self, login: Login | None, operation: str) -> None:
+        """To be asked right before anything is changed, whatever the page has offered.
+
+        Raises:
+          ChangesNotAllowedError: The cluster may not be changed from here.
+          LoginError: The user may not do it now.
+          ReplicationError: The cluster does not say.
+        """
+        if not self.allow_changes:
+            raise ChangesNotAllowedError(
+                "nothing can be changed from here: start the dashboard with --allow-changes for that"
+            )
+        if login is not None:
+            await login.check(self.watcher.admin, operation)
 
 
 def login() -> Login | None:
@@ -62,6 +89,7 @@ def frame(site: Site, title: str, here: str) -> Iterator[None]:
             'dense aria-label="Keep this page up to date"'
         )
         if (who := login()) is not None:
+            ui.add_head_html(_SESSION_END)
             ui.html(_LOG_OUT.format(f" ({who.name})" if who.user is not None else ""), sanitize=False)
     live(site, lambda: banner(site.watcher), paused)
     with ui.element("main").props("id=main tabindex=-1"):
@@ -158,7 +186,7 @@ def banner(watcher: Watcher) -> Markup:
     if watcher.findings:
         kind = "error" if worst(watcher.findings) == ERROR else "warning"
         count = len(watcher.findings)
-        more = f" and {count - 1} more" if count > 1 else ""
+        more = f", and {count - 1:,} more" if count > 1 else ""
         return Markup(
             '<p class="banner {}" role="status">{}{}. <a href="/why">Why, and what to do</a></p>'
         ).format(kind, watcher.findings[0].title, more)

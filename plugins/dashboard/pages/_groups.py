@@ -9,9 +9,8 @@ from markupsafe import Markup
 from ....replication.core.types import PartitionId
 from .._watcher import MOST_GROUPS, Watcher
 from . import _draw
-from ._markup import badge, facts, joined, link, moment, note, section, table, topic_link
+from ._markup import badge, facts, joined, link, moment, note, section, table, topic_link, whole
 
-SHOWN_SECONDS = 900.0
 ROWS = 200
 CHARTS = 10
 EVENTS = 20
@@ -30,14 +29,14 @@ def groups(watcher: Watcher) -> Markup:
                 f"{len(known.members):,}" if known else "?",
                 f"{len(known.partitions):,}" if known else "?",
                 f"{known.lag:,}" if known else "?",
-                f"node {known.coordinator}" if known else "?",
+                whole(f"node {known.coordinator}") if known else "?",
             )
         )
     more = len(watcher.group_names) - MOST_GROUPS
     parts = [
         _trouble(watcher),
         table(
-            f"{len(rows):,} groups. Lag: records that are committed in the log and not yet in the group.",
+            f"Groups: {len(rows):,}. Lag: records that are committed in the log and not yet in the group.",
             ("Group", "Type", "State", "Members", "Partitions", "Lag", "Coordinator"),
             rows[:ROWS],
             numbers=(3, 4, 5),
@@ -56,7 +55,6 @@ def group(watcher: Watcher, name: str) -> Markup:
             (_trouble(watcher), note(f"There is no group {name!r} now, or it is not among those looked at."))
         )
     now = time.time()
-    start = now - SHOWN_SECONDS
     members = (
         (
             each.member_id,
@@ -82,6 +80,7 @@ def group(watcher: Watcher, name: str) -> Markup:
         for each in sorted(known.partitions, key=lambda each: -(each.lag or 0))[:ROWS]
     )
     series = watcher.history.groups.get(name)
+    start, length = _draw.window(series.at[:1] if series is not None else (), now)
     worst = sorted(
         (key for key in watcher.history.group_lags if key[0] == name),
         key=lambda key: -watcher.history.group_lags[key].values[-1],
@@ -98,17 +97,21 @@ def group(watcher: Watcher, name: str) -> Markup:
             ),
             section(
                 "Lag over time",
-                _draw.lines(
-                    "All partitions, the last 15 minutes",
-                    {"records": series.since(start) if series is not None else ()},
-                    start,
-                    now,
-                ),
-                _draw.lines(
-                    "The partitions that are furthest behind",
-                    {str(key[1]): watcher.history.group_lags[key].since(start) for key in worst},
-                    start,
-                    now,
+                _draw.charts(
+                    (
+                        _draw.lines(
+                            f"All partitions, {length}",
+                            {"records": series.since(start) if series is not None else ()},
+                            start,
+                            now,
+                        ),
+                        _draw.lines(
+                            "The partitions that are furthest behind",
+                            {str(key[1]): watcher.history.group_lags[key].since(start) for key in worst},
+                            start,
+                            now,
+                        ),
+                    )
                 ),
             ),
             section(
@@ -123,7 +126,7 @@ def group(watcher: Watcher, name: str) -> Markup:
             section(
                 "Members",
                 table(
-                    f"{len(known.members):,} members. Target: what one is to have, where that is something else.",
+                    f"Members: {len(known.members):,}. Target: what one is to have, where that is something else.",
                     ("Member", "Instance", "Client", "Host", "Epoch", "Topics", "Partitions", "Target"),
                     members,
                     numbers=(4,),

@@ -63,6 +63,11 @@ def badge(text: str, kind: str) -> Markup:
     return Markup('<span class="badge {}">{}</span>').format(kind, text)
 
 
+def whole(text: str) -> Markup:
+    """A few words that stand on one line."""
+    return Markup('<span class="whole">{}</span>').format(text)
+
+
 def fact(name: str, value: object) -> Markup:
     return Markup('<div class="fact"><dt>{}</dt><dd>{}</dd></div>').format(name, value)
 

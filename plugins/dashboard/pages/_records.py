@@ -21,7 +21,7 @@ from ._markup import joined, moment, note, table
 _STARTS = {"newest": "the newest", "earliest": "the beginning", "offset": "offset ...", "time": "time ..."}
 
 
-_NARROW, _WIDE, _WIDER = "min-width:6em", "min-width:13em", "min-width:17em"
+_NARROW, _WIDE, _WIDER = "min-width:7em", "min-width:17em", "min-width:21em"
 
 
 class RecordsPage:
@@ -31,14 +31,14 @@ class RecordsPage:
         self._site = site
         with ui.row().classes("items-end"):
             self._topic = topic_select(site, topic)
-            self._partition = ui.input("Partition (all if empty)").style(_WIDE)
+            self._partition = ui.input("Partition (all if empty)").style("min-width:13em")
             self._start = ui.select(_STARTS, label="From", value="newest")
             self._value = ui.input("Offset or time (2026-03-01T12:00)").style(_WIDER)
             self._key = ui.input("Key holds")
             self._text = ui.input("Key, value or header holds").style(_WIDE)
             self._decoder = ui.select(list(decoders()), label="Shown as", value="auto").style(_NARROW)
             self._count = ui.number("How many", value=50, min=1, max=MOST_SHOWN, precision=0)
-        with ui.row():
+        with ui.row().style("margin-top:.8em"):
             ui.button("Show", on_click=self._show)
             self._on = ui.button("Go on", on_click=self._go_on)
             self._on.set_visibility(False)
@@ -190,8 +190,7 @@ def produce_form(site: Site, login: Login | None = None) -> None:
             said.set_text("choose a topic first")
             return
         try:
-            if login is not None:
-                await login.check(site.watcher.admin, "produce")
+            await site.changing(login, "produce")
             async with Producer(site.watcher.servers, client_id="insync-dashboard") as producer:
                 delivery = await producer.send_and_wait(
                     str(topic.value),

@@ -15,12 +15,11 @@ from .._look import Look
 from .._watcher import Watcher
 from . import _draw
 from ._cluster import events
-from ._markup import badge, facts, joined, link, nodes, note, section, table, topic_link
+from ._markup import badge, facts, joined, link, nodes, note, section, table, topic_link, whole
 
 PAGE = 50
 """Rows of a page: of 10,000 partitions a browser gets so many at a time."""
 TIMELINES = 10
-SHOWN_SECONDS = 900.0
 EVENTS = 20
 
 
@@ -59,7 +58,7 @@ def topics(watcher: Watcher, text: str, first: int) -> Markup:
         "",
     )
     return Markup("{}{}").format(
-        table(f"{len(found):,} topics.", heads, rows, numbers=range(1, 7)),
+        table(f"Topics: {len(found):,}.", heads, rows, numbers=range(1, 7)),
         pager("/topics", first, len(found), text=text),
     )
 
@@ -126,7 +125,7 @@ def _partitions(look: Look, name: str, shown: set[int]) -> Markup:
         rows.append(
             (
                 each.partition,
-                f"node {each.leader}" if each.leader >= 0 else badge("none", "error"),
+                whole(f"node {each.leader}") if each.leader >= 0 else badge("none", "error"),
                 each.leader_epoch,
                 nodes(each.replicas),
                 badge(nodes(each.isr), "warning") if short else nodes(each.isr),
@@ -169,37 +168,41 @@ def _followers(look: Look, name: str, partition: int) -> object:
 def _timelines(watcher: Watcher, name: str, shown: list[int]) -> Markup:
     assert watcher.look is not None
     now = time.time()
-    start = now - SHOWN_SECONDS
+    told = {number: watcher.changes.of_partition((name, number)) for number in shown}
+    start, length = _draw.window((each[0].at for each in told.values() if each), now)
     drawn = []
-    for number in shown:
+    for number, changes in told.items():
         info = watcher.look.partition((name, number))
         if info is not None:
-            found = timeline(watcher.changes.of_partition((name, number)), info, start, now)
-            drawn.append(_draw.spans(f"Partition {number}, the last 15 minutes", found, start, now))
-    key = note(
-        Markup("{} {} {} Point at a bar for the reason.").format(
-            badge("blue: leads", "quiet"), badge("green: in sync", "good"), badge("red: out of sync", "error")
-        )
-    )
-    return Markup("{}{}").format(key, Markup("").join(drawn))
+            found = timeline(changes, info, start, now)
+            drawn.append(_draw.spans(f"Partition {number}, {length}", found, start, now))
+    return Markup("{}{}").format(_KEY, _draw.charts(drawn))
+
+
+_KEY = Markup(
+    '<ul class="legend"><li><span class="key leads"></span>blue: leads</li>'
+    '<li><span class="key in"></span>green: in sync</li><li><span class="key out"></span>red: out of sync</li>'
+    "<li>Point at a bar for the reason.</li></ul>"
+)
 
 
 def _lags(watcher: Watcher, name: str, shown: list[int]) -> Markup:
     now = time.time()
-    start = now - SHOWN_SECONDS
+    lags = watcher.history.lags
+    found = {number: lags[name, number] for number in shown if (name, number) in lags}
+    start, length = _draw.window(
+        (series.at[0] for by_node in found.values() for series in by_node.values()), now
+    )
     drawn = [
         _draw.lines(
-            f"Partition {number}: records behind the leader, the last 15 minutes",
+            f"Partition {number}: records behind the leader, {length}",
             {f"node {node}": series.since(start) for node, series in sorted(by_node.items())},
             start,
             now,
         )
-        for number in shown
-        if (by_node := watcher.history.lags.get((name, number)))
-    ][:TIMELINES]
-    return (
-        Markup("").join(drawn) if drawn else note("No follower has been behind while the dashboard looked.")
-    )
+        for number, by_node in list(found.items())[:TIMELINES]
+    ]
+    return _draw.charts(drawn) if drawn else note("No follower has been behind while the dashboard looked.")
 
 
 _DEFAULTS = attrs.asdict(TopicConfig())

@@ -78,7 +78,7 @@ def transactions(watcher: Watcher) -> Markup:
             section(
                 "Transactional ids",
                 table(
-                    f"{len(known.listed):,} transactional ids that coordinators remember.",
+                    f"Those that coordinators remember: {len(known.listed):,}.",
                     ("Transactional id", "State", "Producer"),
                     listed,
                     numbers=(2,),

@@ -142,6 +142,20 @@ def choose(page: WebDriver, label: str, option: str, section: str = "") -> None:
     page.find_element(By.XPATH, entry).click()
 
 
+def choose_all(page: WebDriver, label: str, options: Sequence[str], section: str = "") -> None:
+    """Several options of a list of which one may choose several; it stays open until it is closed."""
+    field = labelled(page, label, section)
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", field)
+    field.click()
+    for option in options:
+        entry = f"//*[@role='option'][normalize-space(.)={json.dumps(option)}]"
+        until(lambda entry=entry: page.find_element(By.XPATH, entry).click() or True, f"{option} of {label}")  # type: ignore[misc]
+        chosen = f"{entry}[@aria-selected='true']"
+        until(lambda chosen=chosen: page.find_element(By.XPATH, chosen), f"{option} of {label} to be chosen")  # type: ignore[misc]
+    field.send_keys(Keys.ESCAPE)
+    until(lambda: not page.find_elements(By.XPATH, "//*[@role='option']"), f"the end of the list of {label}")
+
+
 def press(page: WebDriver, text: str) -> None:
     """As with the mouse, as soon as there is such a button."""
 

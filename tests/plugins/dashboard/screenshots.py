@@ -29,7 +29,7 @@ PAGES = {
 
 def main(into: Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, cluster(Path(folder)) as nodes:
+    with tempfile.TemporaryDirectory() as folder, cluster(Path(folder), 3, "--rack", "east") as nodes:
         servers = ",".join(node.endpoint for node in nodes)
         with (
             BlockingAdmin(servers) as admin,

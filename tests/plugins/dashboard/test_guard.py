@@ -11,9 +11,10 @@ import pytest
 
 pytest.importorskip("nicegui")
 
-from insync.plugins.dashboard import _login
-from insync.plugins.dashboard._guard import COOKIE, MOST_SESSIONS, Guard, names
+from insync.plugins.dashboard import _login, _sessions
+from insync.plugins.dashboard._guard import COOKIE, SESSION, Guard, names
 from insync.plugins.dashboard._login import PasswordDoor, UserDoor
+from insync.plugins.dashboard._sessions import MOST_SESSIONS
 from insync.replication.cli import main
 
 
@@ -93,7 +94,8 @@ def test_a_form_of_another_site_is_refused_and_a_link_from_there_is_not() -> Non
     assert ask(guard(), host=HOST, sec_fetch_site="cross-site")[0] == 200
 
 
-def test_one_has_to_know_the_password_where_there_is_one() -> None:
+def test_one_has_to_know_the_password_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_sessions, "WRONG_SECONDS", 0.0)
     one = guard("correct horse")
     for path in ("/", "/do", "/_nicegui/x", "/login"):
         status, _, body = ask(one, path, host=HOST)
@@ -113,11 +115,13 @@ def test_one_has_to_know_the_password_where_there_is_one() -> None:
     cookie = headers["set-cookie"].partition(";")[0]
     assert ask(one, host=HOST, cookie=cookie)[2] == b"inside"
     assert ask(one, kind="websocket", host=HOST, origin=f"http://{HOST}", cookie=cookie)[0] == "accept"
+    assert ask(one, SESSION, host=HOST, cookie=cookie)[0] == 200
     left = ask(one, "/logout", method="POST", host=HOST, cookie=cookie)
     assert left[0] == 303 and ask(one, host=HOST, cookie=cookie)[0] == 401, "one has logged out"
+    assert ask(one, SESSION, host=HOST, cookie=cookie)[0] == 401
     for _ in range(MOST_SESSIONS + 5):
         ask(one, "/login", method="POST", body=b"password=correct+horse", host=HOST)
-    assert len(one._sessions) == MOST_SESSIONS
+    assert len(one.sessions) == MOST_SESSIONS
     assert ask(one, host=HOST, cookie=cookie)[0] == 401
 
 
@@ -128,7 +132,7 @@ def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(one, host=HOST, cookie=cookie)[0] == 200
     monkeypatch.setattr(_login, "SESSION_SECONDS", -1.0)
     assert ask(one, host=HOST, cookie=cookie)[0] == 401
-    assert not one._sessions
+    assert len(one.sessions) == 0
 
 
 def test_nobody_logs_in_while_the_cluster_is_silent_and_names_are_shown_as_text() -> None:

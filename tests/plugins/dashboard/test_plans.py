@@ -1,4 +1,6 @@
-"""What *Do* carries out, on three node processes: nothing before it was confirmed, then what the plan says."""
+"""What *Do* carries out, on three node processes: nothing before it was confirmed, then what the plan says. What
+takes long, or takes nodes away, in a real browser.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,29 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webdriver import WebDriver
 
 from insync.replication.asyncio import Admin, Producer
 from insync.replication.cli.measures import THROTTLES
-from tests.processes import cluster
+from insync.replication.client.admin import PartitionInfo
+from insync.replication.client.blocking import BlockingAdmin, BlockingProducer
+from tests.processes import NodeProcess, cluster, start_again
+
+from .browser import (
+    browser,
+    choose,
+    choose_all,
+    complaints,
+    confirm,
+    dashboard,
+    fill,
+    find_browser,
+    press,
+    reads,
+    shows,
+    until,
+)
 
 pytest.importorskip("nicegui")
 
@@ -25,9 +46,27 @@ SLOWLY = 50_000
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[NodeProcess]]:
     with cluster(tmp_path_factory.mktemp("three")) as nodes:
-        yield ",".join(node.endpoint for node in nodes)
+        yield nodes
+
+
+@pytest.fixture(scope="module")
+def servers(nodes: list[NodeProcess]) -> str:
+    return ",".join(node.endpoint for node in nodes)
+
+
+@pytest.fixture(scope="module")
+def page(servers: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[WebDriver]:
+    """With the forms of *Do*."""
+    find_browser()
+    with (
+        dashboard(servers, "--allow-changes") as url,
+        browser(tmp_path_factory.mktemp("browser")) as opened,
+    ):
+        opened.get(url + "do")
+        shows(opened, "PLAN: DRAIN")
+        yield opened
 
 
 def against(servers: str, work: Callable[[Admin, Watcher], Awaitable[None]]) -> None:
@@ -125,3 +164,87 @@ def test_a_move_is_limited_seen_under_way_and_taken_back_and_a_node_is_drained(s
         await becomes(admin, watcher, lambda look: sorted(replicas(look, "moves")[0]) == [1, 3])
 
     against(servers, work)
+
+
+LIMIT = "Bytes a second at most (0: no limit)"
+MOVING = "//table[contains(., 'Copied')]//tr[td[1]='{}']"
+
+
+def replicas_of(admin: BlockingAdmin, topic: str) -> list[int]:
+    return list(admin.describe_topics([topic])[0].partitions[0].replicas)
+
+
+def test_a_move_is_seen_taken_back_and_a_node_is_drained_in_a_browser(servers: str, page: WebDriver) -> None:
+    with BlockingAdmin(servers) as admin:
+        admin.create_topic("slow", assignments=[[1, 2]])
+        with BlockingProducer(servers) as producer:
+            for _ in range(60):
+                producer.send("slow", b"x" * 100_000)
+            producer.flush()
+        choose(page, "Topic", "slow", "Move a topic")
+        choose_all(page, "To nodes", ["1", "3"], "Move a topic")
+        fill(page, LIMIT, str(SLOWLY // 5), "Move a topic")
+        press(page, "Plan: move")
+        shows(page, "1 partitions move, about 6,0")
+        shows(page, f"at most {SLOWLY // 5:,} bytes a second")
+        assert replicas_of(admin, "slow") == [1, 2]
+        confirm(page)
+        shows(page, "1 partitions are to move")
+        until(lambda: reads(page, MOVING.format("slow")).split()[:4] == ["slow", "0", "3", "2"], "the move")
+        assert "%" in reads(page, MOVING.format("slow"))
+        press(page, "Plan: cancel moves")
+        shows(page, "slow-0: back from")
+        confirm(page)
+        shows(page, "1 partitions go back")
+        until(lambda: not page.find_elements(By.XPATH, MOVING.format("slow")), "the end of the move")
+        assert replicas_of(admin, "slow") == [1, 2]
+        choose(page, "Node", "2", "Drain a node")
+        fill(page, LIMIT, "100000000", "Drain a node")
+        press(page, "Plan: drain")
+        shows(page, "slow-0: nodes [1, 2] become")
+        confirm(page)
+        until(lambda: sorted(replicas_of(admin, "slow")) == [1, 3], "that node 2 has nothing of it")
+        until(lambda: not page.find_elements(By.XPATH, MOVING.format("slow")), "the end of the drain")
+    assert complaints(page) == []
+
+
+def test_settings_are_changed_in_a_browser(servers: str, page: WebDriver) -> None:
+    with BlockingAdmin(servers) as admin:
+        admin.create_topic("settled", 1, 2)
+        choose(page, "Topic", "settled", "Change settings of a topic")
+        fill(page, "Settings: name=value ...", "retention_ms=5000", "Change settings of a topic")
+        press(page, "Plan: change settings")
+        shows(page, "becomes 5000")
+        confirm(page)
+        shows(page, "the settings of settled were changed")
+        assert admin.describe_config("settled")["retention_ms"] == 5000
+
+
+def test_a_partition_whose_replicas_are_lost_is_elected_uncleanly(
+    nodes: list[NodeProcess], servers: str, page: WebDriver
+) -> None:
+    """The last test here: it takes nodes away."""
+    with BlockingAdmin(servers) as admin, BlockingProducer(servers) as producer:
+        admin.create_topic("lost", assignments=[[1, 2]], config={"min_insync_replicas": 1})
+
+        def partition() -> PartitionInfo:
+            return admin.describe_topics(["lost"])[0].partitions[0]
+
+        producer.send_and_wait("lost", b"on both")
+        nodes[1].kill()
+        until(lambda: partition().isr == [1], "node 2 to leave the ISR")
+        producer.send_and_wait("lost", b"on one")
+        nodes[0].kill()
+        until(lambda: partition().leader == -1, "the loss of the leader")
+        start_again(nodes, 2)
+        choose(page, "Topic", "lost", "Elect leaders")
+        press(page, "Plan: elect")
+        shows(page, "no preferred replica can be elected now: lost-0: stays as it is: node 1 is down")
+        page.find_element(By.XPATH, "//*[@role='checkbox'][contains(., 'Uncleanly')]").click()
+        press(page, "Plan: elect")
+        shows(page, "What this takes away does not come back.")
+        shows(page, "the most complete living replica leads; what it does not hold is lost")
+        assert partition().leader == -1
+        confirm(page)
+        shows(page, "1 partitions are led as asked")
+        until(lambda: partition().leader == 2, "the election")

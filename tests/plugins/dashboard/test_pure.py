@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,6 +12,7 @@ import attrs
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from markupsafe import Markup
 
 from insync.replication.client import (
     ChangeInfo,
@@ -245,6 +247,51 @@ def test_a_cluster_that_is_slow_is_told_with_the_time_of_what_is_shown() -> None
     assert "a look at it takes 12 s. What is shown is of" in banner(watcher)
     watcher.look = look(partition())
     assert banner(watcher) == ""
+
+
+def test_the_cluster_page_counts_what_is_not_as_it_should_be() -> None:
+    watcher = Watcher("tcp://h:1")
+    checks = [HealthCheck(name="log_directories", ok=False, detail="/data is offline: EIO")]
+    watcher.look = look(
+        partition(isr=[1]), partition(1, leader=-1, isr=[2]), partition(2), silent=(3,), checks=checks
+    )
+    drawn = _cluster.cluster(watcher)
+    page = drawn.striptags()
+    facts = {
+        name: Markup(value).striptags() for name, value in re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", drawn)
+    }
+    assert facts["Nodes alive"] == "2 of 3"
+    assert (facts["Under-replicated"], facts["Below minimum"], facts["Without a leader"]) == ("2", "2", "1")
+    assert "not ready log_directories: /data is offline: EIO" in page
+    assert "does not answer not registered; its process is down or cut off" in page
+
+
+def test_lag_is_a_line_for_each_follower_and_each_partition_of_a_group() -> None:
+    watcher = Watcher("tcp://h:1")
+    now = time.time()
+    watcher.look = look(partition(isr=[1, 2]), end=140, behind=30, at=now)
+    watcher.history.add(watcher.look)
+    page = _topics.topic(watcher, "orders", 0)
+    assert "records behind the leader, the last minute: node 3 30 now" in page
+    read = [
+        GroupPartition(topic="orders", partition=number, committed=3, end_offset=9, lag=6 - number)
+        for number in (0, 1)
+    ]
+    group = GroupDescription(
+        group="billing",
+        type="consumer",
+        state="Stable",
+        epoch=1,
+        protocol="",
+        coordinator=1,
+        members=[],
+        partitions=read,
+    )
+    watcher.groups = {"billing": group}
+    watcher.history.add_groups(now, [group])
+    page = _groups.group(watcher, "billing")
+    assert "All partitions, the last minute: records 11 now" in page
+    assert "The partitions that are furthest behind: orders-0 6 now; orders-1 5 now" in page
 
 
 def test_thousands_of_findings_are_counted_and_not_listed() -> None:

@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from insync.replication.asyncio import Admin, Consumer, Producer
-from insync.replication.client import ClusterInfo, NodeChanges, NodeHealth, NodeReport
+from insync.replication.client import ClusterInfo, NodeChanges, NodeHealth, NodeReport, UserInfo
 from insync.replication.client.admin import TopicInfo
 from tests.processes import NodeProcess, cluster
 
@@ -22,8 +22,10 @@ pytest.importorskip("nicegui")
 
 from insync.plugins.dashboard import _browse, _watcher
 from insync.plugins.dashboard._browse import CLIENT, BadSearchError, Found, Search, search
+from insync.plugins.dashboard._login import Login, LoginError
 from insync.plugins.dashboard._plans import BadPlanError, elect
 from insync.plugins.dashboard._watcher import Watcher
+from insync.plugins.dashboard.pages._frame import ChangesNotAllowedError, Site
 
 
 @pytest.fixture(scope="module")
@@ -129,8 +131,10 @@ class Late:
     def __init__(self) -> None:
         self.may = asyncio.Event()
         self.given: list[int] = []
+        self.asked = 0
 
     async def describe_cluster(self) -> ClusterInfo:
+        self.asked += 1
         await self.may.wait()
         return ClusterInfo(cluster_id="c", controller_id=-1, revision=1, nodes=[])
 
@@ -175,6 +179,35 @@ def test_nodes_that_took_long_are_given_time_but_not_more_and_more_of_it() -> No
             watcher.look = attrs.evolve(watcher.look, took=took)
             await watcher.look_once(late)
         assert late.given == [3_000, 3_000, 7_000, 7_000, 30_000, 30_000]
+
+    asyncio.run(run())
+
+
+def test_a_plan_rests_on_a_look_that_was_begun_after_it_was_asked_for() -> None:
+    async def run() -> None:
+        late, watcher = Late(), Watcher("tcp://h:1")
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            under_way = group.create_task(watcher.look_once(late))
+            await until(lambda: late.asked)
+            plans = [group.create_task(watcher.fresh(late)) for _ in range(2)]
+            late.may.set()
+        assert late.asked == 2, "one look for both plans, and none that was under way before"
+        assert under_way.done() and plans[0].result() is plans[1].result() is watcher.look
+        await watcher.fresh(late)
+        assert late.asked == 3
+
+    asyncio.run(run())
+
+
+def test_nothing_is_changed_unless_that_was_allowed() -> None:
+    async def run() -> None:
+        watcher = Watcher("tcp://h:1")
+        with pytest.raises(ChangesNotAllowedError, match="start the dashboard with --allow-changes"):
+            await Site(watcher=watcher).changing(None, "admin")
+        await Site(watcher=watcher, allow_changes=True).changing(None, "admin")
+        user = Login(name="a", operations=frozenset(), user=UserInfo(name="a", mechanisms={}))
+        with pytest.raises(LoginError, match="nobody can say what a user may do"):
+            await Site(watcher=watcher, allow_changes=True).changing(user, "admin")
 
     asyncio.run(run())
 
