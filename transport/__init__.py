@@ -31,8 +31,8 @@ What there is, for `help(insync.transport.NAME)`:
   `turn`.
 - What travels: `Buffer`, `FileRange`, `Part`, `Payload`, `RangePayload`.
 - Writing a transport: `API_VERSION`, `ByteListener`, `bytes_payload`, `ByteStream`, `Capabilities`,
-  `check_options`, `Endpoint`, `join_host_port`, `Link`, `LinkTransport`, `Listener`, `pieces`, `register`,
-  `schemes`, `size_of`, `split_host_port`, `StreamTransport`, `URL`.
+  `check_options`, `Departures`, `Endpoint`, `join_host_port`, `Link`, `LinkTransport`, `Listener`, `pieces`,
+  `register`, `schemes`, `size_of`, `split_host_port`, `StreamTransport`, `URL`.
 - Errors: `AddressInUseError`, `AmbiguousTransportError`, `AuthError`, `ConnectError`, `ConnectionLost`,
   `ConnectRefusedError`, `ConnectSlowError`, `DeadlineExceeded`, `EndOfLink`, `FrameTooLargeError`,
   `InsecureAddressError`, `LinkBroken`, `LinkClosed`, `NotAuthorisedError`, `NotRegisteredError`, `Overloaded`,
@@ -40,6 +40,7 @@ What there is, for `help(insync.transport.NAME)`:
   `UnknownSchemeError`, `VersionMismatchError`, `WrongPeerError`.
 """
 
+from ._give_back import Departures as Departures
 from ._outgoing import size_of as size_of
 from ._payload import (
     RangePayload as RangePayload,

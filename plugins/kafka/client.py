@@ -60,6 +60,12 @@ class Client(Caller):
         """See `Caller.abort`."""
         self._abort(reason)
 
+    def has_ended(self) -> None:
+        """Its connection is gone, and is not held: what comes back only when cycles are collected may stay for ever
+        on a node that is idle.
+        """
+        self._abort = self.close = _nobody
+
     @property
     def view(self) -> ClusterView:
         """The cluster as the node knows it now."""
@@ -68,3 +74,7 @@ class Client(Caller):
     def may(self, operation: Operation) -> bool:
         """Whether the rules of the node let it."""
         return operation in self.service.allowed(self.peer)
+
+
+def _nobody(reason: str) -> None:
+    """Whose connection has ended."""

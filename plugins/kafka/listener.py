@@ -11,7 +11,7 @@ import trio
 
 from insync.replication.core.errors import ErrorCode
 from insync.replication.node.service import NodeService, ServiceError
-from insync.transport import ByteListener, Part, TransportError, turn
+from insync.transport import ByteListener, Departures, Part, TransportError, turn
 from insync.transport.ranges import after
 from insync.transport.repeats import limited
 
@@ -77,6 +77,7 @@ class Links:
 
     async def accept(self, listener: ByteListener, make: Make, nursery: trio.Nursery) -> None:
         """Serve whoever connects, until cancelled. `make` gives the `Link` of a stream."""
+        departures = Departures(nursery)
         while True:
             while len(self.open) + self.greeting >= MAX_CONNECTIONS:
                 self.room = trio.Event()
@@ -89,7 +90,7 @@ class Links:
                 log.warning("cannot accept on %s for now: %s", listener.endpoints[0], error)
                 await trio.sleep(_PAUSE)
                 continue
-            nursery.start_soon(self._serve, make, stream)
+            nursery.start_soon(self._serve, make, stream, departures)
 
     def _spare(self) -> None:
         """Who says nothing must not keep others out: clients that have something to say connect again."""
@@ -99,7 +100,7 @@ class Links:
         for link in silent[:MOST_SPARED]:
             link.end("it is idle, and there are as many connections as there may be")
 
-    async def _serve(self, make: Make, stream: Any) -> None:
+    async def _serve(self, make: Make, stream: Any, departures: Departures) -> None:
         self.greeting += 1
         try:
             link = await make(stream)
@@ -122,6 +123,8 @@ class Links:
         finally:
             self.open.discard(link)
             self.room.set()
+            del link, stream
+            departures.one()
 
     async def sweep(self) -> None:
         """End connections of which nothing is heard, and those that take nothing."""
@@ -179,6 +182,7 @@ class Link:
                 self._stream.abort()
             # After the socket: ranges that were in flight are so no more.
             self._service.gone(self.client)
+            self.client.has_ended()
 
     def abort(self, reason: str) -> None:
         """End at once, with whatever is still to be sent."""

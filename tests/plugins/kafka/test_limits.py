@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import struct
+import weakref
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import trio
+import trio.testing
 
 from insync.plugins.kafka import gateway, listener
 from insync.plugins.kafka.protocol import encode, message
 from insync.plugins.kafka.protocol.apis import Api
 from insync.replication import Admin, Node
 from insync.replication.core.errors import ErrorCode
+from insync.replication.node.service import ServiceError
 from insync.storage.batch import build_batch
 from insync.transport._kit import until
 
+from .idle_connections import measure
 from .test_listener import (
     _links,
     batch,
@@ -134,6 +139,17 @@ async def test_a_frame_that_comes_by_drops_is_given_up_and_a_slow_one_is_not(tmp
             assert link._scope.cancel_called == is_given_up
 
 
+async def test_a_frame_that_stops_after_much_of_it_is_given_up(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        link = await link_of(node)
+        await client.stream.send_all(head(DECLARED) + bytes(4 << 20))
+        await until(lambda: link._machine.large_filled >= 4 << 20, "a part has come")
+        link.look(link._heard + listener.STUCK - 1)
+        assert not link._scope.cancel_called
+        link.look(link._heard + listener.STUCK + 1)
+        assert link._scope.cancel_called
+
+
 async def test_who_takes_a_large_answer_slowly_is_waited_for(tmp_path: Path) -> None:
     async with node_at(tmp_path) as node, client_of(node) as other:
         await make(node)
@@ -248,6 +264,35 @@ async def test_small_batches_count_until_they_are_written(tmp_path: Path) -> Non
         budget.give(budget.limit)
 
 
+async def test_the_next_batch_waits_for_what_is_written_not_for_what_is_answered(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        link = await link_of(node)
+        service, budget, waiting = link._service, link._service.budget, []
+        budget.take(budget.limit)
+        call, payloads = service.call, []
+
+        def called(caller: Any, asked: Any, done: Any, *, payload: Any = None) -> None:
+            payloads.append(payload)
+            waiting.append(done)
+
+        service.call = called
+        try:
+            await client.stream.send_all(whole(b"x") * 3)
+            for count in range(1, 4):
+                await until(lambda: len(payloads) == count, "the next one has started")  # noqa: B023
+                await trio.testing.wait_all_tasks_blocked()
+                assert len(payloads) == count
+                payloads[-1].release()
+        finally:
+            service.call = call
+        for done in waiting:
+            done(ServiceError(ErrorCode.REQUEST_TIMED_OUT, "for the test"))
+        for _ in range(3):
+            (part,) = (await client.receive(Api.PRODUCE, 9)).responses[0].partition_responses
+            assert part.error_code == ErrorCode.REQUEST_TIMED_OUT
+        budget.give(budget.limit)
+
+
 @pytest.mark.parametrize("partitions", [1, 3])
 async def test_batches_are_counted_until_they_are_written(tmp_path: Path, partitions: int) -> None:
     Produce = message("ProduceRequest")
@@ -305,3 +350,24 @@ async def test_a_batch_that_inflates_too_far_is_refused(
             error = part.error_code
         assert error == ErrorCode.RECORD_TOO_LARGE
         assert "134217728 bytes" in part.error_message
+
+
+async def test_connections_that_have_ended_are_not_kept(tmp_path: Path) -> None:
+    """Cycles are not looked for on a node that is idle."""
+    async with node_at(tmp_path) as node:
+        gc.collect()
+        gc.disable()
+        try:
+            async with client_of(node) as client:
+                await is_served(client)
+                kept = weakref.ref(await link_of(node))
+            await until(lambda: kept() is None, "nothing holds on to it")
+        finally:
+            gc.enable()
+
+
+def test_idle_connections_take_little_and_others_are_served() -> None:
+    """`python -m tests.plugins.kafka.idle_connections` does it with five thousand, and says what is given back."""
+    found = measure(300, rest=0)
+    assert found.each < 64 << 10
+    assert found.slowest < 60
