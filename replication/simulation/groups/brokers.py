@@ -112,6 +112,8 @@ class Broker(Process):
         if self.leads:
             self._contact = Contact()
             self._ends = {}
+            # Its timers begin now: for how long an earlier leadership stood still is nothing to them.
+            self.lateness = []
             now = self.clock
             self._last_fetch = {node.number: now for node in self.cluster.brokers}
             self.tell(ev.ShardLed(leader_epoch=epoch, log_start=0, epoch_start=len(self.items)))
