@@ -85,6 +85,8 @@ class ClassicMembership(Membership):
         self._assignments: list[gm.MemberAssignment] | None = None
         self._told: frozenset[Partition] = frozenset()
         """What it is to hold, by name."""
+        self._meant: dict[str, str] = {}
+        """Which topics that means, by name: those that had the names when they were first looked at."""
 
     # Topics
 
@@ -103,6 +105,9 @@ class ClassicMembership(Membership):
                 self._rejoin(now)
             else:
                 self._hold(now)
+                if any(self._ids[name] != topic_id for name, topic_id in self._meant.items()):
+                    # A topic of that name was made again. Who is to have its partitions the coordinator says.
+                    self._rejoin(now)
 
     def _counted(self, topics: Mapping[str, int]) -> dict[str, int]:
         return {name: self._counts.get(name, 0) for name in topics}
@@ -240,7 +245,7 @@ class ClassicMembership(Membership):
             what = f"its leader assigns in a way that is not understood: {error}"
             self._fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, what, now)
             return
-        self._stage, self._led, self._assignments = _Stage.STABLE, None, None
+        self._stage, self._led, self._assignments, self._meant = _Stage.STABLE, None, None, {}
         unknown = frozenset(each.topic for each in self._told if each.topic not in self._ids)
         if unknown:
             self._effects.append(me.LearnTopics(topics=unknown))
@@ -248,10 +253,13 @@ class ClassicMembership(Membership):
 
     def _hold(self, now: float) -> None:
         """Take and let go, as the assignment says; a topic that is not known yet follows when it is."""
+        for each in self._told:
+            if each.topic in self._ids:
+                self._meant.setdefault(each.topic, self._ids[each.topic])
         told = {
-            TopicPartition(self._ids[each.topic], each.partition)
+            TopicPartition(self._meant[each.topic], each.partition)
             for each in self._told
-            if each.topic in self._ids
+            if self._ids.get(each.topic) == self._meant.get(each.topic, "")
         }
         if told == self.held.all:
             return

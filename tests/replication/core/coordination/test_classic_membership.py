@@ -1,0 +1,84 @@
+"""A client's membership of the classic protocol, by itself: what it makes of topics that change under it."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from insync.replication.core.coordination import group_messages as gm
+from insync.replication.core.coordination import membership_events as me
+from insync.replication.core.coordination.assign_range import RangeAssignor
+from insync.replication.core.coordination.assign_sticky import CooperativeStickyAssignor
+from insync.replication.core.coordination.assignment import Assignor, Partition
+from insync.replication.core.coordination.classic_membership import ClassicMembership, ClassicSettings
+from insync.replication.core.coordination.embedded import EmbeddedAssignment, as_numbers, encode_assignment
+from insync.replication.core.coordination.records import TopicPartition
+
+Message = TypeVar("Message")
+
+
+class Follower:
+    """A member of generation 1 that has been given partition 0 of `t`, whose id is `old`."""
+
+    def __init__(self, assignor: Assignor) -> None:
+        settings = ClassicSettings(
+            group="g", member_id="", assignors=(assignor,), session_timeout=10.0, heartbeat_interval=1.0
+        )
+        self.machine = ClassicMembership(settings, 0.0)
+        self.effects: list[me.Effect] = []
+        self.tell(me.Subscribed(topics=("t",)))
+        self.knows("old")
+        self.tell(me.PollBegan())
+        (find,) = [each for each in self.effects if isinstance(each, me.FindCoordinator)]
+        self.tell(me.CoordinatorFound(token=find.token, leader_epoch=1))
+        self.join()
+        self.sync()
+
+    def tell(self, event: me.Event) -> None:
+        self.effects = self.machine.step(event, 1.0)
+        for each in self.effects:
+            if isinstance(each, me.CallBack):
+                self.effects = [*self.effects, *self.machine.step(me.CallbackDone(), 1.0)]
+
+    def knows(self, topic_id: str) -> None:
+        self.tell(me.TopicsKnown(names={topic_id: "t"}, counts={"t": 2}, looked=frozenset({"t"})))
+
+    def asks(self, kind: type[Message]) -> list[tuple[int, Message]]:
+        sent = [each for each in self.effects if isinstance(each, me.Send)]
+        return [(each.token, each.message) for each in sent if isinstance(each.message, kind)]
+
+    def _answer(self, kind: type[Any], reply: object) -> None:
+        ((token, _),) = self.asks(kind)
+        self.tell(me.Answered(token=token, reply=reply))
+
+    def join(self) -> None:
+        name = self.machine.settings.assignors[0].name
+        joined = gm.JoinGroupResponse(generation=1, protocol=name, leader_id="other", member_id="m")
+        self._answer(gm.JoinGroupRequest, joined)
+
+    def sync(self) -> None:
+        given = encode_assignment(EmbeddedAssignment(partitions=as_numbers([Partition("t", 0)])))
+        self._answer(gm.SyncGroupRequest, gm.SyncGroupResponse(assignment=given))
+
+    @property
+    def held(self) -> set[TopicPartition]:
+        return set(self.machine.held.all)
+
+
+@pytest.mark.parametrize("assignor", [RangeAssignor(), CooperativeStickyAssignor()])
+def test_a_topic_that_is_made_again_is_not_taken_over_for_its_name(assignor: Assignor) -> None:
+    member = Follower(assignor)
+    assert member.held == {TopicPartition("old", 0)}
+    member.knows("new")
+    assert member.held == set(), "the coordinator may have given it to another"
+    assert len(member.asks(gm.JoinGroupRequest)) == 1, "it asks what is its own now"
+    member.join()
+    member.sync()
+    assert member.held == {TopicPartition("new", 0)}
+
+
+def test_what_is_known_later_is_taken() -> None:
+    member = Follower(RangeAssignor())
+    member.knows("old")
+    assert member.held == {TopicPartition("old", 0)} and not member.asks(gm.JoinGroupRequest)
