@@ -25,8 +25,8 @@ MAX_SIZE = 30
 """Members and ids that a classic group may have."""
 MAX_POLL = 8.0
 """Seconds: of every client; a member of the consumer protocol has as long to let partitions go."""
-LONGEST_SESSION = 12.0
-"""Seconds: of every member, with what a new coordinator adds to it."""
+LONGEST_SESSION = 14.0
+"""Seconds: of every member, with what a new coordinator adds to it, and the time until that has loaded."""
 Place = tuple[str, str, int]
 """Group, topic id and partition."""
 
