@@ -62,7 +62,8 @@ class Client(ABC):
         """End the tasks. Only what may be our own cancellation is shown to the nursery: it would wrap the rest."""
         self._nursery.cancel_scope.cancel()
         self._cluster.links.abort_all()
-        ours = error if isinstance(error, trio.Cancelled | BaseExceptionGroup) else None
+        is_ours = isinstance(error, trio.Cancelled | BaseExceptionGroup) and not isinstance(error, Exception)
+        ours = error if is_ours else None
         await self._manager.__aexit__(
             type(ours) if ours else None, ours, ours.__traceback__ if ours else None
         )

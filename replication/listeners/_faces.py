@@ -22,10 +22,22 @@ class Elsewhere(Listening):
     def stop(self) -> None:
         """Have `run` end: what is in hand is finished, offsets are committed, the group is left. In any thread."""
         engine, opened = self._engine, self._opened
-        if engine is None or opened is None:
-            self._stop_asked = True
-        else:
+        if engine is not None and engine.state == "stopped":
+            return
+        # Before the portal is looked at: `run` looks at this when it has set that.
+        self._stop_asked = True
+        if engine is not None and opened is not None:
             opened.try_post(engine.stop)
+
+    def _set_opened(self, opened: Portal[Engine]) -> None:
+        """The engine's thread is there; a `stop` that came while it was not is a stop."""
+        self._opened = opened
+        if self._stop_asked:
+            self.stop()
+
+    def _ended(self) -> None:
+        """A run is over, and so is what was asked of it."""
+        self._opened, self._stop_asked = None, False
 
     @property
     def _portal(self) -> Portal[Engine] | None:

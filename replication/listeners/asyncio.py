@@ -14,6 +14,7 @@ import trio
 from .._portal import Portal
 from ..asyncio._bridge import Bridge, done, soon
 from ..asyncio.producer import Producer
+from ..client.errors import ClosedError
 from ..client.producer import Producer as TrioProducer
 from ._engine import Engine
 from ._faces import Asked, Elsewhere, lent, portal_of
@@ -109,9 +110,12 @@ class Listener(Elsewhere):
         async def run() -> R:
             return function()
 
-        call = portal.submit(run)
-        await done(call.future)
-        return call.future.result()
+        try:
+            call = portal.submit(run)
+            await done(call.future)
+            return call.future.result()
+        except ClosedError:
+            return function()  # it has ended meanwhile
 
     async def run(self) -> None:
         """See `insync.replication.listeners.Listener.run`; cancelling it cancels its handlers."""
@@ -119,14 +123,14 @@ class Listener(Elsewhere):
         hands = _Hands(loop)
         engine = self._begin(hands)
         with ExitStack() as stack:
+            stack.callback(self._ended)
             async with _Open(lambda: portal_of(engine)) as held:
-                self._opened = hands.portal = held._portal
+                hands.portal = held._portal
                 if may_take_sigterm():
                     with suppress(NotImplementedError, RuntimeError):
                         loop.add_signal_handler(signal.SIGTERM, self.stop)
                         stack.callback(loop.remove_signal_handler, signal.SIGTERM)
-                if self._stop_asked:
-                    self.stop()
+                self._set_opened(held._portal)
                 try:
                     await held._call(engine.run)
                 finally:

@@ -11,6 +11,7 @@ import trio
 
 from .._portal import Held, Portal
 from ..client.blocking import BlockingProducer
+from ..client.errors import ClosedError
 from ..client.producer import Producer
 from ._engine import Engine
 from ._faces import Asked, Elsewhere, lent, portal_of
@@ -86,18 +87,21 @@ class Listener(Elsewhere):
         async def run() -> R:
             return function()
 
-        return portal.call(run)
+        try:
+            return portal.call(run)
+        except ClosedError:
+            return function()  # it has ended meanwhile
 
     def run(self) -> None:
         """See `insync.replication.listeners.Listener.run`; an interrupt ends it without waiting for handlers."""
         hands = _Hands(self._settings.concurrency)
         engine = self._begin(hands)
         with ExitStack() as stack:
-            portal = hands.portal = self._opened = portal_of(engine)
+            portal = hands.portal = portal_of(engine)
+            stack.callback(self._ended)
             with Held(portal):
                 if may_take_sigterm():
                     former = signal.signal(signal.SIGTERM, lambda *_: self.stop())
                     stack.callback(signal.signal, signal.SIGTERM, former)
-                if self._stop_asked:
-                    self.stop()
+                self._set_opened(portal)
                 portal.call(engine.run)

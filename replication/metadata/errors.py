@@ -86,7 +86,7 @@ class UnknownStoreSchemeError(MetadataError, ValueError):
         self.scheme = scheme
         self.installed = tuple(sorted(installed))
         near = get_close_matches(scheme, self.installed, 1)
-        meant = f"; did you mean {near[0]}://?" if near else ""
+        meant = f"; did you mean {near[0]}://?" if near else "."
         super().__init__(
             f"no metadata store is installed for the scheme {scheme!r}; installed: {', '.join(self.installed)}"
             f"{meant} A plugin names {scheme!r} as an entry point of the group 'insync.metadata_stores', in a "

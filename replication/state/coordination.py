@@ -15,9 +15,11 @@ from ..client.errors import ClientError
 from ._batteries import Holding, Item, LockState, QueueState
 from .collections import _Battery
 from .errors import StateError
+from .replica import Tasks
 
 _LOOK = 0.5
 """Seconds after which who waits for a lease to run out looks again, whatever the clocks of others say."""
+_CLOSE_SECONDS = 5.0
 
 
 class LockLostError(StateError):
@@ -137,10 +139,12 @@ class ReplicatedLock(_Battery):
         """Hold the lock in a block, prolonging it; gives the fencing token.
 
         Raises LockLostError, and cancels the block, if the lease runs out because it could not be prolonged.
+        A block that fails gives it back, too; one that is cancelled leaves it to its lease.
         """
         began = trio.current_time()
         token = await self.acquire(name, lease_ms)
         lost: list[LockLostError] = []
+        raised: Exception | None = None
         async with trio.open_nursery() as nursery:
 
             async def prolong(ends: float) -> None:
@@ -164,10 +168,16 @@ class ReplicatedLock(_Battery):
             nursery.start_soon(prolong, began + lease_ms / 1000)
             try:
                 yield token
+            except Exception as error:  # noqa: BLE001 - raised below: the nursery would make a group of it
+                raised = error
             finally:
                 nursery.cancel_scope.cancel()
         if lost:
-            raise lost[0]
+            raise lost[0] from raised
+        if raised is not None:
+            with trio.move_on_after(_CLOSE_SECONDS), suppress(ClientError):
+                await self.release(name, token)
+            raise raised
         await self.release(name, token)
 
     @property
@@ -197,7 +207,7 @@ class ReplicatedElection(ReplicatedLock):
     async def __aenter__(self) -> Self:
         await super().__aenter__()
         self._campaign = trio.CancelScope()
-        nursery = await self._stack.enter_async_context(_tasks())
+        nursery = await self._stack.enter_async_context(Tasks())
         nursery.start_soon(self._run)
         return self
 
@@ -263,13 +273,3 @@ class ReplicatedElection(ReplicatedLock):
             if not self.is_leader and self._state.holder(self._SEAT) is None:
                 return
             await self.moved()
-
-
-_CLOSE_SECONDS = 5.0
-
-
-@asynccontextmanager
-async def _tasks() -> AsyncIterator[trio.Nursery]:
-    async with trio.open_nursery() as nursery:
-        yield nursery
-        nursery.cancel_scope.cancel()

@@ -110,7 +110,7 @@ class Replica:
         )
         with self._until(deadline):
             await copy.restore()
-        nursery = await stack.enter_async_context(_Tasks())
+        nursery = await stack.enter_async_context(Tasks())
         nursery.start_soon(copy.run)
         nursery.start_soon(copy.answer_rounds)
         nursery.start_soon(session.run)
@@ -284,7 +284,7 @@ class Replica:
         return self._copy
 
 
-class _Tasks:
+class Tasks:
     """A nursery that is cancelled when its block is left."""
 
     async def __aenter__(self) -> trio.Nursery:
@@ -296,7 +296,9 @@ class _Tasks:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         self._nursery.cancel_scope.cancel()
-        ours = error if isinstance(error, trio.Cancelled | BaseExceptionGroup) else None
+        # An error of the block is raised as it is: a nursery would make a group of it.
+        is_ours = isinstance(error, trio.Cancelled | BaseExceptionGroup) and not isinstance(error, Exception)
+        ours = error if is_ours else None
         await self._manager.__aexit__(
             type(ours) if ours else None, ours, ours.__traceback__ if ours else None
         )

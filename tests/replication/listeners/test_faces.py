@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from insync.replication import BlockingAdmin, BlockingConsumer, BlockingNode, BlockingProducer
+from insync.replication._portal import Portal
 from insync.replication.client.errors import InvalidArgumentError, NotAssignedError
 from insync.replication.core.types import PartitionId
 from insync.replication.listeners import (
@@ -102,7 +103,7 @@ def _noting(errors: list[BaseException], function: Any) -> Callable[[], None]:
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[str]]:
     folder: Path = tmp_path_factory.mktemp("node")
-    with BlockingNode(settings(folder, 1)) as node:
+    with BlockingNode(settings(folder, 1, session_timeout_ms=60_000)) as node:
         with BlockingAdmin(node.endpoints) as admin, BlockingProducer(node.endpoints) as producer:
             retry = [(f"again-{name}", 1) for name in FACES]
             for topic, partitions in (("t", 2), ("dead", 1), ("out", 1), *retry):
@@ -422,3 +423,37 @@ def test_a_stop_before_run_is_a_stop(face: Face, group: str) -> None:
     face.handle(listener, lambda record: pytest.fail("nothing is to be handled"))
     listener.stop()
     face.run(listener)
+
+
+@pytest.mark.parametrize("name", ["asyncio", "threads"])
+def test_what_is_asked_while_the_listeners_thread_begins_is_answered_and_a_stop_is_a_stop(
+    name: str, servers: list[str], group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    face = Face(name, servers)
+    listener = face.listener(group)
+    seen: list[int] = []
+    states: list[str] = []
+    start = Portal.start
+
+    def handle(record: Any) -> None:
+        seen.append(int(record.value))
+        if len(seen) == COUNT:
+            listener.stop()
+
+    def begun(portal: Portal[Any]) -> None:
+        if portal._thread.name == "insync-listener":
+            if not face.is_async:
+                states.append(listener.status().state)
+            listener.stop()
+        start(portal)
+
+    face.handle(listener, handle)
+    with monkeypatch.context() as patch:
+        patch.setattr(Portal, "start", begun)
+        face.run(listener)
+    assert seen == []
+    assert states == ([] if face.is_async else ["starting"])
+    # What was asked of one run is not asked of the next; nor is a stop that comes when there is nothing to stop.
+    listener.stop()
+    face.run(listener)
+    assert sorted(seen) == list(range(COUNT))

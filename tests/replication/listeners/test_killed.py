@@ -247,7 +247,7 @@ class Lives:
 @pytest.fixture(scope="module")
 def lives(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lives]:
     folder = tmp_path_factory.mktemp("killed")
-    with BlockingNode(settings(folder, 1)) as node:
+    with BlockingNode(settings(folder, 1, session_timeout_ms=60_000)) as node:
         servers = ",".join(node.endpoints)
         with BlockingAdmin(servers) as admin, BlockingProducer(servers) as producer:
             for topic in ("t", "again", "dead", "out"):

@@ -21,7 +21,7 @@ COUNT = 12
 
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[list[str]]:
-    async with Node(settings(tmp_path, 1)) as node:
+    async with Node(settings(tmp_path, 1, session_timeout_ms=60_000)) as node:
         async with Admin(node.endpoints) as admin, Producer(node.endpoints) as producer:
             await admin.create_topic("t", 2, 1)
             await admin.create_topic("dead", 1, 1)

@@ -17,7 +17,10 @@ from tests.replication.node.test_cluster import settings
 @pytest.fixture
 async def servers(tmp_path: Path) -> AsyncIterator[list[str]]:
     async with AsyncExitStack() as stack:
-        nodes = [await stack.enter_async_context(Node(settings(tmp_path, n))) for n in (1, 2, 3)]
+        nodes = [
+            await stack.enter_async_context(Node(settings(tmp_path, n, session_timeout_ms=60_000)))
+            for n in (1, 2, 3)
+        ]
         yield [node.endpoints[0] for node in nodes]
 
 
@@ -30,7 +33,10 @@ def threaded_servers(tmp_path: Path) -> Iterator[list[str]]:
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
-            nodes = [await stack.enter_async_context(Node(settings(tmp_path, n))) for n in (1, 2, 3)]
+            nodes = [
+                await stack.enter_async_context(Node(settings(tmp_path, n, session_timeout_ms=60_000)))
+                for n in (1, 2, 3)
+            ]
             found.extend(node.endpoints[0] for node in nodes)
             end = trio.Event()
             tokens.append((trio.lowlevel.current_trio_token(), end))

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import trio
 
 from insync.replication import Admin, Producer
-from insync.replication.client.errors import InvalidArgumentError, InvalidSettingError
+from insync.replication.client.errors import InvalidArgumentError, InvalidSettingError, RequestTimeoutError
 from insync.replication.state import (
     CommandTooLargeError,
     Context,
     DivergedError,
     FencedError,
+    LockLostError,
     PackingError,
     Replica,
     ReplicatedCounter,
@@ -33,6 +35,7 @@ from insync.replication.state import (
     query,
     replicate,
 )
+from insync.replication.state._snapshots import chunk_key
 from insync.replication.state.machine import Read, Write
 
 
@@ -108,6 +111,53 @@ async def test_a_copy_that_is_behind_answers_when_it_is_not(servers: list[str]) 
             assert found == [] and e.get_stale("x") is None and e.applied < d.token
             e._copy._consumer.resume()
         assert found == [1, 1]
+
+
+async def test_a_question_that_was_asked_before_a_write_is_no_answer_for_who_reads_after_it(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"snapshot_every": 0, "digest_every": 0}
+    async with (
+        ReplicatedDict.open(servers, "state", name="one", **options) as one,
+        ReplicatedDict.open(servers, "state", name="two", **options) as two,
+    ):
+        await one.put("n", 1)
+        assert await two.get("n") == 1
+        copy = two._copy
+        assert copy is not None
+        ask, asked, go_on = copy.admin.read_index, trio.Event(), trio.Event()
+
+        async def slow(partitions: Any) -> Any:
+            found = await ask(partitions)
+            asked.set()
+            await go_on.wait()
+            return found
+
+        monkeypatch.setattr(copy.admin, "read_index", slow)
+        early: list[Any] = []
+        late: list[Any] = []
+
+        async def read(found: list[Any]) -> None:
+            found.append(await two.get("n"))
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read, early)
+                await asked.wait()
+                # Nothing more comes to this copy: only an answer can tell it what it lacks.
+                copy._consumer.pause()
+                await one.put("n", 2)
+                nursery.start_soon(read, late)
+                for _ in range(10):
+                    await trio.lowlevel.checkpoint()
+                go_on.set()
+                while not early:
+                    await one.read()
+                for _ in range(20):
+                    await one.read()
+                assert (early, late) == ([1], [])
+                copy._consumer.resume()
+        assert late == [2]
 
 
 async def test_a_key_is_watched(servers: list[str]) -> None:
@@ -274,6 +324,62 @@ async def test_a_new_process_begins_with_a_snapshot_and_the_log_below_it_is_dele
             assert five.restored_from > 0 and await five.get("again") == 1
 
 
+async def test_the_log_reaches_back_to_the_older_snapshot_for_when_the_newer_is_of_no_use(
+    servers: list[str], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"snapshot_every": 0, "digest_every": 0}
+    async with Admin(servers) as admin, Producer(servers) as producer:
+        cached = {**options, "cache_dir": tmp_path / "cache"}
+        async with ReplicatedDict.open(servers, "state", name="cached", **cached) as early:
+            await early.put("n", -1)
+            await early.snapshot()
+        async with ReplicatedDict.open(servers, "state", name="one", **options) as one:
+            for number in range(3):
+                await one.put("n", number)
+                await one.snapshot()
+            await one.put("last", 1)
+            assert one._copy is not None
+            older, newer = one._copy.applier.snapshots
+            begins = (await admin.delete_records({("state", 0): 0}))["state", 0]
+            assert begins == older.offset < newer.offset
+            await producer.send_and_wait(
+                "state.snapshots", b"damaged", key=chunk_key(newer.name, 0), partition=0
+            )
+            async with ReplicatedDict.open(servers, "state", name="late", **options) as late:
+                assert late.restored_from == older.offset
+                assert await late.items() == {"n": 2, "last": 1}
+            # What is kept in a file ends before the log begins: of no use either.
+            async with ReplicatedDict.open(servers, "state", name="cached", **cached) as again:
+                assert again.restored_from == older.offset
+                assert await again.items() == {"n": 2, "last": 1}
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+async def test_a_record_of_which_nobody_knows_what_became_is_sent_again_and_counts_once(
+    servers: list[str], is_written: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ReplicatedCounter.open(servers, "counts", name="one") as counter:
+        assert counter._session is not None
+        producer = counter._session._producer
+        send, sent = producer.send, 0
+
+        async def unclear(*args: Any, on_delivery: Any = None, **options: Any) -> Any:
+            nonlocal sent
+            sent += 1
+            if sent > 1:
+                return await send(*args, on_delivery=on_delivery, **options)
+            if is_written:
+                await send(*args, **options)
+            on_delivery(SimpleNamespace(error=RequestTimeoutError("nobody knows")))
+            return None
+
+        monkeypatch.setattr(producer, "send", unclear)
+        with trio.fail_after(60):
+            assert await counter.add("n", 1) == 1
+            assert await counter.add("n", 1) == 2
+        assert sent == 3 and await counter.value("n") == 2
+
+
 async def test_a_copy_that_fell_behind_what_is_deleted_goes_on_from_a_snapshot(
     servers: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -368,7 +474,7 @@ async def test_a_lock_is_held_by_one_and_its_tokens_grow(servers: list[str]) -> 
         async def use(lock: ReplicatedLock) -> None:
             nonlocal inside
             for _ in range(5):
-                async with lock.hold("x", lease_ms=5000) as token:
+                async with lock.hold("x", lease_ms=60_000) as token:
                     tokens.append(token)
                     inside += 1
                     assert inside == 1
@@ -387,6 +493,44 @@ async def test_a_lock_is_held_by_one_and_its_tokens_grow(servers: list[str]) -> 
         assert not await one.release("x", token)
 
 
+async def test_a_block_that_fails_raises_its_own_error_and_gives_back_what_it_held(
+    servers: list[str],
+) -> None:
+    async with ReplicatedLock.open(servers, "locks", name="one") as lock:
+        with pytest.raises(SeatTakenError, match="mine"):
+            async with lock.hold("x", lease_ms=60_000):
+                raise SeatTakenError("mine")
+        assert await lock.holder("x") is None
+        with pytest.raises(ExceptionGroup) as caught:
+            async with lock.hold("x"):
+                raise ExceptionGroup("of the block", [SeatTakenError("mine")])
+        assert caught.value.message == "of the block"
+    with pytest.raises(SeatTakenError, match="mine"):
+        async with ReplicatedElection.open(servers, "cron", name="one", lease_ms=60_000) as one:
+            first = await one.wait_for_leadership()
+            raise SeatTakenError("mine")
+    async with ReplicatedElection.open(servers, "cron", name="two", lease_ms=60_000) as two:
+        with trio.fail_after(40):  # less than the lease: it was given back
+            assert await two.wait_for_leadership() > first
+
+
+async def test_a_lock_whose_lease_is_not_prolonged_cancels_its_block(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ReplicatedLock.open(servers, "locks", name="one") as lock:
+        acquire, calls = lock.acquire_nowait, 0
+
+        async def once(name: str, lease_ms: int = 0) -> int | None:
+            nonlocal calls
+            calls += 1
+            return await acquire(name, lease_ms) if calls == 1 else None
+
+        monkeypatch.setattr(lock, "acquire_nowait", once)
+        with trio.fail_after(40), pytest.raises(LockLostError, match="was not prolonged"):
+            async with lock.hold("x", lease_ms=1000):
+                await trio.sleep_forever()
+
+
 async def test_one_of_all_leads_and_hands_over(servers: list[str]) -> None:
     async with ReplicatedElection.open(servers, "cron", name="one", lease_ms=60_000) as one:
         first = await one.wait_for_leadership()
@@ -395,6 +539,6 @@ async def test_one_of_all_leads_and_hands_over(servers: list[str]) -> None:
             assert await two.leader() == "one"
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(one.resign)
-                with trio.fail_after(30):
+                with trio.fail_after(40):  # less than the lease: it was given back
                     assert await two.wait_for_leadership() > first
             assert not one.is_leader
