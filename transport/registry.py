@@ -96,7 +96,7 @@ def _load(scheme: str) -> tuple[type[LinkTransport], str]:
     offers = _entry_points().get(scheme, [])
     if not offers:
         near = get_close_matches(scheme, schemes(), 1)
-        meant = f"; did you mean {near[0]}://?" if near else ""
+        meant = f"; did you mean {near[0]}://?" if near else "."
         raise UnknownSchemeError(
             f"no transport for {scheme}:// is installed; installed: {', '.join(schemes())}{meant} A plugin names "
             f"it as an entry point of the group {GROUP}, in a distribution installed for {sys.executable}"

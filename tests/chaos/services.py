@@ -3,12 +3,17 @@
 An order service of three processes takes orders while its processes die, stand still and are restarted. No
 acknowledged order is lost, none is there twice (clients repeat theirs at other processes), every current read finds
 what was acknowledged before it, and in the end all copies are equal. A work queue does every item once.
+
+Requests come by schedule, 200 a second: orders and, as soon as one is acknowledged, a current read of it at any
+process. One that is refused is made again, with the same key, until it is told what became of it. An item of the
+queue is four requests: it is put, taken, added to the results, and acknowledged; `behind` says how many waited when
+the faults ended.
 """
 
 from __future__ import annotations
 
 import argparse
-import http.client
+import asyncio
 import json
 import os
 import random
@@ -16,7 +21,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,12 +29,18 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from insync.replication.state.blocking import ReplicatedCounter, ReplicatedQueue
+from insync.replication.client import ClientError
+from insync.replication.state.asyncio import ReplicatedCounter, ReplicatedQueue
 
 from ..processes import cluster
+from .offered import Offered
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PATIENCE = 3.0
+"""Seconds for which a client waits for one process before it asks another."""
+RATE = 200.0
+"""Requests a second."""
+REQUESTS_OF_ITEM = 4
 
 
 class Process:
@@ -98,32 +108,27 @@ class Orders:
     tried: set[str] = attrs.Factory(set)
     wrong: list[str] = attrs.Factory(list)
     reads: int = 0
-    repeats: int = 0
-    stopping: threading.Event = attrs.Factory(threading.Event)
+    offered: Offered = attrs.Factory(Offered)
+    dice: random.Random = attrs.Factory(lambda: random.Random(0))
 
-    def client(self, number: int, pause: float) -> None:
-        dice = random.Random(number)
-        count = 0
-        while not self.stopping.is_set():
-            key = f"{number}-{count}"
-            count += 1
-            self.tried.add(key)
-            body = {"item": "seat", "count": 1, "note": key}
-            answer = self.until_told(dice, "POST", "/orders", body, key)
-            if answer is None:
-                return
-            status, told = answer
-            if status != 201:
-                self.wrong.append(f"order {key}: {status} {told}")
-                return
-            self.done[key] = told["number"]
-            # Current, at any process: also at one that was cut off when the order was acknowledged.
-            found = self.until_told(dice, "GET", f"/orders/{told['number']}", None, key)
-            if found is not None:
-                self.reads += 1
-                if found[0] != 200 or found[1]["note"] != key:
-                    self.wrong.append(f"order {key} was acknowledged, and then: {found}")
-            self.stopping.wait(pause)
+    async def place(self, number: int, due: float) -> None:
+        """One order, and a read of it as soon as it is acknowledged."""
+        key = f"order-{number}"
+        self.tried.add(key)
+        told = await self.until_told("POST", "/orders", {"item": "seat", "count": 1, "note": key}, key, due)
+        if told is None:
+            return
+        status, answer = told
+        if status != 201:
+            self.wrong.append(f"order {key}: {status} {answer}")
+            return
+        self.done[key] = answer["number"]
+        # Current, at any process: also at one that was cut off when the order was acknowledged.
+        found = await self.until_told("GET", f"/orders/{answer['number']}", None, key, time.monotonic())
+        if found is not None:
+            self.reads += 1
+            if found[0] != 200 or found[1]["note"] != key:
+                self.wrong.append(f"order {key} was acknowledged, and then: {found}")
 
     def check(self, notes: list[str]) -> None:
         """What the service has in the end: `notes` are the keys of its orders."""
@@ -133,132 +138,144 @@ class Orders:
             "an acknowledged order is lost, or one is of nobody"
         )
 
-    def until_told(
-        self, dice: random.Random, method: str, path: str, body: dict[str, Any] | None, key: str
+    async def until_told(
+        self, method: str, path: str, body: dict[str, Any] | None, key: str, due: float
     ) -> tuple[int, Any] | None:
         """Ask one process after the other, until one says what became of it."""
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
+
+        async def attempt() -> tuple[int, Any] | None:
             try:
-                status, told = ask(dice.choice(self.urls()), method, path, body, key)
-            except (OSError, http.client.HTTPException, ValueError):
-                status, told = 503, None
-            if status < 500:
-                return status, told
-            self.repeats += 1
-            time.sleep(0.05)
-        self.wrong.append(f"{method} {path} {key}: no answer for a minute")
-        return None
+                async with asyncio.timeout(PATIENCE):
+                    told = await ask(self.dice.choice(self.urls()), method, path, body, key)
+            except (OSError, ValueError):
+                return None
+            return told if told[0] < 500 else None
+
+        told: tuple[int, Any] | None = await self.offered.request(due, attempt)
+        if told is None:
+            self.wrong.append(f"{method} {path} {key}: no answer for a minute")
+        return told
 
 
-def ask(
-    url: str, method: str, path: str, body: dict[str, Any] | None = None, key: str = ""
-) -> tuple[int, Any]:
-    """One HTTP request; its status and decoded answer."""
+async def ask(url: str, method: str, path: str, body: dict[str, Any] | None, key: str) -> tuple[int, Any]:
+    """One HTTP request; its status and decoded answer. ValueError: the answer is not whole."""
     where = urlsplit(url)
-    connection = http.client.HTTPConnection(where.hostname or "", where.port, timeout=PATIENCE)
+    data = b"" if body is None else json.dumps(body).encode()
+    head = (
+        f"{method} {path} HTTP/1.1\r\nhost: {where.netloc}\r\nconnection: close\r\nidempotency-key: {key}\r\n"
+    )
+    reader, writer = await asyncio.open_connection(where.hostname, where.port, limit=1 << 26)
     try:
-        headers = {"idempotency-key": key, "content-type": "application/json"} if key else {}
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
+        writer.write(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
+        answer = await reader.read(-1)
     finally:
-        connection.close()
+        writer.close()
+    head, separator, text = answer.decode().partition("\r\n\r\n")
+    if not separator:
+        raise ValueError(f"no answer: {answer[:100]!r}")
+    return int(head.split(" ", 2)[1]), json.loads(text)
 
 
-def order_service(
-    folder: Path, seconds: float, seed: int, *, clients: int = 16, pause: float = 0.03
-) -> dict[str, Any]:
+def order_service(folder: Path, seconds: float, seed: int, *, rate: float = RATE) -> dict[str, Any]:
     """The whole run; raises AssertionError where a promise was broken."""
     processes: list[Process] = []
-    starting: list[threading.Thread] = []
-    for number in (1, 2, 3):
-        env = {
-            "NODE_ID": str(number),
-            "DATA": str(folder / f"node-{number}"),
-            "STORE": f"sqlite://{folder / 'meta.db'}",
-        }
-        command = [sys.executable, str(EXAMPLES / "orders.py")]
-        processes.append(Process(command, env, folder / f"service-{number}.err"))
     try:
-        load = Orders(lambda: [each.line for each in processes])
-        dice = random.Random(seed)
-        assert load.until_told(dice, "POST", "/stock", {"item": "seat", "count": 10**9}, "stock") is not None
-        starting = [threading.Thread(target=load.client, args=(n, pause)) for n in range(clients)]
-        for thread in starting:
-            thread.start()
-        began = time.monotonic()
-        counts = disturb(processes, seconds, dice)
-        rate = (len(load.done) + load.reads + load.repeats) / (time.monotonic() - began)
-        load.stopping.set()
-        for thread in starting:
-            thread.join()
-        states = [load_state(load, each.line, dice) for each in processes]
-        # Nobody writes any more; only what copies tell each other may still come.
-        deadline = time.monotonic() + 60
-        while len({(state["applied"], state["digest"]) for state in states}) > 1:
-            assert time.monotonic() < deadline, states
-            states = [load_state(load, each.line, dice) for each in processes]
-        load.check(states[-1]["notes"])
-        return {
-            "orders": len(load.done),
-            "reads": load.reads,
-            "repeats": load.repeats,
-            "requests_per_second": round(rate),
-            **counts,
-        }
+        for number in (1, 2, 3):
+            env = {
+                "NODE_ID": str(number),
+                "DATA": str(folder / f"node-{number}"),
+                "STORE": f"sqlite://{folder / 'meta.db'}",
+            }
+            command = [sys.executable, str(EXAMPLES / "orders.py")]
+            processes.append(Process(command, env, folder / f"service-{number}.err"))
+        return asyncio.run(_orders(processes, seconds, seed, rate))
     finally:
         for each in processes:
             each.end()
 
 
-def load_state(load: Orders, url: str, dice: random.Random) -> dict[str, Any]:
+async def _orders(processes: list[Process], seconds: float, seed: int, rate: float) -> dict[str, Any]:
+    load = Orders(lambda: [each.line for each in processes], dice=random.Random(seed))
+    stock = {"item": "seat", "count": 10**9}
+    assert await load.until_told("POST", "/stock", stock, "stock", time.monotonic()) is not None
+    load.offered = Offered()
+    faults = asyncio.create_task(asyncio.to_thread(disturb, processes, seconds, random.Random(seed)))
+    # An order and its read are two requests.
+    await load.offered.schedule(rate / 2, faults.done, load.place)
+    counts = await faults
+    told = load.offered.told()
+    states = [await load_state(each.line) for each in processes]
+    # Nobody writes any more; only what copies tell each other may still come.
+    deadline = time.monotonic() + 60
+    while len({(state["applied"], state["digest"]) for state in states}) > 1:
+        assert time.monotonic() < deadline, states
+        states = [await load_state(each.line) for each in processes]
+    load.check(states[-1]["notes"])
+    return {"orders": len(load.done), "reads": load.reads, **told, **counts}
+
+
+async def load_state(url: str) -> dict[str, Any]:
     """What one process has, when it is well again."""
-    found = Orders(lambda: [url]).until_told(dice, "GET", "/state", None, "state")
+    found = await Orders(lambda: [url]).until_told("GET", "/state", None, "state", time.monotonic())
     assert found is not None and found[0] == 200, (url, found)
     state: dict[str, Any] = found[1]
     return state
 
 
-def work_queue(folder: Path, seconds: float, seed: int) -> dict[str, Any]:
+def work_queue(folder: Path, seconds: float, seed: int, *, rate: float = RATE) -> dict[str, Any]:
     """Workers that die and stand still, over nodes that live; every item is counted once."""
-    dice = random.Random(seed)
     with cluster(folder) as nodes:
         servers = ",".join(node.endpoint for node in nodes)
-        workers = [
-            Process(
-                [sys.executable, str(EXAMPLES / "worker.py"), f"worker-{n}", servers],
-                {},
-                folder / f"w{n}.err",
-            )
-            for n in (1, 2, 3)
-        ]
-        put = 0
+        workers: list[Process] = []
         try:
-            with (
-                ReplicatedQueue.open(servers, "work", name="put") as queue,
-                ReplicatedCounter.open(servers, "results", name="check") as results,
-            ):
-                counts: dict[str, int] = {}
-                faults = threading.Thread(target=lambda: counts.update(disturb(workers, seconds, dice)))
-                faults.start()
-                while faults.is_alive():
-                    put += 1
-                    queue.put(put)
-                    time.sleep(0.01)
-                faults.join()
-                assert counts, "the faults have ended by an error"
-                deadline = time.monotonic() + 60
-                while (left := queue.counts()) != {"waiting": 0, "taken": 0, "dead": 0}:
-                    if left["dead"]:
-                        queue.requeue_dead()
-                    assert time.monotonic() < deadline, left
-                    time.sleep(0.1)
-                assert results.value("sum") == put * (put + 1) // 2, "an item was lost or counted twice"
-                return {"items": put, **counts}
+            for n in (1, 2, 3):
+                command = [sys.executable, str(EXAMPLES / "worker.py"), f"worker-{n}", servers]
+                workers.append(Process(command, {}, folder / f"w{n}.err"))
+            return asyncio.run(_items(servers, workers, seconds, seed, rate))
         finally:
             for each in workers:
                 each.end()
+
+
+async def _items(
+    servers: str, workers: list[Process], seconds: float, seed: int, rate: float
+) -> dict[str, Any]:
+    offered, put = Offered(), 0
+    async with (
+        ReplicatedQueue.open(servers, "work", name="put") as queue,
+        ReplicatedCounter.open(servers, "results", name="check") as results,
+    ):
+
+        async def one(number: int, due: float) -> None:
+            nonlocal put
+            put += number
+
+            async def attempt() -> bool | None:
+                try:
+                    await queue.put(number, id=f"item {number}")
+                except ClientError:
+                    return None
+                return True
+
+            assert await offered.request(due, attempt), f"item {number}: not put for a minute"
+
+        faults = asyncio.create_task(asyncio.to_thread(disturb, workers, seconds, random.Random(seed)))
+        await offered.schedule(rate / REQUESTS_OF_ITEM, faults.done, one)
+        counts, left = await faults, await queue.counts()
+        behind = left["waiting"]
+        deadline = time.monotonic() + 60
+        while left != {"waiting": 0, "taken": 0, "dead": 0}:
+            if left["dead"]:
+                await queue.requeue_dead()
+            assert time.monotonic() < deadline, f"nothing is done of what is left: {left}"
+            await asyncio.sleep(0.1)
+            before, left = left, await queue.counts()
+            if left["waiting"] < before["waiting"]:
+                deadline = time.monotonic() + 60
+        assert await results.value("sum") == put, "an item was lost or counted twice"
+        told = offered.told()
+        told["requests_per_second"] *= REQUESTS_OF_ITEM
+        return {"items": told.pop("requests"), "behind": behind, **told, **counts}
 
 
 def main() -> int:
@@ -266,11 +283,13 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=120.0, help="how long each service is disturbed (120)"
     )
+    parser.add_argument("--rate", type=float, default=RATE, help="requests a second (200)")
     parser.add_argument("--seed", type=int, default=1)
     chosen = parser.parse_args()
     for name, run in (("orders", order_service), ("work queue", work_queue)):
         with tempfile.TemporaryDirectory() as folder:
-            print(name, json.dumps(run(Path(folder), chosen.seconds, chosen.seed)), flush=True)
+            told = run(Path(folder), chosen.seconds, chosen.seed, rate=chosen.rate)
+            print(name, json.dumps(told), flush=True)
     return 0
 
 
