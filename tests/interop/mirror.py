@@ -1,7 +1,7 @@
 """`python -m tests.interop.mirror`: MirrorMaker between a real Kafka and an insync cluster, both ways at once.
 
-Topics that are written at one end are read at the other, with partitions, keys and values as they were. Groups go on
-at the other end from where they have committed. Takes about a minute; ends with `done`.
+Topics that are written at one end are read at the other, with partitions, keys and values as they were. Groups go
+on at the other end from where they have committed. Takes about a minute; ends with `done`.
 """
 
 from __future__ import annotations
