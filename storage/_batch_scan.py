@@ -99,14 +99,16 @@ def crc32c(data: Buffer, crc: int = 0) -> int:
 
 def _scan(data: Buffer, verify: int) -> tuple[list[BatchInfo], int, int]:
     view = ffi.from_buffer(data)
-    out = ffi.new("isr_batch_info[]", _SCAN_CHUNK)
+    # Room for as many as there can be, and one: a small batch is not worth a table of hundreds.
+    room = min(_SCAN_CHUNK, len(view) // BATCH_OVERHEAD_BYTES + 1)
+    out = ffi.new("isr_batch_info[]", room)
     raw = ffi.buffer(out)
     consumed, reason = ffi.new("size_t *"), ffi.new("int *")
     found: list[BatchInfo] = []
     while True:
-        count = lib.isr_batch_scan(view, len(view), consumed[0], verify, out, _SCAN_CHUNK, consumed, reason)
+        count = lib.isr_batch_scan(view, len(view), consumed[0], verify, out, room, consumed, reason)
         found += map(BatchInfo._make, _INFO.iter_unpack(raw[: count * _INFO.size]))
-        if count < _SCAN_CHUNK:
+        if count < room:
             return found, consumed[0], reason[0]
 
 

@@ -31,6 +31,8 @@ TIME_INDEX_SUFFIX = ".timeindex"
 DELETED_SUFFIX = ".deleted"
 
 _RECENT = 1024
+_TAIL_BYTES = 2048
+"""So much of what was appended last stays in memory: whoever waits at the end of a log is sent just that."""
 _MANY_RECORDS = 0xFFFF
 _MAX_TIMESTAMP_AT = 35
 _NO_LIMIT = (1 << 63) - 1
@@ -152,6 +154,8 @@ class Segment:
         self.indexes_synced = True
         """Whether the indexes are on the device as they are."""
         self._recent = _Recent()
+        self._tail = 0, b""
+        """What was written last, and where it begins. Nobody reads it above the end of the log."""
         self._since_entry = 0
         self._entered: Largest | None = None
         """What the time index was last given; None if that is not known."""
@@ -253,6 +257,7 @@ class Segment:
 
     def seal(self) -> None:
         """No batches come after those there are: finish the indexes."""
+        self._tail = 0, b""
         self.time_index.close_with(*self.largest)
         self.index.trim()
         self.time_index.trim()
@@ -266,6 +271,21 @@ class Segment:
         """Put bytes into the file. They belong to the log only once `added` says so."""
         self._unsynced = True
         write_all(self.file.fileno(), buffers, position)
+        size = sum(map(len, buffers))
+        if size > _TAIL_BYTES:
+            self._tail = 0, b""
+            return
+        start, tail = self._tail
+        if start + len(tail) != position or len(tail) + size > _TAIL_BYTES:
+            start, tail = position, b""
+        self._tail = start, b"".join((tail, *buffers))
+
+    def in_memory(self, position: int, size: int) -> bytes | None:
+        """These bytes, if they are among those that were written last."""
+        start, tail = self._tail
+        if position < start or position + size > start + len(tail):
+            return None
+        return tail[position - start : position - start + size]
 
     def added(self, batches: Sequence[tuple[int, int, int, int]]) -> None:
         """Batches stand behind the end now, each (base offset, last offset, size, greatest timestamp): index
@@ -316,6 +336,7 @@ class Segment:
     def _end_at(self, spot: Spot) -> None:
         self.end = spot
         self._recent = _Recent()
+        self._tail = 0, b""
         self._since_entry = 0
         self._entered = None
         self._first_timestamp = None

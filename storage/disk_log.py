@@ -231,7 +231,10 @@ class DiskLog(MaintainedLog):
             size = stop.position - start.position
             if size == 0:
                 return ReadResult(None, offset, offset, 0)
-            return ReadResult(FileRange(segment.file, start.position, size), start.offset, stop.offset, size)
+            data = segment.in_memory(start.position, size)
+            return ReadResult(
+                FileRange(segment.file, start.position, size), start.offset, stop.offset, size, data
+            )
         except OSError as error:
             raise storage_error(error, f"cannot read {segment.path}") from error
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import attrs
 
 from .abc import Part
-from .frames import PAYLOAD_CRC, crc32c_of
+from .frames import PAYLOAD_CRC, crc32c, crc32c_of
+from .ranges import is_range
 from .requests import OnDone
 
 
@@ -42,7 +43,7 @@ def size_of(parts: Sequence[Part]) -> int:
     """The bytes of a payload. ValueError for a memoryview with gaps."""
     size = 0
     for part in parts:
-        if isinstance(part, bytes | bytearray):
+        if type(part) is bytes or isinstance(part, bytes | bytearray):
             size += len(part)
         elif isinstance(part, memoryview):
             if not part.c_contiguous:
@@ -55,6 +56,10 @@ def size_of(parts: Sequence[Part]) -> int:
 
 def payload_check(parts: Sequence[Part]) -> tuple[int, int]:
     """Flags and CRC of a payload. File ranges have none: computing it would read what sendfile need not."""
-    if not parts or not all(isinstance(part, bytes | bytearray | memoryview) for part in parts):
+    if not parts:
+        return 0, 0
+    if len(parts) == 1 and type(parts[0]) is bytes:
+        return PAYLOAD_CRC, crc32c(parts[0])
+    if any(map(is_range, parts)):
         return 0, 0
     return PAYLOAD_CRC, crc32c_of(parts)  # type: ignore[arg-type]

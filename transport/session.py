@@ -397,7 +397,9 @@ class Session:
     def _queue(self, head: bytes, parts: Sequence[Part] = ()) -> None:
         nbytes = len(head)
         for part in parts:
-            if isinstance(part, bytes | bytearray | memoryview):
+            if type(part) is bytes:
+                nbytes += len(part)
+            elif isinstance(part, bytearray | memoryview):
                 nbytes += memoryview(part).nbytes
         self.outbox.append(Outgoing(head, parts, nbytes))
         self.outbox_bytes += nbytes

@@ -10,7 +10,7 @@ import struct
 import termios
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import trio
 
@@ -109,6 +109,47 @@ class SocketStream(ByteStream):
     async def receive_into(self, buffer: memoryview, at_least: int = 1) -> int:
         return await self.receive_by(self.socket.recv_into, buffer, at_least)
 
+    receives_now: ClassVar[bool] = True
+
+    def receive_now(self, buffer: memoryview) -> int:
+        return self.take_now(self.socket.recv_into, buffer)
+
+    def take_now(self, receive: Callable[[memoryview], int], buffer: memoryview) -> int:
+        """As `receive_by`, without waiting; -1 if that is due."""
+        if self._drained or self._unpaused >= QUANTUM:
+            self.check_open()
+            return -1
+        try:
+            count = receive(buffer)
+        except BlockingIOError:
+            self._drained = True
+            return -1
+        except OSError as error:
+            self.check_open()
+            raise self.broken(error) from error
+        self._drained = count < len(buffer)
+        self._unpaused += count
+        return count
+
+    async def until_readable(self, at_least: int) -> None:
+        if not self._drained:
+            await self.pause()
+            return
+        if at_least != self._low_water:
+            self.set_low_water(at_least)
+        self._unpaused = 0
+        try:
+            await trio.lowlevel.wait_readable(self.socket)
+        except (trio.ClosedResourceError, ValueError) as error:
+            raise self.link_closed() from error
+        self._drained = False
+
+    def set_low_water(self, at_least: int) -> None:
+        """Sleep until so many bytes are there."""
+        self.check_open()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_least)
+        self._low_water = at_least
+
     async def receive_by(
         self, receive: Callable[[memoryview], int], buffer: memoryview, at_least: int = 1
     ) -> int:
@@ -123,8 +164,7 @@ class SocketStream(ByteStream):
         while True:
             if self._drained:
                 if at_least != self._low_water:
-                    self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, at_least)
-                    self._low_water = at_least
+                    self.set_low_water(at_least)
                 await self.wait_readable()
             try:
                 count = receive(buffer)

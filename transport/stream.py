@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import ClassVar
 
 import attrs
 import trio
@@ -40,6 +41,8 @@ _WORTH_WAKING = 1 << 20
 """Inside a large payload the receiver sleeps until so much is there."""
 _WORTH_WAITING = 16 << 10
 """If so much of a frame is missing, the receiver sleeps until all of it is there: to say so costs a call."""
+NOT_NOW = -2
+"""What `ByteStream.receive_now` returns when `receive_into` is to be called."""
 _NO_PAYLOAD = bytes_payload(b"")
 
 
@@ -73,6 +76,29 @@ class ByteStream(ABC):
         not wait for more, or a small frame would lie there unread. When there are bytes already it may return
         without letting other tasks run, but not for more than about a megabyte in a row.
         """
+
+    receives_now: ClassVar[bool] = False
+    """Whether there are `receive_now` and `until_readable`: together they are `receive_into`, but what waits has
+    few coroutines above it, all of which would run each time. Who overrides `receive_into` alone has neither.
+    """
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "receive_into" in cls.__dict__ and "receives_now" not in cls.__dict__:
+            cls.receives_now = False
+
+    def receive_now(self, buffer: memoryview) -> int:
+        """As `receive_into`, from what is there already; -1 if it is time for `until_readable`, and NOT_NOW if
+        only `receive_into` can go on.
+        """
+        return NOT_NOW
+
+    async def until_readable(self, at_least: int) -> None:
+        """Return when `receive_now` is worth an attempt, after other tasks could run. Cancelling loses nothing.
+
+        `at_least`: see `receive_into`. Raises LinkClosed.
+        """
+        await trio.lowlevel.checkpoint()
 
     async def receive_ranges(self, length: int) -> Payload | None:
         """The next `length` bytes, if they come as exactly so many bytes of the peer's files.
@@ -212,6 +238,7 @@ class StreamLink(Link):
         """The size of the next frame's header and body, if it is like the last one, which was large; else 0."""
         self._large = HANDOVER_FROM if self.caps.ranges == "handover" else LARGE_PAYLOAD
         self._received = 0
+        self._receives_now = stream.receives_now
 
     @property
     def received(self) -> int:
@@ -288,7 +315,12 @@ class StreamLink(Link):
                         assert self.gate is not None
                         await self.gate.wait()
                         continue
-                await self._fill()
+                there = NOT_NOW if self._partial is not None or not self._receives_now else self._fill_now()
+                if there == NOT_NOW:
+                    await self._fill()
+                elif there < 0:
+                    at_least = self._missing if self._missing >= _WORTH_WAITING else 1
+                    await self._stream.until_readable(at_least)
         finally:
             self._receiving = False
 
@@ -465,10 +497,31 @@ class StreamLink(Link):
             await self._fill_buffer()
 
     async def _fill_buffer(self) -> None:
+        target = self._room(KEPT)  # for `trim`
+        at_least = self._missing if self._missing >= _WORTH_WAITING else 1
+        self._end += await self._receive(target, at_least)
+        self._is_used = self._is_used or self._end > KEPT
+
+    def _fill_now(self) -> int:
+        """As `_fill_buffer`, without waiting, so that nobody trims meanwhile; what `receive_now` returned."""
+        if self._memory is None:
+            self._check_open()
+        with self._room(RECEIVE_BUFFER) as target:
+            count = self._stream.receive_now(target)
+        if count > 0:
+            self._received += count
+            self._end += count
+            self._is_used = self._is_used or self._end > KEPT
+        elif count == 0:
+            raise self._at_its_end()
+        return count
+
+    def _room(self, of_empty: int) -> memoryview:
+        """Where the next bytes go; in an empty buffer only its first `of_empty`."""
         stop = RECEIVE_BUFFER
         if self._start == self._end:
             self._start = self._end = 0
-            stop = KEPT  # for `trim`
+            stop = of_empty
         elif RECEIVE_BUFFER - self._end < max(1, self._missing) or RECEIVE_BUFFER - self._start < HEADER_SIZE:
             there = self._end - self._start
             self._buffer[:there] = self._buffer[self._start : self._end]
@@ -476,9 +529,12 @@ class StreamLink(Link):
         # A large payload goes to memory of its own: what came with its header would have to be copied there.
         if self._next_head:
             stop = min(stop, self._end + self._next_head)
-        at_least = self._missing if self._missing >= _WORTH_WAITING else 1
-        self._end += await self._receive(self._buffer[self._end : stop], at_least)
-        self._is_used = self._is_used or self._end > KEPT
+        return self._buffer[self._end : stop]
+
+    def _at_its_end(self) -> EndOfLink | LinkBroken:
+        if self._partial is None and self._start == self._end:
+            return EndOfLink(f"{self.remote} closed the connection", peer=str(self.remote))
+        return LinkBroken(f"{self.remote} closed the connection inside a frame", peer=str(self.remote))
 
     async def _receive(self, target: memoryview, at_least: int = 1) -> int:
         """Receive into a view that is made for this one call."""
@@ -491,9 +547,7 @@ class StreamLink(Link):
                 target.release()
         self._check_open()
         if count == 0:
-            if self._partial is None and self._start == self._end:
-                raise EndOfLink(f"{self.remote} closed the connection", peer=str(self.remote))
-            raise LinkBroken(f"{self.remote} closed the connection inside a frame", peer=str(self.remote))
+            raise self._at_its_end()
         self._received += count
         return count
 

@@ -35,6 +35,7 @@ from insync.transport import (
 )
 from insync.transport.buffers import LazyBuffer
 from insync.transport.ranges import after, is_range, is_warm, read_range, warm
+from insync.transport.stream import NOT_NOW
 
 from ._chunks import GREETING, MAGIC, MOST_PLACES, PLACE, PREFIX, VERSION, Chunk
 from ._files import Handed, HandedFiles, OpenFile, Place, TakenFiles, most_files
@@ -152,16 +153,11 @@ class ShmStream(UnixStream):
             else:
                 total += _size(part)
                 has_ranges = has_ranges or is_range(part)
-        ranges = [part for part in parts if is_range(part) and part.length] if has_ranges else []
-        if not all(map(is_warm, ranges)):
-            return 0
-        if has_ranges and sum(part.length for part in ranges) < HAND_OVER_FROM:
-            wire = b"".join((PREFIX.pack(_BYTES, 0, total), *map(_in_memory, parts)))
-        elif has_ranges:
-            numbers = self._known_files(ranges)
-            if numbers is None:
+        if has_ranges:
+            with_ranges = self._wire_of(parts, total)
+            if with_ranges is None:
                 return 0
-            wire = b"".join(self._chunks(parts, numbers))  # type: ignore[arg-type]
+            wire = with_ranges
         else:
             wire = b"".join((PREFIX.pack(_BYTES, 0, total), *parts))  # type: ignore[arg-type]
         count = self.try_send(wire)
@@ -171,6 +167,16 @@ class ShmStream(UnixStream):
             # Chunks once begun go out as they are, when the parts that are in them come again by `send`.
             self._unsent, self._covered = wire[count:], total
         return 0
+
+    def _wire_of(self, parts: Sequence[Part], total: int) -> bytes | None:
+        """Chunks of parts with ranges among them; None if they cannot be made without waiting."""
+        ranges = [part for part in parts if is_range(part) and part.length]
+        if not all(map(is_warm, ranges)):
+            return None
+        if sum(part.length for part in ranges) < HAND_OVER_FROM:
+            return b"".join((PREFIX.pack(_BYTES, 0, total), *map(_in_memory, parts)))
+        numbers = self._known_files(ranges)
+        return None if numbers is None else b"".join(self._chunks(parts, numbers))  # type: ignore[arg-type]
 
     def _sweeps(self) -> bool:
         """Whether it is time to let go of deleted files, which take space as long as somebody has them open."""
@@ -274,6 +280,38 @@ class ShmStream(UnixStream):
                 raise self._cut()
         self._bytes_left -= count
         return count
+
+    receives_now: ClassVar[bool] = True
+
+    def receive_now(self, buffer: memoryview) -> int:
+        if self._places or not self._has_greeted:
+            return NOT_NOW
+        if not self._bytes_left:
+            if self._start == self._end:
+                count = self.take_now(self._receive_message, self._raw)
+                if count <= 0:
+                    return count
+                self._start, self._end = 0, count
+            if not self._next_chunk() or not self._bytes_left:
+                return NOT_NOW
+        with buffer[: self._bytes_left] as target:
+            there = self._end - self._start
+            if there:
+                count = min(len(target), there)
+                target[:count] = self._raw[self._start : self._start + count]
+                self._start += count
+            else:
+                count = self.take_now(self._receive_message, target)
+                if count == 0:
+                    raise self._cut()
+                if count < 0:
+                    return count
+        self._bytes_left -= count
+        return count
+
+    async def until_readable(self, at_least: int) -> None:
+        # A frame may come in several chunks: how many bytes they are is not known.
+        await super().until_readable(1)
 
     async def receive_ranges(self, length: int) -> Payload | None:
         while not self._bytes_left and not self._places:

@@ -431,3 +431,30 @@ def test_disk_log_is_named_by_its_partition(tmp_path: Path) -> None:
     assert repr(log) == "<DiskLog t-0 0..2>"
     assert chunk(log, batch()).base_offset == 2
     log.close()
+
+
+def test_what_was_appended_last_is_in_memory_as_it_is_in_the_file(tmp_path: Path) -> None:
+    log = open_disk(tmp_path / "t-0", LogSettings())
+
+    def found(offset: int) -> bytes | None:
+        result = log.read(offset, max_bytes=1 << 20)
+        assert result.range is not None
+        assert result.data in (None, result.range.read_bytes())
+        return result.data
+
+    fill(log, [1, 2])
+    assert found(0)
+    assert found(1)
+    fill(log, [1] * 100)  # more than is kept
+    assert found(0) is None
+    assert found(102 - 1)
+    log.truncate(101)
+    assert found(100) is None
+    fill(log, [3], leader_epoch=9)
+    assert found(100) is None
+    assert found(101)
+    fill(log, [5000], leader_epoch=9)
+    assert found(104) is None
+    fill(log, [1], leader_epoch=9)
+    assert found(5104)
+    log.close()

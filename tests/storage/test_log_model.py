@@ -109,6 +109,7 @@ class LogModel(RuleBasedStateMachine):
         if not self.start <= offset <= self.end:
             return
         result = self.log.read(offset, max_bytes=max_bytes, limit_offset=limit)
+        assert result.data is None or (result.range and result.data == result.range.read_bytes())
         ahead = [each for each in self.batches if each[1] > offset]
         if not ahead or ahead[0][1] > limit or offset >= limit:
             assert result.range is None

@@ -53,3 +53,17 @@ async def test_what_is_there_is_not_waited_for():
     assert bytes(buffer) == b"56789"
     await stream.aclose()
     there.close()
+
+
+def test_a_stream_that_receives_in_a_way_of_its_own_is_asked_for_it():
+    class Own(SocketStream):
+        async def receive_into(self, buffer, at_least=1):
+            return await super().receive_into(buffer, at_least)
+
+    class OwnAndQuick(Own):
+        receives_now = True
+
+        async def receive_into(self, buffer, at_least=1):
+            return await super().receive_into(buffer, at_least)
+
+    assert (SocketStream.receives_now, Own.receives_now, OwnAndQuick.receives_now) == (True, False, True)

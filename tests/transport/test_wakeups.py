@@ -15,15 +15,15 @@ def test_none_is_lost(url, capsys):
 
 
 def test_a_lost_one_is_found(monkeypatch, capsys):
-    receive, count = SocketStream.receive_into, 0
+    wait, count = SocketStream.until_readable, 0
 
-    def oversleeps(self, buffer, at_least=1):
+    def oversleeps(self, at_least):
         """From the hundredth time on it is not woken by what is less than 4 KiB."""
         nonlocal count
         count += 1
-        return receive(self, buffer, at_least if count < 100 else max(at_least, 4096))
+        return wait(self, at_least if count < 100 else max(at_least, 4096))
 
-    monkeypatch.setattr(SocketStream, "receive_into", oversleeps)
+    monkeypatch.setattr(SocketStream, "until_readable", oversleeps)
     monkeypatch.setattr(wakeups, "PATIENCE", 2)
     assert not wakeups.check("tcp://127.0.0.1:0", 3_000, seed=1)
     assert "a wake-up is lost" in capsys.readouterr().err

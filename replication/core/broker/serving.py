@@ -381,7 +381,8 @@ class Serving:
             if inquiry.held:
                 self._tell_later(inquiry)
             return False
-        self._gathering.gather(inquiry, message, list(inquiry.held), gathered, hold=False)
+        if inquiry.held:
+            self._gathering.gather(inquiry, message, list(inquiry.held), gathered, hold=False)
         results, session = gathered.results, inquiry.session
         if session is None:
             self._end(inquiry)

@@ -181,8 +181,9 @@ class LeaderRole:
 
     def _complete_produce(self) -> None:
         log = self._replica.log
-        for parked in self._parked.written(log.log_end_offset):
-            self.reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
+        if self._parked.has_written(log.log_end_offset):
+            for parked in self._parked.written(log.log_end_offset):
+                self.reply(parked.request_id, ErrorCode.NONE, parked.base_offset)
         if not self._parked.has_committed(log.high_watermark):
             return
         enough = len(self.maximal_isr()) >= self.min_isr
@@ -272,10 +273,12 @@ class LeaderRole:
         return log.epochs.end_offset_for(epoch, log.log_end_offset)
 
     def _epoch_end(self, event: ev.Fetch) -> EpochEnd | ErrorCode | None:
-        """Where the reader's last epoch ends here; None if it did not ask."""
+        """Where the reader's last epoch ends here; None if it did not ask, or ends within it."""
         if event.last_fetched_epoch == NO_EPOCH:
             return None
         log = self._replica.log
+        if event.last_fetched_epoch == log.epochs.latest and event.fetch_offset <= log.log_end_offset:
+            return None  # the last epoch ends where the log does
         if self._deleted(event):
             return EpochEnd(NO_EPOCH, log.log_start_offset)
         end = log.epochs.end_offset_for(event.last_fetched_epoch, log.log_end_offset)
@@ -300,7 +303,14 @@ class LeaderRole:
             if follower.incarnation >= 0:
                 follower = self._replaced(follower)
             follower.incarnation = event.incarnation
+        tells_nothing = (
+            event.fetch_offset == follower.log_end_offset
+            and event.log_start_offset == follower.log_start_offset
+            and event.replica_id in self.record.isr
+        )
         follower.fetched(event.fetch_offset, replica.log.log_end_offset, replica.now, event.log_start_offset)
+        if tells_nothing:
+            return  # as when its parked question is looked at again because of what was appended meanwhile
         self.change.maybe_expand(follower)
         self.advance()
         self.deletions.complete()

@@ -44,6 +44,10 @@ class ProducePurgatory:
         heap = self._for_commit if committed else self._for_write
         heapq.heappush(heap, Parked(end_offset, request_id, base_offset, deadline))
 
+    def has_written(self, log_end_offset: int) -> bool:
+        """Whether `written` would take out any."""
+        return bool(self._for_write) and self._for_write[0].end_offset <= log_end_offset
+
     def written(self, log_end_offset: int) -> Iterator[Parked]:
         """Take out those that waited for the local write up to `log_end_offset`."""
         return _reached(self._for_write, log_end_offset)

@@ -36,7 +36,9 @@ def answered_to(monkeypatch: pytest.MonkeyPatch) -> Counter[int]:
 
     def reply(self: Request, body: Buffer = b"", parts: Sequence[Any] = ()) -> None:
         if self.kind == Kind.FETCH and self.peer.node_id >= 0:
-            found[self.peer.node_id] += sum(part.length for part in parts)
+            found[self.peer.node_id] += sum(
+                len(part) if isinstance(part, bytes) else part.length for part in parts
+            )
         right(self, body, parts)
 
     monkeypatch.setattr(Request, "reply", reply)
