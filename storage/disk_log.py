@@ -232,9 +232,8 @@ class DiskLog(MaintainedLog):
             if size == 0:
                 return ReadResult(None, offset, offset, 0)
             data = segment.in_memory(start.position, size)
-            return ReadResult(
-                FileRange(segment.file, start.position, size), start.offset, stop.offset, size, data
-            )
+            found = FileRange(segment.file, start.position, size, data)
+            return ReadResult(found, start.offset, stop.offset, size)
         except OSError as error:
             raise storage_error(error, f"cannot read {segment.path}") from error
 

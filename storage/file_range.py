@@ -54,6 +54,8 @@ class FileRange:
     file: ReadableFile
     offset: int
     length: int
+    data: bytes | None = None
+    """What was written there, if it was among the last small appends and is in memory still."""
 
     def fileno(self) -> int:
         """Valid for as long as this object lives."""

@@ -82,8 +82,6 @@ class ReadResult:
     next_offset: int
     """Where to read on."""
     size: int
-    data: bytes | None = None
-    """The bytes of `range`, where they are in memory: those of the last small appends."""
 
 
 class TimestampedOffset(NamedTuple):

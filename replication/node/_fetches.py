@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
 
+from ...storage import FileRange
 from ...transport import Connection
 from ..core import messages as m
 from ..core.broker.effects import Answer, CloseConnection, Fail, Refuse
@@ -39,6 +41,7 @@ class Fetches:
     def _serve(self, request: Inbound, message: m.FetchRequest) -> None:
         self._node.step(FetchArrived(request.connection, request, message, request.peer))
         if not request.is_answered:
+            request.has_waited = True
             request.on_cancel(lambda: self._node.step(Cancelled(request)))
 
     def answer(self, effect: Answer) -> None:
@@ -50,7 +53,12 @@ class Fetches:
         self._account(request, message, response)
         if request.throttle_ms:
             response = attrs.evolve(response, throttle_time_ms=request.throttle_ms)
-        request.reply(response, effect.parts)  # type: ignore[arg-type]  # the log reader's own ranges
+        parts: Sequence[FileRange | bytes] = effect.parts  # type: ignore[assignment]  # the log reader's own
+        if request.has_waited:
+            # Small records that have just come go out from memory, which costs less than to read them. Whoever asks
+            # for what was there already gets what the file holds: damage to it must come to light.
+            parts = [part if part.data is None else part.data for part in parts]  # type: ignore[union-attr]
+        request.reply(response, parts)
 
     def _account(self, request: Inbound, message: m.FetchRequest, response: m.FetchResponse) -> None:
         counters, total, is_client = self._node.counters, 0, message.replica_id < 0

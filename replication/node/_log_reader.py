@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-import attrs
-
 from ...storage import OffsetOutOfRangeError, StorageError
 from ..core.broker.ports import COLD, Cold, LogRange, LogReadError
 from ..core.errors import ErrorCode
@@ -14,15 +12,6 @@ from ..core.types import PartitionId
 
 if TYPE_CHECKING:
     from ._replicas import Replicas
-
-
-@attrs.frozen(slots=True)
-class _InMemory:
-    """A `LogRange` whose bytes are sent from memory: less than a file's descriptor costs, with so few."""
-
-    range: bytes
-    size: int
-    next_offset: int
 
 
 class LogReader:
@@ -44,12 +33,11 @@ class LogReader:
         if not self._node.cold_reads.is_at_hand(partition, opened, offset):
             return COLD
         try:
-            found = opened.read(offset, max_bytes=max_bytes, limit_offset=limit_offset)
+            return opened.read(offset, max_bytes=max_bytes, limit_offset=limit_offset)
         except OffsetOutOfRangeError as error:
             raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error)) from error
         except StorageError as error:
             raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
-        return found if found.data is None else _InMemory(found.data, found.size, found.next_offset)
 
     def aborted_transactions(
         self, partition: PartitionId, start_offset: int, end_offset: int

@@ -42,6 +42,20 @@ def against(name: str, value: float, unit: str, beside: float, bar: float | None
     )
 
 
+def within(name: str, value: float, unit: str, beside: float, bar: float | None = None) -> Result:
+    """A figure that should be at most `bar` times the one beside it."""
+    ratio = value / beside
+    return Result(
+        name=name,
+        value=round(value, 3),
+        unit=unit,
+        beside=round(beside, 3),
+        ratio=round(ratio, 3),
+        bar=bar,
+        holds=None if bar is None else ratio <= bar,
+    )
+
+
 def at_least(name: str, value: float, unit: str, bar: float) -> Result:
     """A figure that should be `bar` or more."""
     return Result(name=name, value=round(value, 3), unit=unit, bar=bar, holds=value >= bar)

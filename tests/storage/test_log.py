@@ -439,8 +439,8 @@ def test_what_was_appended_last_is_in_memory_as_it_is_in_the_file(tmp_path: Path
     def found(offset: int) -> bytes | None:
         result = log.read(offset, max_bytes=1 << 20)
         assert result.range is not None
-        assert result.data in (None, result.range.read_bytes())
-        return result.data
+        assert result.range.data in (None, result.range.read_bytes())
+        return result.range.data
 
     fill(log, [1, 2])
     assert found(0)

@@ -109,7 +109,8 @@ class LogModel(RuleBasedStateMachine):
         if not self.start <= offset <= self.end:
             return
         result = self.log.read(offset, max_bytes=max_bytes, limit_offset=limit)
-        assert result.data is None or (result.range and result.data == result.range.read_bytes())
+        if result.range is not None and result.range.data is not None:
+            assert result.range.data == result.range.read_bytes()
         ahead = [each for each in self.batches if each[1] > offset]
         if not ahead or ahead[0][1] > limit or offset >= limit:
             assert result.range is None

@@ -15,6 +15,7 @@ class Inbound(ABC):
     """Answered exactly once. `message`: what is asked; `connection`: by which connection, compared by identity.
 
     `throttle_ms`: for how long the client is to send no more of this kind; handlers put it into the answer.
+    `has_waited`: a fetch found nothing when it came.
     """
 
     __slots__ = (
@@ -22,6 +23,7 @@ class Inbound(ABC):
         "_counters",
         "_now",
         "connection",
+        "has_waited",
         "is_answered",
         "kind",
         "message",
@@ -47,6 +49,7 @@ class Inbound(ABC):
         self.connection = connection
         self.throttle_ms = 0
         self.is_answered = False
+        self.has_waited = False
 
     @property
     @abstractmethod
