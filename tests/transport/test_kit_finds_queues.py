@@ -23,6 +23,7 @@ from insync.transport import URL, EndOfLink, LinkBroken, register, split_host_po
 from insync.transport._kit import Env, cases_for, run_case
 from insync.transport._payload import BufferPayload
 from insync.transport.buffers import LazyBuffer
+from insync.transport.frames import PREFACE_MAGIC
 from insync.transport.sockets import SocketStream
 
 from .test_docs_page import NAMES
@@ -351,6 +352,33 @@ class WaitsForBytes(TcpListener):
         return stream
 
 
+class DiesOfGarbage(PacketListener):
+    """Looks at first words before it hands a link out; words that are none end the task that does."""
+
+    async def accept(self):
+        link = await super().accept()
+        with trio.move_on_after(0.1):
+            if len(await link._sock.recv(64, socket.MSG_PEEK)) != NAMES["LENGTHS"].size:
+                self.is_dead = True
+        if "is_dead" in self.__dict__:
+            link.abort()
+            await trio.sleep_forever()
+        return link
+
+
+class DiesOfGarbageBytes(TcpListener):
+    async def accept(self):
+        stream = await super().accept()
+        with trio.move_on_after(0.1):
+            await trio.lowlevel.wait_readable(stream.socket)
+            if stream.socket.recv(8, socket.MSG_PEEK) != PREFACE_MAGIC:
+                self.is_dead = True
+        if "is_dead" in self.__dict__:
+            stream.abort()
+            await trio.sleep_forever()
+        return stream
+
+
 BROKEN = [
     ("B_order_is_kept_under_backlog", by_message(Swaps)),
     ("B_order_is_kept_under_backlog", by_stream(Overtaken)),
@@ -368,6 +396,8 @@ BROKEN = [
     ("F_a_hello_without_end_is_not_taken_in", by_stream(ReadsAhead)),
     ("F_strangers_at_the_door_keep_nobody_out", by_message(listener=Waits)),
     ("F_strangers_at_the_door_keep_nobody_out", by_stream(listener=WaitsForBytes)),
+    ("F_strangers_at_the_door_keep_nobody_out", by_message(listener=DiesOfGarbage)),
+    ("F_strangers_at_the_door_keep_nobody_out", by_stream(listener=DiesOfGarbageBytes)),
     ("G_a_large_frame_gives_signs_of_life", by_message(CountsWholeFrames)),
     ("G_a_large_frame_gives_signs_of_life", by_stream(CountsLate)),
 ]
