@@ -20,7 +20,7 @@ from .. import _plans as plans
 from .._login import Login
 from .._look import Look
 from .._watcher import Watcher
-from ._frame import REFRESH, Site, live, topic_select
+from ._frame import Site, follow, live, topic_select
 from ._markup import joined, nodes, note, section, table, topic_link
 from ._records import produce_form
 
@@ -53,14 +53,13 @@ def do_page(site: Site, login: Login | None = None) -> None:
         )
         return
     asker = _Asker(site, login)
-    look = site.watcher.look
-    alive = sorted(look.reports) if look is not None else []
+    known = len(_node_ids(site.watcher)) or 3
 
     with _form("Create a topic"):
         name, partitions, replicas = (
             ui.input("Name"),
             _whole("Partitions", 3),
-            _whole("Replicas", min(3, max(1, len(alive)))),
+            _whole("Replicas", min(3, known)),
         )
         config = ui.input("Settings: name=value ...").style("min-width:20em")
         asker.button(
@@ -97,7 +96,7 @@ def do_page(site: Site, login: Login | None = None) -> None:
     with _form("Move a topic"):
         moved, targets, limit = (
             topic_select(site),
-            _nodes("To nodes", alive),
+            _node_select(site, "To nodes", "min-width:12em", multiple=True),
             _whole("Bytes a second at most (0: no limit)", 0),
         )
         asker.button(
@@ -112,7 +111,7 @@ def do_page(site: Site, login: Login | None = None) -> None:
         asker.button("Plan: cancel moves", lambda: _of_look(plans.cancel_moves, _chosen(moved)))
     with _form("Drain a node"):
         drained, slowly = (
-            ui.select(alive, label="Node").style("min-width:6em"),
+            _node_select(site, "Node", "min-width:6em"),
             _whole("Bytes a second at most (0: no limit)", 0),
         )
         asker.button("Plan: drain", lambda: _of_look(plans.drain, int(_chosen(drained)), _number(slowly)))
@@ -155,13 +154,7 @@ def _hanging_select(site: Site) -> ui.select:
         }
 
     select = ui.select(found(), label="Which").style("min-width:16em")
-
-    def refresh() -> None:
-        there = found()
-        if there != select.options:
-            select.set_options(there, value=select.value if select.value in there else None)
-
-    ui.timer(REFRESH, refresh)
+    follow(site, select, found)
     return select
 
 
@@ -311,8 +304,14 @@ def _whole(label: str, value: int) -> ui.number:
     return ui.number(label, value=value, min=0, precision=0).style(f"min-width:{len(label) // 2 + 4}em")
 
 
-def _nodes(label: str, alive: list[int]) -> ui.select:
-    return ui.select(alive, label=label, multiple=True).style("min-width:12em")
+def _node_ids(watcher: Watcher) -> list[int]:
+    return sorted(watcher.look.reports) if watcher.look is not None else []
+
+
+def _node_select(site: Site, label: str, style: str, *, multiple: bool = False) -> ui.select:
+    select = ui.select(_node_ids(site.watcher), label=label, multiple=multiple).style(style)
+    follow(site, select, lambda: _node_ids(site.watcher))
+    return select
 
 
 def _of_look(make: Callable[..., Awaitable[plans.Plan]], *given: object) -> Make:

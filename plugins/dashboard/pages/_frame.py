@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.resources import files
+from typing import Any
 
 import attrs
 from markupsafe import Markup
@@ -133,18 +134,29 @@ def topic_select(site: Site, value: str = "") -> ui.select:
 
     chosen = value if value in names() else None
     select = ui.select(names(), label="Topic", value=chosen, with_input=True).style("min-width:12em")
-    version = site.watcher.version
+    follow(site, select, names)
+    return select
+
+
+def follow(site: Site, select: ui.select, options: Callable[[], list[Any] | dict[Any, str]]) -> None:
+    """Keep a list as long as what the cluster has. What was chosen stays chosen while it is there."""
+    version = -1
 
     def refresh() -> None:
         nonlocal version
-        if version != site.watcher.version:
-            version = site.watcher.version
-            there = names()
-            if there != select.options:
-                select.set_options(there, value=select.value if select.value in there else None)
+        if version == site.watcher.version:
+            return
+        version = site.watcher.version
+        there = options()
+        if there != select.options:
+            chosen = select.value
+            if isinstance(chosen, list):
+                kept: object = [each for each in chosen if each in there]
+            else:
+                kept = chosen if chosen in there else None
+            select.set_options(there, value=kept)
 
     ui.timer(REFRESH, refresh)
-    return select
 
 
 def _navigation(here: str) -> Markup:

@@ -132,26 +132,54 @@ def fill(page: WebDriver, label: str, text: str, section: str = "") -> None:
     field.send_keys(text)
 
 
+def _unfold(page: WebDriver, label: str, section: str) -> WebElement:
+    """The field of a list, with its options below it."""
+    field = labelled(page, label, section)
+
+    def unfolded() -> bool:
+        if not page.find_elements(By.XPATH, "//*[@role='option']"):
+            page.execute_script("arguments[0].scrollIntoView({block: 'center'})", field)
+            field.click()
+        try:
+            # A second click on a list that is late would fold it again.
+            until(lambda: page.find_elements(By.XPATH, "//*[@role='option']"), "an option", 5.0)
+        except AssertionError:
+            return False
+        return True
+
+    until(unfolded, f"the options of {label}")
+    return field
+
+
 def choose(page: WebDriver, label: str, option: str, section: str = "") -> None:
     """One option of a list, as with the mouse."""
-    field = labelled(page, label, section)
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", field)
-    field.click()
+    _unfold(page, label, section)
     entry = f"//*[@role='option'][normalize-space(.)={json.dumps(option)}]"
     until(lambda: page.find_element(By.XPATH, entry).is_displayed(), f"the option {option} of {label}")
-    page.find_element(By.XPATH, entry).click()
+
+    def chosen() -> bool:
+        for each in page.find_elements(By.XPATH, entry):
+            each.click()  # it may be moving still: then the list stays, and this comes again
+        return not page.find_elements(By.XPATH, "//*[@role='option']")
+
+    until(chosen, f"the choice of {option} of {label}")
 
 
 def choose_all(page: WebDriver, label: str, options: Sequence[str], section: str = "") -> None:
     """Several options of a list of which one may choose several; it stays open until it is closed."""
-    field = labelled(page, label, section)
-    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", field)
-    field.click()
+    field = _unfold(page, label, section)
     for option in options:
         entry = f"//*[@role='option'][normalize-space(.)={json.dumps(option)}]"
-        until(lambda entry=entry: page.find_element(By.XPATH, entry).click() or True, f"{option} of {label}")  # type: ignore[misc]
-        chosen = f"{entry}[@aria-selected='true']"
-        until(lambda chosen=chosen: page.find_element(By.XPATH, chosen), f"{option} of {label} to be chosen")  # type: ignore[misc]
+
+        def clicked(entry: str = entry) -> bool:
+            page.find_element(By.XPATH, entry).click()
+            return True
+
+        def chosen(entry: str = entry) -> bool:
+            return bool(page.find_elements(By.XPATH, f"{entry}[@aria-selected='true']"))
+
+        until(clicked, f"{option} of {label}")
+        until(chosen, f"{option} of {label} to be chosen")
     field.send_keys(Keys.ESCAPE)
     until(lambda: not page.find_elements(By.XPATH, "//*[@role='option']"), f"the end of the list of {label}")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
@@ -46,10 +47,13 @@ def pale(page: WebDriver, scheme: str) -> list[str]:
 def tab_to(page: WebDriver, wanted: str, most: int = 80) -> None:
     """Press the tabulator until something is focused that has this label or text."""
     for _ in range(most):
-        page.switch_to.active_element.send_keys(Keys.TAB)
-        focused = page.switch_to.active_element
-        if wanted in (focused.get_attribute("aria-label"), focused.text.strip()):
-            return
+        try:
+            page.switch_to.active_element.send_keys(Keys.TAB)
+            focused = page.switch_to.active_element
+            if wanted in (focused.get_attribute("aria-label"), focused.text.strip()):
+                return
+        except StaleElementReferenceException:
+            continue  # a part of the page was drawn again meanwhile
     raise AssertionError(f"the keyboard does not reach {wanted!r}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,14 +11,23 @@ from selenium.webdriver.common.by import By
 from insync.replication.client.blocking import BlockingAdmin
 from tests.processes import cluster
 
-from .browser import browser, complaints, dashboard, find_browser, reads, shows, text_of, until
+from .browser import browser, complaints, dashboard_process, find_browser, reads, shows, text_of, until
 
 pytest.importorskip("nicegui")
 find_browser()
 pytestmark = pytest.mark.xdist_group("dashboard-of-a-slow-cluster")
 
-DELAY = 2.0
+DELAY = 1.0
 """Seconds of one answer; a look waits for three, one after the other."""
+DASHBOARD = """
+import sys
+from insync.plugins.dashboard import _watcher
+from insync.replication.cli import main
+
+_watcher.SLOW = 2.0
+sys.exit(main())
+"""
+"""Less than a look takes then, and much less than a node is given to answer."""
 LATER = """
 import os, trio
 from insync.replication.core.messages import Kind
@@ -51,9 +61,10 @@ def test_a_slow_cluster_is_said_to_be_slow_and_the_pages_wait_for_nothing(tmp_pa
         servers = ",".join(node.endpoint for node in nodes)
         with (
             BlockingAdmin(servers) as admin,
-            dashboard(servers) as url,
+            dashboard_process(servers, command=(sys.executable, "-c", DASHBOARD)) as process,
             browser(tmp_path / "browser") as page,
         ):
+            url = process.url
             admin.wait_for_nodes(3)
             admin.create_topic("before", 1, 3)
             page.get(url + "topics")
@@ -64,11 +75,11 @@ def test_a_slow_cluster_is_said_to_be_slow_and_the_pages_wait_for_nothing(tmp_pa
             assert "What is shown is of" in reads(page, BANNER)
             for title in PAGES:
                 page.get(url + title.lower().replace("cluster", ""))
-                until(lambda title=title: page.find_element(By.TAG_NAME, "h1").text == title, title, DELAY)  # type: ignore[misc]
+                until(lambda title=title: page.find_element(By.TAG_NAME, "h1").text == title, title)  # type: ignore[misc]
                 assert "does not answer" not in text_of(page), "late answers are answers"
             shows(page, "The cluster answers slowly: a look at it takes")
             slow.unlink()
-            until(lambda: not page.find_elements(By.XPATH, BANNER), "that it answers quickly again", 10)
+            until(lambda: not page.find_elements(By.XPATH, BANNER), "that it answers quickly again")
             page.get(url + "topics")
-            shows(page, "meanwhile", 10)
+            shows(page, "meanwhile")
             assert complaints(page) == []

@@ -169,6 +169,23 @@ def test_a_look_that_takes_long_is_told_while_it_is_under_way(monkeypatch: pytes
     asyncio.run(run())
 
 
+def test_a_cluster_that_answers_quickly_again_is_looked_at_before_the_pause_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_watcher, "LOOK_EVERY", 0.01)
+
+    async def run() -> None:
+        late, watcher = Late(), Watcher("tcp://h:1")
+        watcher._first_answer = 8.0
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            pausing = group.create_task(watcher._pause(late, 3600.0))
+            await until(lambda: late.asked)
+            assert not pausing.done()
+            late.may.set()
+
+    asyncio.run(run())
+
+
 def test_nodes_that_took_long_are_given_time_but_not_more_and_more_of_it() -> None:
     async def run() -> None:
         late, watcher = Late(), Watcher("tcp://h:1")
