@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -41,7 +42,7 @@ class Client:
         self.name = name
         self.machine = TransactionalProducer(name, world.dice.choice((2_000, 5_000, 20_000)))
         self._transactions = 0
-        self._paused_until = 0.0
+        self._paused_until = self._begun_at = 0.0
         self._stops = False
         self._intent: Intent | None = None
         self._sequences: dict[Place, int] = {}
@@ -70,20 +71,27 @@ class Client:
 
         self._world.after(delay, act)
 
-    def open(self) -> None:
+    def open(self, known: tuple[int, int] | None = None) -> None:
+        """`known`: the ids that it has, which is how it goes on with an id that nobody else has taken (KIP-360)."""
+        request = self.machine.init_request()
+        if known is not None:
+            request = attrs.evolve(request, producer_id=known[0], producer_epoch=known[1])
+
         def told(reply: Any) -> None:
             if reply is None or reply.error in _AGAIN:
-                self._then(self.open, 0.1)
+                self._then(partial(self.open, known), 0.1)
             elif reply.error == ErrorCode.NONE:
                 clients = self._world.clients
                 others = [each.number for each in clients if each.name == self.name and each is not self]
                 ids = reply.producer_id, reply.producer_epoch
                 if self._is_current(ids):
-                    self._world.oracle.told_ids(self.number, others, ids, first=True)
+                    self._world.oracle.told_ids(
+                        self.number, others, ids, first=True, goes_on=known is not None
+                    )
                 self.machine.initialized(reply)
                 self._then(self._begin)
 
-        self._world.ask(self.machine.init_request(), told, within=2.0)
+        self._world.ask(request, told, within=2.0)
 
     def _is_current(self, ids: tuple[int, int]) -> bool:
         """Whether nobody has opened the id since the answer was on its way."""
@@ -94,6 +102,7 @@ class Client:
         if self._stops or self.machine.phase is not Phase.READY:
             return
         self.machine.begin()
+        self._begun_at = self._world.now
         self._transactions += 1
         self._intent = Intent(self.number, self._transactions)
         if self._version > 1:
@@ -108,6 +117,9 @@ class Client:
         if not self._left or self.machine.phase is not Phase.OPEN:
             if not self._open_sends:
                 self._end()
+            return
+        if self._version < 2 and self._open_sends:
+            # It was paused, and goes on where it is by now.
             return
         place = self._world.dice.choice(list(self._world.parts))
         if self._version < 2 and place not in self._added:
@@ -243,11 +255,15 @@ class Client:
                 if self._version < 2 and self._has_failed:
                     # What has failed may come late, into the next transaction of this epoch: it takes another one.
                     self._has_failed, self._sequences = False, {}
+                    known = self.machine.ids
                     self.machine = TransactionalProducer(self.name, self.machine.timeout_ms)
-                    self._then(self.open)
+                    self._then(partial(self.open, known), world.dice.choice((0.0, 0.0, 3.0)))
                     return
                 self._then(self._begin, world.dice.choice((0.0, 0.1, 1.0)))
             case Ended.TIMED_OUT:
+                open_for = world.now - self._begun_at
+                if open_for < self.machine.timeout_ms / 1000:
+                    raise Violated("T14", f"a transaction is told as timed out after {open_for:g} s")
                 world.counts["timed_out"] += 1
                 world.oracle.told_outcome(intent, False)
                 self._then(self._end)

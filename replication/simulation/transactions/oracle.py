@@ -50,9 +50,25 @@ class Oracle:
     """Producers whose transactional id another one was told to have."""
     stable: dict[Place, int] = attrs.Factory(dict)
     outcomes: dict[tuple[int, int], bool] = attrs.Factory(dict)
+    deleted: set[Place] = attrs.Factory(set)
+    """Partitions of topics that were deleted, and may be there again: nothing that was told of them holds."""
+    committed: dict[Place, int] = attrs.Factory(dict)
 
-    def told_ids(self, owner: int, others: Iterable[int], ids: tuple[int, int], *, first: bool) -> None:
-        """A producer was told its ids. `first`: by opening, which shuts all others out."""
+    def forget(self, place: Place) -> None:
+        """A topic is deleted."""
+        self.logs[place].clear()
+        self.stable[place] = self.committed[place] = 0
+        self.deleted.add(place)
+
+    def told_ids(
+        self, owner: int, others: Iterable[int], ids: tuple[int, int], *, first: bool, goes_on: bool = False
+    ) -> None:
+        """A producer was told its ids. `first`: by opening, which shuts all others out.
+
+        `goes_on`: by the ids that it had.
+        """
+        if goes_on and owner in self.shut_out:
+            raise Violated("T3", f"producer {owner} is let in again by ids of old: {self.shut_out[owner]}")
         if ids[1] > LAST_EPOCH:
             raise Violated("T9", f"producer {owner} was told epoch {ids[1]}")
         holder = self.owners.setdefault(ids, owner)
@@ -90,7 +106,7 @@ class Oracle:
             for each in self.logs[place]
             if each.intent is not None and (each.meta.producer_id, each.meta.producer_epoch) == ids
         )
-        if meta.base_sequence != expected:
+        if meta.base_sequence != expected and place not in self.deleted:
             raise Violated("T10", f"{place}: sequence {meta.base_sequence} comes where {expected} is due")
         held = known is not None and known.producer_id == meta.producer_id and place in known.partitions
         if not held or known is None or known.status not in _UNDER_WAY:
@@ -147,6 +163,8 @@ class Oracle:
             raise Violated("T2", f"{intent.number} of {intent.owner} was told {committed}, but is {known}")
         if committed:
             for place, count in intent.acknowledged.items():
+                if place in self.deleted:
+                    continue
                 there = sum(each.meta.offset_count for each in self.logs[place] if each.intent is intent)
                 if there < count:
                     raise Violated(
@@ -156,11 +174,19 @@ class Oracle:
     def completed(self, value: TransactionValue) -> None:
         """The coordinator has written that every partition knows the outcome."""
         for place in value.partitions:
-            if place in self.logs and self._open(place, value.producer_id):
+            if place in self.deleted:
+                continue
+            if self._open(place, value.producer_id):
                 raise Violated("T6", f"{place}: the transaction is complete, and open there")
+            ends = [each for each in self.logs[place] if each.meta.producer_id == value.producer_id]
+            if ends and ends[-1].meta.next_offset > self.committed[place]:
+                raise Violated(
+                    "T6", f"{place}: the transaction is complete, and its marker may be lost there"
+                )
 
     def looked_at(self, place: Place, high_watermark: int, found: int) -> None:
         """`found`: the last stable offset that the leader goes by."""
+        self.committed[place] = high_watermark
         begun: dict[int, int] = {}
         unsettled = [high_watermark]
         for each in self.logs[place]:

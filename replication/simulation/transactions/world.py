@@ -6,317 +6,23 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import attrs
 
-from ...core.control.admin_messages import PartitionName
-from ...core.control.records import PartitionRecord, Versioned
-from ...core.coordination import shard_effects as sfx
 from ...core.coordination import shard_events as sev
 from ...core.coordination import transaction_messages as tm
-from ...core.coordination.marker_queue import MarkersAnswered, SendMarkers
-from ...core.coordination.shard import Shard
 from ...core.coordination.transaction_records import LAST_EPOCH, Status, TransactionValue
-from ...core.coordination.transaction_shard import (
-    AllocateIds,
-    IdsAllocated,
-    ReadRevision,
-    RevisionRead,
-    TransactionCoordinator,
-    TransactionSettings,
-)
-from ...core.errors import ErrorCode
-from ...core.partition import effects as fx
 from ...core.partition import events as ev
-from ...core.partition.replica import Replica
-from ...core.types import BatchMeta, PartitionId, TransactionMarker
 from .clients import Client
-from .oracle import Intent, Logged, Oracle, Place, Violated
+from .coordinator import Coordinator
+from .oracle import Oracle, Place, Violated
+from .partitions import Part
 
-WALL = 1_700_000_000_000
 PLACES: tuple[Place, ...] = (("a", 0), ("a", 1), ("b", 0))
 FAULTY, WHOLE = 40.0, 60.0
 """Seconds with faults, and then without."""
 TICK = 0.5
-SETTINGS = TransactionSettings(expiration_ms=25_000, expire_interval_ms=5_000)
-"""An id that nobody uses for a while is forgotten."""
-
-
-@attrs.frozen
-class Behind:
-    """What a node sees that has not read the store yet: nothing, and as of before everything."""
-
-    revision: int = 0
-
-    def leader(self, topic: str, partition: int) -> int | None:
-        return None
-
-
-@attrs.define(eq=False)
-class Part:
-    """One partition: its leader is a real replica, alone in the ISR; leaders follow each other on the same log."""
-
-    world: World
-    place: Place
-    replica: Replica = attrs.field(init=False)
-    asked: dict[int, Callable[[ErrorCode], None]] = attrs.Factory(dict)
-    intents: dict[int, Intent | None] = attrs.Factory(dict)
-    epoch: int = 0
-    end: int = 0
-    writing: int = 0
-    is_led: bool = True
-    is_known: bool = True
-    """What the view says of that, a while later."""
-
-    def __attrs_post_init__(self) -> None:
-        self.replica = Replica(PartitionId(*self.place), 1, 1)
-        self.step(ev.Opened(log_start_offset=0, log_end_offset=0, high_watermark=0, epochs=(), producers=()))
-        self.step(ev.NodesChanged(live={1: 1}))
-        self.elect()
-
-    def elect(self) -> None:
-        """Another leader epoch; for a while nobody may know who leads."""
-        self.epoch += 1
-        topic, partition = self.place
-        record = PartitionRecord(
-            topic=topic,
-            partition=partition,
-            topic_id=topic,
-            replicas=(1,),
-            isr=(1,),
-            leader=1,
-            leader_epoch=self.epoch,
-        )
-        self.step(ev.RecordChanged(versioned=Versioned(record, self.epoch)))
-
-    def produce(
-        self,
-        name: str,
-        batch: BatchMeta,
-        intent: Intent | None,
-        answered: Callable[[ErrorCode], None],
-        version: int = 2,
-    ) -> None:
-        if not self.is_led:
-            answered(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            return
-        number = self.world.next_number()
-        self.asked[number], self.intents[number] = answered, intent
-        self.step(
-            ev.Produce(
-                request_id=number,
-                acks=-1,
-                batch=batch,
-                deadline=self.world.now + 5.0,
-                handle=number,
-                origin=ev.Origin.COORDINATOR if batch.marker is not None else ev.Origin.CLIENT,
-                transaction=ev.TransactionTag(name, version) if batch.transactional else None,
-            ),
-            name,
-        )
-
-    def step(self, event: ev.Event, name: str = "") -> None:
-        world = self.world
-        for effect in self.replica.step(event, world.now):
-            match effect:
-                case fx.Append(handle=handle, batches=batches):
-                    (meta,) = batches
-                    assert isinstance(handle, int)
-                    logged = Logged(meta.base_offset, meta, self.intents[handle])
-                    world.oracle.appended(self.place, logged, world.committed_value(meta.producer_id))
-                    self.end, self.writing = meta.next_offset, self.writing + 1
-                    world.after(world.dice.choice((0.0, 0.01, 0.2)), self._written)
-                case fx.AssignEpoch():
-                    world.after(0.0, lambda: self.step(ev.EpochAssigned()))
-                case fx.ReplyProduce(request_id=number, error=error):
-                    self.asked.pop(number)(error)
-                case fx.AddToTransaction():
-                    world.after(effect.delay, lambda effect=effect: self._add(effect))  # type: ignore[misc]
-        self.look()
-
-    def _written(self) -> None:
-        self.writing -= 1
-        # In the order of the appends: each says how far the log goes.
-        logged = self.world.oracle.logs[self.place]
-        self.step(ev.Appended(log_end_offset=logged[len(logged) - 1 - self.writing].meta.next_offset))
-
-    def look(self) -> None:
-        log = self.replica.log
-        self.world.oracle.looked_at(self.place, log.high_watermark, log.last_stable_offset)
-
-    def _add(self, effect: fx.AddToTransaction) -> None:
-        topic, partition = self.place
-        request = tm.AddPartitionsRequest(
-            transactional_id=effect.transactional_id,
-            producer_id=effect.producer_id,
-            producer_epoch=effect.producer_epoch,
-            partitions=[PartitionName(topic=topic, partition=partition)],
-            view_revision=1,
-            verify_only=effect.verify_only,
-            version=1 if effect.verify_only else 2,
-        )
-
-        def told(reply: Any) -> None:
-            error = ErrorCode.COORDINATOR_NOT_AVAILABLE if reply is None else ErrorCode(reply.error)
-            said = ev.AddAnswered(
-                producer_id=effect.producer_id,
-                leader_epoch=effect.leader_epoch,
-                attempt=effect.attempt,
-                error=error,
-            )
-            self.step(said, effect.transactional_id)
-
-        self.world.ask(request, told, within=1.0)
-
-
-@attrs.define(eq=False)
-class Coordinator:
-    """One shard on a log of its own, which loses what is not committed when another node leads it."""
-
-    world: World
-    shard: Shard = attrs.field(factory=lambda: Shard(lambda: TransactionCoordinator(SETTINGS)))
-    log: list[sev.Entry] = attrs.Factory(list)
-    committed: int = 0
-    epoch: int = 0
-    answers: dict[int, Callable[[Any], None]] = attrs.Factory(dict)
-    is_led: bool = False
-
-    def lead(self) -> None:
-        """Another node leads: it has what is committed, and perhaps some of the rest."""
-        if self.is_led:
-            self.tell(sev.ShardEnded())
-        kept = self.world.dice.randint(self.committed, len(self.log))
-        del self.log[kept:]
-        self.epoch, self.is_led = self.epoch + 1, True
-        is_behind = self.world.is_faulty and self.world.dice.random() < 0.3
-        self.tell(sev.ViewChanged(view=Behind() if is_behind else self.world))
-        if is_behind:
-            self.world.after(
-                self.world.dice.choice((0.1, 1.0)), lambda: self.tell(sev.ViewChanged(view=self.world))
-            )
-        self.tell(sev.ShardLed(leader_epoch=self.epoch, log_start=0, epoch_start=kept))
-        if kept:
-            entries = self.log[:kept]
-            if self.world.dice.random() < 0.5:
-                # Compaction has gone over some of it.
-                bound = self.world.dice.randint(0, self.committed)
-                last = {entry.key: entry.offset for entry in entries[:bound]}
-                entries = [e for e in entries if e.offset >= bound or last[e.key] == e.offset]
-            epoch = self.epoch
-            read = sev.LogRead(leader_epoch=epoch, entries=tuple(entries), next_offset=kept)
-            self.world.after(self.world.dice.choice((0.0, 0.1)), lambda: self.tell(read))
-        self._commit(kept, self.epoch)
-
-    def _commit(self, end: int, epoch: int) -> None:
-        delay = self.world.dice.choice((0.0, 0.0, 0.01, 0.1))
-
-        def commit() -> None:
-            if self.epoch == epoch and self.is_led:
-                self.committed = max(self.committed, end)
-                self.tell(sev.Advanced(high_watermark=self.committed))
-
-        self.world.after(delay, commit)
-
-    def tell(self, event: sev.Event) -> None:
-        world = self.world
-        now, wall = world.now, WALL + int(world.now * 1000)
-        if self.is_led and not isinstance(event, sev.ShardEnded | sev.Accepted | sev.Refused):
-            self._obey(self.shard.step(sev.Contacted(since=now), now, wall))
-        self._obey(self.shard.step(event, now, wall))
-        due = self.shard.deadline
-        if due is not None:
-            world.after(max(0.01, due - now), self._tick)
-
-    def _tick(self) -> None:
-        due = self.shard.deadline
-        if due is not None and due <= self.world.now:
-            self.tell(sev.Tick())
-
-    def _obey(self, effects: list[sfx.Effect]) -> None:
-        world = self.world
-        for effect in effects:
-            match effect:
-                case sfx.Write(write_id=write_id, entries=entries):
-                    if world.is_faulty and world.dice.random() < 0.03:
-                        self.tell(sev.Refused(write_id=write_id, error=ErrorCode.NOT_ENOUGH_REPLICAS))
-                        continue
-                    base = len(self.log)
-                    for key, value in entries:
-                        if value is None:
-                            world.blameless.add(key.transactional_id)
-                        if value is not None and value.status.is_idle and value.status is not Status.EMPTY:
-                            before = self.value(key)
-                            if before is not None and before.status.is_prepared:
-                                world.oracle.completed(before)
-                        self.log.append(sev.Entry(len(self.log), key, value))
-                    self.tell(sev.Accepted(write_id=write_id, base_offset=base))
-                    self._commit(len(self.log), self.epoch)
-                case sfx.Answer(request_id=number, reply=reply):
-                    self.answers.pop(number)(reply)
-                case sfx.Outward(leader_epoch=epoch, message=message):
-                    world.after(0.0, lambda epoch=epoch, message=message: self._outside(epoch, message))  # type: ignore[misc]
-
-    def value(self, key: object, end: int | None = None) -> TransactionValue | None:
-        """What stands last under a key, below an offset."""
-        for entry in reversed(self.log[:end]):
-            if entry.key == key:
-                value: TransactionValue | None = entry.value
-                return value
-        return None
-
-    def _outside(self, epoch: int, message: object) -> None:
-        world = self.world
-
-        def hear(said: object) -> None:
-            if self.is_led:
-                self.tell(sev.Heard(leader_epoch=epoch, message=said))
-
-        match message:
-            case AllocateIds(count=count):
-                first = world.take_ids(count)
-                world.after(world.delay(), lambda: hear(IdsAllocated(first, count)))
-            case ReadRevision():
-                world.after(world.delay(), lambda: hear(RevisionRead(world.revision)))
-            case SendMarkers():
-                self._mark(message, hear)
-
-    def _mark(self, send: SendMarkers, hear: Callable[[object], None]) -> None:
-        """Each copy of the request writes, and one answer comes, or none."""
-        world = self.world
-        request, outcomes = send.request, list[tm.MarkerOutcome]()
-        wanted = [(each, at) for each in request.markers for at in each.partitions]
-        lost = world.is_lost()
-        world.after(
-            1.0 if lost else world.delay() + 0.5,
-            lambda: hear(MarkersAnswered(send.attempt, () if lost else tuple(outcomes))),
-        )
-        copies = 0 if world.is_lost() else 1 + (world.is_faulty and world.dice.random() < 0.1)
-        for copy in range(copies):
-            for markers, at in wanted:
-                place = (at.topic, at.partition)
-
-                def take(error: ErrorCode, markers: Any = markers, at: Any = at) -> None:
-                    outcomes.append(
-                        tm.MarkerOutcome(
-                            producer_id=markers.producer_id,
-                            topic=at.topic,
-                            partition=at.partition,
-                            error=error,
-                        )
-                    )
-
-                said = TransactionMarker(markers.committed, request.coordinator_epoch)
-                meta = BatchMeta(-1, 1, -1, 10, markers.producer_id, markers.producer_epoch, -1, True, said)
-                late = world.dice.choice((1.0, 4.0)) if copy else 0.0
-                version = markers.version
-                if copy and version < 2:
-                    continue
-                write = partial(
-                    world.parts[place].produce, markers.transactional_id, meta, None, take, version
-                )
-                world.after(world.delay() + late if version > 1 else 0.0, write)
 
 
 @attrs.frozen
@@ -360,7 +66,7 @@ class World:
 
     def leader(self, topic: str, partition: int) -> int | None:
         part = self.parts.get((topic, partition))
-        return None if part is None else 1 if part.is_known else -1
+        return None if part is None or not part.is_there else 1 if part.is_known else -1
 
     # For all
 
@@ -446,12 +152,16 @@ class World:
     def _trouble(self) -> None:
         if not self.is_faulty:
             return
-        match self.dice.choice((0, 0, 0, 2, 2, 2, 3, 4, 4, 4, 5)):
+        match self.dice.choice((0, 0, 0, 1, 2, 2, 2, 3, 4, 4, 4, 5, 6)):
             case 0:
                 self.counts["moves"] += 1
                 self.coordinator.lead()
+            case 1:
+                part = self.dice.choice([each for each in self.parts.values() if each.is_there])
+                part.crash()
+                part.elect()
             case 2:
-                part = self.dice.choice(list(self.parts.values()))
+                part = self.dice.choice([each for each in self.parts.values() if each.is_there])
                 part.elect()
                 part.is_led = False
                 self.after(self.dice.choice((0.0, 0.5)), lambda: self._lost(part))
@@ -464,14 +174,30 @@ class World:
                 self.dice.choice(self.clients).pause(self.dice.choice((0.5, 3.0, 12.0, 1e9)))
             case 5:
                 self._age()
+            case 6:
+                self._delete(self.parts[PLACES[-1]])
         self.after(self.dice.uniform(0.1, 3.0), self._trouble)
+
+    def _delete(self, part: Part) -> None:
+        if not part.is_there:
+            return
+        part.delete()
+        self.revision += 1
+        self.coordinator.tell(sev.ViewChanged(view=self))
+
+        def create() -> None:
+            part.create()
+            self.revision += 1
+            self.coordinator.tell(sev.ViewChanged(view=self))
+
+        self.after(self.dice.choice((0.1, 1.0, 3.0)), create)
 
     def _lost(self, part: Part) -> None:
         part.is_known = part.is_led
         self.coordinator.tell(sev.ViewChanged(view=self))
 
     def _found(self, part: Part) -> None:
-        part.is_led = part.is_known = True
+        part.is_led, part.is_known = part.is_there, True
         self.revision += 1
         self.coordinator.tell(sev.ViewChanged(view=self))
 
@@ -494,7 +220,7 @@ class World:
     def _heal(self) -> None:
         self.is_faulty = False
         for part in self.parts.values():
-            part.is_led = part.is_known = True
+            part.is_led, part.is_known = part.is_there, True
         self.coordinator.tell(sev.ViewChanged(view=self))
         for client in self.clients:
             client.stop()

@@ -73,6 +73,42 @@ def _(patch: Patch) -> None:
     patch.setattr(TransactionCoordinator, "_is_late", lambda self, name, clock: False)
 
 
+@mutant("TZ18", "a producer that goes on with ids of old is let in (KIP-360)", "T3")
+def _(patch: Patch) -> None:
+    right = transaction_epochs.init
+
+    def init(
+        now: TransactionValue | None, timeout_ms: int, expected: Any, fresh_id: int | None, wall_ms: int
+    ) -> Outcome:
+        return right(now, timeout_ms, None, fresh_id, wall_ms)
+
+    patch.setattr(transaction_epochs, "init", init)
+
+
+@mutant("TZ38", "who was late once is aborted later, whatever is open by then (redpanda#18120)", "T14")
+def _(patch: Patch) -> None:
+    right = TransactionCoordinator.tick
+
+    def tick(self: TransactionCoordinator, clock: Clock) -> None:
+        before = list(self.__dict__.setdefault("_noted", []))
+        self._late = []
+        right(self, clock)
+        if self._late:
+            self.__dict__["_noted"] = list(self._late)
+        self._late = [*self._late, *before]
+
+    def take_late(self: TransactionCoordinator, clock: Clock) -> Any:
+        while self._late:
+            value = self.transactions.get(self._late[-1])
+            if value is not None and value.status is Status.ONGOING:
+                yield self._late[-1]
+            else:
+                self._late.pop()
+
+    patch.setattr(TransactionCoordinator, "tick", tick)
+    patch.setattr(TransactionCoordinator, "_take_late", take_late)
+
+
 @mutant("TZ39", "an id goes to the one who opens it without a new epoch")
 def _(patch: Patch) -> None:
     right = transaction_epochs.init
@@ -283,6 +319,32 @@ def _(patch: Patch) -> None:
     patch.setattr(MarkerQueue, "_look", look)
 
 
+@mutant("TZ7", "a marker is answered before it is committed", "T6", "TL2")
+def _(patch: Patch) -> None:
+    right = TransactionGate._mark
+
+    def mark(self: TransactionGate, event: ev.Produce) -> None:
+        right(self, attrs.evolve(event, acks=0))
+
+    patch.setattr(TransactionGate, "_mark", mark)
+
+
+@mutant(
+    "TZ14", "a node that does not know the partition has it done (redpanda#7061)", "T5", "T6", "T7", "TL2"
+)
+def _(patch: Patch) -> None:
+    right = MarkerQueue.answered
+
+    def answered(self: MarkerQueue, event: Any, now: float) -> None:
+        done = tuple(
+            attrs.evolve(each, error=0) if each.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else each
+            for each in event.outcomes
+        )
+        right(self, marker_queue.MarkersAnswered(event.attempt, done), now)
+
+    patch.setattr(MarkerQueue, "answered", answered)
+
+
 @mutant("TZ8", "a late marker of the same epoch ends the next transaction (KAFKA-19446)")
 def _(patch: Patch) -> None:
     patch.setattr(transaction_gate, "_is_first_version", lambda event: True)
@@ -406,3 +468,32 @@ def _(patch: Patch) -> None:
         return found if found == high_watermark else found + 1
 
     patch.setattr(OpenTransactions, "stable_offset", stable_offset)
+
+
+# What a log that is read again tells
+
+
+@mutant("TZ32", "producers without batches are lost when a log is read again (KAFKA-9144)")
+def _(patch: Patch) -> None:
+    right = ProducerTable.__init__
+
+    def init(self: ProducerTable, entries: Any = (), ended: Any = ()) -> None:
+        right(self, [each for each in entries if each.batches], ended)
+
+    patch.setattr(ProducerTable, "__init__", init)
+
+
+@mutant("TZ33", "an open transaction is lost when a log is read again (KAFKA-5435)", "T4", "T5", "T7")
+def _(patch: Patch) -> None:
+    right = ProducerTable.__init__
+
+    def init(self: ProducerTable, entries: Any = (), ended: Any = ()) -> None:
+        right(self, [attrs.evolve(each, first_offset=-1) for each in entries], ended)
+
+    patch.setattr(ProducerTable, "__init__", init)
+
+
+@mutant("TZ46", "a marker that may still be cut off is forgotten when a log is read again", "T4")
+def _(patch: Patch) -> None:
+    right = ProducerTable.__init__
+    patch.setattr(ProducerTable, "__init__", lambda self, entries=(), ended=(): right(self, entries))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import trio
 
 from insync.replication.simulation.transactions import run
 
 from ..worlds import hunt
+from . import elsewhere
 from .planted import REGISTRY
 
 SEEDS = 60
@@ -28,3 +30,13 @@ def test_the_same_seed_is_the_same_run() -> None:
 def test_it_is_noticed(name: str) -> None:
     found = hunt(name, "transactions", 900)
     assert found.invariant.startswith("T"), found
+
+
+@pytest.mark.parametrize("name", elsewhere.REGISTRY.mutants)
+def test_a_test_notices_what_the_simulator_does_not_play(name: str) -> None:
+    shown = elsewhere.SHOWN[name]
+    shown()
+    with pytest.MonkeyPatch.context() as patch:
+        elsewhere.REGISTRY.mutants[name].plant(patch)
+        with pytest.raises((AssertionError, trio.TooSlowError, ExceptionGroup)):
+            shown()

@@ -1,0 +1,132 @@
+"""Planted errors outside of what the simulator of transactions plays: in files, in readers, in groups.
+
+Each names a test that must fail while it is planted.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import attrs
+import trio
+import trio.testing
+
+from insync.replication.client import _fetcher, _isolation
+from insync.replication.core.coordination import group_messages as gm
+from insync.replication.core.coordination import offset_commits
+from insync.storage import _cleaner, disk_log
+from insync.storage._transactions import Transactions
+from tests.replication.client import test_isolation
+from tests.replication.core.coordination import test_offsets
+from tests.storage import test_transaction_model, test_transactions
+from tests.storage.building import open_disk
+
+from ..registry import Patch, Registry
+
+REGISTRY = Registry()
+SHOWN: dict[str, Callable[[], None]] = {}
+"""Of each the test that shows it."""
+
+
+def mutant(name: str, title: str, shown: Callable[[], None]) -> Callable[[Any], Any]:
+    SHOWN[name] = shown
+    return REGISTRY.mutant(name, title)
+
+
+def _in_a_folder(test: Callable[[Path], None]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        test(Path(folder))
+
+
+def _with_a_log(test: Callable[[Any], None]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        log = open_disk(Path(folder) / "t-0", test_transactions.SETTINGS)
+        try:
+            test(log)
+        finally:
+            log.close(clean=False)
+
+
+def _in_quick_time(test: Callable[..., Any]) -> None:
+    """As with the fixture `autojump_clock`."""
+    trio.run(test, None, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@mutant(
+    "TZ28",
+    "the look-up of aborted transactions stops at the end of a segment (AutoMQ#754)",
+    partial(_in_a_folder, test_transaction_model.test_a_marker_may_lie_many_segments_behind_what_it_aborts),
+)
+def _(patch: Patch) -> None:
+    right = disk_log.aborted_between
+    patch.setattr(disk_log, "aborted_between", lambda indexes, *rest: right(list(indexes)[:1], *rest))
+
+
+@mutant(
+    "TZ29",
+    "a reader stops at a marker (brod#659)",
+    partial(_in_quick_time, test_isolation.test_what_is_open_waits_and_what_was_aborted_is_never_seen),
+)
+def _(patch: Patch) -> None:
+    right = _isolation.committed
+
+    def committed(chunk: _isolation.Chunk, aborted: Sequence[Any]) -> _isolation.Chunk:
+        found = right(chunk, aborted)
+        markers = [info.base_offset for info in chunk.batches if info.is_control]
+        return attrs.evolve(found, next_offset=min([chunk.next_offset, *markers]))
+
+    patch.setattr(_fetcher, "committed", committed)
+
+
+@mutant(
+    "TZ31",
+    "compaction drops the markers of what it leaves in the log (KAFKA-8351)",
+    partial(
+        _with_a_log, test_transactions.test_a_marker_stays_as_long_as_what_it_ends_and_then_as_tombstones_do
+    ),
+)
+def _(patch: Patch) -> None:
+    right = _cleaner.Copier._flags
+
+    def flags(self: _cleaner.Copier, info: Any) -> int:
+        found = right(self, info)
+        marker = info.is_control and info.is_transactional
+        return _cleaner.lib.ISR_CLEAN_DROP if marker else found
+
+    patch.setattr(_cleaner.Copier, "_flags", flags)
+
+
+@mutant(
+    "TZ34",
+    "compaction goes over a transaction that is open (KAFKA-7190)",
+    partial(_with_a_log, test_transactions.test_nothing_counts_from_an_open_transaction_on),
+)
+def _(patch: Patch) -> None:
+    patch.setattr(Transactions, "is_open", lambda self, info: False)
+
+
+@mutant(
+    "TZ37",
+    "offsets of a transaction are taken of any member, of any generation (KIP-447)",
+    test_offsets.test_a_transaction_is_checked_as_a_commit_is,
+)
+def _(patch: Patch) -> None:
+    right = offset_commits._check_sender
+
+    def check_sender(state: Any, classic: Any, request: Any) -> Any:
+        return None if isinstance(request, gm.TxnOffsetCommitRequest) else right(state, classic, request)
+
+    patch.setattr(offset_commits, "_check_sender", check_sender)
+
+
+@mutant(
+    "TZ47",
+    "compaction takes what was aborted for committed",
+    partial(_with_a_log, test_transactions.test_what_was_aborted_replaces_nothing_and_goes),
+)
+def _(patch: Patch) -> None:
+    patch.setattr(Transactions, "is_aborted", lambda self, info: False)
