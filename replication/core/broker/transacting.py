@@ -7,7 +7,7 @@ end of the turn, in order.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -102,6 +102,8 @@ class Transacting:
         self._numbers = count(-_FIRST_NUMBER, -1)
         self._marking: dict[int, Callable[[ErrorCode], None]] = {}
         self._admitting: dict[int, Callable[[ErrorCode], None]] = {}
+        self._adding: dict[tuple[str, int, int], list[tuple[PartitionId, partition_fx.AddToTransaction]]] = {}
+        """Partitions that are to belong to a transaction, of each until the end of the turn."""
         context.routes[partition_fx.AddToTransaction] = self._add
         context.routes[partition_fx.Admission] = self._admitted
         self.takes: dict[type, Callable[[Any, Callable[[Any], None]], None]] = {
@@ -211,20 +213,37 @@ class Transacting:
     # A partition is to belong to a transaction
 
     def _add(self, partition: PartitionId, effect: partition_fx.AddToTransaction) -> None:
-        ask = partial(self._ask_to_add, partition, effect)
         if effect.delay > 0:
-            self._context.timers.call_at(self._context.now + effect.delay, ask)
+            self._context.timers.call_at(
+                self._context.now + effect.delay, partial(self._join, partition, effect)
+            )
         else:
-            self._later(ask)
+            self._join(partition, effect)
 
-    def _ask_to_add(self, partition: PartitionId, effect: partition_fx.AddToTransaction) -> None:
-        context = self._context
-        answered = partial(self._add_answered, partition, effect)
+    def _join(self, partition: PartitionId, effect: partition_fx.AddToTransaction) -> None:
+        """All partitions that one request has written to are one write of the coordinator."""
+        key = (effect.transactional_id, effect.producer_id, effect.producer_epoch)
+        if effect.verify_only:
+            # The answer to several is that of the worst.
+            self._later(partial(self._ask_to_add, [(partition, effect)]))
+            return
+        if key not in self._adding:
+            self._adding[key] = []
+            self._later(lambda: self._ask_to_add(self._adding.pop(key)))
+        self._adding[key].append((partition, effect))
+
+    def _ask_to_add(self, adding: Sequence[tuple[PartitionId, partition_fx.AddToTransaction]]) -> None:
+        context, effect = self._context, adding[0][1]
+
+        def answered(error: ErrorCode) -> None:
+            for each in adding:
+                self._add_answered(*each, error)
+
         request = tm.AddPartitionsRequest(
             transactional_id=effect.transactional_id,
             producer_id=effect.producer_id,
             producer_epoch=effect.producer_epoch,
-            partitions=[m.PartitionName(topic=partition.topic, partition=partition.partition)],
+            partitions=[m.PartitionName(topic=at.topic, partition=at.partition) for at, _ in adding],
             verify_only=effect.verify_only,
             view_revision=context.view.revision,
             version=1 if effect.verify_only else 2,

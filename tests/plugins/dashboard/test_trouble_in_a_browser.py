@@ -23,7 +23,7 @@ UNHEARD = """
 from insync.replication.core.broker import transacting
 from insync.replication.core.errors import ErrorCode
 
-ask = transacting.Transacting._ask_to_add
+ask = transacting.Transacting._join
 
 def unheard(self, partition, effect):
     if partition.topic == "hangs":
@@ -31,7 +31,7 @@ def unheard(self, partition, effect):
     else:
         ask(self, partition, effect)
 
-transacting.Transacting._ask_to_add = unheard
+transacting.Transacting._join = unheard
 """
 """As a leader of a release without verification: it takes what the coordinator has never heard of."""
 HUGE = 10 << 20

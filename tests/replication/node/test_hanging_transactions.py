@@ -39,7 +39,7 @@ async def test_a_transaction_that_nobody_knows_of_is_found_and_ended(
         with monkeypatch.context() as patch:
             patch.setattr(
                 transacting.Transacting,
-                "_ask_to_add",
+                "_join",
                 lambda self, partition, effect: self._add_answered(partition, effect, ErrorCode.NONE),
             )
             async with Producer(running.servers, transactional_id="hangs") as producer:

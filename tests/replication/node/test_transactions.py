@@ -335,3 +335,29 @@ async def _forgiving(work: object, name: str) -> None:
             await work(name)  # type: ignore[operator]
         except Exception as error:  # noqa: BLE001 - shown where the test fails
             print("worker", name, repr(error))
+
+
+async def test_the_partitions_of_a_request_are_added_at_once(tmp_path: Path) -> None:
+    """Each write of a coordinator is as slow as a record that is replicated."""
+    async with (
+        nodes(tmp_path, 1, t=8) as (running, _),
+        Producer(running.servers, transactional_id="w", linger_ms=10_000) as producer,
+        Consumer(running.servers) as consumer,
+    ):
+        states = [("__transaction_state", at) for at in range(3)]
+        await producer.prepare("t")
+
+        async def written() -> int:
+            return sum((await consumer.end_offsets(states)).values())
+
+        async def is_ended() -> bool:
+            async with Admin(running.servers) as admin:
+                return (await admin.describe_transaction("w")).status == "COMPLETE_COMMIT"
+
+        before = await written()
+        async with producer.transaction():
+            for at in range(8):
+                await producer.send("t", b"x", partition=at)
+        await until(is_ended)
+        # One by one they are eight, and two for the outcome and the end.
+        assert await written() - before <= 6
