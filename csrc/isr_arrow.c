@@ -250,7 +250,7 @@ static uint8_t *put_record(uint8_t *p, int64_t body, int32_t delta, const source
 int64_t isr_arrow_build(uint8_t *out, size_t capacity, const int32_t *rows, int32_t count,
                         const isr_arrow_column *keys, const isr_arrow_column *values,
                         const isr_arrow_headers *headers, int64_t timestamp, int64_t producer_id,
-                        int16_t producer_epoch, int32_t base_sequence, int32_t *taken)
+                        int16_t producer_epoch, int32_t base_sequence, int16_t attributes, int32_t *taken)
 {
     *taken = 0;
     if (capacity > INT32_MAX - LENGTH_END)
@@ -271,6 +271,6 @@ int64_t isr_arrow_build(uint8_t *out, size_t capacity, const int32_t *rows, int3
     *taken = done;
     if (done == 0)
         return 0;
-    put_batch_header(out, p - out, done, timestamp, timestamp, producer_id, producer_epoch, base_sequence, 0);
+    put_batch_header(out, p - out, done, timestamp, timestamp, producer_id, producer_epoch, base_sequence, attributes);
     return p - out;
 }

@@ -62,6 +62,6 @@ int isr_arrow_partition(const isr_arrow_column *keys, int32_t partitions, int32_
 int64_t isr_arrow_build(uint8_t *out, size_t capacity, const int32_t *rows, int32_t count,
                         const isr_arrow_column *keys, const isr_arrow_column *values,
                         const isr_arrow_headers *headers, int64_t timestamp, int64_t producer_id,
-                        int16_t producer_epoch, int32_t base_sequence, int32_t *taken);
+                        int16_t producer_epoch, int32_t base_sequence, int16_t attributes, int32_t *taken);
 
 #endif

@@ -14,7 +14,7 @@ import attrs
 
 from ._batch_build import recompressed
 from ._batch_records import LEAST_RECORD_BYTES, inflated_all
-from ._batch_scan import BATCH_OVERHEAD_BYTES, CODEC_MASK, REASONS, BatchInfo
+from ._batch_scan import BATCH_OVERHEAD_BYTES, CODEC_MASK, REASONS, TRANSACTIONAL, BatchInfo
 from ._codecs import MAX_INFLATED_BYTES, Compression, codec_number
 from ._columns import Buffer, DecodedColumns, Decoder
 from ._native import ffi, lib
@@ -321,6 +321,7 @@ class BatchBuilder:
         producer_id: int = -1,
         producer_epoch: int = -1,
         base_sequence: int = -1,
+        transactional: bool = False,
     ) -> tuple[bytes, int]:
         """A batch of the first of `rows` (a buffer of 32-bit integers), and how many of them it holds.
 
@@ -340,6 +341,7 @@ class BatchBuilder:
             producer_id,
             producer_epoch,
             base_sequence,
+            TRANSACTIONAL if transactional else 0,
             self._taken,
         )
         if size < 0:

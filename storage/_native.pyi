@@ -129,6 +129,7 @@ class _Lib:
         producer_id: int,
         producer_epoch: int,
         base_sequence: int,
+        attributes: int,
         taken: Any,
     ) -> int: ...
     def isr_batch_restamp_producer(

@@ -135,6 +135,7 @@ from .transaction_errors import (
     TransactionTimedOutError,
     UnknownProducerIdError,
 )
+from .transactional_batches import TransactionalBatchProducer
 from .user_errors import (
     UnacceptableCredentialError,
     UnsupportedMechanismError,
@@ -178,6 +179,7 @@ __all__ = [
     "Deserializer",
     "partition_for_key",
     "BatchProducer",
+    "TransactionalBatchProducer",
     "NamedProducer",
     "Written",
     "Consumer",

@@ -102,6 +102,8 @@ class BatchProducer(Client):
         self._used = 0
         self._changed = trio.Event()
         self._error: ClientError | None = None
+        self._tag: m.ProduceTransaction | None = None
+        """Of transactional batches."""
 
     def _start(self) -> None:
         """The task of a partition starts when that is first used."""
@@ -240,7 +242,12 @@ class BatchProducer(Client):
         sent = queue.launch(leader)
         at = m.ProducePartition(topic=queue.at.topic, partition=queue.at.partition, size=len(sent.data))
         body = wire.encode(
-            m.ProduceRequest(acks=_ACKS_ALL, timeout_ms=self._settings.request_timeout_ms, partitions=[at])
+            m.ProduceRequest(
+                acks=_ACKS_ALL,
+                transaction=self._tag,
+                timeout_ms=self._settings.request_timeout_ms,
+                partitions=[at],
+            )
         )
 
         def on_done(outcome: Response | TransportError) -> None:

@@ -135,7 +135,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     uint8_t *out = malloc(capacity);
     int32_t taken;
     int64_t built = isr_arrow_build(out, capacity, rows, (int32_t)count, &keys.column, &values.column, &headers,
-                                    in.first, in.third, 3, in.second, &taken);
+                                    in.first, in.third, 3, in.second, 0, &taken);
     CHECK(taken >= 0 && taken <= (int32_t)count);
     CHECK(built == -1 || (built == 0 && taken == 0) || (built > ISR_BATCH_HEADER && built <= (int64_t)capacity));
     CHECK(built >= 0 || (in.flags & (WILD | HEADERS)));

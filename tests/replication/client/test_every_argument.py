@@ -24,6 +24,7 @@ from insync.replication.client import (
     GroupMetadata,
     InvalidArgumentError,
     Producer,
+    TransactionalBatchProducer,
 )
 from insync.replication.core.messages import Kind
 
@@ -78,6 +79,8 @@ WRONG: dict[str, list[Any]] = {
     "allow": [5, "admin", ["fly"], [5], SOMETHING],
     "mechanisms": [None, 5, "SCRAM-SHA-256", [], ["PLAIN"], [5], SOMETHING],
     "iterations": [*NUMBER, 4095, 16385],
+    "who": [None, 5, "t", (1,), (1, "2"), (1, -1), (True, 1), [1, 2], SOMETHING],
+    "committed": FLAG,
     "group_metadata": [None, 5, "g", {"group_id": "g"}, SOMETHING],
 }
 RIGHT: dict[str, Any] = {
@@ -99,6 +102,8 @@ RIGHT: dict[str, Any] = {
     "to": "earliest",
     "group_metadata": GroupMetadata(group_id="g"),
     "password": "x",
+    "who": (1, 2),
+    "committed": True,
 }
 
 
@@ -149,9 +154,12 @@ def asked(cluster: FakeCluster) -> int:
     return sum(node.seen.total() - node.seen[Kind.METADATA] for node in cluster.nodes)
 
 
-@pytest.mark.parametrize(("cls", "method"), methods(Admin, Consumer, Producer, BatchProducer))
+@pytest.mark.parametrize(
+    ("cls", "method"), methods(Admin, Consumer, Producer, BatchProducer, TransactionalBatchProducer)
+)
 async def test_on_trio(cls: Any, method: str) -> None:
-    async with fake_cluster(t=1) as cluster, cls(cluster.urls) as client:
+    options = {"transactional_id": "w"} if cls is TransactionalBatchProducer else {}
+    async with fake_cluster(t=1) as cluster, cls(cluster.urls, **options) as client:
         if cls is Producer:
             await client.prepare("t")
         if cls is Consumer:
