@@ -12,6 +12,7 @@ from ._java import LEAST_JAVA, check_java
 from ._plan import check_repeatable, exactly_once
 from ._session import FORMAT, check_pyspark, register, session
 from .errors import (
+    BatchHistoryError,
     DataLossError,
     JavaError,
     NotRepeatableError,
@@ -45,6 +46,7 @@ __all__ = [
     "SparkMissingError",
     "JavaError",
     "NotRepeatableError",
+    "BatchHistoryError",
     "OptionError",
     "SchemaError",
     "OffsetError",

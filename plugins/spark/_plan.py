@@ -64,15 +64,21 @@ def _nodes(plan: Any) -> Iterator[Any]:
         waiting += [children.apply(n) for n in range(children.size())]
 
 
-def exactly_once(frame: DataFrame) -> DataFrameWriter | DataStreamWriter:
+def exactly_once(frame: DataFrame, *, transactional: bool = False) -> DataFrameWriter | DataStreamWriter:
     """`frame.write` or `frame.writeStream` for the format `insync`, with exactlyOnce; the rest is as ever.
+
+    Args:
+      transactional: All rows of a job, or of a batch of a stream, in one transaction, which one task writes. Any
+        plan will do, and readers with `read_committed` see all of it or nothing.
 
     Raises:
       NotRepeatableError: The plan may give other rows, or another order, when a task is run again.
     """
-    check_repeatable(frame)
+    if transactional:
+        frame, options = frame.repartition(1), {"transactional": "true"}
+    else:
+        check_repeatable(frame)
+        options = {"exactlyOnce": "true", "repeatablePlan": "true"}
     if frame.isStreaming:
-        stream = frame.writeStream.format(FORMAT)
-        return stream.option("exactlyOnce", "true").option("repeatablePlan", "true")
-    batch = frame.write.format(FORMAT).mode("append")
-    return batch.option("exactlyOnce", "true").option("repeatablePlan", "true")
+        return frame.writeStream.format(FORMAT).options(**options)
+    return frame.write.format(FORMAT).mode("append").options(**options)

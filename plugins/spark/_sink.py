@@ -19,6 +19,7 @@ from ...storage.batch import Compression
 from ._clients import admin
 from ._options import Options
 from ._tracebacks import plainly
+from ._transactions import Written, abort_open, check_alone, end_transaction, write_transaction
 from ._workers import settle
 from ._writing import WriteOptions, write_rows
 from .errors import OptionError, SchemaError
@@ -30,6 +31,8 @@ WRITE_OPTIONS = (
     "topic",
     "exactlyOnce",
     "repeatablePlan",
+    "transactional",
+    "transactionTimeoutMs",
     "compressionType",
     "batchBytes",
     "deliveryTimeoutMs",
@@ -54,10 +57,19 @@ def write_options(options: Options, schema: StructType) -> WriteOptions:
             "again, and Spark does not show its plan to a sink: write by insync.plugins.spark.exactly_once(df), "
             "which looks at it (or set repeatablePlan=true if you know that it does)"
         )
+    transactional = options.flag("transactional", False)
+    if transactional and exactly_once:
+        raise OptionError("exactlyOnce=true and transactional=true are two ways to the same: keep one")
+    if transactional and topic is None:
+        raise OptionError(
+            "transactional=true needs the option topic: with it stands which batch of a stream is next"
+        )
     found = WriteOptions(
         connection=options.connection(),
         topic=topic,
         exactly_once=exactly_once,
+        transactional=transactional,
+        transaction_timeout_ms=options.number("transactionTimeoutMs", 300_000),
         compression=options.choice("compressionType", "none", get_args(Compression)),  # type: ignore[arg-type]
         batch_bytes=options.number("batchBytes", 1_000_000, least=1024),
         delivery_timeout_ms=options.number("deliveryTimeoutMs", 120_000),
@@ -95,6 +107,23 @@ class Done(WriterCommitMessage):
 
     rows: int
     identities: str
+    written: Written | None = None
+    """In a transaction, which is for the driver to end."""
+
+
+def _write_in_transaction(
+    options: WriteOptions, iterator: Iterator[pa.RecordBatch], name: str, part: int, batch: int | None
+) -> Done:
+    check_alone(part)
+    written = write_transaction(options, iterator, name, batch)
+    return Done(written.rows, name, written)
+
+
+def _end(options: WriteOptions, messages: Sequence[WriterCommitMessage | None], *, committed: bool) -> None:
+    """There is one task, so there is one transaction; none of tasks that have failed."""
+    for message in messages:
+        if isinstance(message, Done) and message.written is not None:
+            end_transaction(options, message.written, committed=committed)
 
 
 class InsyncWriter(DataSourceArrowWriter):
@@ -103,21 +132,28 @@ class InsyncWriter(DataSourceArrowWriter):
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
         self._job = f"spark/{uuid.uuid4().hex}/"
+        self._transactional_id = self._job.rstrip("/")
 
     @plainly
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         context = TaskContext.get()
         part = context.partitionId() if context is not None else 0
+        if self._options.transactional:
+            return _write_in_transaction(self._options, iterator, self._transactional_id, part, None)
         return Done(write_rows(self._options, iterator, f"{self._job}{part}", part), self._job)
 
     @plainly
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """No task of this job will be run again."""
+        _end(self._options, messages, committed=True)
         self._forget()
 
     @plainly
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """What was written stays: a log takes nothing back."""
+        """What was written stays, but in a transaction: a log takes nothing else back."""
+        if self._options.transactional:
+            # Tasks that were killed have told of nothing, and may have written.
+            abort_open(self._options, self._transactional_id)
         self._forget()
 
     def _forget(self) -> None:
@@ -139,13 +175,17 @@ class InsyncStreamWriter(DataSourceStreamArrowWriter):
         assert context is not None
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
+        assert batch is not None
         part = context.partitionId()
+        if self._options.transactional:
+            return _write_in_transaction(self._options, iterator, f"spark/{query}", part, int(batch))
         rows = write_rows(self._options, iterator, f"spark/{query}/{batch}/{part}", part)
         return Done(rows, f"spark/{query}/")
 
     @plainly
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """The batch before this one cannot come again; this one can, until Spark has noted that it is done."""
+        _end(self._options, messages, committed=True)
         if self._options.exactly_once:
             prefixes = {message.identities for message in messages if isinstance(message, Done)}
             with admin(self._options.connection) as client:
@@ -153,5 +193,7 @@ class InsyncStreamWriter(DataSourceStreamArrowWriter):
                     client.forget_producers(f"{prefix}{batchId - 1}/")
         settle()
 
+    @plainly
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """The batch comes again, and goes on where this one stopped."""
+        """The batch comes again, and goes on where this one stopped; in a transaction it starts over."""
+        _end(self._options, messages, committed=False)

@@ -45,6 +45,8 @@ class WriteOptions:
     connection: Connection
     topic: str | None
     exactly_once: bool
+    transactional: bool = False
+    transaction_timeout_ms: int = 300_000
     compression: Compression
     batch_bytes: int
     delivery_timeout_ms: int
@@ -65,7 +67,7 @@ def write_rows(options: WriteOptions, batches: Iterator[pa.RecordBatch], identit
 
 
 async def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], identity: str, part: int) -> int:
-    task: _Task | None = None
+    task: Rows | None = None
     failure: BaseException | None = None
     try:
         producer = settled(
@@ -77,19 +79,21 @@ async def _write(options: WriteOptions, batches: Iterator[pa.RecordBatch], ident
         )
         async with producer:
             who = await producer.identify(identity if options.exactly_once else "")
-            task = _Task(options, producer, who, part)
-            async for gathered in _gather(batches, min(_GATHERED_BYTES, 8 * options.batch_bytes)):
-                await task.take(gathered)
-            await producer.flush()
+            task = Rows(options, producer, who, part)
+            await task.take_all(batches)
             task.check_all_came_again()
     except BaseExceptionGroup as group:
-        # Trio groups what its tasks raise; the first of it is what the user is told.
-        failure = group
-        while isinstance(failure, BaseExceptionGroup):
-            failure = failure.exceptions[0]
+        failure = first_of(group)
     if failure is not None:
         raise failure
     return task.rows if task is not None else 0
+
+
+def first_of(failure: BaseException) -> BaseException:
+    """Trio groups what its tasks raise; the first of it is what the user is told."""
+    while isinstance(failure, BaseExceptionGroup):
+        failure = failure.exceptions[0]
+    return failure
 
 
 async def _gather(batches: Iterator[pa.RecordBatch], enough: int) -> Any:
@@ -118,7 +122,9 @@ class _PartitionProgress:
     """Rows that an earlier run has written, still to come."""
 
 
-class _Task:
+class Rows:
+    """The rows of a task, on their way to their partitions."""
+
     def __init__(self, options: WriteOptions, producer: BatchProducer, who: NamedProducer, part: int) -> None:
         self.rows = 0
         self._options = options
@@ -127,8 +133,13 @@ class _Task:
         self._part = part
         self._progress: dict[str, list[_PartitionProgress]] = {}
 
-    async def take(self, rows: pa.RecordBatch) -> None:
-        """Send all of these rows on their way."""
+    async def take_all(self, batches: Iterator[pa.RecordBatch]) -> None:
+        """Send all rows, and wait until they are acknowledged."""
+        async for gathered in _gather(batches, min(_GATHERED_BYTES, 8 * self._options.batch_bytes)):
+            await self._take(gathered)
+        await self._producer.flush()
+
+    async def _take(self, rows: pa.RecordBatch) -> None:
         if self._options.topic is not None:
             await self._take_topic(self._options.topic, rows)
         else:
@@ -224,6 +235,7 @@ class _Cutter:
     ) -> None:
         self._columns = (key, value, headers)
         self._compression = options.compression
+        self._transactional = options.transactional
         self._builder = self._of(options.batch_bytes)
 
     def _of(self, size: int) -> BatchBuilder:
@@ -231,10 +243,11 @@ class _Cutter:
 
     def cut(self, rows: np.ndarray[Any, Any], who: NamedProducer, sequence: int) -> tuple[bytes, int]:
         now = time.time_ns() // 1_000_000
-        stamp = {
+        stamp: dict[str, Any] = {
             "producer_id": who.producer_id,
             "producer_epoch": who.producer_epoch,
             "base_sequence": sequence,
+            "transactional": self._transactional,
         }
         try:
             return self._builder.build(rows, now, **stamp)

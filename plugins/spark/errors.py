@@ -37,5 +37,9 @@ class NotRepeatableError(SparkError):
     """`exactlyOnce` was asked for rows that may differ, or come in another order, when a task is run again."""
 
 
+class BatchHistoryError(SparkError):
+    """A batch of a stream with `transactional` may have been written before, or later ones were."""
+
+
 class StalledError(SparkError):
     """Nothing could be read or written for as long as the options allow."""

@@ -27,6 +27,11 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--per-second", type=int, default=1000, help="records of input")
     parser.add_argument("--at-least-once", action="store_true", help="show that duplicates would be noticed")
+    parser.add_argument(
+        "--transactional",
+        action="store_true",
+        help="each batch in a transaction, by a plan that does not repeat",
+    )
     parser.add_argument("--folder", type=Path, help="keep everything here, in place of a temporary folder")
     parser.add_argument("--json", action="store_true", help="end with one line of JSON")
     given = parser.parse_args()
@@ -39,6 +44,7 @@ def main() -> int:
             given.seed,
             per_second=given.per_second,
             exactly_once=not given.at_least_once,
+            transactional=given.transactional,
         )
         outcome = run.run(given.times)
     told = {

@@ -88,7 +88,10 @@ def _start(spark: Any, about: dict[str, Any]) -> Any:
         .load()
         .select("key", "value")
     )
-    writer = exactly_once(rows) if about["exactly_once"] else rows.writeStream.format("insync")
+    if about["transactional"]:
+        writer = exactly_once(rows.selectExpr("CAST(uuid() AS BINARY) AS key", "value"), transactional=True)
+    else:
+        writer = exactly_once(rows) if about["exactly_once"] else rows.writeStream.format("insync")
     return (
         writer.options(servers=about["servers"], topic=about["target"], batchBytes="4096")
         .option("checkpointLocation", about["checkpoint"])

@@ -87,11 +87,14 @@ def compare(
 
 
 class Run:
-    def __init__(self, folder: Path, seed: int, *, per_second: int, exactly_once: bool) -> None:
+    def __init__(
+        self, folder: Path, seed: int, *, per_second: int, exactly_once: bool, transactional: bool = False
+    ) -> None:
         self._choice = random.Random(seed)
         self._folder = folder
         self._per_second = per_second
         self._exactly_once = exactly_once
+        self._transactional = transactional
         self._kills: list[Kill] = []
 
     def run(self, times: int) -> Outcome:
@@ -100,7 +103,12 @@ class Run:
         try:
             feeder = Feeder(nodes.servers, self._per_second)
             (self._folder / "spark").mkdir()
-            job = Job(self._folder / "spark", nodes.servers, exactly_once=self._exactly_once)
+            job = Job(
+                self._folder / "spark",
+                nodes.servers,
+                exactly_once=self._exactly_once,
+                transactional=self._transactional,
+            )
             try:
                 job.wait_for_batch(0)
                 for kind in kinds(times, self._choice):
@@ -172,7 +180,8 @@ class Run:
             rows=rows,
             lost=lost + abs(sent - rows),
             duplicated=duplicated,
-            in_order=in_order,
+            # Rows without keys of their own go wherever they come to.
+            in_order=in_order or self._transactional,
             replicas_equal=audited["ok"],
             batches=job.committed() + 1,
             drivers_ended_by_themselves=job.ended_by_itself,

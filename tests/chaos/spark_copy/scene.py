@@ -200,7 +200,7 @@ def _kill(process: psutil.Process) -> None:
 class Job:
     """The copy: its drivers, one after the other, and what their checkpoint says."""
 
-    def __init__(self, folder: Path, servers: str, *, exactly_once: bool) -> None:
+    def __init__(self, folder: Path, servers: str, *, exactly_once: bool, transactional: bool) -> None:
         self._folder = folder
         self._checkpoint = folder / "checkpoint"
         self._about = {
@@ -212,6 +212,7 @@ class Job:
             "checkpoint": str(self._checkpoint),
             "rows": 15_000,
             "exactly_once": exactly_once,
+            "transactional": transactional,
         }
         self.ended_by_itself = 0
         self._seen: set[psutil.Process] = set()
@@ -321,17 +322,25 @@ def ends(servers: str, topic: str) -> int:
 
 
 def read_all(servers: str, topic: str) -> dict[int, list[bytes]]:
-    """The values of each partition, in order."""
+    """The committed values of each partition, in order."""
     found: dict[int, list[bytes]] = {number: [] for number in range(PARTITIONS)}
-    with BlockingConsumer(servers, auto_offset_reset="earliest", max_poll_records=100_000) as consumer:
-        left = sum(consumer.end_offsets(consumer.assign_topic(topic)).values())
-        while left > 0:
-            records = consumer.poll(30_000)
-            if not records:
-                raise StuckError(f"{topic}: {left} records do not come")
-            for record in records:
+    with (
+        BlockingConsumer(
+            servers,
+            auto_offset_reset="earliest",
+            max_poll_records=100_000,
+            isolation_level="read_committed",
+        ) as consumer,
+        BlockingConsumer(servers) as everything,
+    ):
+        ends = everything.end_offsets(consumer.assign_topic(topic))
+        wait_until("every transaction decided", lambda: consumer.end_offsets(list(ends)) == ends)
+        while any((consumer.position(at) or 0) < end for at, end in ends.items()):
+            before = {at: consumer.position(at) for at in ends}
+            for record in (records := consumer.poll(30_000)):
                 found[record.partition].append(record.value or b"")
-            left -= len(records)
+            if not records and before == {at: consumer.position(at) for at in ends}:
+                raise StuckError(f"{topic}: records do not come from {before} on")
     return found
 
 

@@ -23,13 +23,13 @@ def test_the_examples_run(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    for name in ("sales", "lines", "copy"):
+    for name in ("sales", "lines", "copy", "numbered"):
         admin.create_topic(name, 2, 1, {"min_insync_replicas": 1})
     with BlockingProducer(servers) as producer:
         producer.send_many("sales", [b"%d teapots" % n for n in range(50)], partition=1).result(30)
     names: dict[str, Any] = {"servers": servers, "folder": str(tmp_path)}
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 6
     for block in blocks:
         exec(compile(block, "spark.md", "exec"), names)
     assert names["spark"] is spark
@@ -38,6 +38,8 @@ def test_the_examples_run(
     with BlockingConsumer(servers) as consumer:
         for name, count in (("lines", 100), ("copy", 50)):
             assert sum(consumer.end_offsets([(name, 0), (name, 1)]).values()) == count
+        # And a marker in each partition, once the transaction has ended.
+        assert sum(consumer.end_offsets([("numbered", 0), ("numbered", 1)]).values()) in (50, 51, 52)
 
 
 def test_every_option_is_told_of(spark: SparkSession) -> None:
