@@ -248,14 +248,16 @@ class Controller:
         return done
 
     def _look_at(self, view: ClusterView) -> None:
-        """Take over a view. Who is alive and what topics say may matter to every partition."""
+        """Take over a view. Who is alive may matter to every partition, what a topic says to those of the topic."""
         before, self._view = self._view, view
         changed = view.differs_from(before)
-        same = view.nodes is before.nodes and view.topics is before.topics
-        if changed is None or not same or view.unreadable != before.unreadable:
+        if changed is None or view.nodes is not before.nodes or view.unreadable != before.unreadable:
             self._unsettled = set(view.partitions)
-        else:
-            self._unsettled |= changed
+            return
+        self._unsettled |= changed
+        if view.topics is not before.topics:
+            others = {name for name, topic in view.topics.items() if topic != before.topics.get(name)}
+            self._unsettled |= {each for each in view.partitions if each.topic in others}
 
     def _on_commit_done(self, event: CommitDone) -> None:
         self._committing = False

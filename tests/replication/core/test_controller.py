@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 import pytest
 
@@ -24,6 +26,7 @@ from insync.replication.core.control.records import (
     EpochRecord,
     NodeRecord,
     PartitionRecord,
+    TopicConfig,
     TopicRecord,
     Versioned,
     topic_key,
@@ -327,3 +330,33 @@ def test_many_partitions_of_a_dead_node_are_elected_in_one_transaction(
     controller.step(CommitDone(outcome="committed", revision=6))
     rest = only_commit(controller.step(ViewChanged(view=attrs.evolve(view(6), partitions=dict(partitions)))))
     assert len(rest.puts) == 200
+
+
+def test_another_topic_does_not_have_every_partition_looked_at(
+    controller: Controller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With thousands of partitions each new topic would keep the controller's node busy for a while."""
+    looked: list[str] = []
+    right = Controller._next_record
+
+    def noted(self: Controller, partition: PartitionId, *rest: Any) -> Any:
+        looked.append(partition.topic)
+        return right(self, partition, *rest)
+
+    monkeypatch.setattr(Controller, "_next_record", noted)
+    base = led_by(ME, isr=(ME, OTHER), version=9)
+    partitions = {}
+    for name in ("t", "u"):
+        record = attrs.evolve(base.record, topic=name)
+        partitions[record.id] = Versioned(record, 9)
+    first = attrs.evolve(view(5), partitions=partitions, topics={"t": _topic("t"), "u": _topic("u")})
+    controller.step(ViewChanged(view=first))
+    assert looked == ["t", "u"]
+    topics = {**first.topics, "u": attrs.evolve(_topic("u"), config=TopicConfig(min_insync_replicas=1))}
+    then = attrs.evolve(first, revision=6, since=5, changed=frozenset(), topics=topics)
+    controller.step(ViewChanged(view=then))
+    assert looked == ["t", "u", "u"], "its own settings may matter to it"
+
+
+def _topic(name: str) -> TopicRecord:
+    return TopicRecord(name=name, topic_id=name, partitions=1, replication_factor=3, config=TopicConfig())
