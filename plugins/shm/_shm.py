@@ -47,6 +47,12 @@ CAPS = Capabilities(ranges="handover", same_host_only=True, half_close=True)
 
 HAND_OVER_FROM = 16 << 10
 """Bytes of ranges in one sending; fewer are sent as bytes: there is a cost to each handing over."""
+LEAST_RANGE = 4 << 10
+"""Bytes that the ranges of one sending have on average, or they are sent as bytes: to have the peer know another
+file costs more than so many bytes, and an answer about hundreds of partitions has hundreds of files.
+"""
+_MOST_JOINED = 256 << 10
+"""Bytes of ranges that are read in the event loop at a time."""
 _RAW_BUFFER = 64 << 10
 _BYTES = int(Chunk.BYTES)
 """As a plain number: most chunks are of this type."""
@@ -137,7 +143,7 @@ class ShmStream(UnixStream):
             await self._drop(self._handed.drop_deleted())
         ranges = [part for part in parts if is_range(part) and part.length]
         numbers: list[int | None] = []
-        if ranges and sum(part.length for part in ranges) >= HAND_OVER_FROM:
+        if ranges and _is_worth(sum([part.length for part in ranges]), len(ranges)):
             await warm(ranges)
             numbers = await self._hand_over(ranges)
         await super().send(list(self._chunks(parts, numbers)))
@@ -173,7 +179,10 @@ class ShmStream(UnixStream):
         ranges = [part for part in parts if is_range(part) and part.length]
         if not all(map(is_warm, ranges)):
             return None
-        if sum(part.length for part in ranges) < HAND_OVER_FROM:
+        size = sum([part.length for part in ranges])
+        if not _is_worth(size, len(ranges)):
+            if size > _MOST_JOINED:
+                return None
             return b"".join((PREFIX.pack(_BYTES, 0, total), *map(_in_memory, parts)))
         numbers = self._known_files(ranges)
         return None if numbers is None else b"".join(self._chunks(parts, numbers))  # type: ignore[arg-type]
@@ -436,6 +445,11 @@ def _places_chunks(places: Sequence[tuple[FileRange, int]]) -> Iterator[bytes]:
         some = places[first : first + MOST_PLACES]
         yield PREFIX.pack(Chunk.RANGES, len(some), sum(part.length for part, _ in some))
         yield b"".join(PLACE.pack(file, part.offset, part.length) for part, file in some)
+
+
+def _is_worth(size: int, count: int) -> bool:
+    """Whether so many bytes in so many ranges are handed over, and not sent."""
+    return size >= max(HAND_OVER_FROM, LEAST_RANGE * count)
 
 
 def _is_known(found: Handed | tuple[int, int] | None) -> bool:

@@ -46,6 +46,8 @@ _QUICK_LOOKS = 100
 _QUICK = (0.02, 0.05)
 _REFUSED_PATIENCE = 0.5
 """Seconds for which a client that opens dials an address again at which nobody listens."""
+_REST_WITHOUT_NEWS = 4
+"""Times as long as a look has taken the next one waits if it has found no other leader."""
 _AVOIDED = 5.0
 """For how many seconds others are asked rather than a node that did not answer."""
 _HEAD_START = 0.05
@@ -105,6 +107,8 @@ class Cluster:
         self._unknown: set[str] = set()
         self._suspects: dict[PartitionId, Leader] = {}
         self._suspect_looks = 0
+        self._has_news = False
+        """Whether the last look has found that somebody else leads somewhere."""
         self._silent: dict[int, float] = {}
         """When nodes were last found not to answer."""
         self._wanted = trio.Event()
@@ -371,7 +375,7 @@ class Cluster:
                 await self._wanted.wait()
             self._wanted = trio.Event()
             done, self._done = self._done, trio.Event()
-            began = trio.current_time()
+            began, self._has_news = trio.current_time(), False
             try:
                 await self._look()
                 self._error = None
@@ -379,8 +383,10 @@ class Cluster:
                 self._error = error
             done.set()
             self._notify()
-            # Where a look is much work, as with thousands of partitions, others have as much time for theirs.
-            await trio.sleep(min(trio.current_time() - began, _LONGEST_REST))
+            # Where a look is much work, as with thousands of partitions, others have as much time for theirs; and
+            # more where nothing comes of it: a leader that is slow because a follower stands still leads on.
+            took = trio.current_time() - began
+            await trio.sleep(min(took if self._has_news else took * _REST_WITHOUT_NEWS, _LONGEST_REST))
 
     def _next_look(self) -> float:
         now = trio.current_time()
@@ -411,6 +417,7 @@ class Cluster:
         told = {p.partition: Leader(p.leader, p.leader_epoch) for p in info.partitions}
         leaders = [told.get(n, NOBODY) for n in range(max(told, default=-1) + 1)]
         known = self.topics.get(info.name)
+        former = known.leaders if known is not None else None
         if known is None:
             known = self.topics[info.name] = Topic(info.name, info.topic_id, leaders)
         elif known.topic_id != info.topic_id:
@@ -421,6 +428,7 @@ class Cluster:
             known.leaders = [
                 max(pair, key=lambda leader: leader.epoch) for pair in zip(leaders, kept, strict=False)
             ]
+        self._has_news = self._has_news or known.leaders != former
         known.config = info.config
         known.told(revision, exists=True)
         for partition, leader in enumerate(known.leaders):

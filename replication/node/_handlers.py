@@ -15,12 +15,14 @@ from ..core import messages as m
 from ..core.broker.events import Disconnected, ForwardArrived, ReadIndexArrived
 from ..core.broker.ports import Found, LookUp
 from ..core.control.admin_requests import Request as AdminRequestBody
+from ..core.control.records import PartitionRecord
 from ..core.control.view import ClusterView
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
 from ..metadata import MetadataError
 from ._cluster_state import ClusterState
 from ._coordination import KINDS as COORDINATION_KINDS
+from ._described import Described, describe_partition
 from ._replicas import Replicas
 from ._users import Users
 from .authorisation import Authoriser
@@ -31,6 +33,7 @@ from .service import ServiceError
 log = logging.getLogger("insync.node")
 
 PRODUCER_ID_BLOCK = 1000
+Describe = Callable[[PartitionRecord], m.PartitionInfo]
 
 
 class Handlers:
@@ -52,6 +55,7 @@ class Handlers:
         self._nursery = nursery
         self._users = users
         self._authoriser = authoriser
+        self._described = Described()
         self._producer_ids = range(0)
         self._taking_ids = trio.Lock()
         self._by_kind: dict[int, Callable[[Inbound], None]] = {
@@ -160,7 +164,13 @@ class Handlers:
 
     def _metadata(self, request: Inbound) -> None:
         message: m.MetadataRequest = request.message
-        request.reply(describe_view(self._replicas.view, message))
+        view = self._replicas.view
+        if isinstance(request, TransportInbound):
+            self._described.keep(view.partitions)
+            request.reply(describe_view(view, message, self._described))
+        else:
+            # Handed over as it is, and not encoded: it belongs to whoever asked.
+            request.reply(describe_view(view, message))
 
     def _describe_partitions(self, request: Inbound) -> None:
         message: m.DescribePartitionsRequest = request.message
@@ -293,8 +303,10 @@ def page_size(wanted: int) -> int:
     return wanted if 0 < wanted < m.MOST_DESCRIBED else m.MOST_DESCRIBED
 
 
-def describe_view(view: ClusterView, message: m.MetadataRequest) -> m.MetadataResponse:
-    """The answer to a metadata request."""
+def describe_view(
+    view: ClusterView, message: m.MetadataRequest, describe: Describe = describe_partition
+) -> m.MetadataResponse:
+    """The answer to a metadata request; `describe` makes what it says of each partition."""
     names = _from_cursor(
         sorted(view.topics) if message.topics is None else list(dict.fromkeys(message.topics)), message
     )
@@ -308,7 +320,7 @@ def describe_view(view: ClusterView, message: m.MetadataRequest) -> m.MetadataRe
             next_cursor = m.PartitionName(topic=name, partition=first)
             break
         count = min(room, topic.partitions - first) if topic is not None else 0
-        topics.append(_describe_topic(view, name, range(first, first + count)))
+        topics.append(_describe_topic(view, name, range(first, first + count), describe))
         room -= max(count, 1)
         if topic is not None and first + count < topic.partitions:
             next_cursor = m.PartitionName(topic=name, partition=first + count)
@@ -346,7 +358,7 @@ def _from_cursor(names: list[str], message: m.MetadataRequest) -> list[str]:
     return names[names.index(message.cursor.topic) :] if message.cursor.topic in names else []
 
 
-def _describe_topic(view: ClusterView, name: str, indexes: range) -> m.TopicInfo:
+def _describe_topic(view: ClusterView, name: str, indexes: range, describe: Describe) -> m.TopicInfo:
     topic = view.topics.get(name)
     if topic is None:
         return m.TopicInfo(name=name, error=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
@@ -361,20 +373,5 @@ def _describe_topic(view: ClusterView, name: str, indexes: range) -> m.TopicInfo
         topic_id=topic.topic_id,
         replication_factor=len(records[0].target) if records else topic.replication_factor,
         config=attrs.asdict(topic.config),
-        partitions=[
-            m.PartitionInfo(
-                partition=record.partition,
-                leader=record.leader,
-                leader_epoch=record.leader_epoch,
-                partition_epoch=record.partition_epoch,
-                replicas=list(record.replicas),
-                isr=list(record.isr),
-                elr=list(record.elr),
-                last_known_elr=list(record.last_known_elr),
-                adding=list(record.adding),
-                removing=list(record.removing),
-                recovering=record.recovering,
-            )
-            for record in records
-        ],
+        partitions=[describe(record) for record in records],
     )

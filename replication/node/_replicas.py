@@ -356,10 +356,11 @@ class Replicas:
         return record.config if record is not None else _DEFAULTS
 
     def high_watermarks(self, partitions: Collection[PartitionId]) -> dict[tuple[str, int], int]:
+        replicas, hosts = self.broker.context.replicas, self.hosts
         return {
-            (key.topic, key.partition): self.hosts[key].replica.log.high_watermark
+            key: replicas[key].log.high_watermark
             for key in partitions
-            if key in self.hosts and self.hosts[key].log is not None
+            if (host := hosts.get(key)) is not None and host.lane.log is not None
         }
 
     def _new_host(self, partition: PartitionId, home: Home | None) -> ReplicaHost:

@@ -188,7 +188,10 @@ class Broker:
         Comes every `tick_period`, by itself.
         """
         context = self.context
-        for partition in [each for each, replica in context.replicas.items() if replica.wants_tick]:
+        due = [
+            each for each, replica in context.replicas.items() if replica.wants_tick and replica.needs_tick()
+        ]
+        for partition in due:
             if partition in context.replicas:
                 context.step_replica(partition, TICK)
         context.timers.call_at(context.now + context.settings.tick_period, self.tick_replicas)

@@ -91,6 +91,16 @@ class Replica:
         """Whether an ISR change is under way, so that even an unchanged record is news."""
         return isinstance(self._role, LeaderRole) and self._role.change.pending is not None
 
+    def needs_tick(self) -> bool:
+        """Whether a `Tick` would do something now; if not, none is wanted before another event.
+
+        Asked before a `Tick`, because that costs several times as much, and of thousands of replicas that are
+        written to most have nothing that waits when the tick comes.
+        """
+        role = self._role
+        self.wants_tick = isinstance(role, LeaderRole) and not role.is_idle
+        return self.wants_tick
+
     def step(self, event: ev.Event, now: float) -> list[fx.Effect]:
         """Handle one event at clock reading `now` (seconds, never going back); the effects in order."""
         self.now = now

@@ -153,11 +153,33 @@ async def test_a_body_that_fills_the_buffer_is_followed_by_its_payload(size):
     assert after_it.body == b"next"
 
 
-async def test_more_ranges_than_one_chunk_has(log_file):
+async def test_more_ranges_than_one_chunk_has(log_file, monkeypatch):
+    monkeypatch.setattr(_shm, "LEAST_RANGE", 0)
     async with two_links() as (one, other):
         parts = [FileSlice(log_file.fileno(), at, 40) for at in range(5000)]
         payload = await pass_on(one, other, *parts)
         assert payload.view() == b"".join(CONTENT[at : at + 40] for at in range(5000))
+
+
+@pytest.mark.parametrize("size", [200, 2_000], ids=["at once", "by the writer"])
+async def test_many_short_ranges_are_sent_as_bytes(tmp_path, size):
+    """An answer about hundreds of partitions with a record each has no file handed over."""
+    for number in range(200):
+        (tmp_path / f"{number}").write_bytes(bytes([number]) * size)
+    async with two_links() as (one, other):
+        before = descriptors()
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(opened(tmp_path / f"{number}", "rb")) for number in range(200)]
+            parts = [FileSlice(file.fileno(), 0, size) for file in files]
+            assert one.send_now([message(b"body", parts), *parts]) and one.has_rest == (size > 200)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(one.send, message(b"over"), ())
+                _, payload = await other.recv()
+                payload.view()
+                await other.recv()
+        assert payload.view() == b"".join(bytes([number]) * size for number in range(200))
+        payload.release()
+        assert descriptors() == before
 
 
 async def test_a_deleted_file_is_read_on_and_a_cut_one_is_noticed(log_file, tmp_path):
@@ -241,12 +263,12 @@ async def other_side_has_read(one, other):
 
 async def test_more_files_in_a_frame_than_may_be_open(tmp_path):
     for number in range(100):
-        (tmp_path / f"{number}").write_bytes(b"%9d" % number * 100)
+        (tmp_path / f"{number}").write_bytes(b"%9d" % number * 1000)
     async with two_links() as (one, other):
         with contextlib.ExitStack() as stack:
             files = [stack.enter_context(opened(tmp_path / f"{number}", "rb")) for number in range(100)]
-            payload = await pass_on(one, other, *(FileSlice(file.fileno(), 0, 900) for file in files))
-        assert payload.view() == b"".join(b"%9d" % number * 100 for number in range(100))
+            payload = await pass_on(one, other, *(FileSlice(file.fileno(), 0, 9000) for file in files))
+        assert payload.view() == b"".join(b"%9d" % number * 1000 for number in range(100))
 
 
 async def test_who_has_no_descriptor_left_is_sent_bytes(log_file, monkeypatch):

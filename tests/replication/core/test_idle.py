@@ -28,6 +28,17 @@ def test_a_leader_whose_members_have_everything_wants_no_tick_until_something_ha
     assert lead.replica.wants_tick and wants(lead)
 
 
+def test_what_a_tick_would_change_nothing_of_is_not_told_of_it() -> None:
+    lead = Lead()
+    lead.append(2)
+    assert lead.replica.wants_tick and lead.replica.needs_tick()
+    lead.fetch(B, 2)
+    assert lead.replica.wants_tick and not lead.replica.needs_tick(), "all is committed, everybody has it"
+    assert not lead.replica.wants_tick, "and nobody asks again before something happens"
+    lead.append(1)
+    assert lead.replica.wants_tick and lead.replica.needs_tick()
+
+
 def test_a_fetch_that_tells_of_a_shorter_log_is_something() -> None:
     lead = Lead()
     lead.append(2)
