@@ -466,7 +466,7 @@ class Cluster(Hosting):
             host.forget(self.new_id())
 
     def resume(self, node: Node) -> None:
-        node.paused = False
+        node.paused, node.resumed_at = False, self.now
         held, node.held = node.held, []
         process = node.process
         for action in held:

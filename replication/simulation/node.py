@@ -64,6 +64,7 @@ class Node:
     """When its broker is ticked next, by its own clock."""
     up: bool = False
     paused: bool = False
+    resumed_at: float = 0.0
     process: int = 0
     incarnation: int = 0
     held: list[Callable[[], None]] = attrs.Factory(list)
