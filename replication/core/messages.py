@@ -70,6 +70,7 @@ from .description_messages import (  # noqa: F401 - likewise
 )
 from .record_messages import (  # noqa: F401 - likewise
     EARLIEST_TIMESTAMP,
+    GREATEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MOST_LOOK_UPS,
     READ_COMMITTED,

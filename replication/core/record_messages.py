@@ -13,6 +13,8 @@ from .types import NO_EPOCH, NO_LEADER, EpochEnd
 
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
+GREATEST_TIMESTAMP = -3
+"""That of the record whose timestamp is the greatest (KIP-734)."""
 MOST_LOOK_UPS = 1_000
 """Timestamps of records that one `ListOffsetsRequest` may have looked for in logs."""
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
@@ -177,7 +179,7 @@ class FetchResponse:
 @attrs.frozen(kw_only=True)
 class ListOffsetsPartition:
     """`timestamp`: EARLIEST_TIMESTAMP, LATEST_TIMESTAMP (the high watermark; for readers of committed records the
-    last stable offset), or milliseconds since 1970.
+    last stable offset), GREATEST_TIMESTAMP, or milliseconds since 1970.
     """
 
     topic: str
@@ -195,7 +197,8 @@ class ListOffsetsRequest:
 @attrs.frozen(kw_only=True)
 class ListOffsetsResult:
     """`offset` -1 without an error: no committed record has that timestamp or a later one. `offset_epoch`: the
-    leader epoch that wrote it, -1 if there is none or a node of an earlier release answers.
+    leader epoch that wrote it, -1 if there is none or a node of an earlier release answers. `timestamp`: of the
+    record that was found by its time, in ms since 1970; -1 otherwise.
     """
 
     topic: str
@@ -205,6 +208,7 @@ class ListOffsetsResult:
     leader_epoch: int = NO_EPOCH
     leader: int = NO_LEADER
     offset_epoch: int = NO_EPOCH
+    timestamp: int = -1
 
 
 @attrs.frozen(kw_only=True)

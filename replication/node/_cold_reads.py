@@ -17,8 +17,9 @@ import trio
 from ...storage import Log, LookUpStoppedError, StorageError
 from ..core.broker.effects import Warm
 from ..core.broker.events import Warmed
-from ..core.broker.ports import LOOK_UP_TIME, Found, LogReadError, LookUp
+from ..core.broker.ports import LOOK_UP_TIME, Found, LogReadError, LookUp, TimedOffset
 from ..core.errors import ErrorCode
+from ..core.messages import GREATEST_TIMESTAMP
 from ..core.types import PartitionId
 
 if TYPE_CHECKING:
@@ -105,10 +106,13 @@ def _find(look: Callable[[], object]) -> None:
 
 def _look_up(opened: Log, timestamp_ms: int, stop: Callable[[], bool]) -> Found:
     try:
-        found = opened.offset_for_timestamp(timestamp_ms, stop=stop)
+        if timestamp_ms == GREATEST_TIMESTAMP:
+            found = opened.latest_timestamp(stop=stop)
+        else:
+            found = opened.offset_for_timestamp(timestamp_ms, stop=stop)
     except LookUpStoppedError as error:
         return LogReadError(ErrorCode.OFFSET_NOT_AVAILABLE, str(error))
     except StorageError as error:
         log.warning("%s-%d: looking for a timestamp failed: %s", opened.topic, opened.partition, error)
         return LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-    return found.offset if found is not None else None
+    return TimedOffset(*found) if found is not None else None

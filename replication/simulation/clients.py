@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from ..core.broker.ports import Found, LookUp, TimedOffset
 from ..core.errors import ErrorCode
 from ..core.messages import FetchPartition, ListOffsetsPartition, ProduceResult
 from ..core.partition.leader import LeaderRole
@@ -195,7 +196,10 @@ class Consumer:
         wanted = ListOffsetsPartition(topic=topic, partition=number, timestamp=timestamp)
         queries = host.node.broker.queries
         look_up = host.node.broker.context.logs.offset_for_timestamp
-        found = {each: look_up(each.partition, each.timestamp_ms) for each in queries.look_ups([wanted])}
+        found: dict[LookUp, Found] = {}
+        for each in queries.look_ups([wanted]):
+            offset = look_up(each.partition, each.timestamp_ms)
+            found[each] = None if offset is None else TimedOffset(offset, offset)
         told = queries.list_offset(wanted, found)
         if told.error == ErrorCode.NONE and not host.facts.unclean:
             committed = len(host.facts.committed)

@@ -45,6 +45,8 @@ def agrees(log: Log) -> None:
     for timestamp in sorted(stamps)[::3]:
         expected = next((each for each in shown if each[1] >= timestamp), None)
         assert log.offset_for_timestamp(timestamp) == expected, timestamp
+    latest = max((each[1] for each in shown), default=-1)
+    assert log.latest_timestamp() == next((each for each in shown if each[1] == latest), None)
 
 
 def test_finds_what_a_linear_scan_finds(log: Log) -> None:

@@ -15,6 +15,8 @@ _ListOffsets = message("ListOffsetsResponse")
 _DeleteRecords = message("DeleteRecordsResponse")
 _EpochEnds = message("OffsetForLeaderEpochResponse")
 _LATEST, _EARLIEST, _EARLIEST_LOCAL = -1, -2, -4
+_Found = tuple[int, int, int, int]
+"""Error, offset, epoch and time of a record; of the ends of a log there is no time."""
 _TIERED = (-5, -6)
 """Offsets of what has been moved to remote storage: there is none."""
 
@@ -28,7 +30,7 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
     ]
     if request.replica_id >= 0 or not client.may(Operation.CONSUME):
         refused = KafkaError.TOPIC_AUTHORIZATION_FAILED
-        return _offsets(request, {place[:3]: (refused, -1, -1) for place in wanted}, version)
+        return _offsets(request, {place[:3]: (refused, -1, -1, -1) for place in wanted}, version)
     asked = [
         m.ListOffsetsPartition(
             topic=topic,
@@ -43,10 +45,10 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
         await client.service.ask(client, _list(asked, request.isolation_level))
     ).message  # type: ignore[assignment]
     came = iter(answer.partitions)
-    found: dict[tuple[str, int, int], tuple[int, int, int]] = {}
+    found: dict[tuple[str, int, int], _Found] = {}
     for topic, index, time, epoch in wanted:
         if time in _TIERED:
-            found[topic, index, time] = (ErrorCode.NONE, -1, -1)
+            found[topic, index, time] = (ErrorCode.NONE, -1, -1, -1)
             continue
         result = next(came)
         error = result.error
@@ -57,7 +59,7 @@ async def list_offsets(client: Client, request: Struct, version: int) -> Struct:
         elif error == ErrorCode.OFFSET_NOT_AVAILABLE and version <= 4:
             error = ErrorCode.LEADER_NOT_AVAILABLE
         # Of the offset and not of the leader, so that OffsetForLeaderEpoch agrees later (KIP-320).
-        found[topic, index, time] = (error, result.offset, result.offset_epoch)
+        found[topic, index, time] = (error, result.offset, result.offset_epoch, result.timestamp)
     return _offsets(request, found, version)
 
 
@@ -66,21 +68,18 @@ def _list(partitions: list[m.ListOffsetsPartition], isolation_level: int) -> m.L
     return m.ListOffsetsRequest(partitions=partitions, isolation_level=isolation)
 
 
-def _offsets(
-    request: Struct, found: dict[tuple[str, int, int], tuple[int, int, int]], version: int
-) -> Struct:
+def _offsets(request: Struct, found: dict[tuple[str, int, int], _Found], version: int) -> Struct:
     answer = _ListOffsets()
     for topic in request.topics:
         told = _ListOffsets.ListOffsetsTopicResponse(name=topic.name)
         for part in topic.partitions:
-            error, offset, epoch = found[topic.name, part.partition_index, part.timestamp]
+            error, offset, epoch, time = found[topic.name, part.partition_index, part.timestamp]
             made = _ListOffsets.ListOffsetsPartitionResponse(
                 partition_index=part.partition_index, error_code=error
             )
             if error == ErrorCode.NONE:
                 made.offset, made.leader_epoch = offset, epoch if offset >= 0 else -1
-                # Kafka gives the record's own time; of the ends of the log it gives none.
-                made.timestamp = part.timestamp if part.timestamp >= 0 and offset >= 0 else -1
+                made.timestamp = time
             told.partitions.append(made)
         answer.topics.append(told)
     return answer

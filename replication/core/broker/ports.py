@@ -138,12 +138,21 @@ LOOK_UP_TIME = 5.0
 
 
 class LookUp(NamedTuple):
-    """A timestamp that has to be looked for in the log of a partition that is led here in this epoch."""
+    """A timestamp (or GREATEST_TIMESTAMP) that has to be looked for in the log of a partition that is led here in
+    this epoch.
+    """
 
     partition: PartitionId
     timestamp_ms: int
     leader_epoch: int
 
 
-Found = int | None | LogReadError
-"""The offset of the first record with at least that timestamp, committed or not; None if there is none."""
+class TimedOffset(NamedTuple):
+    """A record that was found by its time, in ms since 1970."""
+
+    offset: int
+    timestamp_ms: int
+
+
+Found = TimedOffset | None | LogReadError
+"""The first record with at least that timestamp, committed or not; None if there is none."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from ..errors import ErrorCode
 from ..messages import (
     EARLIEST_TIMESTAMP,
+    GREATEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MOST_PRODUCERS,
     READ_COMMITTED,
@@ -22,7 +23,7 @@ from ..partition.leader import LeaderRole
 from ..partition.replica import Replica
 from ..types import NO_EPOCH, PartitionId
 from .context import Context
-from .ports import Found, LogReadError, LookUp
+from .ports import Found, LogReadError, LookUp, TimedOffset
 
 
 class Queries:
@@ -39,7 +40,7 @@ class Queries:
         asked = {
             (PartitionId(each.topic, each.partition), each.timestamp): None
             for each in wanted
-            if each.timestamp >= 0
+            if _is_looked_for(each.timestamp)
         }
         return [
             LookUp(partition, timestamp, replica.hint()[1])
@@ -59,7 +60,7 @@ class Queries:
         when the log may have held something else: the client may ask again.
         """
         partition = PartitionId(wanted.topic, wanted.partition)
-        replica, offset = self._context.replicas.get(partition), -1
+        replica, offset, timestamp = self._context.replicas.get(partition), -1, -1
         stable = isolation_level == READ_COMMITTED
         if replica is None:
             error = self._context.missing_error(partition)
@@ -72,9 +73,9 @@ class Queries:
                 error, offset = ErrorCode.NONE, replica.log.log_start_offset
             elif wanted.timestamp == LATEST_TIMESTAMP:
                 error, offset = replica.leader.latest_offset(read_committed=stable)
-            elif wanted.timestamp >= 0:
+            elif _is_looked_for(wanted.timestamp):
                 look_up = LookUp(partition, wanted.timestamp, epoch)
-                error, offset = _offset_at(replica.leader, look_up, found, stable)
+                error, (offset, timestamp) = _offset_at(replica.leader, look_up, found, stable)
             else:
                 error = ErrorCode.INVALID_REQUEST
         return ListOffsetsResult(
@@ -87,6 +88,7 @@ class Queries:
             offset_epoch=replica.log.epochs.epoch_at(offset)
             if replica is not None and offset >= 0
             else NO_EPOCH,
+            timestamp=timestamp,
         )
 
     def epoch_end(self, wanted: EpochEndPartition) -> EpochEndResult:
@@ -164,16 +166,23 @@ class Queries:
         )
 
 
+_NOWHERE = TimedOffset(-1, -1)
+
+
+def _is_looked_for(timestamp: int) -> bool:
+    return timestamp >= 0 or timestamp == GREATEST_TIMESTAMP
+
+
 def _offset_at(
     leader: LeaderRole, look_up: LookUp, found: Mapping[LookUp, Found], stable: bool
-) -> tuple[ErrorCode, int]:
+) -> tuple[ErrorCode, TimedOffset]:
     """The first committed record with at least that timestamp."""
     if look_up not in found:
-        return ErrorCode.OFFSET_NOT_AVAILABLE, -1
-    offset = found[look_up]
-    if isinstance(offset, LogReadError):
-        return offset.code, -1
-    if offset is not None and leader.is_committed(offset, read_committed=stable):
-        return ErrorCode.NONE, offset
+        return ErrorCode.OFFSET_NOT_AVAILABLE, _NOWHERE
+    record = found[look_up]
+    if isinstance(record, LogReadError):
+        return record.code, _NOWHERE
+    if record is not None and leader.is_committed(record.offset, read_committed=stable):
+        return ErrorCode.NONE, record
     # "None is that young" is an answer too, and is to be trusted no sooner than the latest offset is.
-    return leader.latest_offset(read_committed=stable)[0], -1
+    return leader.latest_offset(read_committed=stable)[0], _NOWHERE

@@ -436,3 +436,29 @@ async def test_a_mistake_over_one_client_ends_its_connection_alone(
                 assert await client.has_ended()
         assert (await other.ask(Api.METADATA, 5, Metadata(topics=[]))).brokers
     assert "a mistake" in caplog.text
+
+
+async def test_offsets_are_found_by_times_and_told_with_the_records_own(tmp_path: Path) -> None:
+    now = time.time_ns() // 1_000_000
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node)
+        first = await write(client, b"first")
+        assert first.base_offset == 0
+        for step in (10_000, 30_000, 20_000):
+            told = await client.ask(Api.PRODUCE, 9, produce(batch(b"x", time_ms=now + step)))
+            assert told.responses[0].partition_responses[0].error_code == 0
+
+        async def listed(timestamp: int) -> tuple[int, int, int]:
+            part = ListOffsets.ListOffsetsPartition(partition_index=0, timestamp=timestamp)
+            topic = ListOffsets.ListOffsetsTopic(name="t", partitions=[part])
+            told = await client.ask(Api.LIST_OFFSETS, 7, ListOffsets(replica_id=-1, topics=[topic]))
+            (found,) = told.topics[0].partitions
+            return found.error_code, found.offset, found.timestamp
+
+        assert await listed(now + 10_001) == (0, 2, now + 30_000)
+        assert await listed(now + 30_001) == (0, -1, -1)
+        assert await listed(-3) == (0, 2, now + 30_000), "the greatest"
+        assert await listed(-1) == (0, 4, -1)
+        assert await listed(-2) == await listed(-4) == (0, 0, -1)
+        assert await listed(-5) == (0, -1, -1)
+        assert (await listed(-9))[0] == ErrorCode.INVALID_REQUEST

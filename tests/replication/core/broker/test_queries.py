@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from insync.replication.core.broker.ports import Found, LogReadError, LookUp
+from insync.replication.core.broker.ports import Found, LogReadError, LookUp, TimedOffset
 from insync.replication.core.control.records import Versioned
 from insync.replication.core.control.view import ClusterView
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import (
     EARLIEST_TIMESTAMP,
+    GREATEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     MOST_PRODUCERS,
     ActiveProducer,
@@ -29,7 +30,9 @@ def dated(serve: Serve, look_up: LookUp) -> Found:
     """Each of three records is as old as its offset says."""
     if look_up.partition in serve.logs.broken:
         return LogReadError(serve.logs.broken[look_up.partition], "it cannot be read")
-    return look_up.timestamp_ms if look_up.timestamp_ms < 3 else None
+    if look_up.timestamp_ms == GREATEST_TIMESTAMP:
+        return TimedOffset(1, 1)
+    return TimedOffset(look_up.timestamp_ms, look_up.timestamp_ms) if look_up.timestamp_ms < 3 else None
 
 
 def written(producer_id: int, *, transactional: bool = False) -> BatchMeta:
@@ -85,11 +88,21 @@ def offset(serve: Serve, timestamp: int, topic: str = "x") -> ListOffsetsResult:
 
 @pytest.mark.parametrize(
     ("timestamp", "found"),
-    [(0, 0), (1, 1), (2, -1), (3, -1), (EARLIEST_TIMESTAMP, 0), (LATEST_TIMESTAMP, 2)],
+    [
+        (0, 0),
+        (1, 1),
+        (2, -1),
+        (3, -1),
+        (GREATEST_TIMESTAMP, 1),
+        (EARLIEST_TIMESTAMP, 0),
+        (LATEST_TIMESTAMP, 2),
+    ],
 )
 def test_only_committed_records_are_told_of(serve: Serve, timestamp: int, found: int) -> None:
     told = offset(serve, timestamp)
     assert (told.error, told.offset, told.leader, told.leader_epoch) == (ErrorCode.NONE, found, A, 1)
+    looked_for = timestamp >= 0 or timestamp == GREATEST_TIMESTAMP
+    assert told.timestamp == (found if looked_for else -1), "of a record that was found, its own"
 
 
 def test_nobody_is_told_that_no_record_is_that_young_before_the_high_watermark_may_be_trusted() -> None:

@@ -1,0 +1,55 @@
+"""Fetch requests of a real node: topics by their ids, what a session forgets, and epochs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from insync.plugins.kafka.protocol import message
+from insync.plugins.kafka.protocol.apis import Api
+from insync.replication.core.errors import ErrorCode
+
+from .test_listener import client_of, fetch, make, node_at, parts_of, write
+from .wire_client import WireClient
+
+Fetch, Metadata = message("FetchRequest"), message("MetadataRequest")
+
+
+async def id_of(client: WireClient, name: str = "t") -> bytes:
+    asked = Metadata(topics=[Metadata.MetadataRequestTopic(name=name)])
+    (topic,) = (await client.ask(Api.METADATA, 10, asked)).topics
+    return bytes(topic.topic_id)
+
+
+def by_id(topic_id: bytes, session: tuple[int, int], partitions: int, forgotten: int = 0) -> Any:
+    """`forgotten`: so many of the first partitions."""
+    asked = fetch(session=session, partitions=partitions)
+    for topic in asked.topics:
+        topic.topic_id = topic_id
+    if forgotten:
+        asked.forgotten_topics_data = [
+            Fetch.ForgottenTopic(topic_id=topic_id, partitions=[*range(forgotten)])
+        ]
+    return asked
+
+
+async def test_a_session_by_ids_forgets_by_ids(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node, partitions=3)
+        for index in range(3):
+            await write(client, b"x", partition=index)
+        topic_id = await id_of(client)
+        begun = await client.ask(Api.FETCH, 13, by_id(topic_id, (0, 0), 3))
+        assert list(parts_of(begun)) == [0, 1, 2]
+        left = await client.ask(Api.FETCH, 13, by_id(topic_id, (begun.session_id, 1), 0, forgotten=2))
+        assert list(parts_of(left)) == [2], "what it has forgotten is not told again"
+
+
+async def test_who_believes_in_another_epoch_is_told(tmp_path: Path) -> None:
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node)
+        await write(client, b"x")
+        asked = fetch()
+        for epoch, error in ((-1, ErrorCode.NONE), (99, ErrorCode.UNKNOWN_LEADER_EPOCH)):
+            asked.topics[0].partitions[0].current_leader_epoch = epoch
+            assert parts_of(await client.ask(Api.FETCH, 11, asked))[0].error_code == error
