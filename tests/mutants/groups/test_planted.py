@@ -8,7 +8,9 @@ from ..worlds import hunt
 from .planted import REGISTRY
 
 
-@pytest.mark.parametrize("name", ["GZ1", "GZ3", "GZ11", "GZ22", "GZ23", "GZ28", "GZ34", "GZ39", "GZ43"])
+@pytest.mark.parametrize(
+    "name", ["GZ1", "GZ3", "GZ11", "GZ17", "GZ22", "GZ23", "GZ28", "GZ34", "GZ39", "GZ43"]
+)
 def test_it_is_noticed_by_what_is_there_for_it(name: str) -> None:
     found = hunt(name, "groups", 6)
     assert found.by and found.invariant in found.by, found

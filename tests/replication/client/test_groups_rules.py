@@ -11,6 +11,7 @@ import attrs
 import pytest
 import trio
 
+from insync.replication import wire
 from insync.replication.client import (
     Consumer,
     ConsumerRecord,
@@ -24,7 +25,10 @@ from insync.replication.client import (
     SubscriptionError,
 )
 from insync.replication.client._assignors import find_assignors
+from insync.replication.core import messages as m
+from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination.assignment import Assignment, Counts, Members, Partition
+from insync.replication.core.errors import ErrorCode
 
 from .fake_coordinator import SETTINGS, group_cluster
 from .test_consumer import fill
@@ -340,6 +344,37 @@ async def test_commits_are_carried_out_in_order() -> None:
             await consumer.commit({("t", 0): 9})
             assert told == [*range(1, 9)]
             assert coordinator.committed() == {0: 9}
+
+
+@PROTOCOLS
+async def test_a_commit_that_is_tried_again_does_not_hold_up_reading(settings: dict[str, Any]) -> None:
+    refused, told = 0, list[object]()
+    async with group_cluster(t=1) as (cluster, coordinator), Consumer(cluster.urls, **settings) as consumer:
+        right, is_loading = cluster.chaos, True
+
+        def handle(node: Any, request: Any) -> bool:
+            nonlocal refused
+            if not is_loading or request.kind != m.Kind.COMMIT_GROUP_OFFSETS:
+                return bool(right(node, request))
+            refused += 1
+            loads = gm.CommitGroupOffsetsResponse(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            request.reply(wire.encode(loads))
+            return True
+
+        cluster.chaos = handle
+        consumer.subscribe(["t"])
+        fill(cluster.topics["t"][0], 5)
+        await records_of(consumer, 5)
+        consumer.commit_nowait({("t", 0): 5}, lambda offsets, error: told.append(error))
+        with trio.fail_after(30):
+            while refused < 3:
+                fill(cluster.topics["t"][0], 1)
+                await records_of(consumer, 1)
+                assert not told
+            is_loading = False
+            while not told:
+                await consumer.poll(100)
+        assert told == [None] and coordinator.committed() == {0: 5}
 
 
 async def test_without_membership_offsets_are_stored_for_a_group_that_is_empty() -> None:

@@ -1,0 +1,202 @@
+"""Planted errors of the classic protocol, and of groups with members of both."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from insync.replication.core.coordination import (
+    classic_members,
+    consumer_members,
+    offset_commits,
+)
+from insync.replication.core.coordination import records as r
+from insync.replication.core.coordination.assign_sticky import CooperativeStickyAssignor, StickyAssignor
+from insync.replication.core.coordination.balancing import is_uniform
+from insync.replication.core.coordination.classic_members import ClassicMembers
+from insync.replication.core.coordination.classic_membership import ClassicMembership
+from insync.replication.core.coordination.classic_state import ClassicPhase
+from insync.replication.core.coordination.mixed_members import MixedMembers
+
+from ..registry import Patch
+from ._registry import mutant
+
+
+@mutant("GZ16", "an old generation commits", "G3")
+def _(patch: Patch) -> None:
+    right = offset_commits._check_classic
+
+    def check(classic: Any, request: Any) -> None:
+        right(classic, attrs.evolve(request, epoch=classic.generation))
+
+    patch.setattr(offset_commits, "_check_classic", check)
+
+
+@mutant("GZ24", "what the leader of an earlier generation shares out is stored", "G5")
+def _(patch: Patch) -> None:
+    right = ClassicMembers._sync
+
+    def sync(self: ClassicMembers, request_id: int, ask: Any, clock: Any) -> Any:
+        state = self._groups.get(ask.group)
+        if state is not None:
+            ask = attrs.evolve(ask, generation=state.generation)
+        return right(self, request_id, ask, clock)
+
+    patch.setattr(ClassicMembers, "_sync", sync)
+
+
+@mutant("GZ25", "an id that nobody came back with keeps the others from joining", "GL1")
+def _(patch: Patch) -> None:
+    right, complete = ClassicMembers._set, ClassicMembers.fire
+
+    def set_timer(self: ClassicMembers, kind: str, *rest: Any) -> None:
+        if kind != classic_members.PENDING:
+            right(self, kind, *rest)
+
+    def fire(self: ClassicMembers, kind: str, group: str, member_id: str, clock: Any, over: Any) -> Any:
+        state = self._groups.get(group)
+        if kind == classic_members.JOINS and state is not None and state.pending:
+            over()
+            self._set(kind, group, member_id, clock.now + 1.0)
+            return None
+        return complete(self, kind, group, member_id, clock, over)
+
+    patch.setattr(ClassicMembers, "_set", set_timer)
+    patch.setattr(ClassicMembers, "fire", fire)
+
+
+@mutant("GZ26", "the new id of a static member is told and not written", "G9")
+def _(patch: Patch) -> None:
+    right = ClassicMembers._replace
+    patch.setattr(
+        ClassicMembers, "_replace", lambda self, *rest: attrs.evolve(right(self, *rest), entries=())
+    )
+
+
+@mutant("GZ27", "a static member that comes back while the others wait for their assignment is let in", "GL1")
+def _(patch: Patch) -> None:
+    right = ClassicMembers._replace
+
+    def replace(self: ClassicMembers, request_id: int, ask: Any, state: Any, *rest: Any) -> Any:
+        waits = state.phase is ClassicPhase.COMPLETING
+        if waits:
+            state.phase = ClassicPhase.STABLE
+            state.members[state.holder_of(ask.instance_id)].protocols = classic_members._protocols(ask)
+        decision = right(self, request_id, ask, state, *rest)
+        if waits and state.phase is ClassicPhase.STABLE:
+            state.phase = ClassicPhase.COMPLETING
+        return decision
+
+    patch.setattr(ClassicMembers, "_replace", replace)
+
+
+@mutant("GZ28", "ids are given out without bound", "GL3")
+def _(patch: Patch) -> None:
+    right = ClassicMembers._join
+    patch.setattr(classic_members, "MAX_PENDING", 1 << 30)
+
+    def join(self: ClassicMembers, *rest: Any) -> Any:
+        kept, self._settings = self._settings, attrs.evolve(self._settings, max_size=1 << 30)
+        try:
+            return right(self, *rest)
+        finally:
+            self._settings = kept
+
+    patch.setattr(ClassicMembers, "_join", join)
+
+
+@mutant("GZ29", "members are told their assignment before it is committed", "G1")
+def _(patch: Patch) -> None:
+    right = ClassicMembers._sync
+
+    def sync(self: ClassicMembers, *rest: Any) -> Any:
+        decision = right(self, *rest)
+        told = tuple([attrs.evolve(each, groups=frozenset()) for each in decision.replies])
+        return attrs.evolve(decision, replies=told)
+
+    patch.setattr(ClassicMembers, "_sync", sync)
+
+
+@mutant("GZ56", "a static member that is away counts as heard when the others have joined", "GL1")
+def _(patch: Patch) -> None:
+    right = ClassicMembers._complete
+
+    def complete(self: ClassicMembers, state: Any, clock: Any) -> None:
+        right(self, state, clock)
+        for each in state.members.values():
+            self._beat(state, each, clock)
+
+    patch.setattr(ClassicMembers, "_complete", complete)
+
+
+@mutant("GZ57", "a classic member takes over a topic that was made again, because it had its namesake", "G4")
+def _(patch: Patch) -> None:
+    right = ClassicMembership._hold
+
+    def hold(self: ClassicMembership, now: float) -> None:
+        self._meant = {}
+        right(self, now)
+
+    patch.setattr(ClassicMembership, "_hold", hold)
+
+
+@mutant("GZ36", "a partition that moves is given at once", "G4")
+def _(patch: Patch) -> None:
+    patch.setattr(
+        CooperativeStickyAssignor,
+        "assign",
+        lambda self, counts, members: self._sticky.assign(counts, members),
+    )
+
+
+@mutant("GZ38", "partitions are exchanged though that makes nothing more even", "GL5", "GL1")
+def _(patch: Patch) -> None:
+    right = StickyAssignor.assign
+
+    def assign(self: StickyAssignor, counts: Any, members: Any) -> Any:
+        given = right(self, counts, members)
+        rich = [each for each in given if given[each]]
+        if len(rich) > 1 and is_uniform(members):
+            one, other = rich[0], rich[1]
+            given[one][0], given[other][0] = given[other][0], given[one][0]
+        return given
+
+    patch.setattr(StickyAssignor, "assign", assign)
+
+
+@mutant("GZ30", "a group moves up, and is still a classic one until its next batch", "G14")
+def _(patch: Patch) -> None:
+    right = consumer_members.move_up
+
+    def move_up(draft: Any, classic: Any, context: Any) -> str:
+        why = right(draft, classic, context)
+        draft.entries = [
+            (key, value) for key, value in draft.entries if not isinstance(key, r.ClassicGroupKey)
+        ]
+        return why
+
+    patch.setattr(consumer_members, "move_up", move_up)
+
+
+@mutant("GZ53", "a group that moves up keeps what a client had shared out")
+def _(patch: Patch) -> None:
+    right = consumer_members.move_up
+
+    def move_up(draft: Any, classic: Any, context: Any) -> str:
+        right(draft, classic, context)
+        return ""
+
+    patch.setattr(consumer_members, "move_up", move_up)
+
+
+@mutant("GZ55", "who was put out of a mixed group joins it again with what it had", "G4")
+def _(patch: Patch) -> None:
+    right = MixedMembers._join
+
+    def join(self: MixedMembers, request_id: int, ask: Any, state: Any, *rest: Any) -> Any:
+        if ask.member_id and ask.member_id not in state.members and ask.instance_id is None:
+            ask = attrs.evolve(ask, fresh_id=ask.member_id, member_id="", known_member_id=False)
+        return right(self, request_id, ask, state, *rest)
+
+    patch.setattr(MixedMembers, "_join", join)
