@@ -12,7 +12,7 @@ from ..errors import ErrorCode
 from . import group_messages as gm
 from . import records as r
 from .bounds import check_bounds
-from .classic_members import KINDS as CLASSIC_KINDS
+from .classic_joins import KINDS as CLASSIC_KINDS
 from .classic_members import ClassicMembers
 from .classic_state import ClassicState
 from .consumer_context import Context

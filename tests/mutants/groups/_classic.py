@@ -7,7 +7,7 @@ from typing import Any
 import attrs
 
 from insync.replication.core.coordination import (
-    classic_members,
+    classic_joins,
     consumer_members,
     offset_commits,
 )
@@ -51,12 +51,12 @@ def _(patch: Patch) -> None:
     right, complete = ClassicMembers._set, ClassicMembers.fire
 
     def set_timer(self: ClassicMembers, kind: str, *rest: Any) -> None:
-        if kind != classic_members.PENDING:
+        if kind != classic_joins.PENDING:
             right(self, kind, *rest)
 
     def fire(self: ClassicMembers, kind: str, group: str, member_id: str, clock: Any, over: Any) -> Any:
         state = self._groups.get(group)
-        if kind == classic_members.JOINS and state is not None and state.pending:
+        if kind == classic_joins.JOINS and state is not None and state.pending:
             over()
             self._set(kind, group, member_id, clock.now + 1.0)
             return None
@@ -82,7 +82,7 @@ def _(patch: Patch) -> None:
         waits = state.phase is ClassicPhase.COMPLETING
         if waits:
             state.phase = ClassicPhase.STABLE
-            state.members[state.holder_of(ask.instance_id)].protocols = classic_members._protocols(ask)
+            state.members[state.holder_of(ask.instance_id)].protocols = classic_joins._protocols(ask)
         decision = right(self, request_id, ask, state, *rest)
         if waits and state.phase is ClassicPhase.STABLE:
             state.phase = ClassicPhase.COMPLETING
@@ -94,7 +94,7 @@ def _(patch: Patch) -> None:
 @mutant("GZ28", "ids are given out without bound", "GL3")
 def _(patch: Patch) -> None:
     right = ClassicMembers._join
-    patch.setattr(classic_members, "MAX_PENDING", 1 << 30)
+    patch.setattr(classic_joins, "MAX_PENDING", 1 << 30)
 
     def join(self: ClassicMembers, *rest: Any) -> Any:
         kept, self._settings = self._settings, attrs.evolve(self._settings, max_size=1 << 30)

@@ -9,7 +9,7 @@ import pytest
 
 from insync.replication.core.coordination import group_messages as gm
 from insync.replication.core.coordination import records as r
-from insync.replication.core.coordination.classic_members import MAX_PENDING
+from insync.replication.core.coordination.classic_joins import MAX_PENDING
 from insync.replication.core.coordination.classic_state import ClassicPhase, ClassicState
 from insync.replication.core.coordination.group_settings import GroupSettings
 from insync.replication.core.errors import ErrorCode
