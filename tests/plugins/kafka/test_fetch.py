@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from insync.plugins.kafka.protocol import message
-from insync.plugins.kafka.protocol.apis import Api
+from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication.core.errors import ErrorCode
 
 from .test_listener import client_of, fetch, make, node_at, parts_of, write
@@ -53,3 +53,20 @@ async def test_who_believes_in_another_epoch_is_told(tmp_path: Path) -> None:
         for epoch, error in ((-1, ErrorCode.NONE), (99, ErrorCode.UNKNOWN_LEADER_EPOCH)):
             asked.topics[0].partitions[0].current_leader_epoch = epoch
             assert parts_of(await client.ask(Api.FETCH, 11, asked))[0].error_code == error
+
+
+async def test_an_id_that_no_topic_has_is_told_of_at_once(tmp_path: Path) -> None:
+    """However long the client would wait for records of the others."""
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node)
+        await write(client, b"x")
+        asked = fetch(1, wait_ms=60_000)
+        asked.topics[0].topic_id = await id_of(client)
+        part = Fetch.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1)
+        asked.topics.append(Fetch.FetchTopic(topic_id=bytes(15) + b"\1", partitions=[part]))
+        answer = await client.ask(Api.FETCH, 13, asked)
+        told = {each.topic_id: each.partitions[0].error_code for each in answer.responses}
+        assert told == {
+            asked.topics[0].topic_id: ErrorCode.NONE,
+            asked.topics[1].topic_id: KafkaError.UNKNOWN_TOPIC_ID,
+        }

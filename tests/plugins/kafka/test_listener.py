@@ -133,6 +133,8 @@ async def test_api_versions_answers_what_it_does_not_know(tmp_path: Path) -> Non
             client_software_name="a", client_software_version="1", cluster_id="another", node_id=1
         )
         assert (await client.ask(Api.API_VERSIONS, 5, asked)).error_code == KafkaError.REBOOTSTRAP_REQUIRED
+        asked.node_id = -1
+        assert (await client.ask(Api.API_VERSIONS, 5, asked)).error_code == 0, "it names no node"
 
 
 async def test_pipelined_requests_are_answered_in_order(tmp_path: Path) -> None:

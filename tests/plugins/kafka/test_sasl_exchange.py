@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from insync.plugins.kafka.core.sasl import LoginError, ScramLogin, plain
+from insync.plugins.kafka.login import Login
 from insync.replication.core import scram
 
 SALT = base64.b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
@@ -132,3 +133,11 @@ def test_nothing_that_is_told_has_the_password_in_it() -> None:
         with pytest.raises(LoginError) as refused:
             plain(token)
         assert "hunter2" not in str(refused.value)
+
+
+async def test_a_token_that_is_too_long_is_not_looked_at() -> None:
+    login = Login(("PLAIN",))
+    assert login.choose("PLAIN", bare=False) == 0
+    with pytest.raises(LoginError, match="a SASL token of 20000 bytes; at most 16384 are taken"):
+        await login.take(None, bytes(20_000))  # type: ignore[arg-type]  # nobody is asked
+    assert not login.is_over

@@ -16,7 +16,7 @@ from insync.plugins.kafka.protocol.apis import Api
 from insync.replication.core.errors import ErrorCode
 from insync.storage.batch import build_batch
 
-from .test_listener import client_of, make, node_at, produce, write
+from .test_listener import client_of, fetch, make, node_at, parts_of, produce, write
 from .wire_client import WireClient
 
 Versions, Init, End = (message(f"{name}Request") for name in ("ApiVersions", "InitProducerId", "EndTxn"))
@@ -181,3 +181,23 @@ def test_the_version_of_a_request_says_by_which_its_sender_goes(api: Api, first:
 )
 def test_errors_are_those_that_the_sender_knows(api: Api, version: int, error: int, told: int) -> None:
     assert known_error(api, version, error) == told
+
+
+async def test_readers_of_committed_records_are_told_where_these_end(tmp_path: Path) -> None:
+    Listed = message("ListOffsetsRequest")
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node)
+        await write(client, b"first")
+        ids = await begun(client)
+        assert await put(client, 12, ids) == 0
+        part = Listed.ListOffsetsPartition(partition_index=0, timestamp=-1)
+        topics = [Listed.ListOffsetsTopic(name="t", partitions=[part])]
+        for isolation, end_offset in ((0, 2), (1, 1)):
+            asked = Listed(replica_id=-1, isolation_level=isolation, topics=topics)
+            (topic,) = (await client.ask(Api.LIST_OFFSETS, 7, asked)).topics
+            assert topic.partitions[0].offset == end_offset
+        wanted = fetch()
+        wanted.isolation_level = 1
+        found = parts_of(await client.ask(Api.FETCH, 11, wanted))[0]
+        assert (found.high_watermark, found.last_stable_offset) == (2, 1)
+        assert (await end(client, 5, ids)).error_code == 0
