@@ -15,7 +15,6 @@ from insync.replication.core.coordination import records as r
 from insync.replication.core.coordination.assign_sticky import CooperativeStickyAssignor, StickyAssignor
 from insync.replication.core.coordination.balancing import is_uniform
 from insync.replication.core.coordination.classic_members import ClassicMembers
-from insync.replication.core.coordination.classic_membership import ClassicMembership
 from insync.replication.core.coordination.classic_state import ClassicPhase
 from insync.replication.core.coordination.mixed_members import MixedMembers
 
@@ -128,17 +127,6 @@ def _(patch: Patch) -> None:
             self._beat(state, each, clock)
 
     patch.setattr(ClassicMembers, "_complete", complete)
-
-
-@mutant("GZ57", "a classic member takes over a topic that was made again, because it had its namesake", "G4")
-def _(patch: Patch) -> None:
-    right = ClassicMembership._hold
-
-    def hold(self: ClassicMembership, now: float) -> None:
-        self._meant = {}
-        right(self, now)
-
-    patch.setattr(ClassicMembership, "_hold", hold)
 
 
 @mutant("GZ36", "a partition that moves is given at once", "G4")
