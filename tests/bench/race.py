@@ -20,7 +20,6 @@ from ..interop.brokers import Brokers, brokers
 from ..interop.kafka import POM, Java, resolve
 from ..processes import cluster
 from . import _kafka_clients as theirs
-from . import _many_producers
 from . import _race_ours as ours
 from ._jetstream import JetStream, build, jetstream, resident
 from ._processor import seconds_of
@@ -57,14 +56,13 @@ def field(folder: Path) -> Iterator[Field]:
 
 
 def run(*, smoke: bool) -> list[Result]:
-    """All rows; about seven minutes on four quiet cores. smoke: small, to show that it runs."""
+    """All rows; about five minutes on four quiet cores. smoke: small, to show that it runs."""
     rounds, scale = (1, 100) if smoke else (3, 1)
     with tempfile.TemporaryDirectory() as name, field(Path(name)) as all_:
         results = _throughput(all_, rounds, scale)
         for rate in (1000, 100):
             results += _latency(all_, rounds, rate, max(20, 3 * rate // scale))
         results += _consume(all_, rounds, scale)
-        results += _seldom(all_, rounds, scale)
         for who, pid in (
             ("ours", all_.pids[0]),
             ("Kafka", all_.kafka.pids[0]),
@@ -156,29 +154,6 @@ def _consume(all_: Field, rounds: int, scale: int) -> list[Result]:
         "Kafka": lambda: theirs.consume(all_.kafka.servers, "read", count, 1024) / 1e6,
     }
     return _rows("consume 1 KiB, one consumer", "MB/s", _taken(rounds, measures), None)
-
-
-def _seldom(all_: Field, rounds: int, scale: int) -> list[Result]:
-    """500 of them, 10 single records a second each, 100 partitions."""
-    producers, seconds, partitions = (500, 10.0, 100) if scale == 1 else (10, 1.0, 5)
-    trio.run(ours.create, all_.servers, "seldom", partitions)
-    theirs.create(all_.kafka.servers, "seldom", partitions)
-    found: dict[str, list[list[float]]] = {"ours": [], "Kafka": []}
-    for _ in range(rounds):
-        for whose, servers in (("ours", ",".join(all_.servers)), ("kafka", all_.kafka.servers)):
-            who = "ours" if whose == "ours" else "Kafka"
-            found[who].append(
-                _many_producers.measure(whose, servers, "seldom", partitions, producers, 10, seconds)
-            )
-    results = []
-    for what, share in (("p50", 0.5), ("p99", 0.99)):
-        medians = {
-            who: theirs.median([theirs.at(taken, share) * 1000 for taken in runs])
-            for who, runs in found.items()
-        }
-        title = f"{producers} producers of 10 records/s, {what}"
-        results += _rows(title, "ms", medians, None, less_is_better=True)
-    return results
 
 
 def _taken(rounds: int, measures: dict[str, Callable[[], float]]) -> dict[str, float]:

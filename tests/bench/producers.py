@@ -1,0 +1,74 @@
+"""500 producers that send ten single records a second each, to 100 partitions of three nodes of ours and of three
+brokers of Kafka, in turn: each without lingering, acknowledged by all. Needs Java, Maven and confluent-kafka.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import attrs
+import trio
+
+from ..interop.brokers import brokers
+from ..interop.kafka import POM, Java, resolve
+from ..processes import cluster
+from . import _kafka_clients as theirs
+from . import _race_ours as ours
+from ._many_producers import measure
+from ._processor import seconds_of
+from .report import Result, within
+
+TOPIC = "seldom"
+PER_SECOND = 10
+
+
+@attrs.frozen
+class Load:
+    """How much, and how often."""
+
+    producers: int
+    partitions: int
+    seconds: float
+    rounds: int
+
+
+def run(*, smoke: bool) -> list[Result]:
+    """All rows; some three minutes on four quiet cores. smoke: small, to show that it runs."""
+    load = Load(10, 5, 1.0, 1) if smoke else Load(500, 100, 10.0, 3)
+    java = Java(resolve(POM, online=True), ())
+    with (
+        tempfile.TemporaryDirectory() as name,
+        cluster(Path(name)) as nodes,
+        brokers(java, Path(name) / "kafka", heap="1g") as kafka,
+    ):
+        mine = [node.endpoint for node in nodes]
+        trio.run(ours.create, mine, TOPIC, load.partitions)
+        theirs.create(kafka.servers, TOPIC, load.partitions)
+        sides = {
+            "ours": (",".join(mine), [node.process.pid for node in nodes]),
+            "kafka": (kafka.servers, list(kafka.pids)),
+        }
+        found: dict[str, list[list[float]]] = {whose: [] for whose in sides}
+        used: dict[str, float] = dict.fromkeys(sides, 0.0)
+        for _ in range(load.rounds):
+            for whose, (servers, pids) in sides.items():
+                before = seconds_of(pids)
+                found[whose].append(
+                    measure(whose, servers, TOPIC, load.partitions, load.producers, PER_SECOND, load.seconds)
+                )
+                used[whose] += seconds_of(pids) - before
+    return _rows(load, found, used)
+
+
+def _rows(load: Load, found: dict[str, list[list[float]]], used: dict[str, float]) -> list[Result]:
+    title = f"{load.producers} producers of {PER_SECOND} records/s"
+    results = []
+    for what, share in (("p50", 0.5), ("p99", 0.99)):
+        mine, other = (
+            theirs.median([theirs.at(taken, share) * 1000 for taken in found[whose]])
+            for whose in ("ours", "kafka")
+        )
+        results.append(within(f"{title}, {what}, beside Kafka", mine, "ms", other))
+    mine, other = (used[whose] / sum(map(len, found[whose])) * 1000 for whose in ("ours", "kafka"))
+    return [*results, within("servers' processor time of such a record, beside Kafka", mine, "ms", other)]
