@@ -26,6 +26,8 @@ AMBUSHES = 0.1
 """How often, of its turns, a reader waits for a bad moment for the leader to stand still."""
 FROZEN = 8.0
 """For so long, in seconds: others have been elected by then, and have joined."""
+ALONE = 24.0
+"""For so long at most if the ISR is small: its former members have to come back first, and one of them has to lead."""
 Told = Callable[[ReadIndexResult | None], None]
 
 
@@ -139,8 +141,10 @@ class CurrentReader:
         if not hosts:
             cluster.later(0.5, self.turn)
             return
-        if "PZ" in cluster.settings.faults and not cluster.calm and dice.random() < AMBUSHES:
-            self._lie_in_wait(hosts[0], 50)
+        if "PZ" in cluster.settings.faults and not cluster.calm:
+            ambushes = dice.random() < AMBUSHES
+            if ambushes or (_is_small(hosts[0]) and dice.random() < 0.5):
+                self._lie_in_wait(hosts[0], 50)
         for host in hosts if dice.random() < 0.5 else hosts[:1]:
             cluster.current_reads.ask(host, partial(self._told, cluster.calm))
         cluster.later(0.1 + dice.random(), self._next)
@@ -151,8 +155,7 @@ class CurrentReader:
         if leader is None or host.node.paused or not host.node.up or not times or self._cluster.calm:
             return
         others = [member for member in leader.record.isr if member != host.node.id]
-        is_small = len(leader.record.isr) < leader.record.min_isr
-        if is_small or (others and all(self._is_fetching(host, member) for member in others)):
+        if _is_small(host) or (others and all(self._is_fetching(host, member) for member in others)):
             self._freeze(host)
         else:
             self._cluster.later(0.02, partial(self._lie_in_wait, host, times - 1))
@@ -172,8 +175,20 @@ class CurrentReader:
         if cluster.trace.keep:
             cluster.note(f"** node {node.id} stands still while fetches are on their way to it")
 
+        acknowledged, until = self._facts.acknowledged, cluster.now + ALONE
+        is_small = _is_small(host)
+
         def resume() -> None:
-            if node.up and node.paused and node.process == process:
+            if not (node.up and node.paused and node.process == process):
+                return
+            if (
+                is_small
+                and self._facts.acknowledged == acknowledged
+                and cluster.now < until
+                and not cluster.calm
+            ):
+                cluster.later(1.0, resume)  # nobody has followed it yet: what it says is still true
+            else:
                 cluster.resume(node)
 
         cluster.later(FROZEN, resume)
@@ -185,3 +200,9 @@ class CurrentReader:
     def _told(self, calm: bool, result: ReadIndexResult | None) -> None:
         if calm and result is not None and result.error == ErrorCode.NONE:
             self.unfinished = None
+
+
+def _is_small(host: Host) -> bool:
+    """Whether it leads, as far as it knows, and its ISR is below the minimum."""
+    leader = host.replica.leader if host.replica is not None else None
+    return leader is not None and len(leader.record.isr) < leader.record.min_isr
