@@ -27,7 +27,7 @@ AMBUSHES = 0.1
 FROZEN = 8.0
 """For so long, in seconds: others have been elected by then, and have joined."""
 ALONE = 24.0
-"""For so long at most if the ISR is small: its former members have to come back first, and one of them has to lead."""
+"""For so long at most if the ISR is small: former members have to come back first, and one of them has to lead."""
 Told = Callable[[ReadIndexResult | None], None]
 
 
