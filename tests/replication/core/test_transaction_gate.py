@@ -268,6 +268,16 @@ def test_what_is_held_is_bounded() -> None:
     assert errors(effects) == {request: ErrorCode.CONCURRENT_TRANSACTIONS}
 
 
+def test_there_is_room_again_for_what_has_waited_for_too_long() -> None:
+    lead = Gate()
+    batch = BatchMeta(-1, 1, -1, MOST_HELD_BYTES // 2 + 1, P, 0, 0, True)
+    for _ in range(3):
+        request, effects = lead._produce(batch, deadline=lead.now + 1.0)
+        assert (errors(effects), len(questions(effects))) == ({}, 1)
+        lead.now += 1.0
+        assert request in errors(lead.step(ev.Tick()))
+
+
 def test_nothing_held_outlives_the_leader_epoch() -> None:
     lead = Gate()
     request, effects = lead.data()

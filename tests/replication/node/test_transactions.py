@@ -174,6 +174,14 @@ async def test_offsets_that_come_after_the_timeout_are_refused_and_the_producer_
         with pytest.raises((IllegalGenerationError, UnknownMemberIdError)):
             async with producer.transaction() as transaction:
                 await transaction.send_offsets({("t", 0): 3}, consumer.group_metadata())
+        # What was refused is not left out: whoever goes on as if nothing was is told.
+        producer.begin()
+        await producer.send("t", b"without its offsets")
+        with pytest.raises((IllegalGenerationError, UnknownMemberIdError)):
+            await producer.send_offsets({("t", 0): 3}, consumer.group_metadata())
+        with pytest.raises(TransactionAbortableError):
+            await producer.commit()
+        await producer.abort()
         producer.begin()
         await producer.send("t", b"slow")
         await producer.flush()
@@ -361,3 +369,6 @@ async def test_the_partitions_of_a_request_are_added_at_once(tmp_path: Path) -> 
         await until(is_ended)
         # One by one they are eight, and two for the outcome and the end.
         assert await written() - before <= 6
+        async with reader(running.servers) as committed:
+            committed.assign([("t", at) for at in range(8)])
+            assert await read(committed, 8, 60.0) == [b"x"] * 8

@@ -52,6 +52,7 @@ class Coordinator:
         self.next_id = 500
         self.revision = 1
         self.refuse = False
+        self.store_is_away = False
         self.view = View({(topic, 0): node for topic, node in (leaders or {"a": 1, "b": 2}).items()})
         self.lead()
 
@@ -91,7 +92,10 @@ class Coordinator:
     def obey(self, effect: fx.Outward) -> None:
         match effect.message:
             case ReadRevision():
-                self.hear(RevisionRead(self.revision), effect.leader_epoch)
+                known = None if self.store_is_away else self.revision
+                self.hear(RevisionRead(known), effect.leader_epoch)
+            case AllocateIds() if self.store_is_away:
+                self.hear(IdsAllocated(-1, 0), effect.leader_epoch)
             case AllocateIds(count=count):
                 first, self.next_id = self.next_id, self.next_id + count
                 self.hear(IdsAllocated(first, count), effect.leader_epoch)
@@ -483,6 +487,43 @@ def test_after_a_move_the_next_coordinator_goes_on_with_the_markers() -> None:
     assert host.value.status is Status.PREPARE_COMMIT, "the view may be older than topic b"
     host.see({"a": 1}, 9)
     assert host.value.status is Status.COMPLETE_COMMIT
+
+
+def test_a_store_that_is_away_is_asked_again() -> None:
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a", "b")
+    host.answers = False
+    host.end(500, 0)
+    host.store_is_away = True
+    host.view = View({("a", 0): 1}, 9)
+    host.lead()
+    host.answer(host.last_sent())
+    waiting = host.send(tm.InitTransactionsRequest(transactional_id="other", timeout_ms=60_000), 600.0)
+    host.pass_time(30.0)
+    assert host.value.status is Status.PREPARE_COMMIT, "nobody knows how old topic b is"
+    assert waiting not in host.said
+    host.store_is_away = False
+    host.pass_time(2.0)
+    assert host.value.status is Status.COMPLETE_COMMIT
+    assert host.said[waiting].producer_id == 510, "those of the coordinator before are lost"
+
+
+def test_a_marker_that_is_refused_is_tried_each_second_for_as_long_as_it_takes() -> None:
+    host = Coordinator()
+    host.init()
+    host.add(500, 0, "a")
+    host.answers = False
+    host.end(500, 0)
+    times = []
+    for _ in range(20):
+        host.answer(host.last_sent(), ErrorCode.NOT_ENOUGH_REPLICAS)
+        sent, before = len(host.outward), host.now
+        while len(host.outward) == sent:
+            host.pass_time(0.05)
+            assert host.now < before + 2.0, "it is not sent again"
+        times.append(round(host.now - before, 2))
+    assert times[0] < 0.15 and 0.95 < max(times) < 1.15
 
 
 # Clients whose transactions share an epoch
