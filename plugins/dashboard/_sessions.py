@@ -109,7 +109,8 @@ class Sessions:
             return
         try:
             changed = await door.changed(logins)
-        except (ClientError, TransportError) as failure:
+        except (ClientError, TransportError, RuntimeError) as failure:
+            # RuntimeError: the client is being closed, and another one comes. The watch has to outlive that.
             log.debug("nobody says what users are: %s", failure)
             return
         for token in [token for token, each in self._open.items() if each.login in changed]:
