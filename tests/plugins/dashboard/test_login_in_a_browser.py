@@ -83,4 +83,7 @@ def test_users_see_and_change_what_their_rules_let_them(tmp_path: Path) -> None:
             shows(page, NAME)
             page.switch_to.window(first)
             shows(page, NAME)
-            assert [each for each in complaints(page) if "401" not in each and "403" not in each] == []
+            # Of pages whose sessions have ended the browser says that nobody lets them in, or hears them.
+            ended = ("401", "403", "WebSocket is already in CLOSING or CLOSED state")
+            told = [each for each in complaints(page) if not any(known in each for known in ended)]
+            assert told == []
