@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from ..replication.cli.command_process import command
 from .test_docs_page import PAGE, TRANSPORTS
 
 (SOURCE,) = (block for block in TRANSPORTS if "class PacketTransport" in block)
@@ -147,6 +149,37 @@ def test_the_demo_runs_over_both_with_a_killed_leader(beside: dict[str, str]) ->
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["transport"] == url
     assert (Path(beside["TMPDIR"]) / "meta.json").exists()
+
+
+def test_a_cluster_to_work_with_stands_on_both(
+    beside: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", beside["PYTHONPATH"])
+    folder = Path(beside["TMPDIR"]) / "up"
+    folder.mkdir()
+    urls = ["--listen", f"packet://{folder}/node-{{node}}", "--store", f"json://{folder}/meta.json"]
+    with command(["up", "--nodes", "2", *urls, "--json"], tmp_path) as run:
+        ready = json.loads(run.wait_for_line('"ready"'))
+        assert sorted(ready["servers"]) == [f"packet://{folder}/node-1", f"packet://{folder}/node-2"]
+        made = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "insync.replication.cli",
+                "topic",
+                "create",
+                "t",
+                "--replication-factor",
+                "2",
+            ],
+            env={**beside, "INSYNC_SERVERS": ",".join(ready["servers"])},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert made.returncode == 0, made.stderr
+        run.signal(signal.SIGINT)
+        run.finish()
 
 
 def test_the_kit_of_stores_is_green(beside: dict[str, str]) -> None:

@@ -92,3 +92,21 @@ def test_what_cannot_work_is_one_line(tmp_path: Path, more: list[str], said: str
     last = run.lines["stderr"][-1]
     assert last.startswith("insync: ") and said in last
     assert not any("Traceback" in line for line in run.lines["stderr"])
+
+
+LOGS = """
+import logging, types
+from insync.replication.cli.node import _log_to_stderr
+_log_to_stderr(types.SimpleNamespace(log_format="text", node_id=7), "info")
+for name in ("insync.node", "httpx"):
+    logging.getLogger(name).info("%s talks", name)
+    logging.getLogger(name).warning("%s warns", name)
+"""
+
+
+def test_what_other_libraries_tell_at_info_is_not_the_nodes() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOGS], capture_output=True, text=True, timeout=60, check=True
+    )
+    said = [line.rpartition(": ")[2] for line in done.stderr.splitlines()]
+    assert said == ["insync.node talks", "insync.node warns", "httpx warns"]
