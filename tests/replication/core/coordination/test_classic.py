@@ -368,6 +368,21 @@ def test_a_static_member_that_is_dead_goes_however_often_the_others_join() -> No
     assert other.joined(asked).error == 0
 
 
+def test_a_commit_starts_no_session_of_a_member_whose_join_is_parked() -> None:
+    host, [one, other] = stable()
+    asked = one.join()
+    offset = gm.GroupOffset(topic="t", partition=0, offset=1)
+    said = gm.CommitGroupOffsetsRequest(
+        group="g", member_id=one.member_id, epoch=one.generation, offsets=[offset]
+    )
+    assert host.waits(asked) and not host.ask(said).error
+    for _ in range(3):
+        # Longer than a session, in which the other is heard, and does not join.
+        host.pass_time(5)
+        assert other.beat() == ErrorCode.REBALANCE_IN_PROGRESS
+    assert host.waits(asked) and one.member_id in state(host).members
+
+
 def test_a_parked_static_join_is_fenced_by_its_successor() -> None:
     host, [one] = stable(1)
     static, again = Old(host, instance_id="i"), Old(host, instance_id="i")

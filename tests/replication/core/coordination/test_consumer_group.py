@@ -333,6 +333,16 @@ def test_a_late_copy_of_an_earlier_heartbeat_is_refused() -> None:
     assert two.beat(sequence=0) == ErrorCode.NONE
 
 
+def test_a_late_copy_of_its_join_does_not_bring_a_static_member_back() -> None:
+    host = GroupHost()
+    one = Member(host, "one", instance_id="i")
+    assert one.beat(sequence=1) == ErrorCode.NONE
+    assert host.ask(one.request(member_epoch=gm.LEAVE_STATIC, sequence=2)).error == ErrorCode.NONE
+    late = host.ask(one.request(member_epoch=gm.JOIN, sequence=1, owned=[]))
+    assert late.error == ErrorCode.REQUEST_TIMED_OUT
+    assert host.machine.groups["g"].current("one").epoch == gm.LEAVE_STATIC
+
+
 def test_a_request_for_an_earlier_leadership_is_not_taken() -> None:
     host, one, _ = pair()
     host.tell(ev.Ask(request_id=900, message=one.request(), deadline=host.now + 9, leader_epoch=host.epoch))
