@@ -1,15 +1,17 @@
-"""Fetch requests of a real node: topics by their ids, what a session forgets, and epochs."""
+"""Fetch requests of a real node: topics by their ids, what a session forgets, and epochs; and who may send zstd."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
 from insync.plugins.kafka.protocol import message
 from insync.plugins.kafka.protocol.apis import Api, KafkaError
 from insync.replication.core.errors import ErrorCode
+from insync.storage.batch import build_batch
 
-from .test_listener import client_of, fetch, make, node_at, parts_of, write
+from .test_listener import client_of, fetch, make, node_at, parts_of, produce, write
 from .wire_client import WireClient
 
 Fetch, Metadata = message("FetchRequest"), message("MetadataRequest")
@@ -70,3 +72,13 @@ async def test_an_id_that_no_topic_has_is_told_of_at_once(tmp_path: Path) -> Non
             asked.topics[0].topic_id: ErrorCode.NONE,
             asked.topics[1].topic_id: KafkaError.UNKNOWN_TOPIC_ID,
         }
+
+
+async def test_zstd_is_for_who_knows_it(tmp_path: Path) -> None:
+    data = build_batch([None], [b"x"], timestamps_ms=time.time_ns() // 1_000_000, compression="zstd")
+    async with node_at(tmp_path) as node, client_of(node) as client:
+        await make(node)
+        await write(client, b"first")
+        for version, error in ((6, KafkaError.UNSUPPORTED_COMPRESSION_TYPE), (7, ErrorCode.NONE)):
+            answer = await client.ask(Api.PRODUCE, version, produce(data))
+            assert answer.responses[0].partition_responses[0].error_code == error
