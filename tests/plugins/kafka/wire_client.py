@@ -12,6 +12,10 @@ from insync.plugins.kafka.protocol import Struct, decode, encode, message_of
 from insync.plugins.kafka.protocol.apis import Api
 
 
+PATIENCE = 60.0
+"""Seconds for an answer on a machine that has much else to do."""
+
+
 class WireClient:
     """One connection; answers are read in order."""
 
@@ -54,14 +58,14 @@ class WireClient:
 
     async def has_ended(self) -> bool:
         """Whether the node hangs up, with nothing more to say."""
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             try:
                 return await self.stream.receive_some(1) == b""
             except trio.BrokenResourceError:
                 return True
 
     async def _take(self, count: int) -> bytes:
-        with trio.fail_after(10):
+        with trio.fail_after(PATIENCE):
             while len(self._buffer) < count:
                 piece = await self.stream.receive_some(1 << 16)
                 if not piece:
