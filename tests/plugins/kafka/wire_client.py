@@ -11,7 +11,6 @@ from insync.plugins.kafka.handlers import OFFERED
 from insync.plugins.kafka.protocol import Struct, decode, encode, message_of
 from insync.plugins.kafka.protocol.apis import Api
 
-
 PATIENCE = 60.0
 """Seconds for an answer on a machine that has much else to do."""
 
