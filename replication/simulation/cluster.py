@@ -449,6 +449,8 @@ class Cluster(Hosting):
 
         def back() -> None:
             self.store.reachable = True
+            for node in self.nodes.values():
+                node.found_store_at = self.now
 
         self.later(seconds, back)
 

@@ -252,9 +252,9 @@ class Injector:
         self.cluster.later(fault.seconds, partial(self._find_store, node))
         return True
 
-    @staticmethod
-    def _find_store(node: Node) -> None:
+    def _find_store(self, node: Node) -> None:
         node.store_cuts = max(0, node.store_cuts - 1)
+        node.found_store_at = self.cluster.now
 
     def _stop_store(self, fault: Fault, nodes: list[Node]) -> bool:
         if not self.cluster.store.reachable:

@@ -65,6 +65,8 @@ class Node:
     up: bool = False
     paused: bool = False
     resumed_at: float = 0.0
+    found_store_at: float = 0.0
+    """When it last reached the store again."""
     process: int = 0
     incarnation: int = 0
     held: list[Callable[[], None]] = attrs.Factory(list)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .faults import Injector
 
 NOTICED = 3.0
-"""After so long every process that reaches the store, and does not stand still, has looked at it."""
+"""After so long every process that reaches the store, and does not stand still, all the while has looked at it."""
 NEXT_TRY = 0.5
 """A store that cannot be put back now may be a little later: for so long the copy waits."""
 STARTED_EARLY = 0.5
@@ -120,7 +120,8 @@ def _logs(cluster: Cluster) -> list[Host]:
 def _repair(cluster: Cluster) -> None:
     """The operator stops what still runs (it could not reach the store), repairs, and starts every node."""
     for node in cluster.nodes.values():
-        awake = not node.paused and cluster.now - node.resumed_at >= NOTICED
+        # One that was cut off from the store until a moment ago need not have looked at it either (seed 359).
+        awake = not node.paused and cluster.now - max(node.resumed_at, node.found_store_at) >= NOTICED
         looks = node.up and node.controller is not None and awake and cluster.reaches_store(node)
         stays = looks and node.is_ahead
         require(not stays, "S26", f"node {node.id} goes on with a store that was put back")

@@ -11,9 +11,10 @@ import trio
 import trio.testing
 
 from insync.replication import Admin, Consumer, Node, Producer
-from insync.replication.client.errors import InvalidSettingError, UnknownTopicError
+from insync.replication.client.errors import InvalidSettingError, RequestTimeoutError, UnknownTopicError
 from insync.replication.core.types import PartitionId
-from insync.replication.listeners import AckMode, HandlerFailedError, Listener, ListenerError
+from insync.replication.listeners import AckMode, HandlerFailedError, Listener, ListenerError, _engine
+from insync.replication.listeners._engine import Engine
 from tests.replication.node.test_cluster import settings
 
 COUNT = 12
@@ -310,3 +311,97 @@ async def test_settings_that_cannot_be(servers: list[str]) -> None:
     ):
         with pytest.raises(InvalidSettingError):
             listener(servers, "g", **wrong)
+
+
+async def test_what_is_done_is_committed_before_a_partition_goes_to_another_member(
+    servers: list[str],
+) -> None:
+    seen: list[int] = []
+
+    def member() -> Listener:
+        # Nothing but the end, or another member, makes it commit.
+        made = listener(servers, "given back", ack_mode=AckMode.COUNT, ack_count=1000)
+
+        @made.handler
+        async def handle(record: Any) -> None:
+            seen.append(int(record.value))
+
+        return made
+
+    def has_come(of: Listener) -> bool:
+        found = of.status().partitions
+        return bool(found) and all(each.position == COUNT // 2 for each in found.values())
+
+    async with trio.open_nursery() as nursery:
+        one, two = member(), member()
+        nursery.start_soon(one.run)
+        await until(lambda: len(seen) == COUNT)
+        assert await committed(servers, "given back") == {}
+        nursery.start_soon(two.run)
+        await until(lambda: has_come(two))
+        one.stop()
+        two.stop()
+    assert sorted(seen) == list(range(COUNT)), "nothing is handled by both"
+
+
+async def test_what_is_done_for_a_partition_that_was_lost_does_not_count(servers: list[str]) -> None:
+    one = listener(servers, "lost", ack_mode=AckMode.RECORD, concurrency=2)
+    begun, go_on = trio.Event(), trio.Event()
+    seen: list[int] = []
+
+    @one.handler
+    async def handle(record: Any) -> None:
+        if record.partition == 0:
+            begun.set()
+            await go_on.wait()
+        seen.append(int(record.value))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one.run)
+        await begun.wait()
+        engine = one._engine
+        assert engine is not None
+        # As the consumer says it when the group has gone on without this member.
+        nursery.start_soon(engine.on_lost, [("t", 0)])
+        await until(lambda: ("t", 0) not in engine.commits.partitions)
+        go_on.set()
+        await until(lambda: len(seen) == COUNT // 2 + 1)
+        one.stop()
+    assert [n for n in seen if n % 2 == 0] == [0], "nothing further of it is begun"
+    assert await committed(servers, "lost") == {1: COUNT // 2}
+
+
+async def test_a_dead_letter_that_cannot_be_written_for_now_is_written_before_its_offset_is_committed(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, calls = Engine.forward, 0
+
+    async def failing(self: Engine, *args: Any) -> None:
+        nonlocal calls
+        calls += 1
+        if calls < 3:
+            assert (await committed(servers, "buried")).get(0) == 2, "up to the one that fails"
+            raise RequestTimeoutError("not now")
+        await forward(self, *args)
+
+    monkeypatch.setattr(Engine, "forward", failing)
+    monkeypatch.setattr(_engine, "_PAUSE", 0.01)
+    one = listener(servers, "buried", ack_mode=AckMode.RECORD, retries=0, dead_letter="dead")
+    seen: list[int] = []
+
+    @one.handler
+    async def handle(record: Any) -> None:
+        if record.value == b"4":
+            raise ValueError("poison")
+        seen.append(int(record.value))
+        if len(seen) == COUNT - 1:
+            one.stop()
+
+    with trio.fail_after(60):
+        await one.run()
+    assert calls == 3
+    assert await committed(servers, "buried") == {0: COUNT // 2, 1: COUNT // 2}
+    async with Consumer(servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([("dead", 0)])
+        (letter,) = await consumer.poll(30_000)
+    assert letter.value == b"4"

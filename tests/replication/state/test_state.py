@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,7 @@ from insync.replication.state import (
     StateError,
     StateMachine,
     command,
+    coordination,
     query,
     replicate,
 )
@@ -529,6 +531,20 @@ async def test_a_lock_whose_lease_is_not_prolonged_cancels_its_block(
         with trio.fail_after(40), pytest.raises(LockLostError, match="was not prolonged"):
             async with lock.hold("x", lease_ms=1000):
                 await trio.sleep_forever()
+
+
+async def test_who_leads_stops_believing_so_before_its_lease_is_over(
+    servers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ReplicatedElection.open(servers, "cron", name="one", lease_ms=1_000_000) as one:
+        await one.wait_for_leadership()
+        ahead = 0.0
+        clock = SimpleNamespace(monotonic=lambda: time.monotonic() + ahead, time=time.time)
+        monkeypatch.setattr(coordination, "time", clock)
+        ahead = 800
+        assert one.is_leader
+        ahead = 900
+        assert not one.is_leader
 
 
 async def test_one_of_all_leads_and_hands_over(servers: list[str]) -> None:
