@@ -87,4 +87,5 @@ class _Foreign:
     def _asked(self, counts: Counts, members: Members) -> Assignment:
         # What it gives may be computed, or be without end, when it is looked at: that counts for its time.
         most = sum(counts.values()) + 1
-        return {name: list(islice(given, most)) for name, given in self._made.assign(counts, members).items()}
+        answer = islice(self._made.assign(counts, members).items(), len(members) + 1)
+        return {name: list(islice(given, most)) for name, given in answer}

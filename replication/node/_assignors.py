@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -109,10 +110,12 @@ def _checked(given: Any, counts: Counts, members: Members) -> Assignment:
     """Each partition of a subscribed topic once, to one of its subscribers."""
     assigned: Assignment = {member_id: [] for member_id in members}
     owners: dict[Partition, str] = {}
-    for member_id, partitions in dict(given).items():
+    # Nothing is collected before it is judged: an answer without end would take all memory.
+    listed = given.items() if isinstance(given, Mapping) else given
+    for member_id, partitions in dict(islice(listed, len(members) + 1)).items():
         if member_id not in members:
             raise _WrongAnswerError(f"gives something to {member_id!r}, which is no member")
-        for partition in _partitions(partitions):
+        for partition in (Partition(str(topic), int(number)) for topic, number in partitions):
             if partition.topic not in members[member_id].topics:
                 raise _WrongAnswerError(f"gives {partition} to {member_id!r}, which does not read that topic")
             if not 0 <= partition.partition < counts.get(partition.topic, 0):
@@ -125,7 +128,3 @@ def _checked(given: Any, counts: Counts, members: Members) -> Assignment:
     if len(owners) < total:
         raise _WrongAnswerError(f"gives {len(owners)} of {total} partitions")
     return {member_id: sorted(partitions) for member_id, partitions in assigned.items()}
-
-
-def _partitions(given: Iterable[Any]) -> list[Partition]:
-    return [Partition(str(topic), int(number)) for topic, number in given]

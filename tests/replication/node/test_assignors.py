@@ -206,8 +206,18 @@ def test_one_that_does_not_return_is_put_aside_until_it_has(
     assert guarded.assign({"t": 2}, members)["b"] == [], "it is asked again"
 
 
-def test_what_it_gives_may_be_without_end() -> None:
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"a": (("t", 0) for _ in itertools.count())},
+        {"a": (("t", number) for number in itertools.count())},
+        ((f"member {number}", ()) for number in itertools.count()),
+    ],
+    ids=["one partition", "partitions", "members"],
+)
+def test_what_it_gives_may_be_without_end(given: Any) -> None:
     guarded = assignor("answer")
-    guarded._foreign.given = lambda counts, members: {"a": (("t", 0) for _ in itertools.count())}  # type: ignore[attr-defined]
+    guarded._foreign.given = lambda counts, members: given  # type: ignore[attr-defined]
     members = {"a": Subscription(topics=frozenset({"t"}))}
     assert guarded.assign({"t": 1}, members) == {"a": [Partition("t", 0)]}
+    assert guarded._ask._late is None, "its thread has ended, and takes no more memory"  # type: ignore[attr-defined]
