@@ -13,6 +13,7 @@ from typing import Any
 
 import attrs
 
+from ...core.coordination import group_messages as gm
 from ...core.coordination import records as r
 from ...core.coordination import shard_effects as fx
 from ...core.coordination import shard_events as ev
@@ -58,6 +59,13 @@ class _Pending:
     current: r.CurrentValue | None
     write: tuple[int, tuple[tuple[Any, Any], ...]] | None = None
 
+    @property
+    def keeps_alive(self) -> bool:
+        """Whether its sender's session begins again with it."""
+        if isinstance(self.message, gm.ConsumerGroupHeartbeatRequest):
+            return self.message.member_epoch >= 0
+        return isinstance(self.message, gm.JoinGroupRequest | gm.SyncGroupRequest | gm.HeartbeatRequest)
+
 
 class Broker(Process):
     """One node. `items` is its log: None where a compaction has taken a record away."""
@@ -90,6 +98,8 @@ class Broker(Process):
         """The leader epoch that this node has given up."""
         self.lateness: list[tuple[float, float]] = []
         """When timers were looked at too late, and by how much: nobody could be heard, so nobody is blamed."""
+        self.waiting: dict[tuple[str, str], tuple[float, int]] = {}
+        """When a member's last request came that keeps it alive and was not answered at once, and its number."""
 
     def _new_shard(self) -> Shard:
         return Shard(lambda: GroupCoordinator(SETTINGS), ShardSettings(isolation=ISOLATION))
@@ -114,6 +124,7 @@ class Broker(Process):
             self._ends = {}
             # Its timers begin now: for how long an earlier leadership stood still is nothing to them.
             self.lateness = []
+            self.waiting = {}
             now = self.clock
             self._last_fetch = {node.number: now for node in self.cluster.brokers}
             self.tell(ev.ShardLed(leader_epoch=epoch, log_start=0, epoch_start=len(self.items)))
@@ -237,6 +248,11 @@ class Broker(Process):
                 more=self._gathers,
             )
         )
+        if asked in self._requests and self._requests[asked].keeps_alive:
+            place, number = (message.group, message.member_id), getattr(message, "sequence", -1)
+            # A late copy of an earlier one is refused.
+            if number < 0 or number > self.waiting.get(place, (0.0, -1))[1]:
+                self.waiting[place] = self.world.now, number
         if self.shard.gathered and not self._flushing:
             # Several commits share a batch; what else comes meanwhile finds them gathered.
             self._flushing = True

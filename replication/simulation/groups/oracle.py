@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -41,6 +42,12 @@ class _Batch:
     at: float
     late: tuple[tuple[float, float], ...] = ()
     """How late its node has looked at its timers, and when."""
+    waiting: Mapping[tuple[str, str], tuple[float, int]] = attrs.field(factory=dict)
+    """As its node's."""
+
+    def silence(self, since: float) -> float:
+        """Seconds for which who was heard then has been silent, less those in which nobody could be heard."""
+        return self.at - since - self.excused(since)
 
     def excused(self, since: float) -> float:
         """Seconds by which everybody's time has been lengthened since then."""
@@ -89,7 +96,12 @@ class Oracle:
 
     def written(self, broker: Broker, base: int, write: fx.Write, message: Any | None) -> None:
         self._written[broker.epoch, base] = _Batch(
-            write.entries, message, write.producer, self.world.now, tuple(broker.lateness)
+            write.entries,
+            message,
+            write.producer,
+            self.world.now,
+            tuple(broker.lateness),
+            dict(broker.waiting),
         )
         self._check_rebalancing(broker, write)
 
@@ -225,7 +237,10 @@ class Oracle:
                 continue
             if isinstance(key, r.MemberKey) and (key.group, key.member_id) not in moved:
                 heard = self._heard.get((key.group, key.member_id), 0.0)
-                silent = batch.at - heard - batch.excused(heard)
+                # A later heartbeat begins the session again though its answer never came: what its node had stood
+                # still before lengthens it no more.
+                later = max(heard, batch.waiting.get((key.group, key.member_id), (0.0, -1))[0])
+                silent = max(batch.silence(heard), batch.silence(later))
                 require(silent > 9.99, "G8", f"{key} was removed after {silent:.2f} s of silence")
             elif isinstance(key, r.OffsetKey):
                 recreated = self._was_remade(key.topic)
@@ -260,7 +275,7 @@ class Oracle:
             return
         for each in value.members:
             heard = max(self._told.get((key.group, each.member_id), 0.0), self.calm_since)
-            silent = batch.at - heard - batch.excused(heard)
+            silent = batch.silence(heard)
             told = f"{each.member_id} of {key.group} is a member after {silent:.2f} s of silence"
             require(silent < LONGEST_SESSION, "GL1", told)
 
@@ -379,13 +394,11 @@ class Oracle:
             require(not stored, "G1", f"{message} was told and never written")
         if isinstance(message, gm.CommitGroupOffsetsRequest):
             self._check_stale(request, reply)
-        if isinstance(message, gm.ConsumerGroupHeartbeatRequest) and message.member_epoch >= 0:
-            place = message.group, message.member_id
-            self._heard[place] = max(request.arrived, self._heard.get(place, 0.0))
-            self._leaving.discard(place)
-        if isinstance(message, gm.JoinGroupRequest | gm.SyncGroupRequest | gm.HeartbeatRequest):
+        if request.keeps_alive:
             place = message.group, getattr(reply, "member_id", "") or message.member_id
             self._heard[place] = max(request.arrived, self._heard.get(place, 0.0))
+            if isinstance(message, gm.ConsumerGroupHeartbeatRequest):
+                self._leaving.discard(place)
         self._check_classic(message, reply)
         if isinstance(message, gm.GroupOffsetsRequest):
             for told in reply.offsets:
