@@ -7,7 +7,7 @@ classic protocol live on in the other one: what they said of themselves stands i
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 
 from ..errors import ErrorCode
 from . import records as r
@@ -49,6 +49,8 @@ class MigrationPolicy(enum.Enum):
 def move_up(draft: Draft, classic: ClassicState, context: Context) -> str:
     """Make a group of the consumer protocol of a classic one; every member has what it was last assigned.
 
+    What it said with its last join that it owns and was not assigned again (KIP-429), it has yet to let go.
+
     Returns why it must be rebalanced, whatever becomes of its members: what a client has shared out need not be all
     that there is.
 
@@ -76,18 +78,43 @@ def move_up(draft: Draft, classic: ClassicState, context: Context) -> str:
     )
     # An assignor on a client may have given a partition to two: it is one's from here on.
     given: set[r.TopicPartition] = set()
+    shares: dict[str, frozenset[r.TopicPartition]] = {}
+    for member_id, (_, assignment) in found.items():
+        shares[member_id] = ids_of(as_partitions(assignment.partitions), view) - given
+        given |= shares[member_id]
+    held = _held_still(found, given, view)
     for member_id, member in classic.members.items():
-        subscription, assignment = found[member_id]
-        assigned = ids_of(as_partitions(assignment.partitions), view) - given
-        given |= assigned
+        subscription, assigned, pending = found[member_id][0], shares[member_id], held[member_id]
         draft.put(r.MemberKey(group, member_id), described(member, subscription))
         draft.put(r.TargetKey(group, member_id), r.TargetValue(topics=r.target_topics(assigned)))
         current = r.CurrentValue(
-            epoch=epoch, previous_epoch=epoch, assigned=r.owned_topics(dict.fromkeys(assigned, epoch))
+            epoch=epoch,
+            previous_epoch=epoch,
+            state=r.MemberState.UNREVOKED if pending else r.MemberState.STABLE,
+            assigned=r.owned_topics(dict.fromkeys(assigned, epoch)),
+            pending=r.owned_topics(dict.fromkeys(pending, epoch)),
         )
         draft.put(r.CurrentKey(group, member_id), current)
     draft.put(r.TargetEpochKey(group), r.TargetEpochValue(epoch=epoch, timestamp=context.clock.wall_ms))
     return "the group has moved up to the consumer protocol"
+
+
+def _held_still(
+    found: Mapping[str, tuple[EmbeddedSubscription, EmbeddedAssignment]],
+    given: Set[r.TopicPartition],
+    view: TopicsView,
+) -> dict[str, frozenset[r.TopicPartition]]:
+    """What each member owned when it joined and nobody is assigned: it may still hand that out.
+
+    A cooperative assignor withholds for one round what is to move, and the owner learns that by its sync. Of two
+    that claim a partition, the one of the later generation has it.
+    """
+    held: dict[str, frozenset[r.TopicPartition]] = {}
+    claimed = set(given)
+    for member_id in sorted(found, key=lambda each: -found[each][0].generation):
+        held[member_id] = ids_of(as_partitions(found[member_id][0].owned), view) - claimed
+        claimed |= held[member_id]
+    return held
 
 
 def _read(member: ClassicMember, state: ClassicState) -> tuple[EmbeddedSubscription, EmbeddedAssignment]:

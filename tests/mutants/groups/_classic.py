@@ -9,6 +9,7 @@ import attrs
 from insync.replication.core.coordination import (
     classic_joins,
     consumer_members,
+    group_moves,
     offset_commits,
 )
 from insync.replication.core.coordination import records as r
@@ -176,6 +177,11 @@ def _(patch: Patch) -> None:
         return ""
 
     patch.setattr(consumer_members, "move_up", move_up)
+
+
+@mutant("GZ58", "what a classic member has yet to let go is free when its group moves up", "G4")
+def _(patch: Patch) -> None:
+    patch.setattr(group_moves, "_held_still", lambda found, given, view: dict.fromkeys(found, frozenset()))
 
 
 @mutant("GZ55", "who was put out of a mixed group joins it again with what it had", "G4")

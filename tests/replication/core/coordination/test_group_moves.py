@@ -43,6 +43,8 @@ class Classic:
     member_id: str = ""
     generation: int = -1
     owned: frozenset[Partition] = frozenset()
+    withheld: frozenset[Partition] = frozenset()
+    """What it gives to nobody when it leads: its owner is to let it go first."""
     rejoins: int = 0
 
     def metadata(self, version: int) -> bytes:
@@ -86,6 +88,11 @@ class Classic:
                 for each in reply.members
             }
             shared = RangeAssignor().assign({"t": PARTITIONS}, members)
+            mine = set(shared[self.member_id])
+            shared = {
+                name: [each for each in got if each in mine or each not in self.withheld]
+                for name, got in shared.items()
+            }
             given = [
                 gm.MemberAssignment(
                     member_id=name,
@@ -477,3 +484,46 @@ def test_an_assignment_of_a_client_that_gives_a_partition_twice_gives_it_once() 
         each for current in host.machine.groups["g"].currents.values() for each in r.as_set(current.assigned)
     ]
     assert len(held) == len(set(held)) == PARTITIONS
+
+
+def test_what_a_member_still_holds_is_given_to_nobody_when_the_group_moves_up() -> None:
+    """A cooperative assignor withholds what is to move; the group moves up before the owner has heard of it."""
+    host = GroupHost(SETTINGS, t=PARTITIONS)
+    one, two = Classic(host, cooperative=True), Classic(host, cooperative=True)
+    form(host, one)
+    assert owners(host, one) == [PARTITIONS]
+    first = two.join()
+    joins = [one.join(), first]
+    replies = [each.joined(asked) for each, asked in zip((one, two), joins, strict=True)]
+    one.withheld = one.owned
+    syncs = [each.sync(reply) for each, reply in zip((one, two), replies, strict=True)]
+    new = Member(host, "new")
+    assert new.beat() == ErrorCode.NONE
+    assert owners(host, one, new) == [PARTITIONS, 0], "the owner hands it out until it hears its assignment"
+    current = host.machine.groups["g"].current(one.member_id)
+    assert current.state == r.MemberState.UNREVOKED
+    assert {each.partition for each in r.as_set(current.pending)} == {3, 4, 5}
+    assert two.synced(syncs[1]) == one.synced(syncs[0]) == ErrorCode.NONE
+    assert owners(host, one, two, new) == [3, 0, 0]
+    one.turn_again()
+    one.withheld = frozenset()
+    settle(host, one, two, new)
+    assert owners(host, one, two, new) == [2, 2, 2]
+    assert host.machine.groups == host.replayed().groups
+
+
+def test_of_two_that_claim_a_partition_the_later_generation_still_holds_it() -> None:
+    host = GroupHost(SETTINGS, t=PARTITIONS)
+    old, late = Classic(host, cooperative=True), Classic(host, cooperative=True)
+    form(host, old, late)
+    claimed = as_numbers({Partition("t", number) for number in range(PARTITIONS)})
+    for generation, (member, given) in enumerate(((old, ()), (late, (0,)))):
+        known = host.machine.classics["g"].members[member.member_id]
+        said = EmbeddedSubscription(topics=("t",), owned=claimed, generation=generation)
+        known.protocols = (r.ClassicProtocol(name="range", metadata=encode_subscription(said, 2)),)
+        mine = as_numbers({Partition("t", number) for number in given})
+        known.assignment = encode_assignment(EmbeddedAssignment(partitions=mine), 1)
+    Member(host, "new").beat()
+    currents = host.machine.groups["g"].currents
+    held = {name: {each.partition for each in r.as_set(value.pending)} for name, value in currents.items()}
+    assert held == {old.member_id: set(), late.member_id: {1, 2, 3, 4, 5}, "new": set()}
