@@ -71,7 +71,9 @@ def _rotten(cluster: Cluster, node: int) -> bool:
 def _spoil(one: Run, *nodes: int) -> PartitionRecord:
     partition = PartitionId("t", 0)
     for node in nodes:
-        assert one.cluster.nodes[node].hosts[partition].disk.rot(0.5, found_at_start=True)
+        disk = one.cluster.nodes[node].hosts[partition].disk
+        disk.flush()  # only what has been flushed is spoilt
+        assert disk.rot(0.5, found_at_start=True)
     return one.cluster.store.partitions[partition].record
 
 
