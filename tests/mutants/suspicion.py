@@ -33,6 +33,11 @@ def _(patch: Patch) -> None:
     patch.setattr(Suspicion, "_is_silent", is_silent)
 
 
+@mutant("K223", "take an agreement for one of now that waited while this process stood still")
+def _(patch: Patch) -> None:
+    patch.setattr(Suspicion, "_is_current", lambda self, asked: True)
+
+
 @mutant("K222", "compare a registration by its version, which begins at 1 again")
 def _(patch: Patch) -> None:
     def by_version(right: Any, *, at_all: bool = True) -> Any:

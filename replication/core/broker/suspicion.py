@@ -166,11 +166,12 @@ class Suspicion:
             return
         watch.doubts = len(others)
         agreeing: set[int] = set()
+        asked = ctx.now
 
         def answered(other: int, message: object) -> None:
             assert isinstance(message, m.IsSilentResponse)
             watch.doubts -= 1
-            if message.silent:
+            if message.silent and self._is_current(asked):
                 agreeing.add(other)
                 # It may have answered since: then the majority is of no use.
                 if len(agreeing) == needed and self._is_silent(node):
@@ -188,6 +189,14 @@ class Suspicion:
                 answered=partial(answered, other),
                 failed=failed,
             )
+
+    def _is_current(self, asked: float) -> bool:
+        """Whether an answer to a question of that time says how it is now.
+
+        One that comes later than it may has waited for this process, which stood still: what the suspect has sent
+        since waits to be read as well.
+        """
+        return self._ctx.now - asked <= self._timeout
 
     def tell(self, request: m.IsSilentRequest) -> m.IsSilentResponse:
         """Whether that very process is silent to this node."""

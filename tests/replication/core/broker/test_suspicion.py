@@ -199,6 +199,20 @@ def test_what_was_missed_while_this_process_stood_still_is_no_silence() -> None:
     assert not one.suspects
 
 
+def test_an_agreement_that_waited_for_this_process_is_of_a_moment_that_is_over() -> None:
+    """It is read before the timers are looked at, and before what the suspect has sent meanwhile."""
+    one = Watcher(LEADER, OTHER)
+    one.wait(5.0)
+    one.silent, one.agree = {LEADER}, {OTHER}
+    while not one.asked:
+        one.wait(0.0005)
+    one.now += 8.0
+    one.wait(0.0)
+    assert not one.suspects
+    one.wait(0.5)
+    assert one.suspects, "it is silent still, and others are asked again"
+
+
 def test_who_is_slow_has_more_time() -> None:
     one = Watcher(LEADER, OTHER)
     one.answer_after = 0.1
