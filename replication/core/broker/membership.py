@@ -402,7 +402,9 @@ class Membership:
             node_id=self.node_id, pulses={**known, **dict.fromkeys(directories, self._pulse)}
         )
         return Transaction(
-            compares=(unchanged(own_key, seen.get(own_key)), unchanged(pulse_key, seen.get(pulse_key))),
+            # By value: no session stands behind it. It may be on its way while the store is put back and repaired,
+            # and versions come again; what a later process has counted must not be taken back.
+            compares=(_same(own_key, seen.get(own_key)), _same(pulse_key, seen.get(pulse_key))),
             puts=(Put(pulse_key, record),),
             session=False,
         )
@@ -509,11 +511,12 @@ class Membership:
         return {each.directory_id for each in self.behind}
 
 
-def _same(key: str, holder: Seen | None) -> Compare:
-    """The registration is the one that was read, or there is none still. By value: when we have been taken out
-    meanwhile, what is registered next begins at version 1 again, and an earlier write may still be on its way.
+def _same(key: str, known: Seen | None) -> Compare:
+    """What stands there is what was read, or there is nothing still. By value, because an earlier write may be on
+    its way when a version comes again: what is registered after we have been taken out begins at version 1, and a
+    store that was put back goes on from older versions.
     """
-    return Absent(key) if holder is None else SameValue(key, holder.value)
+    return Absent(key) if known is None else SameValue(key, known.value)
 
 
 def _is_behind(found: Evidence, pulses: Mapping[str, int]) -> bool:

@@ -14,9 +14,11 @@ from insync.replication.core.broker.membership import (
     NodeIdTakenError,
     StorePutBackError,
 )
+from insync.replication.core.broker.repair import FoundFolder, plan
 from insync.replication.core.control import records as rec
 from insync.replication.core.transaction import Absent, Put, SameValue, Seen, Transaction
 from insync.replication.core.types import PartitionId
+from insync.replication.simulation.store import Store
 
 
 def starting(process: str) -> Membership:
@@ -189,3 +191,56 @@ def test_nothing_is_written_over_a_later_registration() -> None:
         assert SameValue(node, seen[node].value) in written.compares
     taken_out = membership.enter_again({own: seen[own]}, ["tcp://a"])
     assert Absent(node) in taken_out.compares
+
+
+def test_a_count_that_is_late_takes_nothing_back_from_a_store_that_was_repaired() -> None:
+    """It was sent before the store was put back. After the repair the keys have come to the same versions again; a
+    count below what the folder remembers as stored would shut the node out until the next repair.
+    """
+    folder = "folder"
+
+    def began(store: Store, process: str, proof: NextProof | None) -> tuple[Membership, NextProof]:
+        holdings = Holdings(
+            directories=(Evidence(directory_id=folder, stopped_clean=None, proof=proof),),
+            some_offline=False,
+            held=lambda partition: Held(never=True),
+            offline=frozenset,
+        )
+        membership = Membership(node_id=1, boot_id="boot", process=process, holdings=holdings)
+        proofs = membership.begin(store.seen_by(1), 10)
+        entry = membership.enter(store.seen_by(1), [], 10).transaction
+        took_place(store, entry)
+        membership.counted(entry)
+        return membership, membership.next_proofs(proofs, 10)[folder]
+
+    def took_place(store: Store, transaction: Transaction) -> None:
+        assert all(map(store.holds, transaction.compares))
+        for put in transaction.puts:
+            if isinstance(put.record, rec.IncarnationRecord | rec.PulseRecord):
+                store.put_of_node(put.key, put.record, None)
+
+    store = Store()
+    _, proof = began(store, "a", None)
+    sender, proof = began(store, "b", proof)
+    late = sender.beat(store.seen_by(1), [folder])
+
+    store = Store()
+    found = FoundFolder(
+        cluster_id="c",
+        node_id=1,
+        directory_id=folder,
+        boot_id="boot",
+        stopped_clean=None,
+        incarnation=proof.incarnation,
+        pulse=proof.pulse,
+        revision=proof.revision,
+        logs=(),
+    )
+    for compare, put in plan([found], {}).writes:
+        if isinstance(put.record, rec.IncarnationRecord | rec.PulseRecord):
+            took_place(store, Transaction(compares=(compare,), puts=(put,)))
+    assert not all(map(store.holds, late.compares)), "the process that sent it is gone"
+    member, proof = began(store, "c", proof)
+    assert not any(map(store.holds, late.compares)), "another process stands there, and has counted further"
+    took_place(store, member.beat(store.seen_by(1), [folder]))
+    assert store.pulses[1].pulses == {folder: proof.pulse}
