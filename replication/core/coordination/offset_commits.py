@@ -59,7 +59,7 @@ def _check_sender(
         if by_generation or isinstance(request, gm.TxnOffsetCommitRequest):
             stale = ErrorCode.ILLEGAL_GENERATION
         refuse_if(ahead, stale, f"epoch {request.epoch}, but the member is at {current.epoch}")
-        return r.as_owned((*current.pending, *current.assigned), current.epoch)
+        return _held(current)
     if classic is not None and classic.members:
         _check_classic(classic, request)
     elif request.epoch >= 0:
@@ -115,30 +115,49 @@ def read_offsets(
     Raises:
       GroupRefusal: The sender says that it is a member, and is none.
     """
+    held = None
     if request.member_id or request.epoch >= 0:
-        _check_reader(state, classic, request)
+        held = _check_reader(state, classic, request)
     offsets = state.offsets if state is not None else {}
     unstable = _undecided(state) if request.require_stable and state is not None else set()
     if request.partitions is None:
         return [_told(*place, offsets, unstable) for place in sorted(offsets.keys() | unstable)]
     told = []
     for each in request.partitions:
-        info = view.topics.get(each.topic)
-        if each.topic_id and (info is None or info.topic_id != each.topic_id):
-            # What is committed may be of another topic of that name.
-            error = ErrorCode.INCONSISTENT_TOPIC_ID
-            told.append(gm.CommittedOffset(topic=each.topic, partition=each.partition, error=error))
-        else:
+        error = _check_meaning(each, held, view)
+        if error is None:
             told.append(_told(each.topic, each.partition, offsets, unstable))
+        else:
+            told.append(gm.CommittedOffset(topic=each.topic, partition=each.partition, error=error))
     return told
+
+
+def _check_meaning(
+    asked: gm.TopicPartitionName, held: dict[r.TopicPartition, int] | None, view: TopicsView
+) -> ErrorCode | None:
+    """Why a partition's offset is not told to who says which topic of its name is meant."""
+    if not asked.topic_id:
+        return None
+    info = view.topics.get(asked.topic)
+    if info is None or info.topic_id != asked.topic_id:
+        # What is committed may be of another topic of that name.
+        return ErrorCode.INCONSISTENT_TOPIC_ID
+    if held is not None and r.TopicPartition(asked.topic_id, asked.partition) not in held:
+        # The classic protocol assigns by name: what a member was given of a topic it may take for a topic that was
+        # made since under that name. Nothing is read before its position is known, so the error stops it here.
+        return ErrorCode.STALE_MEMBER_EPOCH
+    return None
 
 
 def _check_reader(
     state: GroupState | None, classic: ClassicState | None, request: gm.GroupOffsetsRequest
-) -> None:
+) -> dict[r.TopicPartition, int] | None:
+    """Refuse who is no member, or of another epoch; what a member of the consumer protocol holds."""
+    held = None
     if state is not None and state.is_consumer:
         check_member(state, request.member_id, None)
-        epoch = state.current(request.member_id).epoch
+        current = state.current(request.member_id)
+        epoch, held = current.epoch, _held(current)
         error = ErrorCode.STALE_MEMBER_EPOCH
     elif classic is not None:
         classic.check_member(request.member_id, None)
@@ -146,6 +165,12 @@ def _check_reader(
     else:
         raise GroupRefusal(ErrorCode.GROUP_ID_NOT_FOUND, f"there is no group {request.group!r}")
     refuse_if(request.epoch != epoch, error, f"epoch {request.epoch} is not {epoch}")
+    return held
+
+
+def _held(current: r.CurrentValue) -> dict[r.TopicPartition, int]:
+    """What a member has or has yet to let go, with the epochs at which it was given."""
+    return r.as_owned((*current.pending, *current.assigned), current.epoch)
 
 
 def _undecided(state: GroupState) -> set[tuple[str, int]]:

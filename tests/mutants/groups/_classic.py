@@ -184,6 +184,12 @@ def _(patch: Patch) -> None:
     patch.setattr(group_moves, "_held_still", lambda found, given, view: dict.fromkeys(found, frozenset()))
 
 
+@mutant("GZ59", "a member is told where to begin in what it was not given", "G4")
+def _(patch: Patch) -> None:
+    right = offset_commits._check_meaning
+    patch.setattr(offset_commits, "_check_meaning", lambda asked, held, view: right(asked, None, view))
+
+
 @mutant("GZ55", "who was put out of a mixed group joins it again with what it had", "G4")
 def _(patch: Patch) -> None:
     right = MixedMembers._join

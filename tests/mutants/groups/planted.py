@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import _classic, _groups, _members, _offsets, _shards  # noqa: F401 - they plant what they define
 from ._registry import REGISTRY as REGISTRY
 
-SEEDS = 900
+SEEDS = 1600
 ELSEWHERE = {
     "GZ15": "the hash of a group's name: test_routing.py has the vectors",
     "GZ18b": "the number of a heartbeat refuses the late copy first (decision 46); test_consumer_group.py",

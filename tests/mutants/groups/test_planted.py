@@ -16,5 +16,10 @@ def test_it_is_noticed_by_what_is_there_for_it(name: str) -> None:
     assert found.by and found.invariant in found.by, found
 
 
+def test_a_topic_that_is_made_again_while_an_assignment_is_under_way_is_noticed() -> None:
+    found = hunt("GZ59", "groups", 1, first=1554)
+    assert found.invariant == "G4", found
+
+
 def test_every_planted_error_has_a_name_of_the_catalogue() -> None:
     assert all(name.startswith("GZ") and mutant.title for name, mutant in REGISTRY.mutants.items())

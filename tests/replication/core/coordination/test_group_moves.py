@@ -252,6 +252,31 @@ def test_old_clients_commit_by_their_generation() -> None:
     assert commit(one.generation + 1).error == ErrorCode.ILLEGAL_GENERATION
 
 
+def test_what_an_old_client_was_given_by_name_is_not_a_later_topic_of_that_name() -> None:
+    host, old, new = moved(count=1)
+    settle(host, *old, new)
+    one = old[0]
+    number = min(each.partition for each in one.owned)
+
+    def begins() -> ErrorCode:
+        """Where the client is to begin in what it takes its assignment for."""
+        place = gm.TopicPartitionName(topic="t", partition=number, topic_id=host.view.topics["t"].topic_id)
+        asked = gm.GroupOffsetsRequest(
+            group="g", member_id=one.member_id, epoch=one.generation, partitions=[place]
+        )
+        return ErrorCode(host.ask(asked).offsets[0].error)
+
+    assert begins() == ErrorCode.NONE
+    host.see({"t": 1}, t=PARTITIONS)
+    assert begins() == ErrorCode.STALE_MEMBER_EPOCH
+    # It learns by its heartbeat that there is something new, and is given its share of the later topic.
+    one.turn()
+    assert new.beat() == ErrorCode.NONE
+    settle(host, one, new)
+    number = min(each.partition for each in one.owned)
+    assert begins() == ErrorCode.NONE
+
+
 def test_joins_that_waited_come_again_when_the_group_moves_up() -> None:
     host = GroupHost(SETTINGS, t=PARTITIONS)
     one, two = Classic(host, cooperative=True), Classic(host, cooperative=True)
