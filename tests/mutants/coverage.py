@@ -1,16 +1,22 @@
 """`python -m tests.mutants.coverage`: which branches of the core do the simulators alone never take?
 
-Three of them run: `insync simulate`, and those of groups and of transactions. No unit test does.
+Three of them run: `insync simulate`, and those of groups and of transactions. The latter two alone play the room
+`coordination`. No unit test runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from coverage import Coverage
@@ -21,6 +27,14 @@ CORE = Path(__file__).parents[2] / "replication" / "core"
 ROOMS = ("broker", "control", "partition")
 WORLDS = ("groups", "transactions")
 """Simulators of their own, which run a quarter of the seeds: their clusters are larger."""
+COORDINATION = "coordination"
+"""The room that only these play."""
+SLICE = 10
+"""Seeds that a process plays at a time."""
+SUM = "coverage"
+"""The file with what all processes have seen; theirs have their process ids at the end."""
+_watched: Coverage | None = None
+"""In a worker: what it has seen of the core."""
 LEAST = 85.0
 """Percent of the branches, without those of modules that are left out whole, each for a reason."""
 
@@ -31,29 +45,69 @@ def main() -> int:
     parser.add_argument(
         "--rooms", default=",".join(ROOMS), help=f"folders of the core (default {','.join(ROOMS)})"
     )
+    parser.add_argument("--jobs", type=int, default=0, help="processes (default: one for each core)")
     parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
     chosen = parser.parse_args()
     first, end = map(int, chosen.seeds.split(":"))
-    figures = measure(first, end, chosen.rooms.split(","))
+    figures = measure(first, end, chosen.rooms.split(","), chosen.jobs or os.cpu_count() or 1)
     print(json.dumps(figures) if chosen.json else _text(figures))
     wrong = figures["unexplained"] or figures["stale"]
     return 1 if figures["percent_of_branches"] < LEAST or wrong else 0
 
 
-def measure(first: int, end: int, rooms: Sequence[str]) -> dict[str, Any]:
-    """Run the seeds with every line of the core watched, from its import on."""
+def measure(first: int, end: int, rooms: Sequence[str], jobs: int) -> dict[str, Any]:
+    """Run the seeds, in processes of their own."""
+    broken: list[str] = []
+    with TemporaryDirectory(prefix="insync-coverage-") as folder:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(jobs, context, _watch, (folder,)) as pool:
+            for found in pool.map(_play, *zip(*_slices(first, end, rooms), strict=True)):
+                broken += found
+        watched = _coverage(str(Path(folder) / SUM))
+        watched.combine([folder])
+        return _judged(watched, end - first, rooms, broken)
+
+
+def _slices(first: int, end: int, rooms: Sequence[str]) -> Iterable[tuple[str, int, int]]:
+    """What to play: the name of a simulator, its first seed, and the one after its last."""
+    few = first + (end - first + 3) // 4
+    plans = [(world, few) for world in WORLDS]
+    if set(rooms) != {COORDINATION}:
+        plans.append(("", end))
+    for world, last in plans:
+        for seed in range(first, last, SLICE):
+            yield world, seed, min(seed + SLICE, last)
+
+
+def _coverage(file: str) -> Coverage:
+    return Coverage(branch=True, data_file=file, config_file=False, include=["*/replication/core/*"])
+
+
+def _watch(folder: str) -> None:
+    """In a worker: watch every line of the core, from its import on."""
+    global _watched
     loaded = [name for name in sys.modules if name.startswith("insync.replication.core")]
     assert not loaded, f"{loaded[0]} was imported before anything was measured"
-    watched = Coverage(branch=True, data_file=None, config_file=False, include=["*/replication/core/*"])
-    watched.start()
-    from insync.replication.simulation import run
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    threading.Thread(target=lambda: (parent.join(), os._exit(1)), daemon=True).start()
+    _watched = _coverage(str(Path(folder) / f"{SUM}.{os.getpid()}"))
+    _watched.start()
 
-    broken = [seed for seed in range(first, end) if run(seed).violation is not None]
-    for world in WORLDS:
-        play = import_module(f"insync.replication.simulation.{world}").run
-        for seed in range(first, first + (end - first + 3) // 4):
-            play(seed)
-    watched.stop()
+
+def _play(world: str, first: int, end: int) -> list[str]:
+    """In a worker: the seeds at which a promise was broken."""
+    assert _watched is not None
+    name = f"insync.replication.simulation.{world}" if world else "insync.replication.simulation"
+    play = import_module(name).run
+    broken = [f"{world} {seed}".strip() for seed in range(first, end) if play(seed).violation is not None]
+    # A worker ends without a word, and does not know which slice is its last.
+    _watched.save()
+    return broken
+
+
+def _judged(watched: Coverage, seeds: int, rooms: Sequence[str], broken: Sequence[str]) -> dict[str, Any]:
+    """What was taken, and which of what was not has no reason."""
     by_room: dict[str, dict[str, int]] = {}
     missed: dict[str, list[str]] = {}
     left_out: list[str] = []
@@ -80,13 +134,13 @@ def measure(first: int, end: int, rooms: Sequence[str]) -> dict[str, Any]:
         by_room[room] = {"branches": branches, "taken": taken}
     branches, taken = (sum(each[what] for each in by_room.values()) for what in ("branches", "taken"))
     return {
-        "seeds": end - first,
-        "broken": broken,
+        "seeds": seeds,
+        "broken": list(broken),
         "rooms": by_room,
         "branches": branches,
         "taken": taken,
         "left_out": left_out,
-        "stale": _stale(known),
+        "stale": _stale({place: why for place, why in known.items() if place[0].split("/")[0] in rooms}),
         "percent_of_branches": round(100 * taken / branches, 2),
         "missed": missed,
         "unexplained": unexplained,

@@ -89,8 +89,13 @@ class MixedMembers:
             move_down(draft, context)
             body = gm.JoinGroupResponse(error=ErrorCode.REBALANCE_IN_PROGRESS, member_id=member_id)
             return _written(request_id, body, draft)
+        owned = ids_of(as_partitions(subscription.owned), context.view)
+        if self._consumers.is_fenced(group, member_id):
+            # It may come late, but not with what it was to let go: that would have no end.
+            kept = owned & r.as_set(state.current(member_id).pending)
+            refuse_if(bool(kept), ErrorCode.UNKNOWN_MEMBER_ID, "it did not let its partitions go in time")
         rebalance(draft, context, why)
-        advance(draft, member_id, ids_of(as_partitions(subscription.owned), context.view), context)
+        advance(draft, member_id, owned, context)
         body = gm.JoinGroupResponse(
             generation=draft.state.current(member_id).epoch,
             protocol_type=CONSUMER_PROTOCOL,

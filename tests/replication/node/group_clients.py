@@ -33,7 +33,7 @@ class Caller:
         self._connections: dict[str, Connection] = {}
         self.found: dict[str, gm.Coordinator] = {}
 
-    async def at(self, url: str, message: Any, timeout: float = 10.0) -> Any:
+    async def at(self, url: str, message: Any, timeout: float = 30.0) -> Any:
         """The answer of one node."""
         connection = self._connections.get(url)
         if connection is None or connection.closed.is_set():
@@ -116,7 +116,7 @@ class Member:
 
 async def settle(*members: Member, partitions: int) -> None:
     """Heartbeats in turn until the partitions are shared out; nothing is ever owned twice."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while True:
             for each in members:
                 reply = await each.beat()

@@ -386,6 +386,27 @@ def test_a_lease_needs_followers_that_were_there_lately() -> None:
     assert node.said["b"].error == 0
 
 
+def test_what_followers_have_shown_counts_when_a_heartbeats_wait_is_over() -> None:
+    """They are not asked once more for what they have shown since it came."""
+    node = Node(A, B)
+    node.follow(B)
+    assert node.ask("j", join()) is None
+    node.answered(B, node.effects)
+    node.fetch(B)
+    assert node.said["j"].error == 0
+    node.stand_still(SETTINGS.isolation_timeout_ms / 1000 - 0.5)
+    silent = {"owned": None, "topics": None, "rebalance_timeout_ms": -1, "max_wait_ms": 2000}
+    assert node.ask("b", join(member_epoch=1, **silent)) is None
+    # The question that B has open ends, and it asks the next one.
+    assert node.answered(B, node.wait(0.5))
+    node.fetch(B)
+    node.wait(1.4)
+    assert "b" not in node.said
+    node.fetch(B)
+    node.wait(0.2)
+    assert node.said["b"].error == 0
+
+
 def test_a_follower_that_left_the_isr_is_not_waited_for() -> None:
     node = Node(A, B)
     node.follow(B)

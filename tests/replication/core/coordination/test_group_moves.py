@@ -373,6 +373,37 @@ def test_an_old_client_that_does_not_come_in_time_begins_anew(step: str) -> None
     assert old.member_id not in host.machine.groups["g"].members
 
 
+@pytest.mark.parametrize("lets_go", [False, True])
+def test_an_old_client_cannot_keep_what_it_is_to_let_go_by_joining_again(lets_go: bool) -> None:
+    host, (old,), new = moved(count=1)
+
+    def join() -> ErrorCode:
+        return ErrorCode(old.joined(old.join()).error)
+
+    assert join() == ErrorCode.NONE
+    for _ in range(7):
+        host.pass_time(4.0)
+        new.beat()
+        assert join() == ErrorCode.NONE, "it has its time to let go"
+    host.pass_time(4.0)
+    new.beat()
+    if lets_go:
+        wanted = host.machine.groups["g"].current(old.member_id).assigned
+        old.owned = frozenset(Partition("t", number) for each in wanted for number in each.partitions)
+        assert join() == ErrorCode.NONE, "late, but it has let go"
+        settle(host, old, new)
+        return
+    assert join() == ErrorCode.UNKNOWN_MEMBER_ID
+    # What it may still hand out is given to others when its session is over.
+    assert old.member_id in host.machine.groups["g"].members
+    for _ in range(4):
+        host.pass_time(SESSION / 3)
+        assert join() == ErrorCode.UNKNOWN_MEMBER_ID
+        new.beat()
+    assert old.member_id not in host.machine.groups["g"].members
+    settle(host, new)
+
+
 def test_a_silent_old_client_is_put_out_by_its_own_session() -> None:
     host, (silent, alive), new = moved()
     settle(host, silent, alive, new)
