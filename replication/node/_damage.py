@@ -71,14 +71,16 @@ class DamagedLogs:
 
 def damage_in(opened: Log, offset: int, size: int) -> CorruptLogError | None:
     """What is wrong with the batches from an offset on; None if nothing is, or nothing is there (any more)."""
+    path = f"the log of {opened.topic}-{opened.partition}"
+    start = 0
     try:
         found = opened.read(offset, max_bytes=size).range
         if found is not None:
+            start = found.offset
             scan(found.read_bytes())
     except CorruptBatchError as error:
-        assert found is not None
-        path = f"the log of {opened.topic}-{opened.partition}"
-        return CorruptLogError(path, found.offset + error.position, offset, error.reason)
+        # Of a look-up that meets a header without sense the position is that in the file already.
+        return CorruptLogError(error.path or path, start + error.position, offset, error.reason)
     except (StorageError, OSError):
         return None
     return None

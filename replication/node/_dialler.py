@@ -172,7 +172,14 @@ class Dialler:
             response.release()
             self._tell(ev.AskFailed(question=effect.question, reason=str(error), malformed=True))
             return
-        payload = SharedPayload(response.payload)
+        try:
+            payload = SharedPayload(response.payload)
+        except (TransportError, OSError) as error:
+            # The leader has handed over ranges of its files, and has truncated its log since; or its device fails.
+            response.release()
+            reason = f"failed to read the payload of the answer: {error}"
+            self._tell(ev.AskFailed(question=effect.question, reason=reason))
+            return
         if effect.kind == Kind.FETCH:
             self._node.counters.replication_bytes_in += payload.size
         try:

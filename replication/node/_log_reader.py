@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from ...storage import OffsetOutOfRangeError, StorageError
+from ...storage import CorruptBatchError, OffsetOutOfRangeError, StorageError
 from ..core.broker.ports import COLD, Cold, LogRange, LogReadError
 from ..core.errors import ErrorCode
 from ..core.types import PartitionId
@@ -37,7 +37,8 @@ class LogReader:
         except OffsetOutOfRangeError as error:
             raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, str(error)) from error
         except StorageError as error:
-            raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+            damaged = isinstance(error, CorruptBatchError)
+            raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, str(error), damaged=damaged) from error
 
     def aborted_transactions(
         self, partition: PartitionId, start_offset: int, end_offset: int

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import attrs
 import trio
 
+from ...transport import TransportError
 from ..core import messages as m
 from ..core.broker.effects import Reply
 from ..core.broker.events import DeleteRecordsArrived, ProduceArrived
@@ -57,7 +58,13 @@ class Produces:
         request.reply(response)
 
     def _serve(self, request: Inbound, message: m.ProduceRequest) -> None:
-        payload = SharedPayload(request.payload)
+        try:
+            payload = SharedPayload(request.payload)
+        except (TransportError, OSError) as error:
+            # The client has handed over ranges of its files, which it can truncate when it likes.
+            request.payload.release()
+            request.fail(ErrorCode.INVALID_REQUEST, f"failed to read the payload of the request: {error}")
+            return
         self._node.quotas.take(PRODUCER, request, message.client_id, payload.size)
         take = partial(self._take, request, message, payload)
         self._compressed.proceed(request.connection, self._to_decompress(message, payload), take)

@@ -140,6 +140,11 @@ class ModelLogs:
         if offset < disk.start:
             raise LogReadError(ErrorCode.OFFSET_OUT_OF_RANGE, f"{partition} begins at {disk.start}")
         size, end, taken = 0, 0, disk.read(offset, limit_offset, len(disk.batches))
+        unreadable = disk.damage(taken)
+        if unreadable is not None and _is_in_header(unreadable):
+            taken = tuple([batch for batch in taken if batch.meta.base_offset < unreadable])
+            if all(batch.state == LEFT_OUT for batch in taken):
+                raise LogReadError(ErrorCode.KAFKA_STORAGE_ERROR, f"{partition} is damaged", damaged=True)
         for number, batch in enumerate(taken, start=1):
             if batch.state != LEFT_OUT:
                 if size and size + batch.meta.size_bytes > max_bytes:
@@ -163,3 +168,8 @@ class ModelLogs:
             if batch.state == WHOLE and batch.meta.next_offset > timestamp_ms:
                 return max(batch.meta.base_offset, timestamp_ms)
         return None
+
+
+def _is_in_header(offset: int) -> bool:
+    """Whether the damage of the batch at an offset is of its header, so that no read gets past it."""
+    return offset % 2 == 0

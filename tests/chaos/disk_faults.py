@@ -178,12 +178,14 @@ async def bit_flip_live(scene: Scene) -> Bite:
     target = f"node {member.number}, {path.parent.name}"
     since = member.position()
     # On a machine that is very busy it may lose its leadership before the reader comes.
+    led = 0
     for _ in range(3):
         if await _lead(scene, partition, [member.number, *others]):
+            led += 1
             await _read_until(scene, topic, partition, lambda: member.said("event=log_damaged", since))
         if member.said("event=log_damaged", since):
             return Bite(target, "it was told by a reader, and found the place")
-    return Bite(target, "")
+    return Bite(f"{target}, which led {led} times", "")
 
 
 def _flip(scene: Scene, path: Path) -> None:

@@ -159,7 +159,8 @@ async def starve(scene: Scene) -> Bite:
         status = await victim.end(signal.SIGKILL)
         await trio.sleep(scene.random.uniform(0, 3))
         started = await victim.start()
-        nursery.start_soon(starved, victim)
+        if started:
+            nursery.start_soon(starved, victim)
         await trio.sleep(4 * session)
         nursery.cancel_scope.cancel()
     bit = status == -signal.SIGKILL and started and seen == {member.number for member in scene.members}

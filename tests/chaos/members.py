@@ -104,9 +104,13 @@ class Member:
         return self.process.returncode
 
     def is_stopped(self) -> bool:
-        """Whether its process stands still (SIGSTOP)."""
+        """Whether its process stands still (SIGSTOP); one that has ended does not."""
         assert self.process is not None
-        return Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(") ")[2].startswith("T")
+        try:
+            stat = Path(f"/proc/{self.process.pid}/stat").read_text()
+        except FileNotFoundError:
+            return False
+        return stat.rpartition(") ")[2].startswith("T")
 
     def said(self, text: str, since: int) -> bool:
         """Whether it said this on standard error after position `since` of the file."""

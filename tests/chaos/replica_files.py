@@ -13,14 +13,18 @@ _HEAD = struct.Struct(">qi")
 """Base offset and length, with which every batch begins."""
 
 
+class DamagedReplicaError(Exception):
+    """A batch of a replica is not as it was written."""
+
+
 def read_replica(folder: Path) -> Replica:
-    """Every record of one partition folder, in the order of its segments."""
+    """Every record of one partition folder, in the order of its segments. Raises DamagedReplicaError."""
     found = []
     for path in sorted(folder.glob("*.log")):
         records = MemoryRecords(path.read_bytes())
         while (batch := records.next_batch()) is not None:
             if not batch.validate_crc():
-                raise ValueError(f"{path}: the batch at offset {batch.base_offset} fails its CRC")
+                raise DamagedReplicaError(f"{path}: the batch at offset {batch.base_offset} fails its CRC")
             found += [(record.offset, bytes(record.value or b"")) for record in batch]
     return found
 
@@ -42,12 +46,16 @@ def flushed_bytes(segment: Path) -> int:
     return min(position, len(raw))
 
 
-def read_node(folders: list[Path]) -> dict[Place, Replica]:
-    """All partitions in a node's log directories."""
+def read_node(folders: list[Path]) -> tuple[dict[Place, Replica], list[str]]:
+    """All partitions in a node's log directories; and what is damaged, which stands in no replica."""
     replicas: dict[Place, Replica] = {}
+    damaged = []
     for folder in folders:
         for path in sorted(folder.iterdir()):
             topic, dash, partition = path.name.rpartition("-")
             if path.is_dir() and dash and partition.isdigit() and any(path.glob("*.log")):
-                replicas[topic, int(partition)] = read_replica(path)
-    return replicas
+                try:
+                    replicas[topic, int(partition)] = read_replica(path)
+                except DamagedReplicaError as error:
+                    damaged.append(str(error))
+    return replicas, damaged

@@ -342,7 +342,9 @@ class Run:
     def _replicas(self) -> dict[Place, dict[int, Replica]]:
         found: dict[Place, dict[int, Replica]] = {}
         for member in self.members:
-            for place, replica in read_node(member.log_dirs).items():
+            replicas, damaged = read_node(member.log_dirs)
+            self.problems += damaged
+            for place, replica in replicas.items():
                 found.setdefault(place, {})[member.number] = replica
         return found
 

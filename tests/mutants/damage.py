@@ -6,7 +6,9 @@ from collections.abc import Collection
 
 from insync.replication.core.broker import damage
 from insync.replication.core.broker.damage import DamagedLogs
+from insync.replication.core.broker.gathering import Doubted
 from insync.replication.core.broker.membership import Membership
+from insync.replication.core.broker.serving import Serving
 from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.types import NO_LEADER
 
@@ -16,6 +18,14 @@ from .catalogue import Patch, mutant
 @mutant("K160", "look at no log that a follower doubts")
 def _(patch: Patch) -> None:
     patch.setattr(DamagedLogs, "doubted", lambda self, *doubt: None)
+
+
+@mutant("K224", "take what this node cannot read of a log for no damage")
+def _(patch: Patch) -> None:
+    def on_doubt(self: Serving, doubted: Doubted) -> None:
+        self._doubted = doubted
+
+    patch.setattr(Serving, "on_doubt", on_doubt)
 
 
 @mutant("K161", "give up a damaged log though nobody else has all that is committed")

@@ -74,7 +74,7 @@ class Broker:
         self.following = Following(context, self.channels)
         self.assignments = Assignments(context, self.channels, self.serving, self.following)
         self.damaged_logs = DamagedLogs(context, self.assignments)
-        self.serving.doubted = self.damaged_logs.doubted
+        self.serving.on_doubt(self.damaged_logs.doubted)
         self.peers = Peers(context, self.channels)
         self.suspicion = Suspicion(context, self.channels, self.following, self.peers)
         context.routes[fx.FetchNext] = self.following.want

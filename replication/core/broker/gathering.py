@@ -24,6 +24,10 @@ from .inquiries import Gathered, Inquiry
 from .ports import Cold, LogRange, LogReadError
 from .throttle import Throttle
 
+Doubted = Callable[[PartitionId, int, int, bool], None]
+"""Told of damage that was found: the partition, the offset that was asked for, how many bytes from there on to look
+at, and whether a client says so."""
+
 
 class Gathering:
     """`look_again`: called with a partition that was throttled, or cold, when it can be served."""
@@ -37,6 +41,7 @@ class Gathering:
         self._warming: set[tuple[PartitionId, int]] = set()
         self._paused: set[PartitionId] = set()
         """Partitions that are throttled and will be looked at again when the pause is over."""
+        self.doubted: Doubted = lambda *doubt: None
         self.throttle = Throttle(context.settings.leader_replication_throttled_rate)
         """Of what is sent to replicas that a reassignment adds."""
         context.routes[fx.Truncate] = self._truncate
@@ -158,6 +163,9 @@ class Gathering:
                 found = self._context.logs.range_at(partition, offset, most, limit)
             except LogReadError as failure:
                 error, message = failure.code, failure.message
+                if failure.damaged:
+                    # Nothing of it can be sent, so nobody else will find the damage.
+                    self.doubted(partition, offset, 1, False)
             else:
                 if isinstance(found, Cold):
                     self._warm(partition, offset, most, limit)

@@ -37,12 +37,13 @@ COLD: Final = Cold()
 
 
 class LogReadError(Exception):
-    """A log could not be read; (code, text for whoever asked)."""
+    """A log could not be read; (code, text for whoever asked). `damaged`: what is there makes no sense."""
 
-    def __init__(self, code: ErrorCode, message: str) -> None:
+    def __init__(self, code: ErrorCode, message: str, *, damaged: bool = False) -> None:
         super().__init__(code, message)
         self.code = code
         self.message = message
+        self.damaged = damaged
 
 
 class BatchTooLarge(Exception):

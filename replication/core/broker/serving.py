@@ -25,7 +25,7 @@ from .context import Context
 from .effects import Answer, Fail, Refuse
 from .events import FetchArrived, Warmed
 from .fetch_session import NEW_SESSION, NO_SESSION, SessionCache, SessionRequest
-from .gathering import Gathering
+from .gathering import Doubted, Gathering
 from .inquiries import Gathered, Inquiry
 
 if TYPE_CHECKING:
@@ -62,16 +62,18 @@ class Serving:
         self.current_reads: CurrentReads
         """Set by it: who waits for what fetches prove."""
         self._gathering = Gathering(context, lambda partition: self._look_again((partition,)))
+        self._doubted = self._gathering.doubted
         self.throttle = self._gathering.throttle
         self.on_followed: Callable[[int, float, Mapping[PartitionId, int]], None] | None = None
         """Told of each request of a follower that goes on from an answer: the node, when that answer went out, and
         the partitions that it asks about anew, with their leader epochs."""
         self._followers: dict[int, dict[Inquiry, None]] = {}
         """Sessions of followers, by node."""
-        self.doubted: Callable[[PartitionId, int, int, bool], None] = lambda *doubt: None
-        """Told of what a follower or a client finds damaged: the partition, where it asked from, how many bytes,
-        and whether it is a client."""
         context.routes[fx.Wake] = lambda partition, effect: self.wake(partition)
+
+    def on_doubt(self, doubted: Doubted) -> None:
+        """Have damage reported that a follower, a client or a read of this node finds."""
+        self._doubted = self._gathering.doubted = doubted
 
     @property
     def parked(self) -> int:
@@ -120,7 +122,7 @@ class Serving:
         for wanted in message.partitions:
             if wanted.damaged:
                 partition = PartitionId(wanted.topic, wanted.partition)
-                self.doubted(partition, wanted.fetch_offset, 1 if of_client else wanted.max_bytes, of_client)
+                self._doubted(partition, wanted.fetch_offset, 1 if of_client else wanted.max_bytes, of_client)
 
     def cancelled(self, request: Hashable) -> None:
         """Whoever asked does not wait any more. A session goes on with its next request."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from insync.storage.batch import scan
 from .test_cluster import consume, full_isr, produce, replicas_agree, settings, until
 
 PARTITIONS = 6
+_ATTRIBUTES = 21
+"""Where the attributes of a batch begin."""
 
 
 async def write(servers: list[str], values: list[bytes]) -> None:
@@ -40,6 +43,15 @@ def rot(folder: Path) -> None:
         at = last.position + last.size_bytes - 1
         byte = os.pread(file.fileno(), 1, at)[0]
         os.pwrite(file.fileno(), bytes([byte ^ 1]), at)
+
+
+def rot_header(folder: Path) -> None:
+    """The attributes of the last batch make no sense: no read gets past it."""
+    path = max(folder.glob("*.log"))
+    at = scan(path.read_bytes())[-1].position + _ATTRIBUTES
+    with path.open("r+b") as file:
+        byte = os.pread(file.fileno(), 1, at)[0]
+        os.pwrite(file.fileno(), bytes([byte ^ 4]), at)
 
 
 def fast(folder: Path, node_id: int) -> Any:
@@ -103,6 +115,44 @@ async def test_a_consumer_that_meets_damage_tells_the_leader_and_reads_on(
         assert len(await consume(servers, "t", PARTITIONS, 2 * PARTITIONS)) == 2 * PARTITIONS
     copies = {
         next(iter((tmp_path / f"node-{number}" / "t-0").glob("*.log"))).read_bytes() for number in (1, 2)
+    }
+    assert len(copies) == 1
+
+
+@pytest.mark.parametrize("reader", ["consumer", "follower"])
+async def test_a_leader_that_cannot_read_its_own_log_looks_at_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, reader: str
+) -> None:
+    """Nothing is sent that anybody could doubt: its own read finds the damage. The log is mended like any other."""
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(fast(tmp_path, number))) for number in (1, 2, 3)]
+        admin = await stack.enter_async_context(Admin([url for node in nodes for url in node.endpoints]))
+        await admin.create_topic("t", PARTITIONS, 3, config={"min_insync_replicas": 1})
+        await write(nodes[0].endpoints, [b"kept"])
+        await until(lambda: replicas_agree(admin, "t", 3), 30)
+    # After a start nothing of the batches is in memory.
+    async with AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(Node(fast(tmp_path, number))) for number in (1, 2)]
+        servers = [url for node in nodes for url in node.endpoints]
+        admin = await stack.enter_async_context(Admin(servers))
+        await until(lambda: full_isr(admin, "t", 2), 60)
+        (info,) = await admin.describe_topics(["t"])
+        rotten = info.partitions[0]
+        rot_header(tmp_path / f"node-{rotten.leader}" / f"t-{rotten.partition}")
+        if reader == "consumer":
+            values = await consume(servers, "t", PARTITIONS, PARTITIONS)
+            assert values == [b"kept"] * PARTITIONS
+        else:
+            shutil.rmtree(tmp_path / "node-3")
+        await stack.enter_async_context(Node(fast(tmp_path, 3)))
+        await until(lambda: full_isr(admin, "t", 3), 60)
+        await until(lambda: replicas_agree(admin, "t", 3), 30)
+        damaged = [each for each in caplog.messages if "event=log_damaged" in each]
+        assert len(damaged) == 1 and f"partition=t-{rotten.partition}" in damaged[0]
+        assert "its header makes no sense" in damaged[0]
+    copies = {
+        max((tmp_path / f"node-{number}" / f"t-{rotten.partition}").glob("*.log")).read_bytes()
+        for number in (1, 2, 3)
     }
     assert len(copies) == 1
 

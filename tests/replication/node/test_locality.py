@@ -5,19 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import BinaryIO
 
+import attrs
 import pytest
 import trio
 
-from insync.replication import Admin, Consumer, Node, NodeSettings, Producer
+from insync.replication import Admin, Consumer, Node, NodeSettings, Producer, wire
 from insync.replication.client._links import Links
+from insync.replication.core import messages as m
 from insync.replication.core.broker import effects as fx
+from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import FetchRequest
 from insync.replication.node import NodeStartError
 from insync.replication.node._dialler import Dialler
-from insync.transport import Connection, Identity, RangePayload, RangeTruncated
+from insync.storage.batch import build_batch
+from insync.transport import Connection, Identity, RangePayload, RangeTruncated, RemoteError, connect
 
 from ...plugins.tcp.certificates import Authority
+
+
+@attrs.frozen
+class Whole:
+    """A file that a client hands over."""
+
+    file: BinaryIO
+    offset: int
+    length: int
+
+    def fileno(self) -> int:
+        return self.file.fileno()
 
 
 def settings(folder: Path, node_id: int, **options: object) -> NodeSettings:
@@ -147,6 +164,83 @@ async def test_a_consumer_whose_range_was_cut_asks_again(
         record.message for record in caplog.records if "failed to read the fetched data" in record.message
     ]
     assert len(told) == 2 and "Input/output error" in told[0] and "cut" in told[1]
+
+
+async def test_a_follower_whose_range_was_cut_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A leader that is deposed truncates what it has handed over; the follower's node goes on."""
+    view, failures = RangePayload.view, [RangeTruncated("cut"), OSError(5, "Input/output error")]
+
+    def fail_at_first(payload: RangePayload) -> memoryview:
+        if failures:
+            raise failures.pop()
+        return view(payload)
+
+    values = [b"%d" % number * 1000 for number in range(300)]
+    async with Node(settings(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
+
+        async def isr() -> int:
+            return len((await admin.describe_topics(["t"]))[0].partitions[0].isr)
+
+        async with Node(settings(tmp_path, 2)):
+            await admin.create_topic("t", assignments=[[1, 2]], config={"min_insync_replicas": 1})
+        async with Producer(one.endpoints) as producer:
+            await (await producer.send_many("t", values, partition=0)).wait()
+        monkeypatch.setattr(RangePayload, "view", fail_at_first)
+        async with Node(settings(tmp_path, 2)):
+            with trio.fail_after(60):
+                while failures or await isr() < 2:  # noqa: ASYNC110 - what the nodes do by themselves
+                    await trio.sleep(0.01)
+    told = [each for each in caplog.messages if "failed to read the payload" in each]
+    assert told and "Input/output error" in told[0], caplog.messages
+
+
+@pytest.mark.parametrize("limited", [False, True])
+async def test_a_producer_that_cuts_what_it_hands_over_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limited: bool
+) -> None:
+    """Also if its quota has the request wait, so that no task of the connection reads it."""
+    view, cut = RangePayload.view, False
+
+    def fail_while_cut(payload: RangePayload) -> memoryview:
+        if cut:
+            raise RangeTruncated("cut")
+        return view(payload)
+
+    monkeypatch.setattr(RangePayload, "view", fail_while_cut)
+    batch = build_batch([None] * 100, [bytes(1000)] * 100, timestamps_ms=1000)
+    (tmp_path / "batch").write_bytes(batch)
+    wanted = m.ProducePartition(topic="t", partition=0, size=len(batch))
+    body = wire.encode(m.ProduceRequest(acks=1, timeout_ms=30_000, partitions=[wanted]))
+    quota = {"quota_producer_default": 1 << 20} if limited else {}
+    async with (
+        Node(settings(tmp_path, 1, **quota)) as node,
+        Admin(node.endpoints) as admin,
+        trio.open_nursery() as nursery,
+    ):
+        await admin.create_topic("t", 1, 1)
+        near = next(url for url in node.endpoints if url.startswith("shm://"))
+        client = await connect(near, identity=Identity(), nursery=nursery, timeout=20)
+        with (tmp_path / "batch").open("rb") as file:
+
+            async def produce() -> m.ProduceResponse:
+                with await client.request(
+                    m.Kind.PRODUCE, body, [Whole(file, 0, len(batch))], timeout=30
+                ) as answer:
+                    return wire.decode_response(m.Kind.PRODUCE, bytes(answer.body))
+
+            count = 1
+            while not (await produce()).throttle_time_ms and limited:
+                count += 1
+            cut = True
+            for _ in range(3):
+                with pytest.raises(RemoteError, match="failed to read the payload of the request: cut"):
+                    await produce()
+            cut = False
+            (result,) = (await produce()).partitions
+            assert (result.error, result.base_offset) == (ErrorCode.NONE, 100 * count)
+        nursery.cancel_scope.cancel()
 
 
 async def test_the_files_of_tls_are_settings(tmp_path: Path) -> None:
