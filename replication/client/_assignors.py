@@ -51,7 +51,7 @@ def _named(name: str) -> Assignor:
             return _checked(made, f"{name!r} ({point.value})")
     known = ", ".join([*_BUILT_IN, *(point.name for point in points)])
     raise InvalidSettingError(
-        f"{_SETTING} has {name!r}, which nobody has registered in {ENTRY_POINT_GROUP}; there are {known}"
+        f"{_SETTING} has {name!r}, which no package registers in {ENTRY_POINT_GROUP}; there are {known}"
     )
 
 

@@ -59,7 +59,7 @@ class UserAdmin(OperationsAdmin):
         """Create a user, who may log in where nodes listen for other protocols.
 
         Args:
-          name: Up to 249 bytes of characters that can be printed, without a slash.
+          name: Up to 249 bytes of printable characters, without a slash.
           password: A text of 1 to 1,024 bytes.
           allow: What the user may do, of `produce`, `consume`, `admin`: a rule `client/NAME=...` that holds on
             every node, beside those of the node's settings. None: there is no rule about this user alone.

@@ -37,7 +37,7 @@ def assignor(name: str) -> Assignor:
             return _Guarded(name, _load(point))
     known = ", ".join([*BUILT_IN, *(point.name for point in points)])
     raise InvalidSettingError(
-        f"{_SETTING} has {name!r}, which nobody has registered in {ENTRY_POINT_GROUP}; there are {known}"
+        f"{_SETTING} has {name!r}, which no package registers in {ENTRY_POINT_GROUP}; there are {known}"
     )
 
 
@@ -48,10 +48,12 @@ def _load(point: EntryPoint) -> Assignor:
         made = made() if callable(made) else made
         fits = made.name == point.name and callable(made.assign)
     except Exception as error:
-        raise InvalidSettingError(f"{what} cannot be loaded: {error!r}; mend it or leave it out") from error
+        raise InvalidSettingError(
+            f"{what} cannot be loaded: {error!r}; repair it or remove it from the setting"
+        ) from error
     if not fits:
         raise InvalidSettingError(
-            f"{what} is no assignor of that name; it needs name={point.name!r} and assign(counts, members)"
+            f"{what} is not an assignor of that name; it needs name={point.name!r} and assign(counts, members)"
         )
     found: Assignor = made
     return found
@@ -77,7 +79,7 @@ class _Guarded:
             found: Assignment = self._ask(counts, members)
             return found
         except OverdueError as problem:
-            why = f"{problem} (nobody else is served meanwhile)"
+            why = f"{problem} (the node serves nobody else meanwhile)"
         except _WrongAnswerError as problem:
             why = str(problem)
         except (Exception, SystemExit) as error:  # noqa: BLE001 - somebody else's code: the group does without it
@@ -114,7 +116,7 @@ def _checked(given: Any, counts: Counts, members: Members) -> Assignment:
     listed = given.items() if isinstance(given, Mapping) else given
     for member_id, partitions in dict(islice(listed, len(members) + 1)).items():
         if member_id not in members:
-            raise _WrongAnswerError(f"gives something to {member_id!r}, which is no member")
+            raise _WrongAnswerError(f"assigns partitions to {member_id!r}, which is not a member")
         for partition in (Partition(str(topic), int(number)) for topic, number in partitions):
             if partition.topic not in members[member_id].topics:
                 raise _WrongAnswerError(f"gives {partition} to {member_id!r}, which does not read that topic")

@@ -39,7 +39,7 @@ def check_batches(data: memoryview) -> Sequence[BatchInfo]:
     for info in infos:
         codec = info.attributes & _CODEC_MASK
         if info.attributes & _HAS_DELETE_HORIZON:
-            raise _invalid("a producer's batch has no delete horizon")
+            raise _invalid("a producer's batch must not have a delete horizon")
         if codec > _CODECS:
             raise _invalid(f"codec {codec} is none of gzip, snappy, lz4 and zstd: {_READ_BY_NOBODY}")
         if codec and info.record_count * _LEAST_RECORD_BYTES > MAX_INFLATED_BYTES:

@@ -59,7 +59,7 @@ def warn_where_no_node_is_let_in(
     shut = [url for url in endpoints if not _shows_who_comes(url)]
     if shut:
         log.warning(
-            "clients have rules here (allow), and nothing proves at %s who is a node, so that other nodes are "
+            "clients have rules (allow), but nodes cannot prove their identity at %s, so other nodes are "
             "refused there: give all nodes the same node_secret_file, or certificates (tls://). A single node needs"
             " neither",
             ", ".join(shut),

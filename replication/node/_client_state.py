@@ -80,7 +80,7 @@ class KeptForClients:
         key = rec.offsets_key(_safe(message.group))
         if not message.group or len(key) > MAX_NAME_BYTES:
             return m.OffsetsResponse(
-                error=ErrorCode.INVALID_REQUEST, message="a group needs a name, a short one"
+                error=ErrorCode.INVALID_REQUEST, message="a group id must not be empty or long"
             )
         by_topic: dict[str, dict[str, int]] = {}
         for each in message.offsets:
@@ -95,7 +95,7 @@ class KeptForClients:
                 return m.OffsetsResponse(
                     error=ErrorCode.INVALID_REQUEST,
                     message=f"the offsets of {message.group!r} would take {len(value)} bytes, above "
-                    f"{MAX_OFFSETS_BYTES}: keep them under several names, or forget those that nobody needs",
+                    f"{MAX_OFFSETS_BYTES}: use several names, or delete entries that nobody needs",
                 )
             if await self._swap(key, entry, value if by_topic else None):
                 return _listed(record if by_topic else rec.OffsetsRecord(offsets={}))

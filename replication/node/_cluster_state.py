@@ -121,12 +121,12 @@ class ClusterState:
             with trio.fail_after(ADMIN_TIMEOUT / 2):
                 await self._read()
         except (MetadataError, wire.WireError, trio.TooSlowError) as error:
-            log.warning("%s is planned without another look: %s", kind, str(error) or "the store is slow")
+            log.warning("planning %s from a stale view: %s", kind, str(error) or "the store is slow")
         self._step(admin_request)
         with trio.move_on_at(deadline):
             await answered.wait()
         if not answered.is_set():
-            log.warning("%s is given up: not granted within %g s", kind, ADMIN_TIMEOUT)
+            log.warning("gave up %s: not granted within %g s", kind, ADMIN_TIMEOUT)
             self._step(faces.AdminRequestExpired(request_id=admin_request.request_id))
 
     def read_again(self) -> None:
@@ -142,7 +142,7 @@ class ClusterState:
                     async for _ in watch:
                         await self._read()
             except* store_api.StoreUnavailableError as errors:
-                log.warning("the metadata store is out of reach, trying again: %s", errors.exceptions[0])
+                log.warning("the metadata store is unreachable, retrying: %s", errors.exceptions[0])
                 await trio.sleep(RETRY_PAUSE)
 
     async def _reread(self) -> None:
@@ -237,7 +237,7 @@ class ClusterState:
             ):
                 log.warning("node %d is gone: %s", node.node_id, reason)
         except (MetadataError, wire.WireError) as error:
-            log.warning("node %d is gone, but could not be taken out: %s", node.node_id, error)
+            log.warning("node %d is gone, but its registration could not be removed: %s", node.node_id, error)
         self._suspects.discard(node)
 
     def step_back(self, partition: PartitionId) -> None:
@@ -252,9 +252,13 @@ class ClusterState:
             if transaction is not None and isinstance(
                 await _store.commit(self._store, transaction, self.session), Committed
             ):
-                log.warning("%s: the damaged copy here is no eligible leader any more", partition)
+                log.warning("%s: the damaged copy on this node is no longer an eligible leader", partition)
         except (MetadataError, wire.WireError) as error:
-            log.warning("%s: the damaged copy here cannot be given back: %s", partition, error)
+            log.warning(
+                "%s: cannot remove the damaged copy on this node from the eligible leaders: %s",
+                partition,
+                error,
+            )
 
     def read_keys(self, effect: ReadKeys) -> None:
         self._isr.read(effect)
@@ -276,7 +280,7 @@ class ClusterState:
                     self._replicas.step(AskLogs(effect))
                 case faces.Reply():
                     if effect.response.error == ErrorCode.UNKNOWN_SERVER_ERROR:
-                        log.error("a request to the controller is refused: %s", effect.response.message)
+                        log.error("refused a request to the controller: %s", effect.response.message)
                     self._admin_requests.pop(effect.request_id)(effect.response)
 
     def logs_gathered(self, effect: LogsGathered) -> None:
@@ -299,7 +303,7 @@ class ClusterState:
             case Conflict():
                 done = faces.CommitDone(outcome="conflict", key=outcome.key)
             case SessionOver():
-                log.warning("node %d could not write: its session is over", self._replicas.settings.node_id)
+                log.warning("node %d could not write: its session has ended", self._replicas.settings.node_id)
                 await trio.sleep(RETRY_PAUSE)
                 done = faces.CommitDone(outcome="unknown")
             case _:

@@ -124,7 +124,7 @@ class Coordination:
                     read_shard, host.log, effect.start, effect.end, decode, limiter=self._reading
                 )
             except StorageError as error:
-                log.warning("%s: reading what it keeps failed: %s", effect.partition, error)
+                log.warning("%s: cannot read the coordinator's log: %s", effect.partition, error)
         node.step(ShardRead(effect.partition, effect.reading, entries, next_offset))
         node.settle()
 
@@ -170,15 +170,15 @@ class Coordination:
                 "shard_unreadable",
                 partition=str(effect.partition),
                 leader_epoch=effect.leader_epoch,
-                remedy="another replica leads, if there is one in sync; check the device of this one",
+                remedy="another replica leads, if one is in sync; check the device of this one",
             )
         )
-        problem = StorageError(f"the records of {effect.partition} could not be read, again and again")
+        problem = StorageError(f"the records of {effect.partition} could not be read repeatedly")
         self._node.directories.failed(effect.partition, problem)
 
     @staticmethod
     def _faulty(effect: ShardFaulty) -> None:
-        log.error("%s: a decision cannot be written, please report it: %s", effect.partition, effect.problem)
+        log.error("%s: cannot write a decision, please report it: %s", effect.partition, effect.problem)
 
     def _noted(self, effect: GroupNoted) -> None:
         if effect.partition.topic == TRANSACTIONS.name:
@@ -207,7 +207,7 @@ class Coordination:
 
     def _create(self, effect: CreateInternalTopic) -> None:
         """By way of our own controller, or of the one that acts."""
-        log.info("topic %s is needed, and the controller is asked to make it", effect.name)
+        log.info("asking the controller to create the missing topic %s", effect.name)
         request = m.CreateTopicRequest(name=effect.name, partitions=1, replication_factor=1)
         store = self._node.store
         if store.is_controller:
@@ -221,7 +221,7 @@ class Coordination:
             response = wire.decode_response(m.Kind.CREATE_TOPIC, response)
         assert isinstance(response, m.CreateTopicResponse)
         if response.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            log.warning("the topic was not made: %s", response.message or response.error)
+            log.warning("the topic was not created: %s", response.message or response.error)
 
 
 @attrs.frozen(eq=False)

@@ -63,7 +63,7 @@ class DamagedLogs:
                 position=error.position,
                 offset=error.offset,
                 why=error.reason,
-                remedy="a sound replica leads, and this one is copied from it; check the device",
+                remedy="a sound replica takes over and this one is copied from it; check the device",
             )
         )
         self._node.directories.failed(effect.partition, error)

@@ -20,4 +20,4 @@ def allow_open_files() -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     except (OSError, ValueError) as error:
-        log.warning("the process may have no more than %d files open: %s", soft, error)
+        log.warning("the process may open no more than %d files: %s", soft, error)

@@ -62,7 +62,7 @@ class Dialler:
 
     def _tell_wrong(self, effect: fx.SuspicionWrong) -> None:
         self._node.counters.wrong_suspicions += 1
-        log.warning("node %d was taken for gone, but is there: it has registered again", effect.node.node_id)
+        log.warning("node %d was removed by mistake: it has registered again", effect.node.node_id)
 
     @staticmethod
     def _tell_failing(effect: fx.PeerFailing) -> None:
@@ -71,12 +71,12 @@ class Dialler:
                 "node %d: malformed fetch response; closing the connection: %s", effect.peer, effect.reason
             )
         else:
-            log.warning("node %d cannot be fetched from: %s", effect.peer, effect.reason)
+            log.warning("cannot fetch from node %d: %s", effect.peer, effect.reason)
 
     @staticmethod
     def _tell_damaged(effect: fx.PartitionDamaged) -> None:
         log.warning(
-            "%s: damaged batch in the fetch response of node %d; this partition alone asks again: %s",
+            "%s: damaged batch in the fetch response of node %d; only this partition is fetched again: %s",
             effect.partition,
             effect.peer,
             effect.reason,

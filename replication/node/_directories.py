@@ -201,7 +201,9 @@ class LogDirectories:
                 home, str(error), keeps_all=isinstance(error, StorageFullError | TooManyOpenFilesError)
             )
         elif partition not in self.offline.partitions:
-            log.error("%s is offline on this node, the others go on: %s", partition, error)
+            log.error(
+                "%s is offline on this node, the other log directories stay in use: %s", partition, error
+            )
             self.offline.add([partition])
             self._owner.went_offline([partition], str(error))
 
@@ -249,7 +251,7 @@ class LogDirectories:
                     home.is_stuck = True
                     self.take_offline(
                         home,
-                        f"a write has not come to an end for {timeout:g} s (storage_stall_timeout_ms); "
+                        f"a write has not finished for {timeout:g} s (storage_stall_timeout_ms); "
                         "check the device",
                     )
 
@@ -280,7 +282,7 @@ class LogDirectories:
             except StorageBrokenError as error:
                 self.take_offline(home, str(error))
             except StorageError as error:
-                log.warning("%s cannot note how old it is: %s", home.path, error)
+                log.warning("cannot store the proof counter of %s: %s", home.path, error)
         return written
 
     async def stop_threads(self) -> None:

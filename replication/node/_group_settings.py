@@ -76,7 +76,7 @@ def check_groups(settings: NodeSettings) -> None:
     if interval >= session:
         raise InvalidSettingError(
             f"group_consumer_heartbeat_interval_ms={interval} must be below "
-            f"group_consumer_session_timeout_ms={session}: members would be put out between two heartbeats"
+            f"group_consumer_session_timeout_ms={session}: members would be removed between two heartbeats"
         )
     least, most = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
     if least > most:

@@ -92,7 +92,9 @@ class Handlers:
         """Answer now or later; what is no request is refused and harms nothing."""
         if request.kind not in self._by_kind:
             request.payload.release()
-            request.fail(ErrorCode.INVALID_REQUEST, f"this node knows no request of kind {request.kind}")
+            request.fail(
+                ErrorCode.INVALID_REQUEST, f"this node does not know requests of kind {request.kind}"
+            )
             return
         message, problem = None, ""
         try:
@@ -110,7 +112,9 @@ class Handlers:
         """Serve a decoded request, wherever it came from."""
         serve = self._by_kind.get(inbound.kind)
         if serve is None:
-            inbound.fail(ErrorCode.INVALID_REQUEST, f"this node knows no request of kind {inbound.kind}")
+            inbound.fail(
+                ErrorCode.INVALID_REQUEST, f"this node does not know requests of kind {inbound.kind}"
+            )
             inbound.payload.release()
             return
         serve(inbound)

@@ -73,7 +73,7 @@ class IsrWriter:
         try:
             seen = await _store.get(self._store, *effect.keys)
         except (MetadataError, wire.WireError) as error:
-            log.warning("ISR changes are not stored, because the metadata store cannot be read: %s", error)
+            log.warning("cannot store ISR changes, because the metadata store cannot be read: %s", error)
         self._tell(KeysRead(seen))
 
     async def _write(self, effect: WriteIsrs) -> None:
@@ -81,7 +81,7 @@ class IsrWriter:
         try:
             outcome = await _store.commit(self._store, effect.transaction, self._session())
         except (MetadataError, wire.WireError) as error:
-            log.warning("the ISRs of %d partitions could not be stored: %s", len(effect.proposals), error)
+            log.warning("cannot store the ISRs of %d partitions: %s", len(effect.proposals), error)
         self._tell(IsrsWritten(outcome))
 
     def _tell(self, event: Event) -> None:

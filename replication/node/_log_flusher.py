@@ -89,11 +89,11 @@ class LogFlusher:
         try:
             failures = self._directory.flush_due(time.monotonic())
         except StorageError as error:
-            log.warning("the recovery points could not be written down: %s", error)
+            log.warning("cannot write the recovery points: %s", error)
             return
         later = [each for each in failures.values() if isinstance(each, TooManyOpenFilesError)]
         if later:
-            log.warning("%d logs are flushed later than they should be: %s", len(later), later[0])
+            log.warning("the flush of %d logs is late: %s", len(later), later[0])
         for partition, failure in failures.items():
             if not isinstance(failure, TooManyOpenFilesError):
                 self._token.run_sync_soon(self._failed, partition, failure)

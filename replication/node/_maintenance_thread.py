@@ -26,7 +26,7 @@ def log_settings(base: LogSettings, config: TopicConfig) -> LogSettings:
     try:
         return attrs.evolve(base, **{name: getattr(config, name) for name in _SHARED})
     except ValueError as error:
-        log.error("a topic's settings cannot be used, the defaults are: %s", error)
+        log.error("cannot use a topic's settings, using the defaults: %s", error)
         return base
 
 
@@ -156,7 +156,7 @@ class LogKeeper:
             self._token.run_sync_soon(self._progress.succeeded, partition, done.compaction)
         if done.segments_deleted:
             log.info(
-                "%s: %d old segments deleted, it begins at offset %d now",
+                "%s: deleted %d old segments; the log now starts at offset %d",
                 partition,
                 done.segments_deleted,
                 done.log_start_offset,

@@ -39,7 +39,7 @@ class MaintenanceTroubles:
 
     def found_damaged(self, partition: PartitionId, error: CorruptLogError) -> None:
         if partition not in self.damaged:
-            log.error("%s leads on for want of a sound replica, and is damaged: %s", partition, error)
+            log.error("%s is damaged and stays leader, because no sound replica exists: %s", partition, error)
         self.damaged[partition] = error.offset
 
     def found_sound(self, partition: PartitionId, offset: int) -> None:
@@ -50,7 +50,7 @@ class MaintenanceTroubles:
     def failed(self, partition: PartitionId, error: StorageError) -> None:
         if partition not in self.failing:
             log.warning(
-                "%s cannot be maintained: %s; retention and compaction are tried again at each interval",
+                "retention or compaction of %s failed: %s; retrying at each interval",
                 partition,
                 error,
             )
@@ -59,7 +59,7 @@ class MaintenanceTroubles:
     def succeeded(self, partition: PartitionId, compaction: CompactionResult | None) -> None:
         """`compaction`: None if none was due, which says nothing of batches that were found before."""
         if self.failing.pop(partition, None) is not None:
-            log.info("%s is maintained again", partition)
+            log.info("retention and compaction of %s work again", partition)
         if compaction is None:
             return
         count = compaction.batches_unreadable

@@ -218,7 +218,7 @@ class Node:
                 raise NodeStartError(f"node {self.node_id} cannot listen on {url}: {error}") from error
         if not self.endpoints:
             raise NodeStartError(
-                f"node {self.node_id} listens for other protocols alone: give a URL at which nodes reach it, too, "
+                f"node {self.node_id} listens only for other protocols: add a URL for other nodes, "
                 "such as tcp://127.0.0.1:0"
             )
         warn_where_no_node_is_let_in(settings.allow, self.endpoints, security)
@@ -293,7 +293,11 @@ class Node:
             if state.leaving:
                 return
             lost = state.session.expired.is_set()
-            why = "its session has expired" if lost else "its registration is gone: others took it for dead"
+            why = (
+                "its session has expired"
+                if lost
+                else "its registration is gone: other nodes removed it as dead"
+            )
             log.warning(event("session_changed", state="lost" if lost else "unregistered", why=why))
             state.session_lost()
             state.unregistered = trio.Event()
@@ -307,7 +311,7 @@ class Node:
                 state.unregistered.set()
                 await trio.sleep(self._session_timeout_ms(store) / 1000 / RENEWALS_PER_TIMEOUT)
                 continue
-            log.warning(event("session_changed", state="registered", why="the process is the same as before"))
+            log.warning(event("session_changed", state="registered", why="the process has not changed"))
             state.read_again()
 
     async def _tell_offline(self, registration: Registration, state: ClusterState, offline: Offline) -> None:
@@ -327,7 +331,7 @@ class Node:
         try:
             return await registration.say_offline(state.session, self._all_endpoints, offline.untrusted)
         except MetadataError as error:
-            log.warning("node %d cannot tell which partitions are offline: %s", self.node_id, error)
+            log.warning("node %d cannot report its offline partitions: %s", self.node_id, error)
             return False
 
     async def _count(self, registration: Registration, replicas: Replicas, state: ClusterState) -> None:
@@ -339,7 +343,7 @@ class Node:
                 if await registration.count(written):
                     state.counted_at = trio.current_time()
             except MetadataError as error:
-                log.debug("the store has not counted a sign of life: %s", error)
+                log.debug("the store has not recorded a heartbeat: %s", error)
 
     @staticmethod
     async def _note_age(registration: Registration, replicas: Replicas, revision: int) -> list[str]:

@@ -115,7 +115,7 @@ class NodeSettings:
     unclean_recovery_timeout_ms: how long replicas may take to tell what they have before one of those that have
       told is elected uncleanly.
     auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage:
-      whether and when leaderships go back to the preferred replicas, and how many may be elsewhere until then.
+      whether and when leaderships move back to the preferred leaders, and how many may be elsewhere until then.
     secret_file: a file with the cluster's secret, the same for all nodes and clients; without it INSYNC_SECRET_FILE
       or INSYNC_SECRET of the environment. Peers that do not know it are refused.
     secret: the secret itself, for programs that have it from elsewhere; it wins over `secret_file`.

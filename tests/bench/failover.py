@@ -243,7 +243,7 @@ def _under_load(rounds: int) -> list[Result]:
         with _load(burners):
             needless = trio.run(_needless, nodes, rounds)
         logs = [(folder / f"node-{number}.err").read_text() for number in nodes]
-    silent = sum(log.count("it has answered nothing") for log in logs)
+    silent = sum(log.count("it has not answered") for log in logs)
     return [
         at_most(
             f"needless elections in {rounds} rounds beside {burners} busy processes", sum(needless), "", 0

@@ -291,7 +291,7 @@ class ShardLoaded(NamedTuple):
 
 
 class ShardUnreadable(NamedTuple):
-    """The log of an internal partition that this node leads could not be read, again and again.
+    """Reads of the log of an internal partition that this node leads failed repeatedly.
 
     Whatever it keeps is served by nobody until another node leads it.
     """

@@ -411,7 +411,7 @@ class Membership:
 
     def _check_counts(self, known: Mapping[str, int]) -> None:
         if any(known.get(each, 0) < count for each, count in self._stored.items()):
-            raise StorePutBackError("it has forgotten signs of life that it had counted")
+            raise StorePutBackError("it has lost heartbeats that it had counted")
 
     def counted(self, transaction: Transaction) -> None:
         """A transaction of `enter` or `beat` has taken place: the store has counted what it says."""

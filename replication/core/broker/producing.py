@@ -137,11 +137,11 @@ class Producing:
             raise RefusedBatchError(
                 ErrorCode.RECORD_TOO_LARGE,
                 f"a batch of {wanted.size} bytes is over max_message_bytes={limit} of topic {wanted.topic!r}: "
-                "send smaller records or batches, or raise the topic's setting",
+                "send smaller batches, or raise the topic's setting",
             )
         if wanted.size < 0 or position + wanted.size > payload.size:
             raise RefusedBatchError(
-                ErrorCode.CORRUPT_MESSAGE, "the payload is shorter than the sizes of its batches"
+                ErrorCode.CORRUPT_MESSAGE, "the payload is shorter than the sum of its batch sizes"
             )
         batches = payload.produced(position, wanted.size)
         infos = batches.infos
@@ -150,7 +150,7 @@ class Producing:
         info = infos[0]
         if info.record_count != info.last_offset_delta + 1 or info.attributes & CONTROL:
             raise RefusedBatchError(
-                ErrorCode.INVALID_RECORD, "a producer's batch is dense and no control batch"
+                ErrorCode.INVALID_RECORD, "a producer's batch must be dense and must not be a control batch"
             )
         if info.attributes & TRANSACTIONAL and info.producer_id < 0:
             raise RefusedBatchError(ErrorCode.INVALID_RECORD, "a transactional batch has no producer id")
@@ -206,7 +206,7 @@ class Producing:
         topic, error, message = ctx.view.topics.get(wanted.topic), ErrorCode.NONE, ""
         if wanted.topic in INTERNAL_TOPICS:
             error = ErrorCode.POLICY_VIOLATION
-            message = f"topic {wanted.topic!r} is internal: deleting its records would lose what it keeps"
+            message = f"topic {wanted.topic!r} is internal: deleting its records would lose its state"
         elif partition not in ctx.replicas:
             error = ctx.missing_error(partition)
         elif topic is not None and not topic.config.deletes:

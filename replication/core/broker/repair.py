@@ -198,13 +198,17 @@ def _cluster_of(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> str
     if stored is not None and isinstance(stored.record, rec.ClusterRecord):
         clusters.add(stored.record.cluster_id)
     if not folders:
-        raise RepairError("no log directory was given: name those of all nodes")
+        raise RepairError("no log directory given: pass those of all nodes")
     if len(clusters) > 1:
-        raise RepairError(f"the folders and the store are of several clusters: {', '.join(sorted(clusters))}")
+        raise RepairError(
+            f"the folders and the store belong to different clusters: {', '.join(sorted(clusters))}"
+        )
     ids = [folder.directory_id for folder in folders]
     for each in ids:
         if ids.count(each) > 1:
-            raise RepairError(f"log directory {each} was given twice, or is there as a copy: name each once")
+            raise RepairError(
+                f"log directory {each} was given twice, or one is a copy of the other: name each once"
+            )
     return clusters.pop()
 
 
@@ -258,7 +262,7 @@ def _topics(
         if len(by_id) > 1:
             raise RepairError(
                 f"the folders hold logs of two topics named {name} (ids {', '.join(sorted(by_id))}): move the "
-                "folders of the one that was deleted aside"
+                "folders of the deleted topic aside"
             )
         ((topic_id, (count, factor)),) = by_id.items()
         known = topics.get(name)

@@ -170,7 +170,7 @@ class Serving:
                 Fail(
                     inquiry.request,
                     ErrorCode.INVALID_REQUEST,
-                    "the session has gone on with another request",
+                    "the session has continued with another request",
                 )
             )
         self._let_go(inquiry)

@@ -214,7 +214,7 @@ class Suspicion:
         assert watch.asked is not None
         ctx = self._ctx
         silent = round(1000 * (ctx.now - watch.heard))
-        reason = f"it has answered nothing for {silent} ms, as nodes {', '.join(map(str, agreeing))} agree"
+        reason = f"it has not answered for {silent} ms, as nodes {', '.join(map(str, agreeing))} agree"
         watch.suspected, watch.is_out = node, False
         watch.returns_until = ctx.now + ctx.settings.suspicion_is_wrong_within
         ctx.emit(fx.Suspect(node=node, reason=reason, silent_to=tuple(agreeing)))

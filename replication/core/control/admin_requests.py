@@ -104,7 +104,7 @@ MOST_QUOTAS = 2_000
 """Entities with limits of their own: each node knows all of them, and one answer tells them."""
 MOST_USERS = 2_000
 """Each node knows all of them, and one answer tells them."""
-BROKEN = "the controller has an error of its own, please report it: "
+BROKEN = "internal error of the controller, please report it: "
 """How the refusal of a request begins whose planning has raised."""
 
 
@@ -123,9 +123,7 @@ def plan(admin_request: AdminRequest, known: Knowledge) -> Planned:
     )
     if not spoilt:
         return planned
-    text = (
-        f"{spoilt[0]} in the metadata store cannot be read (the nodes' logs say why): mend it, or delete it"
-    )
+    text = f"{spoilt[0]} in the metadata store cannot be read (see the logs of the nodes): correct it or delete it"
     return refusal(admin_request.request, ErrorCode.UNKNOWN_SERVER_ERROR, text)
 
 
@@ -177,7 +175,7 @@ def within(
             return planned.response
         return planned
     text = (
-        f"{planned.reason}: the metadata store does not take {len(planned.puts)} changes in one transaction"
+        f"{planned.reason}: the metadata store does not accept {len(planned.puts)} changes in one transaction"
     )
     if not isinstance(request, m.CreateTopicRequest | m.CreatePartitionsRequest):
         return refusal(request, ErrorCode.POLICY_VIOLATION, f"{text}: ask for fewer at a time")
@@ -233,8 +231,8 @@ def _create_topic(request: m.CreateTopicRequest, topic_id: str, known: Knowledge
             if len(request.assignments) != request.partitions:
                 raise TopicError(
                     ErrorCode.INVALID_PARTITIONS,
-                    f"topic {request.name!r} asks for {request.partitions} partitions, and gives assignments "
-                    f"of {len(request.assignments)}",
+                    f"topic {request.name!r} asks for {request.partitions} partitions, but has assignments "
+                    f"for {len(request.assignments)}",
                 )
             given_assignments.check(request.name, request.assignments, request.replication_factor, view)
         else:
@@ -343,7 +341,7 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
             error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         elif named.topic in known.internal:
             error = ErrorCode.POLICY_VIOLATION
-            message = f"topic {named.topic!r} is internal: what its clients were told must not be lost"
+            message = f"topic {named.topic!r} is internal: an unclean election could lose acknowledged state"
         elif versioned.record.leader != NO_LEADER or transitions.has_clean_leader(
             versioned.record, view.live_for(named)
         ):
@@ -365,9 +363,7 @@ def _elect_unclean(request: m.ElectLeadersRequest, known: Knowledge) -> Planned:
     if needed:
         return LogsNeeded(partitions=needed)
     response = m.ElectLeadersResponse(error=ErrorCode.NONE, partitions=results)
-    return _plan_or_answer(
-        changes, response, view, "partitions are led uncleanly, because somebody asked for it"
-    )
+    return _plan_or_answer(changes, response, view, "partitions are led uncleanly on request")
 
 
 def _named(partitions: list[m.PartitionName] | None, view: ClusterView) -> list[PartitionId]:
@@ -433,12 +429,12 @@ def _alter_reassignments(request: m.AlterReassignmentsRequest, view: ClusterView
 def _take_room(target: list[int], record: PartitionRecord, free: dict[int, int]) -> tuple[ErrorCode, str]:
     """Whether the nodes that a move adds take one replica more (max_partitions_per_node)."""
     added = [node for node in target if node not in record.replicas]
-    assert all(node in free for node in added), "a target that is no replica is alive"
+    assert all(node in free for node in added), "a target without a replica is alive"
     full = [node for node in added if free[node] < 1]
     if full:
         return (
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"node {full[0]} takes no more replicas: choose another one, or raise its max_partitions_per_node",
+            f"node {full[0]} has no room for more replicas: choose another, or raise its max_partitions_per_node",
         )
     for node in added:
         free[node] -= 1
@@ -503,7 +499,7 @@ def _alter_user(request: m.AlterUserRequest, view: ClusterView) -> Planned:
     if known is None and len(view.users) >= MOST_USERS:
         return m.AlterUserResponse(
             error=ErrorCode.POLICY_VIOLATION,
-            message=f"there are {len(view.users)} users, and there can be no more: delete some",
+            message=f"there are {len(view.users)} users, which is the maximum: delete some",
         )
     put = Put(key=user_key(request.name), record=record, version=version)
     return Plan(puts=(put,), response=done, reason=f"user {request.name}")

@@ -405,7 +405,7 @@ class Controller:
         changes = rebalance.plan(self._view, self._imbalance_percentage)[:CHANGES_PER_COMMIT]
         if changes:
             puts = self._fitting([replace(record, versioned, self._view) for record, versioned in changes])
-            self._commit(*puts, reason=f"{len(puts)} leaderships go back to the preferred replicas")
+            self._commit(*puts, reason=f"{len(puts)} leaderships move back to the preferred leaders")
         return bool(changes)
 
     # Requests
@@ -457,14 +457,14 @@ class Controller:
             late.append(self._granting[0])
             self._granting = None
         text = (
-            "the controller could not get it done in time, because the metadata store or replicas did not answer; "
-            "it may be done all the same: look before you ask again"
+            "the controller could not finish the request in time, because the metadata store or replicas did not "
+            "answer; it may still take effect: check before you repeat it"
         )
         for admin_request in late:
             self._reply(admin_request, refusal(admin_request.request, ErrorCode.REQUEST_TIMED_OUT, text), 0)
 
     def _refuse_admin_requests(self) -> None:
-        text = "this node is not the controller: ask again"
+        text = "this node is not the controller: retry"
         while self._admin_requests:
             admin_request = self._admin_requests.popleft()
             self._reply(admin_request, refusal(admin_request.request, ErrorCode.NOT_CONTROLLER, text), 0)

@@ -80,19 +80,17 @@ def check_change(
     """Raises `TopicError` for what nobody may do to an internal topic."""
     match request:
         case m.DeleteTopicRequest():
-            problem = "deleting it would lose the state that it keeps"
+            problem = "deleting it would lose the state that it stores"
         case m.CreatePartitionsRequest():
-            problem = "with another number of partitions each key would have another coordinator"
+            problem = "another number of partitions would change the coordinator of every key"
         case m.AlterConfigRequest():
             changed = sorted({*request.config, *request.reset} & {*_FIXED})
             if not changed:
                 return
-            problem = f"{', '.join(changed)} must stay as it is, or the state that it keeps is lost"
+            problem = f"{', '.join(changed)} must not change, or the state that the topic stores is lost"
     raise TopicError(ErrorCode.POLICY_VIOLATION, f"topic {name!r} is internal: {problem}")
 
 
 def refusal_of_produce(name: str) -> str:
     """What a client is told that writes to an internal topic."""
-    return (
-        f"topic {name!r} is internal: its coordinators alone write to it; send records to a topic of your own"
-    )
+    return f"topic {name!r} is internal: only coordinators write to it; send records to another topic"

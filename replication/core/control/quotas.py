@@ -88,15 +88,15 @@ def changed(request: AlterQuotasRequest, known: QuotaRecord | None) -> QuotaReco
     if allowed is None:
         raise _bad(f"{request.entity_type!r} has no limits: name one of {', '.join(LIMITS)}")
     if len(request.name) > _LONGEST_NAME or not request.name.isprintable():
-        raise _bad(f"{request.name!r} is no name: use up to {_LONGEST_NAME} characters that can be printed")
+        raise _bad(f"{request.name!r} is not a valid name: use up to {_LONGEST_NAME} printable characters")
     if request.entity_type == NODE and request.name and not request.name.isdecimal():
-        raise _bad(f"{request.name!r} is no node: give its id, or no name for all nodes")
+        raise _bad(f"{request.name!r} is not a node id: give the id of a node, or no name for all nodes")
     for name in (*request.limits, *request.remove):
         if name not in allowed:
             raise _bad(f"a {request.entity_type} has no limit {name!r}: there are {' and '.join(allowed)}")
     for name, value in request.limits.items():
         if not 1 <= value <= _MOST:
-            raise _bad(f"{name}={value}: use 1 byte a second or more, or take the limit away")
+            raise _bad(f"{name}={value}: use 1 byte a second or more, or remove the limit")
     limits = {**(known.limits if known is not None else {}), **request.limits}
     return QuotaRecord(
         entity_type=request.entity_type,

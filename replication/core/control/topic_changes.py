@@ -98,13 +98,13 @@ def _grow(topic: TopicRecord, request: m.CreatePartitionsRequest, view: ClusterV
         raise TopicError(
             ErrorCode.INVALID_PARTITIONS,
             f"topic {topic.name!r} has {topic.partitions} partitions: they cannot become {count}, "
-            "because that would lose records: ask for more, or create another topic",
+            "because that would lose records: request more, or create another topic",
         )
     added = count - topic.partitions
     if request.assignments and len(request.assignments) != added:
         raise TopicError(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-            f"topic {topic.name!r} is to have {added} more partitions, and the assignments are of "
+            f"topic {topic.name!r} is to have {added} more partitions, but the assignments are for "
             f"{len(request.assignments)}: give one for each new partition",
         )
     if request.assignments:

@@ -54,7 +54,7 @@ def check_name(name: str) -> None:
     if name in (".", "..") or not _LEGAL_NAME.fullmatch(name):
         raise TopicError(
             ErrorCode.INVALID_TOPIC,
-            f"topic name {name!r} is not legal: use 1 to 249 of the characters a-z A-Z 0-9 . _ -",
+            f"topic name {name!r} is not valid: use 1 to 249 of the characters a-z A-Z 0-9 . _ -",
         )
 
 

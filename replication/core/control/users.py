@@ -59,8 +59,8 @@ def _check(request: AlterUserRequest) -> None:
     if not 1 <= size <= LONGEST_NAME or not name.isprintable() or "/" in name or name in (".", ".."):
         raise TopicError(
             ErrorCode.INVALID_REQUEST,
-            f"{name[:LONGEST_NAME]!r} is no name of a user: use 1 to {LONGEST_NAME} bytes of characters that "
-            "can be printed, without a slash",
+            f"{name[:LONGEST_NAME]!r} is not a valid user name: use 1 to {LONGEST_NAME} bytes of printable "
+            "characters, without a slash",
         )
     for operation in request.allow or ():
         if operation not in OPERATIONS:

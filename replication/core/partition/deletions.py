@@ -76,8 +76,8 @@ class Deletions:
             self._reply(
                 parked.request_id,
                 ErrorCode.REQUEST_TIMED_OUT,
-                message="the leader has deleted the records; some other replica still holds them, "
-                "and deletes them once it fetches again",
+                message="the leader has deleted the records; another replica still has them and "
+                "will delete them when it fetches again",
             )
 
     def leave(self, error: ErrorCode) -> None:

@@ -147,7 +147,7 @@ class FollowerRole:
             )
         self._replica.failure = (
             f"its leader, node {self._leader}, lacks committed records: to follow it this replica would have to "
-            f"cut its log at {offset}, below its high watermark {log.high_watermark}"
+            f"truncate its log to {offset}, below its high watermark {log.high_watermark}"
         )
         self._ask(delayed=True)
 

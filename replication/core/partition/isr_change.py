@@ -138,7 +138,7 @@ class IsrChange:
         fence = self._propose(
             self._leader.record.isr,
             joining=None,
-            reason=f"node {joining} may not join, but an attempt to add it may still be on its way",
+            reason=f"node {joining} may not join, but an earlier attempt to add it may still succeed",
         )
         fence.joining = joining
 

@@ -539,12 +539,12 @@ class LeaderRole:
         if follower.log_end_offset < 0:
             return "it has not fetched in this leader epoch"
         if not self.eligible(follower):
-            return "its node's registration is not the process that fetches"
+            return "its node is registered by another process than the one that fetches"
         if not rules.may_join(follower, log.high_watermark, self.epoch_start):
             needed = max(log.high_watermark, self.epoch_start)
             return f"it is at offset {follower.log_end_offset} and may join from {needed} on"
         if not rules.has_let_go(follower, log.log_start_offset):
-            return f"it still holds what was deleted below offset {log.log_start_offset}"
+            return f"it still has deleted records below offset {log.log_start_offset}"
         if self.change.pending is not None:
             return "another ISR change is being stored"
         return "it fell behind and is catching up"

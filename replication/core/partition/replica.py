@@ -268,7 +268,7 @@ class Replica:
             self._open = False
             self.failure = (
                 f"the log of {self.partition} came back with its end at {event.log_end_offset} and had reached "
-                f"{self.log.least_end}: start the node again as one that lost data"
+                f"{self.log.least_end}: restart the node as one that has lost data"
             )
             return
         # What this process knows to be committed is more than what it had written down of it.

@@ -263,7 +263,7 @@ async def test_a_replica_of_a_client_is_refused(tmp_path: Path) -> None:
 
 async def test_topics_are_made_when_asked_for_unless_somebody_says_no(tmp_path: Path) -> None:
     named = Metadata(topics=[Metadata.MetadataRequestTopic(name="new")])
-    bad = Metadata(topics=[Metadata.MetadataRequestTopic(name="not legal")])
+    bad = Metadata(topics=[Metadata.MetadataRequestTopic(name="not valid")])
     async with node_at(tmp_path, "?num_partitions=4") as node, client_of(node) as client:
         quiet = Metadata(topics=named.topics, allow_auto_topic_creation=False)
         (topic,) = (await client.ask(Api.METADATA, 4, quiet)).topics

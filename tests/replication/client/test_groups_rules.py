@@ -466,7 +466,7 @@ async def test_subscribe_and_assign_exclude_each_other() -> None:
             "partition_assig",
         ),
         ({"heartbeat_interval_ms": 50_000}, "below session_timeout_ms"),
-        ({"partition_assignment_strategy": "best"}, "nobody has registered in insync.assignors"),
+        ({"partition_assignment_strategy": "best"}, "no package registers in insync.assignors"),
         ({"partition_assignment_strategy": []}, "name at least one"),
         ({"partition_assignment_strategy": [5]}, "5 is no assignor"),
         ({"partition_assignment_strategy": "range, range"}, "name each once"),

@@ -37,8 +37,8 @@ from .threaded_cluster import threaded_cluster
 
 RECORDS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"topic": None}, InvalidArgumentError, "a topic is named by a text"),
-    ({"topic": "a b"}, InvalidTopicError, "not legal"),
-    ({"topic": "\ud800"}, InvalidTopicError, "not legal"),
+    ({"topic": "a b"}, InvalidTopicError, "not valid"),
+    ({"topic": "\ud800"}, InvalidTopicError, "not valid"),
     ({"value": 5}, InvalidArgumentError, "must be bytes or None, not int"),
     ({"value": "text"}, InvalidArgumentError, "must be bytes or None, not str"),
     ({"key": "text"}, InvalidArgumentError, "key must be bytes"),

@@ -285,7 +285,7 @@ def test_a_move_is_refused_that_its_nodes_have_no_room_for() -> None:
         1: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
         2: ErrorCode.NONE,
     }
-    assert "node 4 takes no more replicas" in told[1].message
+    assert "node 4 has no room for more replicas" in told[1].message
     assert set(written(answer, view)) == {0, 2}
 
 
@@ -430,9 +430,9 @@ def test_a_change_of_a_topic_is_answered_with_the_settings_from_then_on() -> Non
     ],
 )
 def test_every_kind_of_admin_request_can_be_refused_as_a_whole(request_: Request, kind: type) -> None:
-    refused = refusal(request_, ErrorCode.NOT_CONTROLLER, "ask again")
+    refused = refusal(request_, ErrorCode.NOT_CONTROLLER, "retry")
     assert type(refused) is kind
-    assert (refused.error, refused.message) == (ErrorCode.NOT_CONTROLLER, "ask again")
+    assert (refused.error, refused.message) == (ErrorCode.NOT_CONTROLLER, "retry")
 
 
 def test_what_would_be_written_over_a_record_that_cannot_be_read_is_refused_and_named() -> None:

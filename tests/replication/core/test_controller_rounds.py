@@ -243,7 +243,7 @@ def test_a_admin_request_whose_time_is_over_is_answered_and_never_begun(controll
     assert isinstance(late, Reply)
     assert (late.request_id, late.response.error) == (7, ErrorCode.REQUEST_TIMED_OUT)
     assert late.response.revision == 0, "it speaks of no revision: nothing is known to be written"
-    assert "look before you ask again" in late.response.message
+    assert "check before you repeat it" in late.response.message
     assert expired(controller) == [], "it is answered once"
     controller.step(CommitDone(outcome="committed", revision=6))
     elected = with_partition(view(6), led_by(OTHER, isr=(OTHER,), version=10))

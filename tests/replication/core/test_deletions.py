@@ -122,7 +122,7 @@ def test_nobody_joins_who_still_holds_what_is_deleted() -> None:
     lead.step(ev.LogStartRaised(log_start_offset=4))
     assert proposals(lead.fetch_from(C, 10, 3)) == []
     assert lead.replica.leader is not None
-    assert "deleted below offset 4" in lead.replica.leader.why_out(C)
+    assert "deleted records below offset 4" in lead.replica.leader.why_out(C)
     assert len(proposals(lead.fetch_from(C, 10, 4))) == 1
 
 

@@ -57,7 +57,7 @@ def test_new_partitions_are_where_they_are_wanted() -> None:
             "node 9 is not alive: choose among 1, 2, 3, 4",
         ),
         (create([1, 2], []), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "names no node"),
-        (create([1], [2], partitions=3), ErrorCode.INVALID_PARTITIONS, "assignments of 2"),
+        (create([1], [2], partitions=3), ErrorCode.INVALID_PARTITIONS, "assignments for 2"),
         (grow([1, 2]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "one for each new partition"),
         (grow([1], [2]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "the topic has 2"),
         (grow([1, 9], [2, 1]), ErrorCode.INVALID_REPLICA_ASSIGNMENT, "node 9 is not alive"),

@@ -76,12 +76,18 @@ def test_a_node_has_its_own_throttle_or_that_of_all() -> None:
         (m.AlterQuotasRequest(entity_type="user", limits={"speed": 1}), "producer_byte_rate and consumer"),
         (m.AlterQuotasRequest(entity_type="user", remove=["speed"]), "no limit 'speed'"),
         (m.AlterQuotasRequest(entity_type="user", limits={quotas.LEADER_THROTTLE: 1}), "a user has no limit"),
-        (m.AlterQuotasRequest(entity_type="node", name="one", limits={quotas.LEADER_THROTTLE: 1}), "no node"),
+        (
+            m.AlterQuotasRequest(entity_type="node", name="one", limits={quotas.LEADER_THROTTLE: 1}),
+            "not a node id",
+        ),
         (m.AlterQuotasRequest(entity_type="user", limits={PRODUCER: 0}), "1 byte a second or more"),
         (m.AlterQuotasRequest(entity_type="user", limits={PRODUCER: -5}), "1 byte a second or more"),
         (m.AlterQuotasRequest(entity_type="user", limits={PRODUCER: 2**63}), "producer_byte_rate="),
-        (m.AlterQuotasRequest(entity_type="user", name="a\nb", limits={PRODUCER: 1}), "is no name"),
-        (m.AlterQuotasRequest(entity_type="user", name="x" * 250, limits={PRODUCER: 1}), "is no name"),
+        (m.AlterQuotasRequest(entity_type="user", name="a\nb", limits={PRODUCER: 1}), "is not a valid name"),
+        (
+            m.AlterQuotasRequest(entity_type="user", name="x" * 250, limits={PRODUCER: 1}),
+            "is not a valid name",
+        ),
     ],
 )
 def test_what_cannot_be_limited_is_refused_in_words(request_: m.AlterQuotasRequest, said: str) -> None:

@@ -233,12 +233,12 @@ def test_why_a_replica_is_out() -> None:
     lead.step(ev.NodesChanged(live={A: 11, B: 12}))
     assert "not alive" in leader.why_out(C)
     lead.step(ev.NodesChanged(live={A: 11, B: 12, C: 12}))
-    assert "not the process that fetches" in leader.why_out(C)
+    assert "another process than the one that fetches" in leader.why_out(C)
     lead.step(ev.NodesChanged(live=LIVE))
     lead.step(ev.DeleteRecords(request_id=1, offset=2, deadline=9.0))
     lead.step(ev.LogStartAdvanced(log_start_offset=2))
     lead.fetch(C, 5)
-    assert leader.why_out(C) == "it still holds what was deleted below offset 2"
+    assert leader.why_out(C) == "it still has deleted records below offset 2"
 
 
 def test_an_answer_that_comes_when_the_replica_follows_no_more_is_nobodys() -> None:

@@ -80,12 +80,15 @@ def test_a_node_is_started_with_assignors_of_plugins(tmp_path: Path) -> None:
     [
         (
             "nobodys",
-            "has 'nobodys', which nobody has registered in insync.assignors; there are uniform, range",
+            "has 'nobodys', which no package registers in insync.assignors; there are uniform, range",
         ),
         ("lost", "assignor 'lost' .* cannot be loaded: AttributeError"),
-        ("unloadable", r"cannot be loaded: RuntimeError\('no licence'\); mend it or leave it out"),
-        ("other", "is no assignor of that name; it needs name='other' and assign"),
-        ("", "has '', which nobody has registered"),
+        (
+            "unloadable",
+            r"cannot be loaded: RuntimeError\('no licence'\); repair it or remove it from the setting",
+        ),
+        ("other", "is not an assignor of that name; it needs name='other' and assign"),
+        ("", "has '', which no package registers"),
     ],
 )
 def test_an_assignor_that_is_none_is_refused_by_name(name: str, said: str, tmp_path: Path) -> None:
@@ -139,7 +142,7 @@ class Wordless(Exception):
         ({"a": [("t", 0), ("t", 0)], "b": [("t", 1)]}, "gives Partition.* to 'a' and to 'a'"),
         ({"a": [("t", 0), ("t", 2)], "b": []}, "gives Partition.*, which does not exist"),
         ({"a": [("t", 0), ("u", 0)], "b": []}, ".* to 'a', which does not read that topic"),
-        ({"z": [("t", 0), ("t", 1)]}, "gives something to 'z', which is no member"),
+        ({"z": [("t", 0), ("t", 1)]}, "assigns partitions to 'z', which is not a member"),
         ({"a": 7}, "raised TypeError"),
         ({"a": [("t", "x")]}, "raised ValueError"),
         (lambda counts, members: counts.clear(), "raised AttributeError"),

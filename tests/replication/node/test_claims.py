@@ -98,7 +98,7 @@ async def test_a_start_says_where_other_nodes_will_be_refused(
     given = {**options, **(secrets if options.pop("secret", False) else {})}
     given.pop("secret", None)
     async with Node(settings(tmp_path, 1, listeners=(listener,), **given)):
-        said = [each for each in caplog.messages if "who is a node" in each]
+        said = [each for each in caplog.messages if "cannot prove their identity" in each]
     assert len(said) == warns
     assert all("node_secret_file" in each and "tcp://127.0.0.1:" in each for each in said)
 

@@ -191,7 +191,7 @@ async def test_a_directory_that_hangs_takes_only_its_own_partitions_with_it(
         tmp_path, device, lambda device, folder: device.hang(folder), storage_stall_timeout_ms=STALL_MS
     )
     (line,) = [each for each in caplog.messages if "event=log_directory_changed" in each]
-    assert "has not come to an end for 2 s" in line
+    assert "has not finished for 2 s" in line
 
 
 async def test_a_node_stops_though_a_device_hangs(

@@ -116,7 +116,7 @@ def test_a_store_that_was_put_back_since_the_process_began_is_not_entered() -> N
     pulses = rec.PulseRecord(node_id=1, pulses={"folder of a": 7})
     key = rec.pulse_key(1)
     membership.begin({key: Seen(key=key, version=1, value=b"", record=pulses)}, 4)
-    with pytest.raises(StorePutBackError, match="forgotten signs of life"):
+    with pytest.raises(StorePutBackError, match="lost heartbeats"):
         membership.enter({}, [], 9)
 
 
