@@ -85,7 +85,7 @@ class CleanedSegment:
             reason = found.reason or f"it ends at offset {found.offset}, not at {end_offset}"
             raise StorageBrokenError(
                 f"a compacted copy of {self._path(LOG_SUFFIX, '')} is bad at byte {found.position}: {reason}; "
-                f"the log is as it was; check the device"
+                f"the log is unchanged; check the device"
             )
         return found
 

@@ -242,7 +242,7 @@ def _judge_proof(mine: Hello, theirs: Hello, *, as_node: bool) -> Refusal | None
     if mine.proves == theirs.proves:
         return None
     lacking, having = (theirs, mine) if mine.proves else (mine, theirs)
-    text = f"{_name(having)} knows a secret and {_name(lacking)} none: give all the same, by secret_file"
+    text = f"{_name(having)} has a secret but {_name(lacking)} has none: set the same secret_file on all"
     return Refusal(Status.AUTHENTICATION_FAILED, text)
 
 

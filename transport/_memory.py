@@ -205,7 +205,7 @@ class MemoryTransport(LinkTransport):
         await trio.lowlevel.checkpoint()
         listener = _listeners.get(endpoint)
         if listener is None:
-            raise ConnectRefusedError(f"{endpoint}: nobody listens there in this process", peer=str(endpoint))
+            raise ConnectRefusedError(f"{endpoint}: no listener there in this process", peer=str(endpoint))
         return listener.dial()
 
     async def listen(self, endpoint: Endpoint) -> Listener:

@@ -402,7 +402,7 @@ class Connection:
             return
         except OSError as error:
             # Whoever flushes may be about something else: it ends with this connection.
-            self.abort(f"what was to be sent cannot be read: {error}")
+            self.abort(f"failed to read the data to send: {error}")
             return
         if taken:
             session.outbox.clear()

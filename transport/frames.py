@@ -255,7 +255,7 @@ def decode_frame(head: memoryview, payload: Payload, limits: Limits) -> Frame:
         raise ProtocolError(f"a frame of {len(head)} bytes is shorter than a header")
     header = decode_header(bytes(head[:HEADER_SIZE]), limits)
     if header.size + header.body_length != len(head) or header.payload_length != payload.nbytes:
-        raise ProtocolError("a frame's lengths are not those that its header gives")
+        raise ProtocolError("a frame's lengths do not match its header")
     frame = Frame(header, bytes(head[header.size :]), payload)
     check_frame(frame)
     return frame

@@ -73,7 +73,7 @@ def resolve(url: str) -> tuple[LinkTransport, Endpoint]:
         raise
     except Exception as error:
         what = told(error, parsed.scheme, "parse", url)
-        raise TransportError(f"{url}: its transport cannot tell what this is: {what}") from error
+        raise TransportError(f"{url}: its transport cannot parse this URL: {what}") from error
 
 
 def schemes() -> list[str]:
@@ -138,7 +138,7 @@ def _check_class(scheme: str, transport: object, origin: str) -> None:
     who = _offer(scheme, origin)
     if not (isinstance(transport, type) and issubclass(transport, LinkTransport)):
         raise TransportError(
-            f"{who} is {transport!r}, which is no class derived from LinkTransport or StreamTransport"
+            f"{who} is {transport!r}, which is not a subclass of LinkTransport or StreamTransport"
         )
     for name in ("schemes", "caps"):
         if not hasattr(transport, name):

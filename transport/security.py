@@ -95,9 +95,9 @@ class Security:
             return
         if not transport.is_local(endpoint):
             raise InsecureAddressError(
-                f"{endpoint} is not only for this machine, and nobody would have to prove who they are: "
+                f"{endpoint} is reachable from other machines, and peers would not have to prove their identity: "
                 f"set a secret (secret_file, or {SECRET_FILE_VARIABLE} in the environment), use tls://, "
-                "or say allow_insecure if nobody else is on this network",
+                "or set allow_insecure if nobody else can reach this network",
                 peer=str(endpoint),
             )
 

@@ -29,7 +29,9 @@ class URL:
         """
         found = _URL.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text!r} is no address: write scheme://host:port, like tcp://127.0.0.1:9000")
+            raise ValueError(
+                f"{text!r} is not an address: write scheme://host:port, like tcp://127.0.0.1:9000"
+            )
         options = tuple(_option(text, item) for item in (found["options"] or "").split("&") if item)
         if len(dict(options)) != len(options):
             raise ValueError(f"{text!r} gives an option twice")
@@ -68,7 +70,7 @@ def split_host_port(url: URL) -> tuple[str, int]:
     if host.startswith("[") and host.endswith("]"):
         return host[1:-1], int(port)
     if not host or ":" in host:
-        raise ValueError(f"{url}: expected host:port; an IPv6 address stands in brackets, like [::1]:9000")
+        raise ValueError(f"{url}: expected host:port, with an IPv6 address in brackets, like [::1]:9000")
     return host, int(port)
 
 

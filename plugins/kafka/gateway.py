@@ -171,16 +171,15 @@ def _check_address(endpoint: Endpoint, *, proves: bool, mechanisms: tuple[str, .
     at = f"{endpoint.scheme}://{endpoint.authority}"
     if not proves and not mechanisms:
         raise InsecureAddressError(
-            f"{at} is not only for this machine, and nobody would have to prove who they are: use kafka+tls:// "
-            "with client_certificate=required, or sasl=SCRAM-SHA-256, or say allow_insecure if nobody else is on "
-            "this network",
+            f"{at} is reachable from other machines, and clients would not have to prove their identity: "
+            "use kafka+tls:// with client_certificate=required, or sasl=SCRAM-SHA-256, or set allow_insecure if "
+            "nobody else can reach this network",
             peer=str(endpoint),
         )
     if sasl.PLAIN in mechanisms and endpoint.scheme != _TLS:
         raise InsecureAddressError(
-            f"{at} is not only for this machine, and sasl=PLAIN would send passwords that everybody on the way can "
-            "read: use kafka+tls://, or SCRAM-SHA-256 alone, or say allow_insecure if nobody else is on this "
-            "network",
+            f"{at} is reachable from other machines, and sasl=PLAIN sends passwords in clear text: use "
+            "kafka+tls://, or only SCRAM-SHA-256, or set allow_insecure if nobody else can reach this network",
             peer=str(endpoint),
         )
 

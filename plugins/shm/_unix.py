@@ -142,7 +142,7 @@ async def _connect(sock: socket.socket, endpoint: Endpoint) -> None:
         except BlockingIOError:
             await trio.sleep(_FULL_PAUSE)
         except ConnectionRefusedError as error:
-            text = f"cannot connect to {endpoint}: nobody listens there"
+            text = f"cannot connect to {endpoint}: no process listens there"
             raise ConnectRefusedError(text, peer=str(endpoint)) from error
         except OSError as error:
             text = f"cannot connect to {endpoint}: {error.strerror or error}"

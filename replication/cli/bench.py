@@ -16,7 +16,9 @@ from .errors import CommandError, UsageError
 if TYPE_CHECKING:
     from ..client import Consumer, Deliveries, Producer
 
-app = App(name="bench", help="Measure how fast a cluster takes and gives records.", help_format="markdown")
+app = App(
+    name="bench", help="Measure the produce and consume throughput of a cluster.", help_format="markdown"
+)
 
 _CHUNK = 1000
 _PERCENTILES = (50, 95, 99, 99.9)
@@ -162,7 +164,7 @@ def consume(
     from .running import run
 
     if follow and records is None and seconds is None:
-        raise UsageError("--follow goes on for ever: say when to stop by --seconds or --records")
+        raise UsageError("--follow never ends: limit it with --seconds or --records")
 
     async def measure() -> None:
         from ..client import Consumer

@@ -58,7 +58,7 @@ def moment(option: str, text: str) -> int:
         found = -1
     if found < 0:
         raise UsageError(
-            f"{option} {text!r} is no time; give milliseconds since 1970, or ISO 8601 such as 2026-03-01T12:00:00"
+            f"{option} {text!r} is not a time; use milliseconds since 1970 or ISO 8601, like 2026-03-01T12:00:00"
         )
     return found
 

@@ -177,7 +177,7 @@ def reset_offsets(
     if len(chosen) != 1:
         raise UsageError(f"give exactly one of {', '.join(ways)}")
     if dry_run == yes:
-        raise UsageError("say --dry-run to see what would be committed, or --yes to commit it")
+        raise UsageError("use --dry-run to see the new offsets, or --yes to commit them")
     [(to, amount)] = chosen
 
     async def reset_them() -> None:
@@ -220,7 +220,7 @@ def delete_offsets(
     from .running import run
 
     if not topic:
-        raise UsageError("name the topics whose offsets are to be forgotten: --topic orders")
+        raise UsageError("name the topics whose offsets to delete: --topic orders")
     if not yes:
         raise UsageError(f"say --yes to forget what group {name!r} has committed of {', '.join(topic)}")
 
@@ -248,7 +248,7 @@ def _named(text: str) -> tuple[str, int | None]:
     if not colon:
         return topic, None
     if not number.isdecimal():
-        raise UsageError(f"--topic {text}: {number!r} is no partition; write topic or topic:partition")
+        raise UsageError(f"--topic {text}: {number!r} is not a partition; write topic or topic:partition")
     return topic, int(number)
 
 

@@ -268,7 +268,7 @@ def _lines(path: Path, records: bool, advance: Callable[[int], None]) -> Iterato
         yield from ({"file": path.name, "line": line} for line in path.read_text().splitlines())
     else:
         raise CommandError(
-            f"{path} is no file of a log: give a .log, .index, .timeindex, .snapshot or checkpoint"
+            f"{path} is not a file of a log: give a .log, .index, .timeindex, .snapshot or checkpoint"
         )
 
 

@@ -141,7 +141,7 @@ class _Sending:
 def _header(text: str) -> tuple[str, bytes | None]:
     name, found, value = text.partition("=")
     if not found or not name:
-        raise UsageError(f"--header {text!r} is no header; give NAME=VALUE")
+        raise UsageError(f"--header {text!r} is not a header; give NAME=VALUE")
     return name, value.encode()
 
 

@@ -136,7 +136,9 @@ def _range(seeds: str) -> tuple[int, int]:
     try:
         bounds = (int(first), int(end)) if colon else (int(first), int(first) + 1)
     except ValueError:
-        raise UsageError(f"--seeds {seeds!r} is no range: write for example 0:5000, or one number") from None
+        raise UsageError(
+            f"--seeds {seeds!r} is not a range: write for example 0:5000, or one number"
+        ) from None
     if not 0 <= bounds[0] < bounds[1]:
         raise UsageError(f"--seeds {seeds!r} is empty: write for example 0:5000, or one number")
     return bounds
@@ -154,7 +156,9 @@ def _load(service: str) -> Service:
     if callable(found) and not isinstance(found, Service):
         found = found()
     if not isinstance(found, Service):
-        raise UsageError(f"--service {service!r} is no service: write MODULE:NAME of a Service or its class")
+        raise UsageError(
+            f"--service {service!r} is not a service: write MODULE:NAME of a Service or its class"
+        )
     return found
 
 

@@ -201,12 +201,12 @@ def _print(seen: dict[str, Any]) -> None:
         print(f"WITHOUT A LEADER: {name}")
     if seen["controller_id"] < 0:
         print(
-            "NO CONTROLLER: nobody elects leaders or changes topics; are the metadata store and its disk well?"
+            "NO CONTROLLER: no leader is elected and no topic changed; check the metadata store and its disk"
         )
     for name, count in seen["thin"].items():
         print(
-            f"FEW REPLICAS: {name} has {count}, made when there were fewer nodes; one failure more than it stands "
-            f"stops what it keeps; give its partitions three: insync reassign {name} --replicas 0=1,2,3 ..."
+            f"FEW REPLICAS: {name} has {count}, because it was created with fewer nodes; it may stop with the "
+            f"failure of one node; raise the number of replicas: insync reassign {name} --replicas 0=1,2,3 ..."
         )
     groups = seen.get("groups")
     if groups:
@@ -220,12 +220,14 @@ def _print(seen: dict[str, Any]) -> None:
         print(f"group {group} is {sum(lags[group].values())} behind: {told}{more}")
     silent = [node["node_id"] for node in seen["nodes"] if not node["alive"]]
     if silent:
-        print(f"no answer from nodes {', '.join(map(str, silent))}: what is said of them is what others know")
+        print(
+            f"no answer from nodes {', '.join(map(str, silent))}: information about them comes from other nodes"
+        )
     old = [node for node in seen["nodes"] if node["store_age_ms"] > STORE_OLD_MS]
     for node in old:
         print(
             f"node {node['node_id']} has written nothing to the metadata store for "
-            f"{node['store_age_ms'] / 1000:.0f} s: what it says of others is as old"
+            f"{node['store_age_ms'] / 1000:.0f} s: its view of the cluster may be that old"
         )
     troubles = ("under_replicated", "under_min_isr", "waiting", "leaderless")
     if not any(seen[each] for each in troubles) and not old:

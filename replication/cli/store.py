@@ -187,7 +187,7 @@ def _found_in(path: Path) -> list[FoundFolder]:
         return [wire.decode_record(FoundFolder, line) for line in path.read_bytes().splitlines() if line]
     except (OSError, wire.WireError) as error:
         raise CommandError(
-            f"{path} is neither a log directory nor what `insync store evidence` prints: {error}"
+            f"{path} is neither a log directory nor the output of `insync store evidence`: {error}"
         ) from error
 
 

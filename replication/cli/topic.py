@@ -130,7 +130,7 @@ def describe(name: str = "", /, *, unhealthy: Flag = False, servers: Servers = "
     from .running import run
 
     if not name and not unhealthy:
-        raise UsageError("name a topic, or say --unhealthy to see what is wrong in all of them")
+        raise UsageError("name a topic, or use --unhealthy to see the problems of all topics")
 
     async def describe_it() -> None:
         from ..client import Admin
@@ -367,10 +367,10 @@ def _remarks(partition: dict[str, Any]) -> list[str]:
         found.append(
             f"no leader: it waits {who} to come back"
             if waiting
-            else "no leader, and no replica is known to have everything: insync elect --unclean takes what is left"
+            else "no leader, and no replica known as complete: insync elect --unclean takes the longest log"
         )
     if partition["recovering"]:
-        found.append("its leader was elected uncleanly and is alone: records may have been lost")
+        found.append("its leader was elected uncleanly and is alone: records may be lost")
     if partition["adding"] or partition["removing"]:
         found.append(f"being reassigned: adding {partition['adding']}, removing {partition['removing']}")
     return found

@@ -12,7 +12,7 @@ from .clusters import Json, Servers, known, print_json
 
 app = App(
     name="transaction",
-    help="List and describe the transactions of producers, and end those that hang.",
+    help="List and describe transactions, and abort hanging ones.",
     help_format="markdown",
 )
 

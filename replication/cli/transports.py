@@ -63,7 +63,7 @@ def listeners(transport: str, node_id: int, port: int = 0) -> tuple[str, ...]:
         case "mix":
             local = ("", "unix://@", "shm://@")[(node_id - 1) % 3]
             return tuple(url for url in (f"tcp://{host}", local) if url)
-    raise AssertionError(f"{transport} is no name of a transport")
+    raise AssertionError(f"{transport} is not the name of a transport")
 
 
 @attrs.frozen
@@ -82,8 +82,8 @@ class Certificates:
         """
         if shutil.which("openssl") is None:
             raise CertificateError(
-                "certificates are made by the command openssl, which is not installed "
-                "(on Debian: apt-get install openssl); or take another --transport"
+                "the command openssl, which creates certificates, is not installed: install it "
+                "(on Debian: apt-get install openssl), or use another --transport"
             )
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         named = folder / "cluster-id"

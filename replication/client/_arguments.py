@@ -35,7 +35,7 @@ def text(what: str, value: object) -> str:
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise refused(what, value, "it has characters that are none (lone surrogates)") from None
+        raise refused(what, value, "it contains lone surrogates") from None
     return value
 
 

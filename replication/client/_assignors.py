@@ -58,7 +58,7 @@ def _named(name: str) -> Assignor:
 def _checked(made: object, what: str) -> Assignor:
     if not isinstance(getattr(made, "name", None), str) or not callable(getattr(made, "assign", None)):
         raise InvalidSettingError(
-            f"{_SETTING}: {what} is no assignor; it needs a name and assign(counts, members)"
+            f"{_SETTING}: {what} is not an assignor; it needs a name and assign(counts, members)"
         )
     return made if made in CLIENT_ASSIGNORS else _Foreign(made)  # type: ignore[arg-type]
 

@@ -26,7 +26,7 @@ _log = logging.getLogger("insync.client")
 
 def log_unseen(what: str, error: Exception) -> None:
     """A failure that nobody has looked at is not to vanish; asyncio says the same of a task's exception."""
-    _log.error("%s failed, and nobody has looked at the deliveries: %s", what, error)
+    _log.error("%s failed, and no code has checked the deliveries: %s", what, error)
 
 
 class ProducerIdentity(NamedTuple):

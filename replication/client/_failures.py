@@ -12,7 +12,7 @@ def unmade(batch: Batch, error: Exception, outcome: Outcome = "absent") -> Batch
     """The bytes of a batch, or of its request, could not be made or handed over."""
     failure = BatchError(
         f"{batch.topic}-{batch.partition}: a batch of {batch.count} records could not be built or sent: "
-        f"{error!r}; mend what that tells of; `outcome` tells whether it may be in the log",
+        f"{error!r}; correct the cause; `outcome` says whether the batch may be in the log",
         outcome="unknown" if batch.maybe_written else outcome,
     )
     failure.__cause__ = error

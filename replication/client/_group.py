@@ -357,7 +357,7 @@ class GroupReader(Client):
         for at in wanted:
             if at not in self._fetcher.readings:
                 raise NotAssignedError(
-                    f"{at} is not assigned to this consumer, so it cannot commit it; commit only what it reads"
+                    f"{at} is not assigned to this consumer; commit only offsets of assigned partitions"
                 )
         return wanted
 
@@ -557,7 +557,7 @@ def _compiled(pattern: object) -> re.Pattern[str] | None:
     try:
         return re.compile(given.text("pattern", pattern))
     except re.error as error:
-        raise given.refused("pattern", pattern, f"that is no regular expression: {error}") from error
+        raise given.refused("pattern", pattern, f"that is not a regular expression: {error}") from error
 
 
 def _listener(listener: object) -> Listener:

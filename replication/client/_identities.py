@@ -66,7 +66,7 @@ class Identities:
             self.fenced = error
         except (ClientError, TransportError) as error:
             self._failures += 1
-            _log.warning("failed to get a producer id, trying again: %s", error)
+            _log.warning("failed to get a producer id, retrying: %s", error)
             await trio.sleep(self._cluster.backoff(self._failures))
         finally:
             self._asking = False

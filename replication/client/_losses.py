@@ -27,7 +27,7 @@ def truncated(at: PartitionId, cut: int, seen: int, start: int, end: int) -> Off
         f"{at}: the log was cut at offset {cut}, and this reader has read up to {seen}: what it read "
         f"at {cut} to {seen - 1} is lost, by an unclean election or damage to a log, and other "
         "records may stand there now "
-        f"(the log holds [{start}, {end})); undo what was made of them, and {_REMEDY}"
+        f"(the log holds [{start}, {end})); undo the effects of these records, and {_REMEDY}"
     )
     return _error(text, at, seen, start, end, (cut, seen), "truncation")
 
@@ -44,8 +44,8 @@ def past_the_end(at: PartitionId, offset: int, start: int, end: int) -> OffsetOu
 def recreated(at: PartitionId, offset: int | None) -> OffsetOutOfRangeError:
     """The topic was deleted, and there is another one of its name."""
     text = (
-        f"{at}: the topic was deleted and another of the same name created: what stood in the former one from "
-        f"offset {offset} on is gone unread, and offsets have another meaning now; {_REMEDY}"
+        f"{at}: the topic was deleted and another of the same name created: records of the old topic from "
+        f"offset {offset} on are lost unread, and offsets now refer to the new topic; {_REMEDY}"
     )
     return _error(text, at, -1 if offset is None else offset, -1, -1, None, "recreation")
 

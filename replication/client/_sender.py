@@ -559,7 +559,7 @@ class Sender:
             return "the partition has no leader"
         if batch in queue.in_flight:
             return "its leader has not answered"
-        return "its turn has not come; is its leader reachable?"
+        return "it waits behind other batches; is its leader reachable?"
 
     def _check_requests(self, now: float) -> None:
         """Where an answer is slow, see whether the leader has moved; if so, do not wait for the old one."""

@@ -71,7 +71,7 @@ def _deserialized(function: Deserializer | None, what: str, record: Any, data: b
     except Exception as error:
         failure = DeserializationError(
             f"{record.topic}-{record.partition} at offset {record.offset}: {what}_deserializer refuses "
-            f"{shown(data)}: {error!r}; seek past it to go on"
+            f"{shown(data)}: {error!r}; seek past it to continue"
         )
         failure.topic, failure.partition, failure.offset = record.topic, record.partition, record.offset
         raise failure from error

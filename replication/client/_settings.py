@@ -166,7 +166,7 @@ class ProducerSettings(ClientSettings):
             raise InvalidSettingError("transactional_id needs acks='all' and enable_idempotence")
         if self.transactional_id and self.producer_name:
             raise InvalidSettingError(
-                "give transactional_id or producer_name, not both: each fences by itself"
+                "set transactional_id or producer_name, not both: each fences on its own"
             )
         if self.transaction_timeout_ms < 1:
             raise InvalidSettingError("transaction_timeout_ms must be at least 1")
@@ -174,7 +174,7 @@ class ProducerSettings(ClientSettings):
             self._check_idempotence()
         elif self.producer_name:
             raise InvalidSettingError(
-                "producer_name needs enable_idempotence: without it no batch says who writes"
+                "producer_name needs enable_idempotence: without it batches do not identify their producer"
             )
 
     def _check_idempotence(self) -> None:

@@ -263,7 +263,7 @@ class TransactionAdmin(GroupAdmin):
             raise error_for(
                 ErrorCode.INVALID_TXN_STATE,
                 thing,
-                f"none is open from there on; open are those at: {there or 'none'}",
+                f"no transaction is open from there on; open transactions start at: {there or 'none'}",
             )
         hanging = HangingTransaction(
             topic=at.topic,

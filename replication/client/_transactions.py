@@ -34,9 +34,9 @@ _CALLS = {
     Phase.READY: "no transaction is open: use `async with producer.transaction()`, or `begin`",
     Phase.OPEN: "a transaction is open: commit or abort it first",
     Phase.ABORTABLE: "the transaction has failed: abort it, and repeat it in another one",
-    Phase.COMMITTING: "nobody has said yet whether the transaction is committed: call `commit` again",
-    Phase.ABORTING: "nobody has said yet that the transaction is aborted: call `abort` again",
-    Phase.FENCED: "another producer has taken the transactional_id over: open a new one",
+    Phase.COMMITTING: "the outcome of the commit is not known yet: call `commit` again",
+    Phase.ABORTING: "the abort is not confirmed yet: call `abort` again",
+    Phase.FENCED: "another producer has taken over the transactional_id: open a new producer",
 }
 
 Positions = Mapping[PartitionId, int | None] | Mapping[tuple[str, int], int | None]

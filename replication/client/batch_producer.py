@@ -155,7 +155,7 @@ class BatchProducer(Client):
         if question.missing:
             at = min(question.missing)
             raise RequestTimeoutError(
-                f"{at}: its leader did not tell within {timeout:g} s what producer {producer_id} has written"
+                f"{at}: its leader did not report within {timeout:g} s what producer {producer_id} has written"
                 f"; last: {question.error}"
             )
         return question.found

@@ -517,7 +517,7 @@ def _unreadable(at: PartitionId, run: Sequence[BatchInfo], error: StorageError) 
             (info for info in reversed(run) if info.position - run[0].position <= error.position), batch
         )
     bomb = isinstance(error, InflatedTooLargeError)
-    remedy = "raise fetch_max_bytes to read it" if bomb else "its producer made it so"
+    remedy = "raise fetch_max_bytes to read it" if bomb else "its producer created it in this form"
     failure = (DecompressionBombError if bomb else UndecodableError)(
         f"{at} between offsets {batch.base_offset} and {batch.next_offset}: {error}; {remedy}, or seek to "
         f"{batch.next_offset} to step over it (on_corrupt=skip always does)"

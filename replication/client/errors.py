@@ -111,9 +111,9 @@ class TopicNotReadyError(RequestTimeoutError):
 
     def __init__(self, topic: str, topic_id: str, writable: int, partitions: int, timeout_ms: int) -> None:
         super().__init__(
-            f"topic {topic!r} is made, and after request_timeout_ms={timeout_ms} {writable} of its {partitions} "
-            "new partitions can be written to; the nodes go on with the others: do not make it again, see "
-            f"`insync topic describe {topic}`"
+            f"topic {topic!r} is created, but after request_timeout_ms={timeout_ms} only {writable} of its "
+            f"{partitions} new partitions accept writes; the nodes continue with the others: do not create it "
+            f"again, see `insync topic describe {topic}`"
         )
         self.topic_id = topic_id
         self.writable = writable
@@ -413,11 +413,11 @@ ERROR_CLASSES: dict[ErrorCode, type[ServerError]] = _leaves(ServerError)
 """Every error code but NONE, and the class that stands for it."""
 
 _REMEDIES: dict[ErrorCode, str] = {
-    ErrorCode.UNKNOWN_SERVER_ERROR: "the log of that node tells more",
+    ErrorCode.UNKNOWN_SERVER_ERROR: "see the log of that node",
     ErrorCode.OFFSET_OUT_OF_RANGE: "seek to an offset that exists, or set auto_offset_reset",
-    ErrorCode.CORRUPT_MESSAGE: "check the node's disk and memory; another replica may be whole",
+    ErrorCode.CORRUPT_MESSAGE: "check the node's disk and memory; another replica may be undamaged",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: (
-        "see what there is (`insync topic list`), or create it (`insync topic create`)"
+        "list the topics (`insync topic list`), or create it (`insync topic create`)"
     ),
     ErrorCode.LEADER_NOT_AVAILABLE: "start a node of its in-sync replicas; `insync topic describe` names them",
     ErrorCode.NOT_LEADER_OR_FOLLOWER: "try again; leadership has moved",

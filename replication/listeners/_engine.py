@@ -284,7 +284,7 @@ class Engine:
                 await lane.ended.wait()
         for lane in lanes:
             if not lane.ended.is_set():
-                log.error("%s goes to another member while its handler is at work", lane.at)
+                log.error("%s moves to another member while its handler still runs", lane.at)
                 lane.lose()
 
     # Handling
@@ -431,7 +431,7 @@ class Engine:
         place = place_of(record)
         if topic in self.failures.retry_topics:
             self.counts.retried += 1
-            log.warning("%s goes to %r, to be tried again: %r", place, topic, error)
+            log.warning("%s goes to %r for a retry: %r", place, topic, error)
         elif topic:
             self.counts.dead_letters += 1
             log.error("%s goes to %r: %r", place, topic, error)

@@ -149,7 +149,7 @@ class Transacting:
             except ProducerFencedError:
                 raise
             except ClientError as error:
-                log.error("%s cannot be given up for now: %s", place_of(failed[0]), error)
+                log.error("cannot give up %s yet: %s", place_of(failed[0]), error)
                 await producer.intake.leave()
             except BaseException:
                 await producer.intake.leave()

@@ -93,7 +93,7 @@ class Listening:
 
     def _begin(self, hands: Hands) -> Engine:
         if self._handler is None:
-            raise ListenerError("there is no handler: decorate one with @listener.handler")
+            raise ListenerError("the listener has no handler: decorate a function with @listener.handler")
         if self._engine is not None and self._engine.state != "stopped":
             raise ListenerError("the listener runs already; make another one to have two")
         hands.handler = self._handler

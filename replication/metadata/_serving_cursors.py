@@ -65,5 +65,5 @@ def check_reads(connection: Connection) -> None:
     """Raise `StoreUnavailableError` if somebody asks and does not take the answers: they would fill the memory."""
     if connection.unsent > _MOST_UNSENT:
         raise StoreUnavailableError(
-            f"{connection.unsent} bytes of earlier answers wait to be taken, above {_MOST_UNSENT}: take them first"
+            f"{connection.unsent} bytes of earlier answers are still unread, above {_MOST_UNSENT}: take them first"
         )

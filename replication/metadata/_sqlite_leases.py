@@ -105,7 +105,9 @@ class LeaseFile:
             if owner == identity:
                 return
         elif header.strip(b"\0"):
-            raise StoreCorruptError(f"{self.path} is no lease file; move it away, a new one will be made")
+            raise StoreCorruptError(
+                f"{self.path} is not a lease file; move it away, and a new one will be created"
+            )
         os.ftruncate(self._fd, 0)
         self.rename(identity)
 

@@ -44,7 +44,7 @@ def open_store(
     scheme, separator, _ = url.partition("://")
     if not scheme or not separator:
         raise InvalidStoreUrlError(
-            f"{url!r} is no store URL; write for example sqlite:///var/lib/app/meta.db"
+            f"{url!r} is not a store URL; write for example sqlite:///var/lib/app/meta.db"
         )
     make = _maker(url, scheme, security, identity)
     return GuardedStore(make, f"the metadata store {_hidden(url)}")

@@ -254,7 +254,7 @@ class RemoteStore(MetadataStore):
             raise self._raised(error) from error
         except FrameTooLargeError as error:
             raise TransactionTooLargeError(
-                f"what is sent to the metadata store at {self.url}: {error}"
+                f"the request to the metadata store at {self.url} is too large: {error}"
             ) from error
         except TransportError as error:
             kind_of = StoreLostError if error.delivery == "maybe" else StoreUnavailableError
@@ -282,7 +282,7 @@ class RemoteStore(MetadataStore):
         try:
             return m.decode(body, kind)
         except ProtocolError as error:
-            raise StoreLostError(f"what answers at {self.url} is no metadata store: {error}") from error
+            raise StoreLostError(f"what answers at {self.url} is not a metadata store: {error}") from error
 
     # the interface
 
@@ -393,7 +393,7 @@ class RemoteStore(MetadataStore):
                 try:
                     event = (await self._next(number, watch.prefix, _FOREVER)).event(watch.prefix)
                 except MetadataError as error:
-                    log.info("the watch of %r stands still: %s", watch.prefix, error)
+                    log.info("the watch of %r is interrupted: %s", watch.prefix, error)
                     number = self._next_number()
                     await trio.sleep(_RETRY_SECONDS)
                     continue

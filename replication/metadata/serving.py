@@ -259,7 +259,7 @@ class _Server:
         check_timeout(timeout_ms)
         if len(self._sessions) + self._opening >= _MOST_SESSIONS:
             raise StoreUnavailableError(
-                f"a served store keeps {_MOST_SESSIONS} sessions, and so many are open: close some, or try again "
+                f"all {_MOST_SESSIONS} sessions of the served store are in use: close some, or try again "
                 "when some have ended"
             )
         self._opening += 1

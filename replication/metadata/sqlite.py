@@ -304,7 +304,9 @@ class SqliteStore(MetadataStore):
             self._poll_failure = ""
         except MetadataError as error:
             if str(error) != self._poll_failure:
-                _log.warning("watches of %s stand still until the store can be read: %s", self.path, error)
+                _log.warning(
+                    "watches of %s are interrupted until the store can be read: %s", self.path, error
+                )
             self._poll_failure = str(error)
 
     # called back in the event loop

@@ -65,7 +65,7 @@ class MaintenanceTroubles:
         count = compaction.batches_unreadable
         if count and partition not in self.unreadable:
             log.warning(
-                "%s holds %d record batches that nobody can read; compaction leaves them as they are. The first: "
+                "%s holds %d unreadable record batches; compaction leaves them unchanged. The first: "
                 "%s. Delete these records, or the topic",
                 partition,
                 count,

@@ -174,6 +174,6 @@ async def _stop(process: trio.Process, heard: _Heard, order: bytes, patience: fl
     with trio.move_on_after(patience):
         await process.wait()
     if process.returncode is None:
-        log.error("a node's process has not ended within %g s and is killed", patience)
+        log.error("killing a node's process, which has not ended within %g s", patience)
         process.kill()
     await process.wait()

@@ -149,7 +149,7 @@ class Registration:
                 continue
             entry = self._entry(seen, endpoints, listing.revision)
             for key, problem in entry.unreadable:
-                log.error("%s is left out of the registration: %s", key, problem)
+                log.error("the registration does not update %s: %s", key, problem)
             outcome = await self._commit(entry.transaction, session)
             if isinstance(outcome, tx.Committed):
                 for each in entry.changes:
@@ -246,7 +246,7 @@ class Registration:
     def _refusal(self, error: faces.MembershipError) -> NodeError:
         if isinstance(error, faces.StorePutBackError):
             return StorePutBackError(
-                f"the metadata store was put back to an older state: {error}. This node changes and deletes "
+                f"the metadata store was restored to an older state: {error}. This node changes and deletes "
                 f"nothing; {REPAIR}"
             )
         return DuplicateNodeError(

@@ -177,10 +177,10 @@ class ReplicaHost:
 
     def _cut_refused(self, effect: fx.CutRefused) -> None:
         log.error(
-            "%s: the leader, node %d in epoch %d, lacks committed records; they are kept here, up to %d, "
-            "and the log is not cut at %d. Was the leader's folder put back to an older state, or has its device "
-            "lost what it said it had? Stop node %d, so that another replica of the ISR leads; or, to give "
-            "them up, move this node's folder of the partition away",
+            "%s: the leader, node %d in epoch %d, lacks committed records; this replica keeps them, up to %d, "
+            "and does not truncate its log to %d. Was the leader's folder restored to an older state, or has its "
+            "device lost acknowledged writes? Stop node %d, so that another replica of the ISR leads; or, to "
+            "abandon these records, move this node's folder of the partition away",
             self.partition,
             effect.leader,
             effect.leader_epoch,

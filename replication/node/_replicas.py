@@ -249,7 +249,7 @@ class Replicas:
         partition = effect.partition
         host = self.hosts.pop(partition)
         home = host.home
-        log.warning("%s: it is not to be here any more, its log goes", partition)
+        log.warning("%s: no longer assigned to this node; deleting its log", partition)
         host.lane.broken = host.lane.closed = True
         if home is None or home.failure:
             self.directories.forget(partition)
@@ -301,7 +301,7 @@ class Replicas:
             if host is not None:
                 host.fail(reason)
         if not self.directories.working:
-            self._fail(f"no log directory works any more: {reason}")
+            self._fail(f"no log directory works: {reason}")
         self.settle()
 
     def high_watermark(self, partition: PartitionId) -> int | None:
@@ -340,7 +340,7 @@ class Replicas:
     def thread_died(self, error: Exception) -> None:
         """Nothing is written any more: the node must stop rather than live on without its logs."""
         log.error("a thread of a log directory failed", exc_info=error)
-        self._fail(f"it cannot go on writing to its logs: {error!r}", error)
+        self._fail(f"it can no longer write to its logs: {error!r}", error)
 
     def _fail(self, why: str, cause: Exception | None = None) -> None:
         if self.failure is None:

@@ -67,7 +67,7 @@ class Service:
         payload = payload or bytes_payload(b"")
         if kind is None:
             payload.release()
-            raise TypeError(f"{type(message).__name__} is no request of insync.replication.core.messages")
+            raise TypeError(f"{type(message).__name__} is not a request of insync.replication.core.messages")
         made = _Call(self, caller, kind, message, payload, done)
         refusal = self._authoriser(caller.peer, kind)
         if refusal is not None:
@@ -148,7 +148,7 @@ class Service:
                 changed()
             except Exception:
                 # A gateway's mistake; the node goes on.
-                log.exception("a gateway failed over a change of the cluster")
+                log.exception("a gateway raised while it handled a change of the cluster")
 
 
 class _Call(Inbound):
@@ -213,5 +213,5 @@ class _Call(Inbound):
         try:
             done(answer)
         except Exception:
-            log.exception("a gateway failed over an answer; its connection is closed")
-            self.caller.abort("the gateway failed over an answer")
+            log.exception("a gateway raised while it sent an answer; closing its connection")
+            self.caller.abort("the gateway raised while it sent an answer")

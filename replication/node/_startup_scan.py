@@ -159,7 +159,7 @@ class Found:
                 "log_refused",
                 partition=str(partition),
                 why=error,
-                remedy="the node serves its other partitions; this one is led elsewhere, if another replica can",
+                remedy="the node serves its other partitions; another replica leads this one, if it can",
             )
         )
 
@@ -178,7 +178,7 @@ class Found:
                 path=folder,
                 state="offline",
                 why=error,
-                remedy="the node goes on without it if it has another one; mend it and restart the node",
+                remedy="the node starts without it if it has another one; repair it and restart the node",
             )
         )
 

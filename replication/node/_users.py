@@ -65,7 +65,7 @@ class Users:
         if self._logins >= AT_ONCE + MOST_WAITING:
             raise ServiceError(
                 ErrorCode.REQUEST_TIMED_OUT,
-                f"{MOST_WAITING} logins wait for this node already: try again later",
+                f"{MOST_WAITING} logins wait already at this node: try again later",
             )
         self._logins += 1
         try:

@@ -89,8 +89,8 @@ class ViewReader:
 def _report(spoilt: Iterable[Spoilt]) -> None:
     for each in spoilt:
         log.error(
-            "%s in the metadata store cannot be read and is %s until it is mended: %s",
+            "%s in the metadata store cannot be read and is %s until it is corrected: %s",
             each.key,
-            "taken for what it was before" if each.kept else "left out",
+            "treated as unchanged" if each.kept else "left out",
             each.problem,
         )

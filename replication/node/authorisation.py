@@ -147,7 +147,9 @@ def refusal(peer: PeerIdentity, needed: Iterable[Operation]) -> str:
     """The words for a peer that may do none of these."""
     names = " or ".join(sorted(operation.value for operation in needed))
     if names == Operation.STORE.value:
-        return f"{peer.principal} may not use the metadata store: that is for nodes, or by a rule in `allow`"
+        return (
+            f"{peer.principal} may not use the metadata store: only nodes, and clients with a rule in `allow`"
+        )
     if names == Operation.REPLICATE.value:
-        return f"{peer.principal} may not {names} here: that is for nodes"
-    return f"{peer.principal} may not {names} here: ask for a rule in `allow` of the nodes, or of the user"
+        return f"{peer.principal} may not {names} here: only nodes may"
+    return f"{peer.principal} may not {names} here: it needs a rule in `allow` of the nodes, or of the user"

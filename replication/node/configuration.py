@@ -61,7 +61,7 @@ def load_settings(
     ]
     if absent:
         raise InvalidSettingError(
-            f"{', '.join(absent)}: not set, and there is no default; give it as an argument, in the file, or as "
+            f"{', '.join(absent)}: not set, and it has no default; set it as an argument, in the file, or as "
             f"{PREFIX}{absent[0].upper()} in the environment"
         )
     return NodeSettings(**values)
@@ -91,11 +91,11 @@ def _of_assignments(assignments: Iterable[str]) -> dict[str, object]:
     for text in assignments:
         name, separator, value = text.partition("=")
         if not separator:
-            raise InvalidSettingError(f"{text!r} is no assignment: write name=value")
+            raise InvalidSettingError(f"{text!r} is not an assignment: write name=value")
         if name.strip() in _SECRETS:
             raise InvalidSettingError(
-                f"{name.strip()} is not for the command line, which every user of this machine can read: "
-                f"put it into a file and give {name.strip()}_file"
+                f"{name.strip()} must not be on the command line, which every user of this machine can read: "
+                f"put it into a file and set {name.strip()}_file"
             )
         values[name.strip()] = value.strip()
     return values
@@ -106,7 +106,7 @@ def _converted(source: str, name: str, value: object) -> object:
     if name not in _FIELDS:
         near = get_close_matches(name, _FIELDS, n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(_FIELDS))}"
-        raise InvalidSettingError(f"{source}: no setting is called {name!r}{hint}")
+        raise InvalidSettingError(f"{source}: unknown setting {name!r}{hint}")
     wanted = _TYPES[name]
     if isinstance(value, str) and name in _LISTS:
         value = [item.strip() for item in value.split(",") if item.strip()]
@@ -115,7 +115,7 @@ def _converted(source: str, name: str, value: object) -> object:
     try:
         return msgspec.convert(value, wanted, strict=not isinstance(value, str))
     except UnicodeEncodeError as error:
-        raise InvalidSettingError(f"{source}: {name}={value!r}: not a text in UTF-8") from error
+        raise InvalidSettingError(f"{source}: {name}={value!r}: not UTF-8 text") from error
     except msgspec.ValidationError as error:
         if typing.get_origin(wanted) is typing.Literal:
             known = " or ".join(map(str, typing.get_args(wanted)))

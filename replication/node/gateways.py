@@ -88,7 +88,7 @@ def find(url: str) -> tuple[Gateway, Endpoint] | None:
     except ValueError:
         raise
     except Exception as error:
-        raise NodeStartError(f"{url}: its gateway cannot tell what this is: {_told(error)}") from error
+        raise NodeStartError(f"{url}: its gateway cannot parse this URL: {_told(error)}") from error
 
 
 async def serve(
@@ -121,7 +121,7 @@ async def serve(
     if not status.called:
         raise NodeStartError(f"cannot listen on {endpoint}: its gateway {problem}")
     log.error(
-        "the gateway at %s has stopped, and its clients are not served until the node is started again: %s",
+        "the gateway at %s has stopped; its clients are not served until the node is restarted: %s",
         endpoint,
         problem,
     )
@@ -162,7 +162,7 @@ def _load(point: EntryPoint) -> Gateway:
     except Exception as error:
         raise NodeStartError(f"{who} cannot be loaded: {_told(error)}") from error
     if not (isinstance(found, type) and issubclass(found, Gateway)):
-        raise NodeStartError(f"{who} is {found!r}, which is no class derived from Gateway")
+        raise NodeStartError(f"{who} is {found!r}, which is not a subclass of Gateway")
     given = getattr(found, "schemes", ())
     if isinstance(given, str) or point.name not in given:
         raise NodeStartError(f"{who} has schemes={given!r}: name {point.name!r} there, in a tuple")

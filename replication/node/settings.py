@@ -259,9 +259,9 @@ class NodeSettings:
 
     def __attrs_post_init__(self) -> None:
         if not self.listeners:
-            raise InvalidSettingError("listeners is empty: give at least one URL, e.g. tcp://127.0.0.1:0")
+            raise InvalidSettingError("listeners is empty: set at least one URL, e.g. tcp://127.0.0.1:0")
         if (self.data_dir is None) == (not self.log_dirs):
-            raise InvalidSettingError("give either data_dir, for one folder, or log_dirs, for several")
+            raise InvalidSettingError("set either data_dir, for one folder, or log_dirs, for several")
         places = [folder.absolute() for folder in self.folders]
         if len({*places}) < len(places):
             raise InvalidSettingError(f"log_dirs names a folder twice: {', '.join(map(str, places))}")

@@ -31,7 +31,7 @@ class _Divided(Generic[H]):
 
     def __init__(self, open: Callable[..., H], *arguments: Any, shards: int, **options: Any) -> None:
         if "partition" in options or "partitions" in options:
-            raise InvalidSettingError("partition and partitions are told by shards; leave them out")
+            raise InvalidSettingError("shards sets partition and partitions; remove them")
         count = given.whole("shards", shards, least=1)
         self._makers = [
             lambda number=number: open(*arguments, partition=number, partitions=count, **options)

@@ -86,7 +86,7 @@ async def test_the_next_is_taken_and_one_line_says_why(nursery, caplog):
     connection = await connect_nearest(["mem://n/a", "near://n/a"], identity=Identity(), nursery=nursery)
     assert await asked(connection) == "mem://n/a"
     (record,) = caplog.records
-    assert "reached at mem://n/a" in record.message and "near://n/a: nobody listens" in record.message
+    assert "reached at mem://n/a" in record.message and "near://n/a: no listener" in record.message
 
 
 async def test_another_node_at_the_nearest_address_is_passed_over(nursery, caplog):

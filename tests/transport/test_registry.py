@@ -100,7 +100,7 @@ def test_another_version_of_the_interface_is_refused(installed):
     [
         ("Unfinished", r"unfinished://.*Unfinished.*cannot be used: TypeError.*listen"),
         ("Misspelt", r"misspelt://.*Misspelt.*schemes=\('mispelt',\): name 'misspelt' there"),
-        ("offer", r"offer://.*no class derived from LinkTransport"),
+        ("offer", r"offer://.*not a subclass of LinkTransport"),
         ("NoSuchName", r"nosuchname://.*NoSuchName.*cannot be loaded: AttributeError"),
     ],
 )

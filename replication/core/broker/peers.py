@@ -60,7 +60,7 @@ class Peers:
         view, request = self._ctx.view, event.message
         node = view.nodes.get(view.controller.node_id) if view.controller is not None else None
         if node is None:
-            self._refuse(event, "there is no controller at this moment")
+            self._refuse(event, "there is no controller now; retry")
             return
         self._ask(
             node.node_id,

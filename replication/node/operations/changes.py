@@ -102,7 +102,7 @@ class Changes:
             *self._why_isr(former, record),
             *_why_settings(former, record),
         ]
-        return "; ".join(dict.fromkeys(parts)) or "written anew as it was"
+        return "; ".join(dict.fromkeys(parts)) or "rewritten without a change"
 
     def _why_leader(self, former: PartitionRecord, record: PartitionRecord) -> Iterator[str]:
         old, new = former.leader, record.leader
@@ -121,7 +121,7 @@ class Changes:
                 )
             )
         if new == NO_LEADER:
-            yield "nobody eligible is alive"
+            yield "no eligible replica is alive"
         elif record.recovering and not former.recovering:
             yield f"node {new} was elected uncleanly: records may be lost"
         elif old == NO_LEADER:
@@ -189,7 +189,7 @@ def _why_controller(former: ControllerRecord | None, now: ControllerRecord | Non
     if former is None:
         return "there was none"
     if former.node_id in after.nodes and after.nodes[former.node_id].incarnation == former.incarnation:
-        return f"node {former.node_id} has given up its office, or had lost its session"
+        return f"node {former.node_id} has resigned, or had lost its session"
     return f"node {former.node_id} is not alive"
 
 

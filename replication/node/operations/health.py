@@ -110,7 +110,9 @@ class Health:
     def _controller(self) -> HealthCheck:
         view = self._replicas.view
         if view.controller is None or view.controller.node_id not in view.nodes:
-            return _check("controller", "there is no controller: nobody elects leaders or changes topics", "")
+            return _check(
+                "controller", "there is no controller: no leader is elected and no topic changed", ""
+            )
         return _check("controller", "", f"node {view.controller.node_id}")
 
     def _log_directories(self) -> HealthCheck:
@@ -128,14 +130,14 @@ class Health:
         """Partitions whose retention or compaction does not do all of its work."""
         troubles = self._replicas.directories.troubles
         problems = [
-            _named(troubles.failing, "whose old records can be neither deleted nor compacted"),
-            _named(troubles.damaged, "led here from damaged logs for want of a sound replica"),
-            _named(troubles.unreadable, "with record batches that nobody can read"),
+            _named(troubles.failing, "whose retention or compaction fails"),
+            _named(troubles.damaged, "led here from damaged logs, because no sound replica exists"),
+            _named(troubles.unreadable, "with unreadable record batches"),
             f"the clock differs from the other nodes' by {troubles.clock_difference:.0f} s: nothing is deleted"
             if troubles.clock_difference
             else "",
         ]
-        return _check("maintenance", "; ".join(filter(None, problems)), "nothing is in its way")
+        return _check("maintenance", "; ".join(filter(None, problems)), "retention and compaction work")
 
     def _min_isr(self) -> HealthCheck:
         """Partitions that are led here and take no acks=all write."""

@@ -88,7 +88,7 @@ class OperationsServer:
             with trio.move_on_after(TIMEOUT):
                 await self._converse(stream)
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-            log.debug("somebody who asked for metrics did not wait for the answer")
+            log.debug("a client of the metrics port did not wait for the answer")
         finally:
             self._open -= 1
             await trio.aclose_forcefully(stream)
@@ -145,7 +145,7 @@ async def _read_head(stream: trio.SocketStream) -> Head:
     lines = data.decode("latin-1").replace("\r\n", "\n").partition("\n\n")[0].split("\n")
     words = lines[0].split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise BadRequestError(400, "this is no request of HTTP/1")
+        raise BadRequestError(400, "this is not an HTTP/1 request")
     headers = {}
     for line in lines[1:]:
         name, colon, value = line.partition(":")

@@ -100,7 +100,7 @@ class Metrics:
             try:
                 told = [Family(*each) for each in read()]
             except Exception:
-                log.exception("a gateway failed over its metrics; the others are told")
+                log.exception("the metrics of a gateway failed; the others are reported")
                 continue
             for each in told:
                 known = found.get(each.name)
@@ -131,7 +131,7 @@ class Metrics:
             (at.topic, str(at.partition)): float(count)
             for at, count in self._replicas.directories.troubles.unreadable.items()
         }
-        text = "Record batches that compaction left as they are because nobody can read them."
+        text = "Unreadable record batches that compaction left unchanged."
         yield Family("insync_unreadable_batches", "gauge", text, _PARTITION, unreadable)
         failing = len(self._replicas.directories.troubles.failing)
         text = "Replicas here whose last retention or compaction failed."

@@ -400,7 +400,7 @@ async def test_an_address_that_others_reach_is_refused(tmp_path: Path) -> None:
         store=f"sqlite://{tmp_path}/m.db",
         listeners=("tcp://127.0.0.1:0", "kafka://0.0.0.0:0"),
     )
-    with pytest.raises(NodeError, match="not only for this machine"):
+    with pytest.raises(NodeError, match="reachable from other machines"):
         async with Node(settings):
             pass
 

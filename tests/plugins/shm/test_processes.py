@@ -53,7 +53,7 @@ async def test_a_killed_peer_is_noticed_at_once_and_its_files_stay(peer, nursery
     with held:
         assert held.payload.view() == bytes(40 << 20)
     peer.wait()
-    with pytest.raises(ConnectError, match="nobody listens"):
+    with pytest.raises(ConnectError, match="no process listens"):
         await connect(peer.url, identity=Identity(), nursery=nursery)
 
 

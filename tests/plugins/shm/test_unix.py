@@ -42,7 +42,7 @@ async def test_a_dead_process_leaves_a_socket_that_is_replaced(folder):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(f"{folder}/n.sock")
     write(f"{folder}/n.sock.lock", "")
-    with pytest.raises(ConnectError, match="nobody listens"):
+    with pytest.raises(ConnectError, match="no process listens"):
         await UnixTransport().connect(parse(f"unix://{folder}/n.sock"))
     listener = await UnixTransport().listen(parse(f"unix://{folder}/n.sock"))
     (await UnixTransport().connect(listener.endpoints[0])).abort()

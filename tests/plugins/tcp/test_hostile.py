@@ -41,7 +41,7 @@ GARBAGE = {
         HELLO + encode_header(FrameType.REPLY, 0, payload_length=(1 << 64) - 1),
         "the limits are",
     ),
-    "another secret's silence": (encode_hello(make_hello(Identity(), "", Limits())), "knows a secret"),
+    "another secret's silence": (encode_hello(make_hello(Identity(), "", Limits())), "has a secret"),
     "nothing": (b"", "closed the connection"),
 }
 

@@ -133,7 +133,7 @@ def test_servers_that_are_none_are_told_of(
     if servers is None or not servers.strip(" ,"):
         assert status == 2 and "give --servers" in line
     elif servers != NOBODY:
-        assert status == 2 and f"bootstrap_servers: {servers!r} is no address" in line
+        assert status == 2 and f"bootstrap_servers: {servers!r} is not an address" in line
     else:
         assert status == 1 and "no node could be reached" in line and servers in line
 
@@ -217,7 +217,7 @@ NODE = "node --node-id 1 --store memory://misuse --data-dir {folder}/n"
         ("node", "node_id, store: not set"),
         ("node --config {folder}/none", "cannot be read"),
         ("node --node-id 1 --store memory://misuse", "data_dir"),
-        ("node --node-id 1 --store nonsense --data-dir {folder}/n", "no store URL"),
+        ("node --node-id 1 --store nonsense --data-dir {folder}/n", "not a store URL"),
         (f"{NODE} --set nonsense", "write name=value"),
         (f"{NODE} --set sesion_timeout_ms=5", "did you mean session_timeout_ms?"),
         (f"{NODE} --set session_timeout_ms=soon", "session_timeout_ms='soon': use a whole number"),
@@ -238,7 +238,7 @@ NODE = "node --node-id 1 --store memory://misuse --data-dir {folder}/n"
             "--tls-authorities {folder}/a",
             "No such file",
         ),
-        (f"{NODE} --listen nonsense", "no address"),
+        (f"{NODE} --listen nonsense", "not an address"),
         (f"{NODE} --listen tcp://127.0.0.1:99999", "a port from 0 to 65535"),
         (f"{NODE} --listen tcp://0.0.0.0:0", "set a secret"),
     ],

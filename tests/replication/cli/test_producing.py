@@ -67,12 +67,12 @@ def test_records_are_written_and_read_as_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("produce", "t", "--header", "nameless"), "--header 'nameless' is no header; give NAME=VALUE"),
+        (("produce", "t", "--header", "nameless"), "--header 'nameless' is not a header; give NAME=VALUE"),
         (("produce", "t", "--header", "=x"), "NAME=VALUE"),
         (("produce", "t", "--timestamp", "noon"), "--timestamp 'noon' is no time"),
         (("produce", "t", "--compression", "rar"), "rar"),
         (("consume", "t", "--from-time", "yesterday"), "--from-time 'yesterday' is no time"),
-        (("consume", "t", "--from-time", "1900-01-01"), "is no time"),
+        (("consume", "t", "--from-time", "1900-01-01"), "is not a time"),
         (("consume", "t", "--tail", "-1"), "--tail"),
         (("consume", "t", "--tail", "1", "--offset", "2"), "--offset and --tail exclude each other"),
         (

@@ -42,7 +42,7 @@ def test_a_url_is_where_nodes_listen() -> None:
 
 @pytest.mark.parametrize(
     ("url", "telling"),
-    [("nope://x", "no transport for nope://"), ("tcp://x", "host:port"), ("x", "no address")],
+    [("nope://x", "no transport for nope://"), ("tcp://x", "host:port"), ("x", "not an address")],
 )
 @pytest.mark.parametrize("name", ["up", "demo"])
 def test_a_url_of_no_transport_is_refused(tmp_path: Path, name: str, url: str, telling: str) -> None:

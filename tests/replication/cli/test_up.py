@@ -235,7 +235,7 @@ def test_a_topic_or_unhealthy_has_to_be_given(servers: str) -> None:
     done = insync(servers, "topic", "describe")
     assert (done.returncode, done.stderr) == (
         2,
-        b"insync: name a topic, or say --unhealthy to see what is wrong in all of them\n",
+        b"insync: name a topic, or use --unhealthy to see the problems of all topics\n",
     )
 
 

@@ -164,6 +164,6 @@ async def test_a_node_that_takes_its_time_to_answer_is_asked_again(monkeypatch):
 )
 @pytest.mark.parametrize("cls", [Consumer, BlockingConsumer])
 def test_what_is_no_address_is_told_as_that(cls, servers, said):
-    with pytest.raises(InvalidSettingError, match=r"bootstrap_servers: .* is no address") as caught:
+    with pytest.raises(InvalidSettingError, match=r"bootstrap_servers: .* is not an address") as caught:
         cls(servers)
     assert said in str(caught.value)

@@ -468,7 +468,7 @@ async def test_subscribe_and_assign_exclude_each_other() -> None:
         ({"heartbeat_interval_ms": 50_000}, "below session_timeout_ms"),
         ({"partition_assignment_strategy": "best"}, "no package registers in insync.assignors"),
         ({"partition_assignment_strategy": []}, "name at least one"),
-        ({"partition_assignment_strategy": [5]}, "5 is no assignor"),
+        ({"partition_assignment_strategy": [5]}, "5 is not an assignor"),
         ({"partition_assignment_strategy": "range, range"}, "name each once"),
         ({"max_poll_interval_ms": 0}, "at least 1"),
     ],
@@ -543,7 +543,7 @@ def test_assignors_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> 
     assert (sticky.name, own.name) == ("sticky", "everything")
     for name, said in (
         ("lost", "cannot be loaded"),
-        ("odd", "is no assignor; it needs a name"),
+        ("odd", "is not an assignor; it needs a name"),
         ("nobodys", "there are range, roundrobin, sticky, cooperative-sticky, everything, lost, odd"),
     ):
         with pytest.raises(InvalidSettingError, match=said):

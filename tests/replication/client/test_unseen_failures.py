@@ -19,7 +19,7 @@ from insync.replication.core.messages import Kind
 from .fake_cluster import drop, fail_with, fake_cluster
 from .threaded_cluster import threaded_cluster
 
-UNSEEN = "nobody has looked at the deliveries"
+UNSEEN = "no code has checked the deliveries"
 
 
 def unseen(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -84,7 +84,7 @@ async def test_answer_that_cannot_be_read_leaves_a_transaction_unknown(
         monkeypatch.setattr(store, "ask", garble)
         assert isinstance(await store.commit([], [Put("k", b"")]), Unknown)
         assert hub.get("k").entry is not None
-        with pytest.raises(StoreUnavailableError, match="no metadata store"):
+        with pytest.raises(StoreUnavailableError, match="not a metadata store"):
             await store.get("k")
 
 

@@ -194,7 +194,7 @@ async def test_watchers_are_told_that_the_database_was_deleted(
         await watch.__anext__()
         os.unlink(path)
         with trio.fail_after(20):
-            while "stand still" not in caplog.text:
+            while "are interrupted" not in caplog.text:
                 await trio.lowlevel.checkpoint()
     assert "was deleted" in caplog.text
 

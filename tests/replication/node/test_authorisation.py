@@ -55,7 +55,7 @@ def test_without_rules_clients_do_all_but_replicate() -> None:
         assert ask(NODE, kind) is None
         assert (ask(client(), kind) is None) == (kind not in _OF_NODES), kind
     for kind in _OF_NODES:
-        assert "that is for nodes" in (ask(client(), kind) or "")
+        assert "only nodes may" in (ask(client(), kind) or "")
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ async def test_a_node_joins_by_a_served_store_with_the_nodes_secret(
 @pytest.mark.parametrize("name", ["secret", "node_secret"])
 def test_no_secret_stands_on_a_command_line(name: str) -> None:
     given = {"node_id": 1, "store": "memory://x", "data_dir": "x"}
-    with pytest.raises(InvalidSettingError, match=rf"{name} is not for the command line.*{name}_file"):
+    with pytest.raises(InvalidSettingError, match=rf"{name} must not be on the command line.*{name}_file"):
         load_settings(assignments=[f"{name}=0123456789abcdef"], given=given, environment={})
 
 

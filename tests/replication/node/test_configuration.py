@@ -79,7 +79,7 @@ def test_a_later_source_may_give_one_folder_in_place_of_several() -> None:
     ("text", "message"),
     [
         ("replica_lag_time_max = 5", "did you mean replica_lag_time_max_ms?"),
-        ("zzzz = 5", "no setting is called 'zzzz'; there are allow, allow_insecure"),
+        ("zzzz = 5", "unknown setting 'zzzz'; there are allow, allow_insecure"),
         ('session_timeout_ms = "5s"', "session_timeout_ms='5s'"),
         ("session_timeout_ms = 1.5", "session_timeout_ms=1.5"),
         ("session_timeout_ms = 0", "session_timeout_ms=0: use a number above 0"),
@@ -91,7 +91,7 @@ def test_a_later_source_may_give_one_folder_in_place_of_several() -> None:
         ("allow_insecure = 3", "allow_insecure=3"),
         ("listeners = [1]", "listeners=[1]"),
         ("listeners = []", "listeners is empty"),
-        ("[node]\nrack = 'a'", "no setting is called 'node'"),
+        ("[node]\nrack = 'a'", "unknown setting 'node'"),
         ("node_id = ", "is no TOML"),
     ],
 )

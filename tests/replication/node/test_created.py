@@ -55,7 +55,7 @@ async def test_what_cannot_be_written_to_in_time_is_told(tmp_path: Path, held: H
             await admin.create_topic("t", 4, 1)
         held.nodes.add("node-2")
         with pytest.raises(
-            TopicNotReadyError, match=r"made, and after .*1500 .* of its 4 new partitions"
+            TopicNotReadyError, match=r"created, but after .*1500 .* of its 4 new partitions"
         ) as e:
             if what == "topic":
                 await impatient.create_topic("t", 4, 1)

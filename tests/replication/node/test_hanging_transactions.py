@@ -68,7 +68,8 @@ async def test_a_transaction_that_nobody_knows_of_is_found_and_ended(
             assert isinstance(ended, ActiveProducer)
             assert (ended.start_offset, ended.last_timestamp_ms > 0) == (-1, True)
             with pytest.raises(
-                InvalidTxnStateError, match="none is open from there on; open are those at: 2"
+                InvalidTxnStateError,
+                match="no transaction is open from there on; open transactions start at: 2",
             ):
                 await admin.abort_transaction(("t", 0), 1)
             with pytest.raises(InvalidTxnStateError, match="holds it, and ends it by its timeout"):

@@ -49,7 +49,7 @@ async def test_another_number_of_shards_is_refused(servers: list[str]) -> None:
         shards.number_of(7)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError):
         Shards(ReplicatedDict.open, servers, "state", shards=0)
-    with pytest.raises(InvalidSettingError, match="leave them out"):
+    with pytest.raises(InvalidSettingError, match="remove them"):
         Shards(ReplicatedDict.open, servers, "state", shards=2, partition=1)
 
 

@@ -109,10 +109,10 @@ def test_requests_share_one_connection(one: Node) -> None:
 def test_without_a_controller_nobody_is_asked(one: Node) -> None:
     one.tell(ev.ViewRead(attrs.evolve(one.view, controller=None)))
     one.forward()
-    assert one.refused() == "there is no controller at this moment"
+    assert one.refused() == "there is no controller now; retry"
     one.tell(ev.ViewRead(attrs.evolve(one.view, nodes={ME: node(ME)})))
     one.forward()
-    assert one.refused() == "there is no controller at this moment"
+    assert one.refused() == "there is no controller now; retry"
 
 
 def test_what_could_not_be_sent_fails_with_the_dial_and_the_next_one_pauses(one: Node) -> None:
