@@ -22,10 +22,10 @@ Partitioner = Callable[[str, bytes | None, int], int]
 PartitionerName = Literal["default", "sticky", "round_robin"]
 
 Serializer = Callable[[Any], bytes | None]
-"""Makes the bytes of a key or value. Never called for None, which stays None (as a value: a tombstone)."""
+"""Converts a key or value to bytes. Not called for None, which stays None (as a value: a tombstone)."""
 
 Deserializer = Callable[[bytes], Any]
-"""Makes a key or value of bytes. Never called for None."""
+"""Converts bytes to a key or value. Not called for None."""
 
 S = TypeVar("S", bound="ClientSettings")
 
@@ -34,22 +34,22 @@ _TEXTS = ("client_id", "producer_name", "group_id", "group_instance_id", "group_
 
 @attrs.frozen(kw_only=True)
 class ClientSettings:
-    """What all clients share. Durations are in milliseconds, sizes in bytes.
+    """The settings that all clients share. Durations are in milliseconds, sizes in bytes.
 
-    client_id: a name for this client; quotas may go by it.
-    metadata_max_age_ms: after so long the client asks again who leads, even if nothing has gone wrong.
+    client_id: a name for this client; quotas may refer to it.
+    metadata_max_age_ms: the client refreshes its knowledge of leaders after this time, even without an error.
     retry_backoff_ms, retry_backoff_max_ms: the pause before the first retry; it doubles up to the second. While a
-      leader is being replaced clients look every 20 to 50 ms instead.
-    request_timeout_ms: how long a node may take over one request; and all nodes together over one question, such
-      as for offsets, or one call of the admin client.
-    connect_timeout_ms: how long one attempt to reach one address may take.
-    secret_file: has the cluster's secret; without it INSYNC_SECRET_FILE or INSYNC_SECRET of the environment.
-    secret: the secret itself, for programs that have it from elsewhere; it wins over `secret_file`.
-    tls_certificate, tls_key, tls_authorities: files in PEM for tls://; without them those that
-      INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES of the environment name.
-    allow_insecure: talk also to nodes on other machines that ask for no proof.
+      leader is being replaced, clients look for the new one every 20 to 50 ms instead.
+    request_timeout_ms: how long a node may take for one request. Also the limit for a question to several nodes,
+      such as for offsets, and for a call of the admin client.
+    connect_timeout_ms: how long one attempt to connect to one address may take.
+    secret_file: a file with the cluster's secret; default: INSYNC_SECRET_FILE or INSYNC_SECRET in the environment.
+    secret: the secret itself, for programs that read it from elsewhere; overrides `secret_file`.
+    tls_certificate, tls_key, tls_authorities: PEM files for tls://; default: the files that INSYNC_TLS_CERTIFICATE,
+      INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES in the environment name.
+    allow_insecure: also connect to nodes on other machines that require no proof of identity.
 
-    Raises `InvalidSettingError` for a value that cannot be.
+    Raises `InvalidSettingError` for an impossible value.
     """
 
     client_id: str = "insync"
@@ -85,36 +85,38 @@ class ClientSettings:
 
 @attrs.frozen(kw_only=True)
 class ProducerSettings(ClientSettings):
-    """The producer's settings, beside those of `ClientSettings`.
+    """The producer's settings, in addition to those of `ClientSettings`.
 
     acks: when a record counts as written: "all" (or -1): committed, with `min_insync_replicas` in the ISR; 1: its
-      leader has written it; 0: it is sent, and nobody says what became of it.
-    enable_idempotence: repeat what failed without making duplicates, and keep the order. None: if `acks` is all.
-    batch_size: bytes of records that one batch takes, before compression, if nothing keeps it from being sent.
-      A larger record has its own. A batch that must wait for others grows, up to `max_request_size` and the topic's
-      `max_message_bytes`.
-    linger_ms: how long a batch that is not full waits for more records.
-    buffer_memory: how many bytes of records may wait for their outcome; then `send` waits.
-    max_block_ms: how long `send` waits, for space or for the topic to be known.
-    max_in_flight_requests_per_connection: how many requests may be unanswered, for each node, and how many batches
-      for each partition. At most 5 with idempotence: nodes remember five batches of a producer. Without it more
-      than 1 may change the order of records when one is repeated.
-    delivery_timeout_ms: bounds the time from `send` to the outcome, whatever is tried in between.
-    retries: how often a batch is sent again, at most; the time above is the better bound.
-    max_request_size: no request, and so no record, is larger.
-    compression_type: "none", "gzip", "snappy", "lz4" or "zstd"; compresses whole batches, which nodes keep as they
-      are.
-    partitioner: chooses the partition of a record for which `send` is not told one. "default": Kafka's, murmur2 of
-      the key; without a key one partition until its batch is complete, then one of those with the fewest batches
-      waiting (KIP-480, KIP-794). "sticky": the latter whatever the keys. "round_robin": each record to the next
-      partition that has a leader, whatever the keys. Or a function of topic, key and number of partitions.
-    key_serializer, value_serializer: functions that make the bytes; without them keys and values are bytes.
-    producer_name: a name that outlives the process. Whoever opens another producer under it shuts this one out of
-      each partition that it writes to: `ProducerFencedError` (the fencing of KIP-98, without transactions). Each
-      opening is a write in the metadata store and takes one of 32,768 epochs; `Admin.forget_producers` starts over.
-    transactional_id: records are sent in transactions (`Producer.transaction`). Whoever opens another producer
-      under it shuts this one out: `ProducerFencedError`.
-    transaction_timeout_ms: a transaction that is open for longer is aborted by its coordinator. At most
+      leader has written it; 0: it is sent, and its outcome stays unknown.
+    enable_idempotence: repeat failed batches without duplicates and without a change of order. None: if `acks` is
+      all.
+    batch_size: maximum bytes of records in one batch, before compression, if the batch can be sent at once. A
+      larger record gets its own batch. A batch that has to wait for others grows up to `max_request_size` and the
+      topic's `max_message_bytes`.
+    linger_ms: how long an incomplete batch waits for more records.
+    buffer_memory: maximum bytes of records without an outcome; beyond it `send` waits.
+    max_block_ms: how long `send` waits for buffer space or for metadata of the topic.
+    max_in_flight_requests_per_connection: maximum number of unanswered requests for each node, and of batches in
+      flight for each partition. At most 5 with idempotence, because nodes remember five batches of a producer.
+      Without idempotence, a value above 1 may reorder records when a batch is repeated.
+    delivery_timeout_ms: maximum time from `send` to the outcome, including all retries.
+    retries: maximum number of times that a batch is sent again; `delivery_timeout_ms` is the better bound.
+    max_request_size: maximum size of a request, and so of a record.
+    compression_type: "none", "gzip", "snappy", "lz4" or "zstd"; compresses whole batches, which nodes store
+      unchanged.
+    partitioner: chooses the partition of a record if `send` gets none. "default": Kafka's, murmur2 of the key;
+      records without a key stay with one partition until its batch is complete, then go to one of the partitions
+      with the fewest waiting batches (KIP-480, KIP-794). "sticky": the same for all records, with or without a key.
+      "round_robin": each record goes to the next partition that has a leader, regardless of its key. Or a function
+      of topic, key and number of partitions.
+    key_serializer, value_serializer: functions that return bytes; without them keys and values are bytes.
+    producer_name: a name that outlives the process. A new producer with the same name fences this one in each
+      partition that the new one writes to: `ProducerFencedError` (the fencing of KIP-98, without transactions).
+      Each opening writes to the metadata store and uses one of 32,768 epochs; `Admin.forget_producers` starts over.
+    transactional_id: send records in transactions (`Producer.transaction`). A new producer with the same id fences
+      this one: `ProducerFencedError`.
+    transaction_timeout_ms: the coordinator aborts a transaction that is open for longer. At most
       `transaction_max_timeout_ms` of the nodes.
     """
 
@@ -191,40 +193,41 @@ class ProducerSettings(ClientSettings):
 
 @attrs.frozen(kw_only=True)
 class ConsumerSettings(ClientSettings):
-    """The consumer's settings, beside those of `ClientSettings`.
+    """The consumer's settings, in addition to those of `ClientSettings`.
 
-    auto_offset_reset: where to read if there is no position, or what is there is gone: "latest", "earliest", or
-      "none": raise `OffsetOutOfRangeError`.
-    isolation_level: "read_uncommitted": every record below the high watermark; "read_committed": none of a
-      transaction before that is committed, and none of one that was aborted (KIP-98).
-    fetch_min_bytes, fetch_max_wait_ms: a node answers when it has so much, or after so long.
-    fetch_max_bytes, max_partition_fetch_bytes: how much one answer may hold in all, and of one partition; a larger
-      batch still comes whole. Of each partition up to twice the latter is read ahead. Compressed batches count
-      again when they are decompressed: one `poll` gives at most `fetch_max_bytes` of their records, and a batch
-      that grows larger (and above 16 MiB) is refused: `DecompressionBombError`.
-    max_poll_records: how many records one `poll` gives, at most.
-    check_crcs: check the CRC-32C of every batch that arrives.
-    on_corrupt: what becomes of a batch that cannot be read: its checksum is wrong each time that it is fetched, its
-      records are not what they claim to be, its codec is unknown, it grows too large. "raise": the consumer stops
-      there and raises; "skip": it steps over the batch, logs that, and tells it by `skipped()`.
-    key_deserializer, value_deserializer: functions of the bytes; without them keys and values are bytes.
-    group_id: the consumer group that this consumer belongs to; empty: none, and nothing is committed.
-    group_instance_id: makes it a static member (KIP-345): a process that comes back under the same name within its
-      session gets its partitions again without a rebalance. Each process needs a name of its own.
-    group_protocol: "consumer" (KIP-848): the coordinator assigns; "classic": a member does. All members of a group
-      use the same one.
-    group_remote_assignor: how the coordinator assigns: one of `group_consumer_assignors` of the nodes; empty: what
-      they prefer. Only with group_protocol="consumer".
-    partition_assignment_strategy: how members assign, in order of preference: "range", "roundrobin", "sticky",
-      "cooperative-sticky", names of entry points in the group `insync.assignors`, or objects with `name` and
-      `assign`. Only with group_protocol="classic".
-    enable_auto_commit, auto_commit_interval_ms: commit what earlier polls have returned, at the start of a poll, if
-      it is so long since the last time; and when a partition is taken away.
-    session_timeout_ms, heartbeat_interval_ms: after how long without a heartbeat the group goes on without this
-      consumer, and how often it sends one. Only with group_protocol="classic"; otherwise the nodes say
-      (`group_consumer_session_timeout_ms`).
-    max_poll_interval_ms: a consumer that does not poll for so long leaves its group: others get its partitions.
-      It is also how long a revoked partition is waited for.
+    auto_offset_reset: where to read without a position, or if the records at the position are deleted: "latest",
+      "earliest", or "none": raise `OffsetOutOfRangeError`.
+    isolation_level: "read_uncommitted": every record below the high watermark; "read_committed": records of a
+      transaction only after its commit, and none of an aborted one (KIP-98).
+    fetch_min_bytes, fetch_max_wait_ms: a node answers when it has this many bytes, or after this time.
+    fetch_max_bytes, max_partition_fetch_bytes: maximum size of one answer, in all and for one partition; a larger
+      batch is still delivered whole. The consumer reads ahead up to twice the latter for each partition. For
+      compressed batches the limits also apply to the decompressed size: one `poll` returns at most
+      `fetch_max_bytes` of their records, and a batch that grows larger (and above 16 MiB) raises
+      `DecompressionBombError`.
+    max_poll_records: maximum number of records that one `poll` returns.
+    check_crcs: check the CRC-32C of every received batch.
+    on_corrupt: how to treat an unreadable batch: one with a checksum that is wrong at each fetch, with malformed
+      records, with an unknown codec, or with too large a decompressed size. "raise": the consumer stops at the
+      batch and raises; "skip": it skips the batch, logs that, and reports the offsets by `skipped()`.
+    key_deserializer, value_deserializer: functions of bytes; without them keys and values are bytes.
+    group_id: the consumer group of this consumer; empty: no group and no commits.
+    group_instance_id: makes the consumer a static member (KIP-345): a process that returns under the same name
+      within its session gets its partitions back without a rebalance. Each process needs its own name.
+    group_protocol: "consumer" (KIP-848): the coordinator assigns partitions; "classic": a member does. All members
+      of a group use the same one.
+    group_remote_assignor: the assignor of the coordinator: one of `group_consumer_assignors` of the nodes; empty:
+      their default. Only with group_protocol="consumer".
+    partition_assignment_strategy: assignors of the members, in order of preference: "range", "roundrobin",
+      "sticky", "cooperative-sticky", names of entry points in the group `insync.assignors`, or objects with `name`
+      and `assign`. Only with group_protocol="classic".
+    enable_auto_commit, auto_commit_interval_ms: commit what earlier polls have returned: at the start of a poll,
+      when this time has passed since the last commit, and when the consumer loses a partition.
+    session_timeout_ms, heartbeat_interval_ms: the group removes this consumer after this time without a heartbeat,
+      and the consumer sends a heartbeat at this interval. Only with group_protocol="classic"; otherwise
+      `group_consumer_session_timeout_ms` of the nodes applies.
+    max_poll_interval_ms: a consumer that does not poll for this time leaves its group, and others get its
+      partitions. Also the time that the group waits for a revoked partition.
     """
 
     auto_offset_reset: Literal["latest", "earliest", "none"] = "latest"
@@ -297,7 +300,7 @@ class ConsumerSettings(ClientSettings):
 
 
 def load_security(settings: ClientSettings) -> Security:
-    """What these settings say of secrets; raises `InvalidSettingError` for a secret that cannot be used."""
+    """The secrets and certificates of these settings; raises `InvalidSettingError` for an unusable secret."""
     try:
         return Security.load(
             secret=settings.secret,
@@ -312,7 +315,7 @@ def load_security(settings: ClientSettings) -> Security:
 def make_settings(cls: type[S], options: dict[str, Any], given: S | None = None) -> S:
     """Settings from keyword options, or those given all at once.
 
-    Raises `InvalidSettingError` naming one that does not exist; or if there are both, of which one would not count.
+    Raises `InvalidSettingError` for an unknown name, or if both are given, because one would be ignored.
     """
     if given is not None:
         if not isinstance(given, cls):
@@ -332,7 +335,7 @@ def make_settings(cls: type[S], options: dict[str, Any], given: S | None = None)
 
 
 def bootstrap_urls(servers: str | Sequence[str]) -> tuple[str, ...]:
-    """Bootstrap servers as URLs; `host:port` means tcp. Several may stand in one string, comma separated."""
+    """Bootstrap servers as URLs; `host:port` means tcp. One string may hold several, separated by commas."""
     listed = servers.split(",") if isinstance(servers, str) else servers
     if not isinstance(listed, Sequence) or not all(isinstance(each, str) for each in listed):
         raise InvalidSettingError(f"bootstrap_servers is {servers!r}; give URLs such as tcp://host:port")

@@ -1,4 +1,4 @@
-"""The admin client: topics, the cluster, and what every replica says of itself."""
+"""The admin client: topics, the cluster, and the state of every replica."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ _NEXT_NODE = 2.0
 
 @attrs.frozen(kw_only=True)
 class ClusterInfo:
-    """The cluster as one node sees it; `controller_id` -1: there is none now."""
+    """The cluster as one node sees it; `controller_id` is -1 without a controller."""
 
     cluster_id: str
     controller_id: int
@@ -99,9 +99,9 @@ class ClusterInfo:
 
 @attrs.frozen(kw_only=True)
 class NodeReport:
-    """What one node says of the replicas that it hosts, or why it says nothing (`error`, else empty).
+    """A node's report of its replicas, or the reason why there is none (`error`, else empty).
 
-    store_age_ms: since when the metadata store has taken no write of the node: what it knows of others is as old.
+    store_age_ms: time since the metadata store last accepted a write of the node; its view may be that old.
     """
 
     node_id: int
@@ -117,12 +117,12 @@ class NodeReport:
 
 
 class Admin(TransactionAdmin):
-    """Creates and describes; used as `async with Admin("tcp://127.0.0.1:9092") as admin`.
+    """Manages and describes a cluster: `async with Admin("tcp://127.0.0.1:9092") as admin`.
 
     Options are the fields of `ClientSettings`; every call gives up after `request_timeout_ms`.
 
-    Any node answers, from what it has read of the metadata store; but what one `Admin` is told never goes back in
-    time, and shows all that it has changed: a node that is behind is not believed, another one is asked.
+    Any node answers from its copy of the metadata store. Still, the answers to one `Admin` never go back in time,
+    and they include all of its changes: if a node's copy is older, the client asks another node.
     """
 
     def __init__(
@@ -135,10 +135,10 @@ class Admin(TransactionAdmin):
         self._settings = make_settings(ClientSettings, options, settings)
         super().__init__(bootstrap_servers, self._settings)
         self._revision = 0
-        """The newest revision of the store that an answer came from."""
+        """The newest store revision of an answer."""
 
     def _start(self) -> None:
-        """Nothing runs beside the cluster's own task."""
+        """An admin client needs no task beside that of the cluster."""
         self._coordinators = Coordinators(self._cluster)
 
     @property
@@ -156,24 +156,27 @@ class Admin(TransactionAdmin):
         assignments: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> str:
-        """Create a topic; gives its topic id, once every node that can be reached knows of it and every partition
-        can be written to: its leader and all other replicas have made their logs.
+        """Create a topic and return its topic id.
+
+        Returns when every reachable node knows the topic and every partition accepts writes: its leader and all
+        other replicas have created their logs.
 
         Args:
           name: 1 to 249 letters, digits, dots, underscores and hyphens.
-          partitions: Their number, at least 1.
-          replication_factor: Copies of each partition; not more than there are living nodes.
+          partitions: The number of partitions, at least 1.
+          replication_factor: Replicas of each partition; at most the number of living nodes.
           config: Settings of the topic (fields of `insync.replication.core.control.records.TopicConfig`).
-          exist_ok: Take a topic of that name as it is, whatever its partitions and settings.
-          assignments: For each partition the nodes of its replicas, in order of preference, in the place of both
-            numbers. None: the controller chooses.
-          validate_only: Make nothing, and give an empty text; raise what would be raised.
+          exist_ok: Accept an existing topic of that name, regardless of its partitions and settings.
+          assignments: For each partition the nodes of its replicas, in order of preference; replaces both numbers.
+            None: the controller chooses.
+          validate_only: Create nothing and return an empty text, but raise the same errors.
 
         Raises:
-          TopicExistsError: There is one of that name, and `exist_ok` is not set.
-          InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError: As named.
+          TopicExistsError: A topic of that name exists, and `exist_ok` is not set.
+          InvalidTopicError, InvalidPartitionsError, InvalidReplicationFactorError, InvalidConfigError: That
+            argument is invalid.
           InvalidReplicaAssignmentError: Replicas cannot be placed as `assignments` says.
-          TopicNotReadyError: It is made, and after `request_timeout_ms` not all of it can be written to.
+          TopicNotReadyError: It is created, but after `request_timeout_ms` some partitions accept no writes.
           RequestTimeoutError: No controller answered in time; the topic may exist nevertheless.
         """
         self._check_open()
@@ -217,7 +220,7 @@ class Admin(TransactionAdmin):
         return TopicNotReadyError(name, topic_id, writable, partitions, self._settings.request_timeout_ms)
 
     async def _existing(self, name: str) -> str:
-        """The id of a topic that a controller knows; a node that is asked may not have heard of it yet."""
+        """The id of a topic that the controller knows, although other nodes may not know it yet."""
         for attempt in itertools.count(1):
             with suppress(UnknownTopicError):
                 (topic,) = await self.describe_topics([name])
@@ -226,7 +229,7 @@ class Admin(TransactionAdmin):
         raise AssertionError
 
     async def wait_for_nodes(self, count: int) -> list[NodeInfo]:
-        """Come back when at least `count` nodes are registered; gives those that are. Cancel it to stop waiting."""
+        """Wait until at least `count` nodes are registered; returns all of them. Cancel it to stop waiting."""
         given.whole("count", count, least=0)
         attempt = 0
         while True:
@@ -238,12 +241,12 @@ class Admin(TransactionAdmin):
             await trio.sleep(self._cluster.quick_backoff(attempt))
 
     async def delete_topic(self, name: str) -> None:
-        """Delete a topic with all its records, for good. A topic of the same name may be created at once.
+        """Delete a topic with all its records, permanently. The name is free for a new topic at once.
 
-        Comes back when every node that can be reached knows of it; logs are removed after that.
+        Returns when every reachable node knows of the deletion; nodes remove the logs after that.
 
         Raises:
-          UnknownTopicError: There is none of that name.
+          UnknownTopicError: No topic has that name.
           RequestTimeoutError: No controller answered in time; the topic may be deleted nevertheless.
         """
         (topic,) = await self.describe_topics([name])
@@ -258,18 +261,18 @@ class Admin(TransactionAdmin):
         assignments: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Give a topic more partitions: `partitions` in all. Keys then belong to other partitions than before.
+        """Raise the number of partitions of a topic to `partitions`. Keys then map to other partitions than before.
 
-        Comes back when the new ones can be written to.
+        Returns when the new partitions accept writes.
 
         Args:
           assignments: For each new partition the nodes of its replicas; None: the controller chooses.
-          validate_only: Make nothing; raise what would be raised.
+          validate_only: Create nothing, but raise the same errors.
 
         Raises:
-          UnknownTopicError, InvalidPartitionsError (fewer than there are), InvalidReplicationFactorError: So it is.
+          UnknownTopicError, InvalidPartitionsError (fewer than now), InvalidReplicationFactorError: As named.
           InvalidReplicaAssignmentError: Replicas cannot be placed as `assignments` says.
-          TopicNotReadyError: It is done, and after `request_timeout_ms` not all of them can be written to.
+          TopicNotReadyError: They are created, but after `request_timeout_ms` some accept no writes.
           RequestTimeoutError: No controller answered in time.
         """
         request = m.CreatePartitionsRequest(
@@ -293,10 +296,10 @@ class Admin(TransactionAdmin):
     async def alter_config(
         self, name: str, config: Mapping[str, Value] | None = None, *, reset: Iterable[str] = ()
     ) -> None:
-        """Change settings of a topic; the others stay. `reset` names those to be as by default again.
+        """Change the given settings of a topic. `reset` names settings that get their defaults back.
 
         Raises:
-          UnknownTopicError, InvalidConfigError: So it is.
+          UnknownTopicError, InvalidConfigError: As named.
           RequestTimeoutError: No controller answered in time.
         """
         request = m.AlterConfigRequest(
@@ -311,7 +314,7 @@ class Admin(TransactionAdmin):
         """All settings of a topic.
 
         Raises:
-          UnknownTopicError: There is none of that name.
+          UnknownTopicError: No topic has that name.
         """
         (topic,) = await self.describe_topics([name])
         return dict(topic.config)
@@ -319,18 +322,19 @@ class Admin(TransactionAdmin):
     async def delete_records(
         self, offsets: Mapping[tuple[str, int], int], *, timeout_ms: int | None = None
     ) -> dict[tuple[str, int], int]:
-        """Delete the oldest records of partitions, for good; gives the offset at which each begins now.
+        """Delete the oldest records of partitions, permanently; returns the new log start offset of each.
 
-        Only committed records can be deleted, and only where `cleanup_policy` says `delete`. When this returns, no
-        replica that is alive or may be elected holds any of them.
+        Only committed records can be deleted, and only if `cleanup_policy` includes `delete`. When this returns, no
+        replica that is alive or may be elected has any of them.
 
         Args:
-          offsets: By (topic, partition): the first offset to keep; -1 deletes all that is committed.
+          offsets: By (topic, partition): the first offset to keep; -1 deletes all committed records.
           timeout_ms: How long to wait for the replicas; `request_timeout_ms` by default.
 
         Raises:
-          UnknownTopicError, OffsetOutOfRangeError, PolicyViolationError: So it is; others may have been deleted.
-          RequestTimeoutError: Some replica has not deleted in time; it will, once it fetches again.
+          UnknownTopicError, OffsetOutOfRangeError, PolicyViolationError: As named; records of other partitions may
+            have been deleted.
+          RequestTimeoutError: A replica has not deleted its records in time; it will when it fetches again.
         """
         self._check_open()
         timeout = self._timeout if timeout_ms is None else given.duration("timeout_ms", timeout_ms) / 1000
@@ -339,20 +343,20 @@ class Admin(TransactionAdmin):
         return {(at.topic, at.partition): low for at, low in found.items()}
 
     async def read_index(self, partitions: Iterable[tuple[str, int]]) -> dict[PartitionId, int]:
-        """Of each partition an offset below which every write lies that was acknowledged before this call.
+        """For each partition, an offset above every write that any leader acknowledged (acks=all) before this call.
 
-        Acknowledged with acks=all, by whichever node led then. Who has read up to there has a current view: this
-        needs no clock, and writes nothing. It does not hold across an unclean election, which loses writes.
+        A reader that has read up to there has a current view. This needs no clock and writes nothing. It does not
+        hold across an unclean election, which loses writes.
 
         Raises:
           UnknownTopicError: A topic or partition does not exist.
-          RequestTimeoutError: No leader could answer in time: it needs the minimum ISR, and to hear of all of it.
+          RequestTimeoutError: No leader could answer in time: it needs the minimum ISR, and contact with all of it.
         """
         self._check_open()
         return await read_index(self._cluster, given.partitions(partitions), timeout=self._timeout)
 
     async def committed_offsets(self, group: str) -> dict[PartitionId, int]:
-        """The offsets that are kept under a name in the metadata store; empty if none are."""
+        """The offsets stored under a name in the metadata store; empty if there are none."""
         return await self._offsets(
             m.Kind.OFFSET_FETCH, m.OffsetFetchRequest(group=given.text("group", group))
         )
@@ -360,10 +364,10 @@ class Admin(TransactionAdmin):
     async def commit_offsets(
         self, group: str, offsets: Mapping[tuple[str, int], int], *, if_absent: bool = False
     ) -> dict[PartitionId, int]:
-        """Keep offsets under a name; those of other partitions stay. Gives all that is kept now.
+        """Store offsets under a name, and keep those of other partitions. Returns all offsets of the name.
 
-        With `if_absent` only if nothing is kept yet: otherwise what was stays, and is given. Each is a write of the
-        metadata store: for what changes seldom. `forget_offsets` takes them away.
+        With `if_absent` it stores them only if the name has none yet. Each call writes to the metadata store: use
+        it for offsets that change rarely. `forget_offsets` removes them.
         """
         kept = [
             m.CommittedOffset(topic=at.topic, partition=at.partition, offset=offset)
@@ -377,7 +381,7 @@ class Admin(TransactionAdmin):
         return await self._offsets(m.Kind.OFFSET_COMMIT, request)
 
     async def forget_offsets(self, group: str) -> None:
-        """Forget all offsets that are kept under a name; there may be none."""
+        """Remove all offsets stored under a name, if there are any."""
         request = m.OffsetCommitRequest(group=given.text("group", group), offsets=[])
         await self._offsets(m.Kind.OFFSET_COMMIT, request)
 
@@ -387,7 +391,7 @@ class Admin(TransactionAdmin):
         return {PartitionId(each.topic, each.partition): each.offset for each in answer.offsets}
 
     async def forget_producers(self, prefix: str) -> None:
-        """Forget the producers whose names (`BatchProducer.identify`) begin so; their ids are not used again."""
+        """Forget the producers whose names (`BatchProducer.identify`) start with this; their ids are not reused."""
         self._check_open()
         request = m.InitProducerIdRequest(identity=given.text("prefix", prefix), forget=True)
         await ask_until_told(self._cluster, m.Kind.INIT_PRODUCER_ID, request, self._timeout, "producers")
@@ -398,7 +402,7 @@ class Admin(TransactionAdmin):
         return sorted(topic.name for topic in answer.topics)
 
     async def describe_topics(self, names: Sequence[str] | None = None) -> list[TopicInfo]:
-        """Topics with their partitions' leaders, epochs, replicas and ISRs; all of them without `names`.
+        """Topics with the leaders, epochs, replicas and ISRs of their partitions; without `names` all topics.
 
         Raises:
           UnknownTopicError: One that was named does not exist.
@@ -422,9 +426,9 @@ class Admin(TransactionAdmin):
     async def describe_replicas(
         self, topics: Sequence[str] | None = None, *, timeout_ms: int = 5000
     ) -> list[NodeReport]:
-        """What every node says of its replicas, by node id; nodes that do not answer are reported as such.
+        """The reports of all nodes on their replicas, by node id; a node that does not answer has an `error`.
 
-        Nodes that are named as replicas of some partition but are not registered are among them.
+        Includes unregistered nodes that are replicas of some partition.
         """
         named_topics = None if topics is None else given.names("topics", topics)
         timeout = given.duration("timeout_ms", timeout_ms) / 1000
@@ -484,7 +488,7 @@ class Admin(TransactionAdmin):
         return answer
 
     async def _ask_who_has_read_enough(self, request: m.MetadataRequest) -> m.MetadataResponse:
-        """Ask one node after the other: the one that answered is behind what this client has seen."""
+        """Ask one node after the other, because the view of the one that answered is older than this client's."""
         wanted = self._revision
         with trio.move_on_after(self._timeout):
             for attempt in itertools.count():
@@ -507,7 +511,7 @@ class Admin(TransactionAdmin):
         )
 
     async def _change(self, request: object, thing: str) -> Any:
-        """Have the controller grant a request that is the same when it is granted twice."""
+        """Have the controller grant an idempotent request."""
         self._check_open()
         kind = _KINDS[type(request)]
         last: ClientError | None = None
@@ -535,7 +539,7 @@ class Admin(TransactionAdmin):
         ) from last
 
     async def _spread(self, name: str) -> None:
-        """Wait until every node that answers tells of the topic, so that nobody is told that it is unknown."""
+        """Wait until every node that answers knows the topic, so that no client gets UNKNOWN_TOPIC_OR_PARTITION."""
         await self._everywhere(name, lambda topic: topic.error == ErrorCode.NONE)
 
     async def _everywhere(self, name: str, holds: Callable[[TopicInfo], bool]) -> None:
@@ -560,7 +564,7 @@ class Admin(TransactionAdmin):
 
 
 class _Creation:
-    """Tries to create a topic until somebody who can has answered."""
+    """Tries to create a topic until a controller has answered."""
 
     def __init__(self, admin: Admin, request: m.CreateTopicRequest) -> None:
         self.topic_id: str | None = None

@@ -42,13 +42,13 @@ from .group_errors import SubscriptionError
 
 _YIELD_EVERY = 256
 _LEAST_INFLATED = 16 << 20
-"""A compressed batch may grow up to this whatever is fetched at once, so that small fetches get on."""
+"""A compressed batch may always grow to this size, so that consumers with small fetches make progress."""
 
 
 class ConsumerRecord(NamedTuple):
-    """A committed record (a tuple, because one is made for each record read).
+    """A committed record. It is a tuple because creating tuples is cheap, and each record read needs one.
 
-    `key` and `value` are bytes or None, or what the deserializers make of bytes; `timestamp_ms` is since 1970.
+    `key` and `value` are bytes or None, or the results of the deserializers; `timestamp_ms` counts from 1970.
     """
 
     topic: str
@@ -63,9 +63,9 @@ class ConsumerRecord(NamedTuple):
 
 @attrs.frozen(slots=True)
 class FetchedBatches:
-    """Whole committed batches of one partition: `data` and what a scan of it found.
+    """Whole committed batches of one partition: their bytes (`data`) and the result of a scan.
 
-    Wanted are the offsets in [`start_offset`, `next_offset`); the first batch may begin below them.
+    The offsets in [`start_offset`, `next_offset`) were requested; the first batch may begin below them.
     """
 
     topic: str
@@ -78,21 +78,21 @@ class FetchedBatches:
 
 
 class Consumer(GroupReader):
-    """Reads topics with the other members of its group (`subscribe`), or partitions that it is told (`assign`).
+    """Reads topics together with its group (`subscribe`), or given partitions (`assign`).
 
-    With a `group_id` offsets can be committed: the next reader of the group goes on there (`docs/groups.md`). A
-    reader that keeps its position where its results are, in one transaction with them, needs no group
+    With a `group_id` the consumer can commit offsets, at which the next reader of the group continues
+    (`docs/groups.md`). A reader that stores its position with its results, in one transaction, needs no group
     (`docs/delivery-semantics.md`).
 
     Args:
       bootstrap_servers: URLs of some nodes, as a list or comma separated; `host:port` means tcp.
-      settings: All settings at once; or give single ones as keywords (fields of `ConsumerSettings`).
+      settings: All settings; alternatively single settings as keywords (fields of `ConsumerSettings`).
 
     Raises:
-      InvalidSettingError: A setting that does not exist, or cannot be.
+      InvalidSettingError: An unknown setting or an impossible value.
       BootstrapError: On entering the block: no node could be reached.
 
-    `async for record in consumer` never ends; `poll` comes back after its timeout. One task at a time may poll.
+    `async for record in consumer` never ends; `poll` returns after its timeout. Only one task at a time may poll.
     """
 
     def __init__(
@@ -115,16 +115,16 @@ class Consumer(GroupReader):
         self._coordinators = Coordinators(self._cluster)
         self._nursery.start_soon(self._fetcher.run)
 
-    # What is read, and from where
+    # Partitions and positions
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions from now on; those already assigned keep their positions.
+        """Read exactly these partitions from now on; partitions that stay keep their positions and pauses.
 
-        New ones begin where `auto_offset_reset` says, unless `seek` is called before the next poll. One that
-        does not exist is told by the next `poll`. Of those that stay, the paused ones stay paused. With a
-        `group_id` new ones begin where the group has committed, if it has; only `commit` commits.
+        A new partition starts where `auto_offset_reset` says, unless `seek` is called before the next poll. With a
+        `group_id` it starts at the group's committed offset, if there is one; only `commit` commits. The next
+        `poll` raises for a partition that does not exist.
 
-        Raises `SubscriptionError` if topics are subscribed to.
+        Raises `SubscriptionError` if the consumer has subscribed to topics.
         """
         self._check_open()
         wanted = given.partitions(partitions)
@@ -141,7 +141,7 @@ class Consumer(GroupReader):
 
         Raises:
           UnknownTopicError: It does not exist; nothing was changed.
-          MetadataTimeoutError: Nobody told about it within `request_timeout_ms`.
+          MetadataTimeoutError: No node described it within `request_timeout_ms`.
         """
         self._check_open()
         found = await self._cluster.topic(topic, timeout=self._settings.request_timeout_ms / 1000)
@@ -155,22 +155,22 @@ class Consumer(GroupReader):
         return list(self._fetcher.readings)
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Read a partition from `offset` on, also if it stopped with an error.
+        """Read a partition from `offset` on, even if it stopped with an error.
 
-        What was read ahead is dropped. That the offset is in the log is found out by the next poll.
+        Drops records that were read ahead. The next poll checks whether the log has the offset.
 
         Raises:
-          InvalidArgumentError: The offset is negative, or above what an offset can be.
+          InvalidArgumentError: The offset is negative or above the maximum.
           ClientError: The partition is not assigned.
         """
         self._restart([partition], given.whole("offset", offset, least=0), None)
 
     def seek_to_beginning(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Read these (or all assigned) partitions from the oldest record that they still hold."""
+        """Read these (or all assigned) partitions from their oldest record."""
         self._restart(partitions, None, m.EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Read these (or all assigned) partitions from their high watermark at this time."""
+        """Read these (or all assigned) partitions from their current high watermark."""
         self._restart(partitions, None, m.LATEST_TIMESTAMP)
 
     def _restart(
@@ -182,15 +182,15 @@ class Consumer(GroupReader):
         self._fetcher.interrupt()
 
     def pause(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Hand out nothing of these (or all assigned) partitions, and fetch nothing, until `resume`.
+        """Return and fetch no records of these (or all assigned) partitions until `resume`.
 
-        Their positions stay, and what was read ahead is kept. Raises `ClientError` for one that is not assigned; so
-        does `resume`.
+        Positions and records that were read ahead are kept. Like `resume`, raises `ClientError` for a partition
+        that is not assigned.
         """
         self._set_paused(partitions, True)
 
     def resume(self, partitions: Iterable[tuple[str, int]] | None = None) -> None:
-        """Go on with these (or all assigned) partitions where `pause` stopped them."""
+        """Continue with these (or all assigned) partitions where `pause` stopped them."""
         self._set_paused(partitions, False)
 
     def paused(self) -> list[PartitionId]:
@@ -203,12 +203,12 @@ class Consumer(GroupReader):
         for reading in [self._reading(at) for at in chosen]:
             reading.paused = paused
         if not paused:
-            # A long poll under way does not ask for them.
+            # A long poll that is under way does not include them.
             self._fetcher.interrupt()
             self._fetcher.arrived.set()
 
     def position(self, partition: tuple[str, int]) -> int | None:
-        """The offset of the next record to be handed out; None until it has been found."""
+        """The offset of the next record that `poll` returns; None while it is unknown."""
         return self._reading(partition).position
 
     def high_watermark(self, partition: tuple[str, int]) -> int:
@@ -216,7 +216,7 @@ class Consumer(GroupReader):
         return self._reading(partition).high_watermark
 
     def skipped(self) -> list[SkippedRecords]:
-        """What `on_corrupt="skip"` has stepped over since this was called last, at most the 1,000 newest."""
+        """The batches that `on_corrupt="skip"` has skipped since the last call, at most the 1,000 newest."""
         self._check_open()
         return self._fetcher.skips.taken()
 
@@ -233,10 +233,10 @@ class Consumer(GroupReader):
 
         Args:
           partitions: (topic, partition) of each.
-          isolation: "known": as the leader knows it, at once; a leader that has been replaced and does not know it
-            may tell of an earlier end. "current": an offset behind every write that was acknowledged before the
-            call, whoever acknowledged it; it costs the leader a round trip to its followers, and no record. It is
-            that of all records, whatever the `isolation_level`.
+          isolation: "known": the leader answers at once; a leader that does not know of its successor may return an
+            earlier end. "current": an offset after every write that any leader acknowledged before the call. This
+            costs the leader a round trip to its followers, but no record. It covers all records, regardless of
+            `isolation_level`.
         """
         if not isinstance(isolation, str) or isolation not in ("known", "current"):
             raise given.refused("isolation", isolation, 'it must be "known" or "current"')
@@ -252,9 +252,9 @@ class Consumer(GroupReader):
         """The first offset of each partition whose record has at least the given timestamp.
 
         Args:
-          timestamps: Milliseconds since 1970, for each partition its own.
+          timestamps: For each partition, milliseconds since 1970.
 
-        None stands for a partition that has no such record. Raises what `end_offsets` raises.
+        The value is None for a partition without such a record. Raises the errors of `end_offsets`.
         """
         asked: dict[int, list[tuple[str, int]]] = {}
         for partition, timestamp in given.offsets("timestamp", timestamps, least=0).items():
@@ -289,29 +289,29 @@ class Consumer(GroupReader):
     # Reading
 
     async def poll(self, timeout_ms: int = 1000) -> list[ConsumerRecord]:
-        """The next records, at most `max_poll_records`; empty if none came within `timeout_ms`.
+        """The next records, at most `max_poll_records`; empty if none arrived within `timeout_ms`.
 
         Raises:
-          OffsetOutOfRangeError: The position is not in the log and `auto_offset_reset` is none.
+          OffsetOutOfRangeError: The log does not have the position, and `auto_offset_reset` is none.
           CorruptMessageError: A leader keeps sending batches that do not match their checksum.
-          UndecodableError: A batch is compressed in a way that is not supported here, or holds no records.
+          UndecodableError: A batch has an unsupported compression or no valid records.
           DecompressionBombError: A compressed batch is larger than `fetch_max_bytes`.
-          DeserializationError: A deserializer raised; the position is that record.
+          DeserializationError: A deserializer raised; the position stays at that record.
           AuthorizationError: This client may not read the topic.
           ClosedError: The consumer is not open.
           NotAssignedError: Nothing is assigned.
           UnknownTopicError: The topic or partition does not exist.
 
-        An error is raised when everything read before it has been handed out, and again until `seek` or
-        `assign`. If cancelled, no record is lost.
+        The call first returns all records before the error. It then raises the error, and again at each call until
+        `seek` or `assign`. A cancelled call loses no record.
         """
         return await self._wait(lambda: self._take(self._settings.max_poll_records), timeout_ms)
 
     async def poll_batches(self, timeout_ms: int = 1000) -> list[FetchedBatches]:
-        """As `poll`, but whole batches as they came, undecoded and not deserialized; all that has been read ahead.
+        """Like `poll`, but returns all batches that were read ahead, whole, undecoded and not deserialized.
 
-        With `isolation_level=read_committed`, without the batches of aborted transactions. Markers of transactions
-        (control batches) are among them.
+        With `isolation_level=read_committed` it omits the batches of aborted transactions. The result includes
+        transaction markers (control batches).
         """
         return await self._wait(self._take_batches, timeout_ms)
 
@@ -378,7 +378,7 @@ class Consumer(GroupReader):
 
     @property
     def _is_enough(self) -> bool:
-        """Few bytes can be compressed records that fill memory, so these count when they are decompressed."""
+        """A few compressed bytes may expand to fill the memory, so decompressed sizes count."""
         return self._inflated >= self._settings.fetch_max_bytes
 
     def _take_from(self, reading: Reading, taken: list[ConsumerRecord], limit: int) -> None:
@@ -389,7 +389,7 @@ class Consumer(GroupReader):
                 reading.records = self._deserializers.applied(found) if self._deserializers else found
             before = len(taken)
             try:
-                # What comes before an error is taken, too.
+                # Records before an error are returned, too.
                 ended = self._fill(chunk, reading.records, taken, limit)
             except ClientError as error:
                 self._stop_at(reading, chunk, taken[before:], error)
@@ -400,7 +400,7 @@ class Consumer(GroupReader):
                 reading.position = taken[-1].offset + 1
 
     def _fill(self, chunk: Chunk, found: Iterator[Any], taken: list[ConsumerRecord], limit: int) -> bool:
-        """Take records until there are enough; whether there are no more."""
+        """Take records until there are enough. Returns whether no more are available."""
         while len(taken) < limit and not self._is_enough:
             step = 1 if chunk.is_compressed else limit - len(taken)
             before = len(taken)
@@ -419,7 +419,7 @@ class Consumer(GroupReader):
                 yield new(ConsumerRecord, (topic, partition, *row, epoch))
 
     def _rows(self, at: PartitionId, chunk: Chunk, run: Sequence[BatchInfo]) -> Iterator[Record]:
-        """The records of neighbouring batches, without copying if these are all of the chunk."""
+        """The records of adjacent batches; no copy if they make up the whole chunk."""
         start, end = run[0].position, run[-1].position + run[-1].size_bytes
         data = chunk.data if len(run) == len(chunk.batches) else chunk.data[start:end]
         largest = max(self._settings.fetch_max_bytes, _LEAST_INFLATED)
@@ -437,13 +437,13 @@ class Consumer(GroupReader):
     def _stop_at(
         self, reading: Reading, chunk: Chunk, last: list[ConsumerRecord], error: ClientError
     ) -> None:
-        """Nothing can be made of what comes next: the position stays there, and what is behind it is dropped.
+        """The next batch is unreadable: stay at its position and drop everything after it.
 
-        Unless batches that cannot be read are to be skipped.
+        With `on_corrupt="skip"`, skip the batch instead.
         """
         position = last[-1].offset + 1 if last else reading.position
         if isinstance(error, UndecodableError):
-            # Records of the batch may have been handed out by an earlier call.
+            # An earlier call may have returned records of this batch.
             position = max(error.offset, position or 0)
             error.offset = position
             if self._settings.on_corrupt == "skip":
@@ -478,12 +478,12 @@ class Consumer(GroupReader):
 
 
 def put_back(consumer: Consumer, unread: Sequence[ConsumerRecord]) -> None:
-    """Records that were polled for a caller that did not wait for them: they come again."""
+    """Put back records that were polled for a caller that has gone: the next poll returns them."""
     _go_back(consumer, {(each.topic, each.partition): each.offset for each in reversed(unread)})
 
 
 def put_back_batches(consumer: Consumer, unread: Sequence[FetchedBatches]) -> None:
-    """The same of batches."""
+    """Like `put_back`, for batches."""
     _go_back(consumer, {(each.topic, each.partition): each.start_offset for each in reversed(unread)})
 
 
@@ -500,7 +500,7 @@ def _fetched(reading: Reading, chunk: Chunk, start: int) -> FetchedBatches:
 
 
 def _runs(chunk: Chunk) -> Iterator[list[BatchInfo]]:
-    """Neighbouring batches of one leader epoch; a compressed one by itself, as one that fails is to be named."""
+    """Adjacent batches of one leader epoch. A compressed batch stands alone, so that an error can name it."""
 
     def key(info: BatchInfo) -> tuple[int, int]:
         return info.leader_epoch, info.base_offset if info.attributes & CODEC_BITS else -1
@@ -510,7 +510,7 @@ def _runs(chunk: Chunk) -> Iterator[list[BatchInfo]]:
 
 
 def _unreadable(at: PartitionId, run: Sequence[BatchInfo], error: StorageError) -> UndecodableError:
-    """The error that names the batch in which decoding a run has ended."""
+    """The error for the batch at which the decoding of a run failed."""
     batch = run[0]
     if isinstance(error, CorruptBatchError):
         batch = next(

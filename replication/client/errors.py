@@ -1,7 +1,7 @@
-"""What the clients raise. One class for each error code that a node may answer, and those of the client itself.
+"""The errors of clients: one class for each error code of a node's answer, and the clients' own errors.
 
-Every error knows the `outcome` of the records that it is about: `absent` (they are certainly in no log) or
-`unknown` (they may still be, or become, committed).
+Every error has the `outcome` of its records: `absent` (they are certainly in no log) or `unknown` (they may be, or
+become, committed).
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ LossCause = Literal["deletion", "truncation", "recreation", ""]
 
 
 class ClientError(ReplicationError):
-    """Root of what producer, consumer and admin raise.
+    """Root of the errors of producer, consumer and admin client.
 
-    `outcome` tells, of a write, whether it is certainly absent from every log or may be in one.
-    `retriable` tells whether the same call may succeed later.
+    `outcome` says whether a write is certainly absent from every log or may be in one.
+    `retriable` says whether the same call may succeed later.
     """
 
     outcome: Outcome = "absent"
@@ -32,13 +32,13 @@ class ClientError(ReplicationError):
 
 
 class InvalidSettingError(ClientError, ValueError):
-    """A client was given a setting that cannot be, or two that contradict each other."""
+    """A setting is unknown or impossible, or two settings contradict each other."""
 
 
 class InvalidArgumentError(ClientError, TypeError, ValueError):
-    """An argument of a call is of the wrong type or shape, or cannot be; nothing was sent.
+    """An argument has the wrong type or shape, or an impossible value; nothing was sent.
 
-    It is a TypeError and a ValueError, too, for who expects of a function what functions raise.
+    It is also a TypeError and a ValueError, as callers of Python functions expect.
     """
 
 
@@ -47,10 +47,10 @@ class ClosedError(ClientError):
 
 
 class BootstrapError(ClientError):
-    """No bootstrap server could be reached; the message names each and what came of it.
+    """No bootstrap server could be reached; the message names each server and its error.
 
-    `patience`: for how many seconds a client that is being opened tries again before it raises this. A server that
-    refuses may be about to listen; one that drops connections is there, and busy.
+    `patience`: for how many seconds an opening client retries before it raises this. A server that refuses
+    connections may be about to listen; one that drops connections is alive but busy.
     """
 
     retriable = True
@@ -58,17 +58,17 @@ class BootstrapError(ClientError):
 
 
 class MetadataTimeoutError(ClientError):
-    """The client did not learn in time what it needs before it can begin (`max_block_ms`)."""
+    """The client did not get the metadata that it needs within `max_block_ms`."""
 
     retriable = True
 
 
 class NotAssignedError(ClientError):
-    """A consumer was asked to read, and nothing is assigned to it; or a partition was named that is not."""
+    """The consumer has no partition assigned, or a call names a partition that is not assigned."""
 
 
 class BufferFullError(ClientError):
-    """The records that wait to be sent fill `buffer_memory`; nothing of this one was kept."""
+    """Waiting records fill `buffer_memory`; this record was not accepted."""
 
     retriable = True
 
@@ -85,7 +85,7 @@ class RequestTimeoutError(ClientError):
 
 
 class NoDiskRoomError(ClientError):
-    """A move of partitions needs more room than a node has; nothing was asked for.
+    """A move of partitions needs more disk space than a node has; nothing was changed.
 
     node: that node; needed, free: bytes.
     """
@@ -102,9 +102,10 @@ class NoDiskRoomError(ClientError):
 
 
 class TopicNotReadyError(RequestTimeoutError):
-    """Partitions are made, and not all can be written to yet. Nodes go on with the others: nothing is to repeat.
+    """New partitions exist, but some accept no writes yet. Nodes continue with those: do not repeat the call.
 
-    writable: how many can be; partitions: of how many that were asked for. topic_id: that of the topic.
+    writable: the number of new partitions that accept writes; partitions: the number of all new partitions;
+    topic_id: the topic's id.
     """
 
     retriable = False
@@ -121,29 +122,29 @@ class TopicNotReadyError(RequestTimeoutError):
 
 
 class AuthorizationError(ClientError):
-    """The cluster knows this client and does not let it do that (`allow` of its nodes); no retry helps."""
+    """The rules of the nodes (`allow`) do not permit this to the client; a retry does not help."""
 
 
 class SerializationError(ClientError):
-    """A serializer raised, or gave no bytes; the record was not sent. Its own error is the cause."""
+    """A serializer raised or did not return bytes; the record was not sent. `__cause__` is its error."""
 
 
 class BatchError(ClientError):
-    """The batch that a record was in could not be built or handed to the network: an error of this process.
+    """The batch of a record could not be built or handed to the network, because of an error in this process.
 
-    No memory, say, or a codec that raised; its own error is the cause. Other batches are still sent.
+    Examples are a lack of memory or a codec that raised; `__cause__` is the error. Other batches are still sent.
     """
 
 
 class PartitionerError(ClientError):
-    """A partitioner raised, or gave no number; the record was not sent. Its own error is the cause."""
+    """A partitioner raised or did not return a number; the record was not sent. `__cause__` is its error."""
 
 
 class UndecodableError(ClientError):
-    """A fetched batch holds what this client cannot decode.
+    """The client cannot decode a fetched batch.
 
-    `topic`, `partition`, `offset` (where the consumer stands) and `next_offset` (behind the batch) tell which one.
-    The consumer stays there until `seek`; with `on_corrupt="skip"` it steps over the batch instead.
+    `topic`, `partition`, `offset` (the consumer's position) and `next_offset` (the end of the batch) identify it.
+    The consumer stays there until `seek`; with `on_corrupt="skip"` it skips the batch instead.
     """
 
     topic = ""
@@ -153,13 +154,13 @@ class UndecodableError(ClientError):
 
 
 class DecompressionBombError(UndecodableError):
-    """A compressed batch grows above what this consumer takes at once (`fetch_max_bytes`, at least 16 MiB)."""
+    """A compressed batch expands beyond the consumer's limit (`fetch_max_bytes`, at least 16 MiB)."""
 
 
 class DeserializationError(ClientError):
-    """A deserializer raised; its own error is the cause. The consumer stands at the record: `seek` past it.
+    """A deserializer raised; `__cause__` is its error. The position stays at the record: `seek` past it.
 
-    `topic`, `partition` and `offset` tell which one; the message tells whether it was the key or the value.
+    `topic`, `partition` and `offset` identify the record; the message says whether its key or value failed.
     """
 
     topic = ""
@@ -168,13 +169,13 @@ class DeserializationError(ClientError):
 
 
 class ServerError(ClientError):
-    """Root of the errors that a node answers; `code` is the one it gave."""
+    """Root of the errors in answers of nodes; `code` is the error code."""
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class UnknownServerError(ServerError):
-    """The node failed in a way that has no error code of its own."""
+    """The node failed in a way without a specific error code."""
 
     outcome = "unknown"
 
@@ -182,11 +183,11 @@ class UnknownServerError(ServerError):
 class OffsetOutOfRangeError(ServerError):
     """The offset is not (or no longer) in the log, and `auto_offset_reset` is `none`.
 
-    `topic`, `partition`, `offset` (asked for), `log_start_offset` and `end_offset` (what there is, -1: unknown).
-    `lost`: the offsets [first, end) of which this reader misses the records, or None if none is known to be lost.
-    `by`: "deletion" (retention, or `Admin.delete_records`), "truncation" (an unclean election, or a log that was
-    damaged: what was read at these offsets is not what is there now), "recreation" (another topic has the name
-    now), or "" (nobody knows: the offset may never have existed).
+    `offset` is the requested one; `log_start_offset` and `end_offset` are the bounds of the log (-1: unknown).
+    `lost`: the offsets [first, end) of records that this reader misses, or None if none is known to be lost.
+    `by`: "deletion" (retention, or `Admin.delete_records`), "truncation" (an unclean election or a damaged log:
+    other records may be at these offsets now), "recreation" (another topic has the name now), or "" (unknown: the
+    offset may never have existed).
     """
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
@@ -200,10 +201,10 @@ class OffsetOutOfRangeError(ServerError):
 
 
 class CorruptMessageError(ServerError):
-    """A batch does not match its checksum, or stands at an offset where it cannot.
+    """A batch does not match its checksum, or has an impossible offset.
 
-    Of a consumer: `topic`, `partition` and `offset` tell where it stands. It stays there until `seek`; with
-    `on_corrupt="skip"` it steps over the batch instead.
+    In a consumer, `topic`, `partition` and `offset` are its position. It stays there until `seek`; with
+    `on_corrupt="skip"` it skips the batch instead.
     """
 
     code = ErrorCode.CORRUPT_MESSAGE
@@ -213,39 +214,39 @@ class CorruptMessageError(ServerError):
 
 
 class UnknownTopicError(ServerError):
-    """There is no such topic or partition."""
+    """The topic or partition does not exist."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class LeaderNotAvailableError(ServerError):
-    """The partition has no leader now."""
+    """The partition currently has no leader."""
 
     code = ErrorCode.LEADER_NOT_AVAILABLE
 
 
 class NotLeaderError(ServerError):
-    """The node asked does not lead the partition, or lost it while the request was under way."""
+    """The node does not lead the partition, or lost the leadership during the request."""
 
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
     outcome = "unknown"
 
 
 class RequestTimedOutError(ServerError):
-    """The node could not do it within the request's time; it may still happen."""
+    """The node did not finish the request within its timeout; it may still take effect."""
 
     code = ErrorCode.REQUEST_TIMED_OUT
     outcome = "unknown"
 
 
 class RecordTooLargeError(ServerError):
-    """A record or batch is above a size limit; the message names both sizes and the setting."""
+    """A record or batch exceeds a size limit; the message names both sizes and the setting."""
 
     code = ErrorCode.RECORD_TOO_LARGE
 
 
 class InvalidTopicError(ServerError):
-    """Not a legal topic name."""
+    """The topic name is not valid."""
 
     code = ErrorCode.INVALID_TOPIC
 
@@ -257,7 +258,7 @@ class NotEnoughReplicasError(ServerError):
 
 
 class NotEnoughReplicasAfterAppendError(ServerError):
-    """Written, but the ISR fell under `min_insync_replicas` before it was committed."""
+    """The record was written, but the ISR fell below `min_insync_replicas` before the commit."""
 
     code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
     outcome = "unknown"
@@ -276,25 +277,25 @@ class TopicExistsError(ServerError):
 
 
 class InvalidPartitionsError(ServerError):
-    """Not a possible number of partitions."""
+    """The number of partitions is not valid."""
 
     code = ErrorCode.INVALID_PARTITIONS
 
 
 class InvalidReplicationFactorError(ServerError):
-    """Not a possible replication factor: below 1, or more than there are living nodes."""
+    """The replication factor is below 1 or above the number of living nodes."""
 
     code = ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 class InvalidConfigError(ServerError):
-    """A topic setting that does not exist or has an impossible value."""
+    """A topic setting is unknown or has an impossible value."""
 
     code = ErrorCode.INVALID_CONFIG
 
 
 class InvalidReplicaAssignmentError(ServerError):
-    """Replicas that a partition cannot have: none, one twice, or a node that is not alive."""
+    """An assignment has no replica, a replica twice, or a node that is not alive."""
 
     code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
@@ -312,19 +313,19 @@ class EligibleLeadersNotAvailableError(ServerError):
 
 
 class ElectionNotNeededError(ServerError):
-    """The partition is led as asked already."""
+    """The partition already has the requested leader."""
 
     code = ErrorCode.ELECTION_NOT_NEEDED
 
 
 class NoReassignmentInProgressError(ServerError):
-    """There is nothing to cancel."""
+    """No reassignment is running that could be cancelled."""
 
     code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 
 class NotControllerError(ServerError):
-    """There is no acting controller, or it moved while it was asked."""
+    """There is no active controller, or it changed during the request."""
 
     code = ErrorCode.NOT_CONTROLLER
 
@@ -336,15 +337,15 @@ class InvalidRequestError(ServerError):
 
 
 class PolicyViolationError(ServerError):
-    """The topic's settings do not allow it."""
+    """The topic's settings do not allow the operation."""
 
     code = ErrorCode.POLICY_VIOLATION
 
 
 class OutOfOrderSequenceError(ServerError):
-    """The log misses earlier batches of this producer that were acknowledged: committed records are lost.
+    """The log lacks earlier acknowledged batches of this producer: committed records are lost.
 
-    Only an unclean leader election or a damaged log can bring this about.
+    Only an unclean leader election or a damaged log can cause this.
     """
 
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -357,20 +358,20 @@ class ProducerFencedError(ServerError):
 
 
 class NodeStorageError(ServerError):
-    """The leader's disk failed it."""
+    """The leader's disk failed."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
     outcome = "unknown"
 
 
 class FetchSessionNotFoundError(ServerError):
-    """The node does not know the fetch session (any more)."""
+    """The node does not know the fetch session, or has dropped it."""
 
     code = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
 class InvalidFetchSessionEpochError(ServerError):
-    """Both ends of a fetch session disagree about what was asked."""
+    """Client and node disagree about the state of a fetch session."""
 
     code = ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
@@ -388,7 +389,7 @@ class UnknownLeaderEpochError(ServerError):
 
 
 class OffsetNotAvailableError(ServerError):
-    """A new leader does not know yet how far the log is committed (KIP-207)."""
+    """A new leader does not know its high watermark yet (KIP-207)."""
 
     code = ErrorCode.OFFSET_NOT_AVAILABLE
 
@@ -410,7 +411,7 @@ def _leaves(cls: type[ServerError]) -> dict[ErrorCode, type[ServerError]]:
 
 
 ERROR_CLASSES: dict[ErrorCode, type[ServerError]] = _leaves(ServerError)
-"""Every error code but NONE, and the class that stands for it."""
+"""The class of every error code except NONE."""
 
 _REMEDIES: dict[ErrorCode, str] = {
     ErrorCode.UNKNOWN_SERVER_ERROR: "see the log of that node",
@@ -453,7 +454,7 @@ _REMEDIES: dict[ErrorCode, str] = {
 
 
 def add_errors(classes: dict[ErrorCode, type[ServerError]], remedies: dict[ErrorCode, str]) -> None:
-    """Make the codes of another subject known, each with its class and what to do about it."""
+    """Register further error codes, each with its class and remedy."""
     ERROR_CLASSES.update(classes)
     _REMEDIES.update(remedies)
 
@@ -469,17 +470,17 @@ _SELF_EXPLAINING = frozenset(
         ErrorCode.INVALID_CONFIG,
     }
 )
-"""Where nodes say themselves what to do, in terms of what was asked; a general remedy might contradict them."""
+"""Codes whose answers contain a remedy of the node; a general remedy might contradict it."""
 
 
 def error_for(code: int, thing: str, detail: str = "", *, outcome: Outcome | None = None) -> ServerError:
     """The exception for an answered error code.
 
     Args:
-      code: As it stood in the answer; numbers that are not known become `UnknownServerError`.
-      thing: What it is about, first in the message ("topic 'orders'", "orders-3").
-      detail: The node's own words, if it gave any.
-      outcome: Overrides what the class says of the records.
+      code: The number in the answer; an unknown number becomes `UnknownServerError`.
+      thing: The object of the error, which starts the message ("topic 'orders'", "orders-3").
+      detail: The node's message, if it sent one.
+      outcome: Overrides the outcome of the class.
     """
     try:
         known = ErrorCode(code)

@@ -23,7 +23,7 @@ from .transaction_errors import TransactionStateError
 
 _YIELD_EVERY = 64
 _RUN_LENGTH = 4
-"""With at least this many records of one key in a row, on average, it pays to take them together."""
+"""The average number of consecutive records with one key from which grouping them pays."""
 
 
 class Producer(Client):
@@ -31,15 +31,15 @@ class Producer(Client):
 
     Args:
       bootstrap_servers: URLs of some nodes, as a list or comma separated; `host:port` means tcp.
-      settings: All settings at once; or give single ones as keywords (fields of `ProducerSettings`).
+      settings: All settings; alternatively single settings as keywords (fields of `ProducerSettings`).
 
     Raises:
-      InvalidSettingError: A setting that does not exist, or cannot be.
+      InvalidSettingError: An unknown setting or an impossible value.
       BootstrapError: On entering the block: no node could be reached.
 
-    Leaving the block waits for all outcomes, at most `delivery_timeout_ms`; not if it is left by cancellation. A
-    record that fails is told by its `Delivery` and in the log. What `send` may be called from is this trio program;
-    threads and asyncio have `BlockingProducer` and `insync.replication.asyncio`.
+    Leaving the block waits for all outcomes, at most `delivery_timeout_ms`, unless the block is cancelled. Its
+    `Delivery` and the log report a failed record. Only tasks of this trio program may call `send`; threads and
+    asyncio have `BlockingProducer` and `insync.replication.asyncio`.
     """
 
     _sender: Sender
@@ -54,7 +54,7 @@ class Producer(Client):
     ) -> None:
         self._settings = make_settings(ProducerSettings, options, settings)
         super().__init__(bootstrap_servers, self._settings)
-        # A block that is cancelled aborts its transaction first.
+        # A cancelled block aborts its transaction first.
         self._says_goodbye = bool(self._settings.transactional_id)
         self._serializers = Serializers(self._settings)
         self._in_runs = self._settings.partitioner in ("default", "sticky")
@@ -84,29 +84,29 @@ class Producer(Client):
         return self._transactions
 
     def transaction(self) -> AbstractAsyncContextManager[Transaction]:
-        """`async with producer.transaction() as txn`: all that is sent in the block counts together, or not at all.
+        """`async with producer.transaction() as txn`: all records of the block take effect together, or none does.
 
-        Leaving the block commits; leaving it by an exception, or cancelled, aborts, which takes at most
-        `max_block_ms`. Readers with `isolation_level="read_committed"` see it once it is committed.
+        The end of the block commits. An exception or a cancellation aborts, which takes at most `max_block_ms`.
+        Readers with `isolation_level="read_committed"` see the records after the commit.
 
         Raises, when the block is left:
-          TransactionAbortableError: A record was not acknowledged; it is aborted.
-          TransactionAbortedError: It was open for too long; it is aborted.
-          ProducerFencedError: Another producer has the transactional id; it is, or will be, aborted.
-          TransactionOutcomeUnknownError: Nobody says what became of it: `commit` may be called again.
+          TransactionAbortableError: A record was not acknowledged; the transaction is aborted.
+          TransactionAbortedError: The transaction was open for too long and is aborted.
+          ProducerFencedError: Another producer uses the transactional id; the transaction is or will be aborted.
+          TransactionOutcomeUnknownError: No answer arrived; call `commit` again to learn the outcome.
         """
         return self._with_transactions().scope()
 
     def begin(self) -> None:
-        """Begin a transaction; `transaction` does so by itself. Raises `TransactionStateError` if one is open."""
+        """Begin a transaction; `transaction` calls this. Raises `TransactionStateError` if one is open."""
         self._with_transactions().begin()
 
     async def commit(self) -> None:
-        """Send what waits, and commit the open transaction. Raises what `transaction` raises; it aborts nothing."""
+        """Send waiting records and commit. Raises the errors of `transaction`, but aborts nothing."""
         await self._with_transactions().commit()
 
     async def abort(self) -> None:
-        """Abort the open transaction: nothing of it counts. What waits is not sent any more."""
+        """Abort the open transaction. Waiting records are dropped."""
         await self._with_transactions().abort()
 
     async def send_offsets(self, offsets: Positions, group_metadata: GroupMetadata) -> None:
@@ -129,25 +129,25 @@ class Producer(Client):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """Hand over one record; waits only for buffer space, or for the topic to be known.
+        """Hand over one record; waits only for buffer space or for metadata of the topic.
 
         Args:
           topic: An existing topic.
-          value: The bytes, or what `value_serializer` takes; None is a tombstone for the key.
-          key: Records of one key go to one partition, in order. Bytes, or what `key_serializer` takes.
+          value: Bytes, or an input of `value_serializer`; None is a tombstone for the key.
+          key: Bytes, or an input of `key_serializer`. Records of one key go to one partition, in order.
           headers: Pairs of name and bytes.
           partition: Overrides the partitioner.
-          timestamp_ms: Milliseconds since 1970; now if left out.
-          on_delivery: Called with the delivery when the outcome is known, in the event loop; must be quick.
+          timestamp_ms: Milliseconds since 1970; default: now.
+          on_delivery: Called with the delivery when the outcome is known, in the event loop; must return quickly.
 
         Raises:
           InvalidArgumentError: An argument is of the wrong type or shape.
           SerializationError: A serializer raised.
           RecordTooLargeError: Above `max_request_size`.
           UnknownTopicError: The topic or partition does not exist.
-          MetadataTimeoutError: Nobody told within `max_block_ms` about the topic.
+          MetadataTimeoutError: No node described the topic within `max_block_ms`.
           BufferFullError: No space within `max_block_ms`.
-          ProducerFencedError: A newer epoch of this producer's id has written; nothing more is sent by this one.
+          ProducerFencedError: A newer epoch of this producer's id has written; this producer sends nothing more.
           ClosedError: The producer is not open.
 
         In all these cases, and if cancelled, the record is not sent.
@@ -178,9 +178,9 @@ class Producer(Client):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Send one record and wait for its outcome: `send`, then `Delivery.wait`; raises what these raise.
+        """Send one record and wait for its outcome: `send`, then `Delivery.wait`; raises the errors of both.
 
-        One record at a time is the slow way: a batch of its own for each, and a wait of `linger_ms`.
+        Slow for many records: each is a batch of its own and waits for `linger_ms`.
         """
         delivery = await self.send(
             topic, value, key=key, headers=headers, partition=partition, timestamp_ms=timestamp_ms
@@ -188,7 +188,7 @@ class Producer(Client):
         return await delivery.wait()
 
     async def _send_later(self, topic: str, *arguments: Any) -> Delivery:
-        """Wait for space, or for the topic to be known; the arguments are those of `try_append`."""
+        """Wait for buffer space or for metadata of the topic; takes the arguments of `try_append`."""
         while True:
             await self._make_room(topic)
             delivery = self._accumulator.try_append(topic, *arguments)
@@ -206,11 +206,11 @@ class Producer(Client):
         timestamp_ms: int | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery:
-        """As `send`, but never waits. After every hundred or so, await something: the sender needs its turn.
+        """Like `send`, but never waits. Await something after about a hundred calls, so that the sender can run.
 
-        Raises what `send` raises; and:
+        Raises the errors of `send`; and:
           BufferFullError: `buffer_memory` is full.
-          MetadataTimeoutError: The topic is not known yet; `send` once, or `prepare` it.
+          MetadataTimeoutError: The producer has no metadata of the topic yet; `send` once, or `prepare` it.
         """
         self._check_usable()
         if self._serializers:
@@ -233,10 +233,11 @@ class Producer(Client):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Deliveries:
-        """Hand over many records at once, which costs far less for each; keys, if any, in the same order.
+        """Hand over many records at once, which costs far less for each. `keys`, if given, has one key for each
+        value.
 
-        Raises what `send` raises; of the records before the one that it is about, all are sent. With
-        `SerializationError` none is, nor with `InvalidArgumentError` if there is not one key for each value.
+        Raises the errors of `send`; all records before the failed one are sent. No record is sent if it raises
+        `SerializationError`, or `InvalidArgumentError` because the numbers of keys and values differ.
         """
         self._check_usable()
         return await self._send_many(topic, *self._as_bytes(topic, values, keys), partition, timestamp_ms)
@@ -281,11 +282,11 @@ class Producer(Client):
         return deliveries
 
     async def prepare(self, topic: str) -> int:
-        """Learn about a topic before the first `send`; gives its number of partitions.
+        """Fetch metadata of a topic before the first `send`; returns its number of partitions.
 
         Raises:
           UnknownTopicError: It does not exist.
-          MetadataTimeoutError: Nobody told about it within `max_block_ms`.
+          MetadataTimeoutError: No node described it within `max_block_ms`.
           ClosedError: The producer is not open.
         """
         self._check_open()
@@ -295,9 +296,9 @@ class Producer(Client):
         return len(found.leaders)
 
     async def flush(self) -> None:
-        """Send what waits without lingering, and wait until every outcome so far is known.
+        """Send waiting records without lingering, and wait until every outcome so far is known.
 
-        Failures are told by the deliveries, not here. Takes at most `delivery_timeout_ms`.
+        The deliveries report failures; this method does not. Takes at most `delivery_timeout_ms`.
         """
         self._check_open()
         await self._flush()
@@ -377,7 +378,7 @@ class Producer(Client):
 
 
 class Intake:
-    """What a producer has for code that hands records over from other threads; for use in the producer's own."""
+    """Lets other threads hand over records; methods run in the producer's thread unless they say otherwise."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -391,9 +392,10 @@ class Intake:
         partition: int | None,
         timestamp_ms: int | None,
     ) -> tuple[Any, ...] | None:
-        """What `try_take` takes of a record, for any thread; None if the topic is not known yet.
+        """Check a record and return the argument of `try_take`; None without metadata of the topic. Any thread.
 
-        Raises what `Producer.send` raises, but for space. Serializers and partitioner run in the calling thread.
+        Raises the errors of `Producer.send`, except for space. Serializers and partitioner run in the calling
+        thread.
         """
         producer = self._producer
         producer._check_usable()
@@ -404,33 +406,33 @@ class Intake:
     def check_many(
         self, topic: str, values: Sequence[Any], keys: Sequence[Any] | None
     ) -> tuple[Sequence[bytes | None], Sequence[bytes | None] | None]:
-        """Values and keys as `take_many` takes them, for any thread. Raises what `Producer.send_many` raises."""
+        """The values and keys for `take_many`. Any thread. Raises the errors of `Producer.send_many`."""
         return self._producer._as_bytes(topic, values, keys)
 
     def try_take(self, *checked: Any) -> Delivery | None:
-        """A record as `check` gives it; None if there is no room."""
+        """Take a record that `check` returned; None without buffer space."""
         return self._producer._accumulator.try_append(*checked)
 
     async def take(self, *checked: Any) -> Delivery:
-        """The same, when there is room; raises BufferFullError after `max_block_ms`."""
+        """Like `try_take`, but waits for space; raises BufferFullError after `max_block_ms`."""
         return await self._producer._send_later(*checked)
 
     async def take_many(self, topic: str, *arguments: Any) -> Deliveries:
-        """What `check_many` gives, partition and timestamp."""
+        """Take the result of `check_many`, with partition and timestamp."""
         self._producer._check_usable()
         return await self._producer._send_many(topic, *arguments)
 
     async def begin(self) -> None:
-        """As `Producer.begin`."""
+        """Like `Producer.begin`."""
         self._producer.begin()
         await trio.lowlevel.checkpoint()
 
     async def leave(self) -> None:
-        """The block of a transaction is left by an error: abort what can be aborted, within `max_block_ms`."""
+        """An error has left the block of a transaction: abort it if possible, within `max_block_ms`."""
         await self._producer._with_transactions().leave()
 
     async def flush(self) -> None:
-        """As `Producer.flush`, also while the producer is being closed."""
+        """Like `Producer.flush`, also while the producer closes."""
         await self._producer._flush()
 
 
@@ -440,7 +442,7 @@ def unprepared(topic: str) -> MetadataTimeoutError:
 
 
 def _runs(keys: Sequence[bytes | None] | None, count: int) -> list[tuple[bytes | None, int]]:
-    """Keys that stand in a row, each with how often."""
+    """Runs of equal consecutive keys, each with its length."""
     if keys is None:
         return [(None, count)]
     return [(key, sum(1 for _ in group)) for key, group in itertools.groupby(keys)]

@@ -75,94 +75,95 @@ def _rules(
 
 @attrs.frozen(kw_only=True)
 class NodeSettings:
-    """Durations in milliseconds, sizes in bytes.
+    """The settings of a node. Durations are in milliseconds, sizes in bytes.
 
     node_id: unique in the cluster and kept over restarts; 0 or more.
-    data_dir: folder of the node's logs, made if absent; belongs to one node of one cluster.
-    log_dirs: several such folders in place of `data_dir`, best one for each device. A new partition goes to the one
-      with the fewest; one that fails takes only its own partitions with it.
+    data_dir: folder of the node's logs, created if absent; belongs to one node of one cluster.
+    log_dirs: several such folders in place of `data_dir`, ideally one for each device. A new partition goes to the
+      folder with the fewest. A folder that fails affects only its own partitions.
     store: URL of the metadata store that all nodes of the cluster share, e.g. `sqlite:///srv/insync/meta.db`.
-    listeners: URLs to listen on; port 0 (and shm://@) takes a free one. `Node.endpoints` tells what came of them.
-      Peers and clients take the nearest that they can reach: on the same machine shm://, elsewhere tcp://.
+    listeners: URLs to listen on; port 0 (and shm://@) takes a free one. `Node.endpoints` has the
+      resulting addresses. Peers and clients use the nearest that they can reach: on the same machine shm://,
+      elsewhere tcp://.
     serve_store: also serve the store to other nodes at this URL of a transport; they use it as `remote+URL`.
     cluster_id: refuse to join any other cluster; None joins (or founds) the one in the store.
-    session_timeout_ms: how long a silent node counts as alive; None takes what suits the store (1,000, on
-      ZooKeeper 6,000). Shorter than Kafka's 9,000: failover is fenced, so a false suspicion costs an election
-      and nothing else.
+    session_timeout_ms: how long a silent node counts as alive; None: 1,000, or 6,000 on ZooKeeper. Shorter than
+      Kafka's 9,000: failover is fenced, so a false suspicion costs only an election.
     replica_lag_time_max_ms: how long a follower may lag before it leaves the ISR.
-    replica_fetch_max_bytes: how much of a partition a follower asks for at a time; four times as much where files
-      are handed over (shm://).
-    replica_fetch_backoff_ms: pause of a follower after a failed fetch. Shorter than Kafka's 1,000: it bounds how
-      soon a new leader has its followers, and with them its first commit.
-    max_incremental_fetch_session_cache_slots: how many followers' fetch sessions are remembered; one for each
-      follower is used. Followers above that ask everything each time.
-    controlled_shutdown_timeout_ms: a node that is asked to stop waits so long for others to lead what it leads and
-      to do without it in the ISRs; 0 stops at once.
-    flush_interval_messages, flush_interval_ms: bring a log to the device after so many records, or so long after
-      the last time. By default only closed segments are: replication makes acknowledged records safe.
-    follower_replication_throttled_rate: how many bytes a second the node fetches, at most, for replicas that a
-      reassignment adds to it; those that are in sync, or fell behind, are not held up.
-    leader_replication_throttled_rate: how many bytes a second it sends, at most, to replicas that a reassignment
-      adds elsewhere. Both may be set at run time for one node or for all, which wins (`insync config`).
-    quota_producer_default, quota_consumer_default: how many bytes a second each client may produce to, or consume
-      from, this node, if nothing else is set for it at run time; None: as many as it can.
+    replica_fetch_max_bytes: maximum size of a follower's fetch for one partition; four times as much with shm://,
+      which passes files instead of bytes.
+    replica_fetch_backoff_ms: pause of a follower after a failed fetch. Shorter than Kafka's 1,000, because it
+      delays the followers of a new leader, and so its first commit.
+    max_incremental_fetch_session_cache_slots: maximum number of followers' fetch sessions, one for each follower.
+      Followers without a session send full requests.
+    controlled_shutdown_timeout_ms: how long a stopping node waits until other nodes lead its partitions and it has
+      left the ISRs; 0 stops at once.
+    flush_interval_messages, flush_interval_ms: flush a log to the device after this many records, or this long
+      after the last flush. By default only closed segments are flushed: replication makes acknowledged records
+      safe.
+    follower_replication_throttled_rate: maximum bytes a second that the node fetches for replicas which a
+      reassignment adds to it; other replicas are not throttled.
+    leader_replication_throttled_rate: maximum bytes a second that the node sends to replicas which a reassignment
+      adds elsewhere. Both can be set at run time for one node or for all, which overrides this (`insync config`).
+    quota_producer_default, quota_consumer_default: maximum bytes a second that each client may produce to, or
+      consume from, this node, if no limit is set for it at run time; None: no limit.
     metrics_port: serve metrics for Prometheus, and the node's health, by HTTP at this port of `metrics_host`; 0
-      takes a free one (`Node.metrics_address`), None serves nothing. Anybody who reaches it may ask.
-    log_format: `text` or `json`, how `insync node` writes its log. A program that runs a node says so itself.
-    leader_silence_timeout_ms: how long a leader, or the controller, may leave a question open before the nodes
-      that follow it ask one another; if most of them, and at least two, find it silent, others are elected at
-      once. 0: it is replaced when its session ends.
-    unclean_recovery_timeout_ms: how long replicas may take to tell what they have before one of those that have
-      told is elected uncleanly.
+      takes a free one (`Node.metrics_address`), None serves nothing. The port requires no login.
+    log_format: `text` or `json`, the log format of `insync node`. Programs that run a node configure logging
+      themselves.
+    leader_silence_timeout_ms: how long a leader, or the controller, may take for an answer before its followers ask
+      one another. If most of them, and at least two, find it silent, it is replaced at once. 0: it is replaced when
+      its session ends.
+    unclean_recovery_timeout_ms: how long an unclean election waits for replicas to report their logs.
     auto_leader_rebalance_enable, leader_imbalance_check_interval_ms, leader_imbalance_per_broker_percentage:
       whether and when leaderships move back to the preferred leaders, and how many may be elsewhere until then.
-    secret_file: a file with the cluster's secret, the same for all nodes and clients; without it INSYNC_SECRET_FILE
-      or INSYNC_SECRET of the environment. Peers that do not know it are refused.
-    secret: the secret itself, for programs that have it from elsewhere; it wins over `secret_file`.
-    node_secret_file: a file with a secret that all nodes have, and no client: who says that it is a node must know
-      it. Without it whoever knows `secret` may say so.
-    node_secret: this secret itself, for programs that have it from elsewhere; it wins over `node_secret_file`.
-    max_clock_difference_ms: by how much the wall clock may differ from those of the nodes that fetch from this one
-      (with none: from what it was at the start) for anything to be deleted or compacted.
-    log_maintenance_interval_ms: how often retention and compaction look for work (Kafka has two settings,
-      300,000 and 15,000).
-    log_cleaner_io_max_bytes_per_second: how much compaction may read and write; None: as much as it can.
-    tls_certificate, tls_key, tls_authorities: files in PEM for tls://, all three or none; without them those that
-      INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES of the environment name.
-    storage_stall_timeout_ms: a log directory that takes longer than this over one write is offline from then on.
-      Half of a client's request timeout, so that what waits for it can still be answered by the next leader.
-    proof_interval_ms: how often each log directory and the metadata store count on together: the next start notices
-      a directory that was put back to a state older than this.
-    max_partitions_per_node: how many replicas the node takes; a topic for which the living nodes have no room is
-      refused with the number that would fit.
-    queued_max_request_bytes: how much memory the payloads of requests that wait or are being served may take, those
-      of all connections together (Kafka: no limit); beyond that they stay unread, each connection in its turn.
+    secret_file: a file with the cluster's secret, the same for all nodes and clients; default: INSYNC_SECRET_FILE
+      or INSYNC_SECRET in the environment. Peers without it are refused.
+    secret: the secret itself, for programs that read it from elsewhere; overrides `secret_file`.
+    node_secret_file: a file with a secret that all nodes have, and no client: a peer that claims to be a node must
+      prove that it has it. Without it every peer that has `secret` may claim to be a node.
+    node_secret: this secret itself, for programs that read it from elsewhere; overrides `node_secret_file`.
+    max_clock_difference_ms: if the wall clock differs by more from those of the followers (without followers: from
+      its own course since the start), the node deletes and compacts nothing.
+    log_maintenance_interval_ms: interval of retention and compaction (Kafka has two settings, 300,000 and 15,000).
+    log_cleaner_io_max_bytes_per_second: limit for the reads and writes of compaction; None: no limit.
+    tls_certificate, tls_key, tls_authorities: PEM files for tls://, all three or none; default: the files that
+      INSYNC_TLS_CERTIFICATE, INSYNC_TLS_KEY and INSYNC_TLS_AUTHORITIES in the environment name.
+    storage_stall_timeout_ms: a log directory in which one write takes longer goes offline. Half of a client's
+      request timeout, so that the next leader can still answer the requests that wait for it.
+    proof_interval_ms: how often each log directory and the metadata store advance a shared counter. The next start
+      detects a directory that was restored to a state older than this.
+    max_partitions_per_node: maximum number of replicas on the node; a topic that does not fit on the living nodes
+      is refused, with the number that would fit.
+    queued_max_request_bytes: memory for the payloads of waiting and running requests, over all connections (Kafka:
+      no limit). Without room, a connection waits for its turn and its data stays unread.
     offsets_topic_num_partitions, offsets_topic_replication_factor, offsets_topic_segment_bytes: how the controller
-      makes `__consumer_offsets`, which keeps groups and their offsets, when it is first needed; the settings of the
-      node that is controller then count, and the number of partitions stays for ever.
-    offsets_retention_minutes, offsets_retention_check_interval_ms: how long offsets are kept that nobody uses, and
-      how often that is looked at.
-    offset_metadata_max_bytes: how much text may stand beside a committed offset.
-    offsets_commit_timeout_ms: how long an answer of a coordinator waits for its write.
-    group_min_session_timeout_ms, group_max_session_timeout_ms: what members of the classic protocol may ask for.
+      creates `__consumer_offsets`, which stores groups and their offsets, when it is first needed. The settings of
+      the controller's node apply, and the number of partitions never changes.
+    offsets_retention_minutes, offsets_retention_check_interval_ms: how long unused offsets are kept, and how often
+      that is checked.
+    offset_metadata_max_bytes: maximum size of the text stored with a committed offset.
+    offsets_commit_timeout_ms: how long a coordinator waits for a write before it answers.
+    group_min_session_timeout_ms, group_max_session_timeout_ms: the session timeouts that members of the classic
+      protocol may request.
     group_initial_rebalance_delay_ms: how long an empty classic group waits for more members.
-    group_max_size, group_consumer_max_size: how many members a group of the classic, or consumer, protocol takes.
-    group_consumer_session_timeout_ms: how long a silent member of the consumer protocol stays one.
-    group_consumer_heartbeat_interval_ms: how often it sends a sign of life, at least.
-    group_consumer_assignors: what members may choose among, the standard one first.
+    group_max_size, group_consumer_max_size: maximum members of a group of the classic, or consumer, protocol.
+    group_consumer_session_timeout_ms: how long a silent member of the consumer protocol stays in its group.
+    group_consumer_heartbeat_interval_ms: how often such a member sends a heartbeat.
+    group_consumer_assignors: the assignors that members may choose, the default one first.
     group_consumer_migration_policy: whether groups move between the protocols while they have members:
       `bidirectional`, `upgrade`, `downgrade` or `disabled`.
     transaction_state_log_num_partitions, transaction_state_log_replication_factor,
-      transaction_state_log_segment_bytes: how the controller makes `__transaction_state`, which keeps transactional
-      ids, when it is first needed.
-    transaction_max_timeout_ms: for how long a producer may ask its transactions to be open, at most.
-    transactional_id_expiration_ms: after so long without use a transactional id is forgotten.
-    transaction_abort_timed_out_transaction_cleanup_interval_ms: how often a coordinator looks for transactions that
-      are open for too long.
-    transaction_remove_expired_transaction_cleanup_interval_ms: how often it looks for ids to forget.
-    coordinator_isolation_timeout_ms: for how long a coordinator that has lost its followers answers members; for so
-      long, too, a new one lets members be silent beyond their sessions.
-    allow_insecure: listen also beyond this machine without a secret or certificates.
+      transaction_state_log_segment_bytes: how the controller creates `__transaction_state`, which stores
+      transactional ids, when it is first needed.
+    transaction_max_timeout_ms: maximum transaction timeout that a producer may request.
+    transactional_id_expiration_ms: an unused transactional id is forgotten after this time.
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: how often a coordinator aborts transactions that
+      have exceeded their timeout.
+    transaction_remove_expired_transaction_cleanup_interval_ms: how often it removes expired ids.
+    coordinator_isolation_timeout_ms: how long a coordinator that has lost its followers answers members; a new
+      coordinator extends the sessions of members by this time.
+    allow_insecure: allow addresses beyond this machine without a secret or certificates.
     allow: what clients may do, `WHO=OPERATION[+OPERATION]`, see `insync.replication.node.authorisation`; none: all.
     """
 
