@@ -1,4 +1,4 @@
-"""Replicated state: a state machine on every copy, changed by commands in a log, read currently without writing.
+"""Replicated state: commands in a log change a state machine on every copy; current reads write nothing.
 
     class Seats(ReplicatedObject):
         def __init__(self):

@@ -40,19 +40,19 @@ class ReplicatedDict(Replica):
     # Changing
 
     async def put(self, key: Key, value: Any, *, id: str | None = None) -> None:
-        """Back when it is committed and applied here; `id` as in `submit`."""
+        """Put a value; returns when it is committed and applied here. `id` as in `submit`."""
         await self._do([0, _key(key), value], id)
 
     async def put_many(self, values: Mapping[Key, Any], *, id: str | None = None) -> None:
-        """Put all of them, at one moment."""
+        """Put several values atomically."""
         await self._do([3, [[_key(key), value] for key, value in values.items()]], id)
 
     async def put_if(self, key: Key, old: Any, value: Any, *, id: str | None = None) -> bool:
-        """Put the value if `old` is what is there (None: nothing); whether it was. The value None takes it away."""
+        """Put the value (None: delete) if the current one is `old` (None: absent); returns whether it was."""
         return bool(await self._do([2, _key(key), old, value], id))
 
     async def delete(self, key: Key, *, id: str | None = None) -> bool:
-        """Whether there was something."""
+        """Delete a key; returns whether it existed."""
         return bool(await self._do([1, _key(key)], id))
 
     async def _do(self, command: list[Any], id: str | None) -> Any:
@@ -61,31 +61,31 @@ class ReplicatedDict(Replica):
             raise_answer(answer.error, answer.data, ())
         return unpack(answer.data)
 
-    # Looking
+    # Reading
 
     async def get(self, key: Key, default: Any = None, *, after: int | None = None) -> Any:
-        """The current value: every write that was done before this call counts, by whomever and wherever.
+        """The current value, which includes every write that any process finished before this call.
 
-        With `after` (a `token`) only what the handle with that token had written counts; it asks no leader.
+        With `after` (a `token`) it only includes the writes of the handle with that token, and asks no leader.
         """
         await self.read(after=after)
         return self._data.get(_key(key), default)
 
     async def items(self, *, after: int | None = None) -> dict[Key, Any]:
-        """All of it, current."""
+        """All current items."""
         await self.read(after=after)
         return dict(self._data)
 
     def get_stale(self, key: Key, default: Any = None) -> Any:
-        """What this copy has: at once, and perhaps no longer so."""
+        """The value in this copy: returns at once, and may be outdated."""
         return self._data.get(_key(key), default)
 
     def items_stale(self) -> dict[Key, Any]:
-        """All that this copy has."""
+        """All items of this copy, which may be outdated."""
         return dict(self._data)
 
     def __len__(self) -> int:
-        """How many keys this copy has."""
+        """The number of keys in this copy."""
         return len(self._data)
 
     def __bool__(self) -> bool:
@@ -93,9 +93,9 @@ class ReplicatedDict(Replica):
 
     @asynccontextmanager
     async def watch(self, key: Key) -> AsyncIterator[AsyncIterator[Any]]:
-        """The values of a key: that of now, current, then each that it takes; None: it is not there.
+        """The values of a key: the current one, then each new one; None: the key is absent.
 
-        Values that follow on each other quickly may be left out, never the last one.
+        It may skip values that change quickly, but never the last one.
         """
         _key(key)
         await self.read()
@@ -150,12 +150,12 @@ class _Battery(ObjectReplica):
 
 
 class ReplicatedCounter(_Battery):
-    """Counters by name, whole numbers of 64 bits; one that was never added to is 0."""
+    """Counters by name, 64-bit integers; a new counter is 0."""
 
     make = CounterState
 
     async def add(self, name: str, amount: int = 1, *, id: str | None = None) -> int:
-        """The value with this added. Raises OverflowError if it would not fit."""
+        """Add to a counter; returns the new value. Raises OverflowError beyond 64 bits."""
         return int(await self.command("add", name, amount, id=id))
 
     async def value(self, name: str, *, after: int | None = None) -> int:
@@ -164,12 +164,12 @@ class ReplicatedCounter(_Battery):
         return self.value_stale(name)
 
     async def values(self, *, after: int | None = None) -> dict[str, int]:
-        """All that are not 0, current."""
+        """All current counters that are not 0."""
         await self.read(after=after)
         return self._state.values()
 
     def value_stale(self, name: str) -> int:
-        """What this copy has."""
+        """The value in this copy, which may be outdated."""
         return self._state.value(name)
 
     @property
@@ -180,34 +180,34 @@ class ReplicatedCounter(_Battery):
 
 
 class ReplicatedSet(_Battery):
-    """Texts, bytes and whole numbers, each once."""
+    """A set of str, bytes and int."""
 
     make = SetState
 
     async def add(self, member: Member, *, id: str | None = None) -> bool:
-        """Whether it was not there before."""
+        """Add a member; returns whether it is new."""
         return bool(await self.command("add", member, id=id))
 
     async def discard(self, member: Member, *, id: str | None = None) -> bool:
-        """Whether it was there."""
+        """Remove a member; returns whether it existed."""
         return bool(await self.command("discard", member, id=id))
 
     async def contains(self, member: Member, *, after: int | None = None) -> bool:
-        """Whether it is there now."""
+        """Whether it is currently a member."""
         await self.read(after=after)
         return self.contains_stale(member)
 
     async def members(self, *, after: int | None = None) -> list[Member]:
-        """All of them, current, in the order in which they came."""
+        """All current members in the order of their addition."""
         await self.read(after=after)
         return self._state.all()
 
     def contains_stale(self, member: Member) -> bool:
-        """What this copy says."""
+        """Whether this copy has it, which may be outdated."""
         return self._state.contains(member)
 
     def __len__(self) -> int:
-        """How many this copy has."""
+        """The number of members in this copy."""
         return len(self._state.members)
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""A queue, locks and elections that every process shares. Their leases run by the timestamps of records."""
+"""A queue, locks and elections that every process shares. The timestamps of records measure their leases."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from .errors import StateError
 from .replica import Tasks
 
 _LOOK = 0.5
-"""Seconds after which who waits for a lease to run out looks again, whatever the clocks of others say."""
+"""Seconds after which a waiter checks a lease again, because the clocks of others may differ."""
 _CLOSE_SECONDS = 5.0
 
 
 class LockLostError(StateError):
-    """A lock could not be prolonged in time: another may hold it now."""
+    """A lock was not prolonged in time; another process may hold it now."""
 
 
 class ReplicatedQueue(_Battery):
-    """First in, first out. An item that was taken and is not acknowledged within its lease is given out again.
+    """A first-in, first-out queue. An item that is taken but not acknowledged within its lease is delivered again.
 
-    So an item may be given out twice; what is done with it must bear that, or use `Item.token` as a fencing token.
-    After five deliveries in vain it is a dead letter.
+    Since an item may be delivered twice, processing it must be idempotent, or use `Item.token` as a fencing token.
+    After five deliveries without an acknowledgement it becomes a dead letter.
     """
 
     make = QueueState
 
     async def put(self, value: Any, *, id: str | None = None) -> int:
-        """Its id. With `id`, an idempotency key: an item that was put under the same key is not put twice."""
+        """Add an item; returns its id. `id` is an idempotency key: an item with the same key is added only once."""
         return int(await self.command("put", value, id=id))
 
     async def take(self, lease_ms: int = 30_000) -> Item:
-        """The oldest item; waits until there is one. Cancelled, it may have been taken: then its lease runs out."""
+        """Take the oldest item; waits for one. After a cancellation an item may be taken until its lease ends."""
         given.whole("lease_ms", lease_ms, least=1)
         await self.read()
         while True:
@@ -51,41 +51,41 @@ class ReplicatedQueue(_Battery):
                 await self.moved()
 
     async def take_nowait(self, lease_ms: int = 30_000) -> Item | None:
-        """The oldest item, or None if there is none to be had now."""
+        """Take the oldest item, or None if none is available."""
         found = await self.command("take", given.whole("lease_ms", lease_ms, least=1))
         return Item(*found) if found is not None else None
 
     async def ack(self, item: Item) -> bool:
-        """It is done; whether it was still ours. If not, somebody else has got it, or will."""
+        """Acknowledge an item; returns whether it was still ours. If not, another taker has it or will get it."""
         return bool(await self.command("ack", item.id, item.token))
 
     async def nack(self, item: Item) -> bool:
-        """Give it back at once; whether it was still ours."""
+        """Return an item to the queue at once; returns whether it was still ours."""
         return bool(await self.command("nack", item.id, item.token))
 
     async def prolong(self, item: Item, lease_ms: int = 30_000) -> bool:
-        """Keep it for so long from now on; whether it was still ours."""
+        """Extend the lease of an item from now on; returns whether it was still ours."""
         return bool(
             await self.command("prolong", item.id, item.token, given.whole("lease_ms", lease_ms, least=1))
         )
 
     async def size(self, *, after: int | None = None) -> int:
-        """How many items wait to be taken."""
+        """The number of waiting items."""
         await self.read(after=after)
         return self._state.size()
 
     async def counts(self, *, after: int | None = None) -> dict[str, int]:
-        """How many are `waiting`, `taken` and `dead`."""
+        """The numbers of items that are `waiting`, `taken` and `dead`."""
         await self.read(after=after)
         return self._state.counts()
 
     async def dead_letters(self) -> list[Item]:
-        """What was given out too often in vain."""
+        """Items that were delivered too often without an acknowledgement."""
         await self.read()
         return self._state.dead_letters()
 
     async def requeue_dead(self) -> int:
-        """Put all dead letters back; how many."""
+        """Return all dead letters to the queue; returns their number."""
         return int(await self.command("requeue_dead"))
 
     def _has_some(self) -> bool:
@@ -102,14 +102,14 @@ class ReplicatedQueue(_Battery):
 class ReplicatedLock(_Battery):
     """Locks by name, with leases and fencing tokens.
 
-    A holder that stands still does not know that its lease has run out. Only what it changes can know: hand the
-    token on with each write, and have whoever is written to refuse one that is smaller than one it has seen.
+    A paused holder does not know that its lease has ended. Only the target of its writes can prevent harm: send the
+    token with each write, and let the target refuse a token below the greatest that it has seen.
     """
 
     make = LockState
 
     async def acquire(self, name: str, lease_ms: int = 30_000) -> int:
-        """Wait for the lock; its fencing token, greater than all before. Held by this handle it is prolonged."""
+        """Wait for the lock; returns a fencing token greater than all before. Prolongs it if this handle holds it."""
         while True:
             token = await self.acquire_nowait(name, lease_ms)
             if token is not None:
@@ -119,27 +119,27 @@ class ReplicatedLock(_Battery):
                     await self.moved()
 
     async def acquire_nowait(self, name: str, lease_ms: int = 30_000) -> int | None:
-        """The fencing token, or None if another holds it."""
+        """Try to take the lock; returns the fencing token, or None if another handle holds it."""
         given.whole("lease_ms", lease_ms, least=1)
         is_ours, token, _ = await self.command("acquire", given.text("name", name), self.name, lease_ms)
         return int(token) if is_ours else None
 
     async def release(self, name: str, token: int) -> bool:
-        """Whether it was still held under this token."""
+        """Release the lock; returns whether it was still held under this token."""
         return bool(await self.command("release", given.text("name", name), given.whole("token", token)))
 
     async def holder(self, name: str) -> Holding | None:
-        """Who holds it now; None: nobody, or one whose lease has run out by the newest record."""
+        """The current holder; None if there is none, or its lease has ended by the newest record."""
         await self.read()
         held = self._state.holder(name)
         return held if held is not None and held.until_ms > self.clock_ms else None
 
     @asynccontextmanager
     async def hold(self, name: str, lease_ms: int = 30_000) -> AsyncIterator[int]:
-        """Hold the lock in a block, prolonging it; gives the fencing token.
+        """Hold the lock in a block and prolong it meanwhile; yields the fencing token.
 
-        Raises LockLostError, and cancels the block, if the lease runs out because it could not be prolonged.
-        A block that fails gives it back, too; one that is cancelled leaves it to its lease.
+        If the lease ends because it could not be prolonged, cancels the block and raises LockLostError. The end of
+        the block releases the lock, also after an error. After a cancellation the lock stays until its lease ends.
         """
         began = trio.current_time()
         token = await self.acquire(name, lease_ms)
@@ -188,10 +188,10 @@ class ReplicatedLock(_Battery):
 
 
 class ReplicatedElection(ReplicatedLock):
-    """One of all that are open leads: for work that one process is to do, as a cron job.
+    """Elects one of all open handles, for work that only one process may do, such as a cron job.
 
-    `is_leader` is by this process's clock; between asking and acting it may have stood still. What must not be done
-    twice hands on `leader_token`, as with a lock.
+    `is_leader` depends on this process's clock, and the process may pause between the check and the work. Work that
+    must not be done twice has to pass on `leader_token`, as with a lock.
     """
 
     _SEAT = "leader"
@@ -222,29 +222,29 @@ class ReplicatedElection(ReplicatedLock):
             await super().__aexit__(kind, error, traceback)
 
     async def resign(self) -> None:
-        """Give the leadership to another at once, and run for it no more."""
+        """Give up the leadership at once, and stop running for it."""
         self._campaign.cancel()
         token, was_leader = self.leader_token, self.is_leader
         self._leads_until = 0.0
         if was_leader and token is not None:
-            # If this fails another leads when the lease runs out.
+            # If this fails, another handle leads when the lease ends.
             with trio.move_on_after(_CLOSE_SECONDS), suppress(ClientError):
                 await self.release(self._SEAT, token)
 
     @property
     def is_leader(self) -> bool:
-        """Whether this handle leads, as far as it can know; it stops believing so before others may lead."""
+        """Whether this handle leads. Turns false before another handle can lead, if clocks run at similar rates."""
         return time.monotonic() < self._leads_until
 
     async def wait_for_leadership(self) -> int:
-        """Come back when this handle leads; the fencing token."""
+        """Wait until this handle leads; returns the fencing token."""
         while not self.is_leader:
             await self._changed.wait()
         assert self.leader_token is not None
         return self.leader_token
 
     async def leader(self) -> str | None:
-        """The name of the handle that leads now."""
+        """The name of the current leader."""
         held = await self.holder(self._SEAT)
         return held.owner if held is not None else None
 
@@ -260,7 +260,7 @@ class ReplicatedElection(ReplicatedLock):
                     token = None
                     await trio.sleep(self._lease_ms / 3000)
                 if token is not None:
-                    # By a margin earlier than the lease, for clocks that run at different speeds.
+                    # The margin before the end of the lease covers clocks of different rates.
                     self.leader_token, self._leads_until = token, asked + 0.9 * self._lease_ms / 1000
                     changed, self._changed = self._changed, trio.Event()
                     changed.set()
@@ -268,7 +268,7 @@ class ReplicatedElection(ReplicatedLock):
                     await self._seat_is_free()
 
     async def _seat_is_free(self) -> None:
-        """Come back when somebody else gives the seat back; if it is ours or taken, never."""
+        """Return when another handle gives up the seat; never return if the seat is ours or taken."""
         while True:
             if not self.is_leader and self._state.holder(self._SEAT) is None:
                 return

@@ -1,4 +1,4 @@
-"""What replicated state raises besides the errors of clients."""
+"""The errors of replicated state, in addition to those of clients."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from ..client.errors import ClientError
 
 
 class StateError(ClientError):
-    """Root of the errors of replicated state; `outcome` says of a command whether it may be in the log."""
+    """Root of the errors of replicated state; `outcome` says whether a command may be in the log."""
 
 
 class FencedError(StateError):
-    """The same name was opened elsewhere since; what was asked for and has not been answered was not done."""
+    """The same name was opened elsewhere; commands without an answer were not applied."""
 
 
 class DivergedError(StateError):
@@ -18,9 +18,9 @@ class DivergedError(StateError):
 
 
 class CommandError(StateError):
-    """A command raised an exception of a class that is not known here; the same on every copy.
+    """A command raised an exception, the same on every copy, whose class is unknown here.
 
-    `kind` is the name of the class. Name the class in `errors` of the replicated object to have it raised itself.
+    `kind` is the name of the class. Add the class to `errors` of the replicated object to receive it itself.
     """
 
     outcome = "unknown"
@@ -35,11 +35,11 @@ class CommandTooLargeError(StateError):
 
 
 class SnapshotMissingError(StateError):
-    """The log begins behind the first command, and no whole snapshot reaches to where it begins."""
+    """The beginning of the log is deleted, and no complete snapshot covers it."""
 
 
 class ChangesLostError(StateError):
-    """A reader of `changes()` was too slow; open it again, and look at the state itself first."""
+    """A reader of `changes()` was too slow. Open it again after reading the state itself."""
 
 
 class StateClosedError(StateError):

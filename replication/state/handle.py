@@ -13,7 +13,7 @@ from .settings import StateSettings
 
 
 class ObjectReplica(Replica):
-    """A copy of a replicated object. `stale` is the object itself, as this copy has it: only to be looked at."""
+    """A copy of a replicated object. `stale` is the object of this copy itself; only read it."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class ObjectReplica(Replica):
         return machine.value
 
     async def command(self, method: str, *args: Any, id: str | None = None, **kwargs: Any) -> Any:
-        """Call a command by its name; gives what it returned, or raises what it raised."""
+        """Call a command by its name; returns its result or raises its exception."""
         answer = await self._submit(pack([method, args, kwargs]), id)
         if answer.error:
             raise_answer(answer.error, answer.data, self._cls.errors)
@@ -55,12 +55,12 @@ class CommandMethod:
         return await self._replica.command(self._name, *args, **kwargs)
 
     async def once(self, id: str, /, *args: Any, **kwargs: Any) -> Any:
-        """Do it unless a command with this key was done already, by whomever: then give the answer to that."""
+        """Run the command once for this key: if any process has run one with it, return the answer to that one."""
         return await self._replica.command(self._name, *args, id=id, **kwargs)
 
 
 class QueryMethod:
-    """A query: `await seats.free()` is current; `seats.free.stale()` says what this copy has."""
+    """A query: `await seats.free()` is current; `seats.free.stale()` reads this copy as it is."""
 
     def __init__(self, replica: ObjectReplica, name: str) -> None:
         self._replica = replica
@@ -71,7 +71,7 @@ class QueryMethod:
         return self.stale(*args, **kwargs)
 
     async def after(self, token: int, /, *args: Any, **kwargs: Any) -> Any:
-        """When this copy has what the handle with this `token` had done."""
+        """Run the query when this copy has all commands that the handle with this `token` had done."""
         await self._replica.read(after=token)
         return self.stale(*args, **kwargs)
 
@@ -80,7 +80,7 @@ class QueryMethod:
 
 
 class Replicated(ObjectReplica):
-    """What `replicate` gives: the object's commands and queries are its methods, besides those of `Replica`."""
+    """The result of `replicate`: has the commands and queries of the object, and the methods of `Replica`."""
 
     def __init__(self, make: Callable[[], ReplicatedObject], *args: Any, **options: Any) -> None:
         super().__init__(make, *args, **options)
@@ -108,9 +108,9 @@ def replicate(
     """A copy of a replicated object and a handle to it: `async with replicate(Seats, servers, "seats") as seats`.
 
     Args:
-      make: Makes the object: its class, or a function without arguments.
+      make: Creates the object: its class, or a function without arguments.
 
-    The other arguments, and what entering raises, are those of `Replica`.
+    The other arguments, and the errors on entering, are those of `Replica`.
     """
     return Replicated(make, servers, topic, name=name, settings=settings, **options)
 

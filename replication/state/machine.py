@@ -1,4 +1,4 @@
-"""What a service writes: a state machine. Every copy applies the same commands in the same order."""
+"""The state machine that a service writes. Every copy applies the same commands in the same order."""
 
 from __future__ import annotations
 
@@ -15,61 +15,61 @@ Read = Callable[[], bytes | None]
 
 @attrs.define(slots=True)
 class Context:
-    """Where a command stands. A machine may look at this and its own state, at no clock and at nothing else."""
+    """The place of a command in the log. A machine may use this and its own state, but no clock or other input."""
 
     offset: int
-    """Of the record, in the log. Several commands may stand in one record."""
+    """Offset of the record in the log. One record may hold several commands."""
     index: int
-    """Which command of the record."""
+    """Index of the command in the record."""
     timestamp_ms: int
-    """Of the record, in milliseconds since 1970; it never goes back from one command to the next."""
+    """Timestamp of the record in milliseconds since 1970; never decreases from one command to the next."""
     name: str
-    """Whose session the command belongs to; empty for those with a caller's own id."""
+    """Name of the session of the command; empty for a command with a caller's own id."""
     seed: str = ""
     _random: random.Random | None = None
 
     @property
     def position(self) -> int:
-        """A number that no other command has, and that grows from command to command."""
+        """A unique number that increases from command to command."""
         return self.offset << 16 | self.index
 
     @property
     def random(self) -> random.Random:
-        """Random numbers that are the same on each copy, seeded by the topic's id and the command's place."""
+        """Random numbers that are the same on each copy; the topic's id and the command's place are the seed."""
         if self._random is None:
             self._random = random.Random(f"{self.seed}:{self.offset}:{self.index}")
         return self._random
 
 
 class StateMachine(ABC):
-    """The state of one partition, and what commands do to it.
+    """The state of one partition, and the effects of commands on it.
 
-    The answer to a command, its effect and what it raises must follow from the state and the command alone: from
-    no clock, no random number but `Context.random`, no order of a set, nothing outside. Copies that differ are
-    found by comparing digests, and stop.
+    The result, the effect and the exception of a command must depend only on the state, the command and `Context`:
+    on no clock, no other random numbers, no order of a set and nothing outside. Copies compare digests, and a copy
+    that differs stops.
     """
 
     @abstractmethod
     def apply(self, context: Context, command: bytes) -> bytes:
-        """Do a command; what it returns is the caller's answer. What it raises is an answer, too."""
+        """Apply a command. The caller receives the returned value or the raised exception."""
 
     @abstractmethod
     def snapshot(self, write: Write) -> None:
-        """Write the whole state, in as many pieces as is convenient, each of some KiB."""
+        """Write the whole state in any number of pieces, each of some KiB."""
 
     @abstractmethod
     def restore(self, read: Read) -> None:
-        """Become what was written: `read` gives the pieces in order, as they were written, then None."""
+        """Restore a written state: `read` returns the pieces in the order of writing, then None."""
 
     def digest(self) -> bytes:
-        """A few bytes that are equal where the state is; by default a hash of the snapshot, which takes as long."""
+        """A few bytes that are equal for equal states; default: a hash of the snapshot, which takes as long."""
         found = blake2b(digest_size=16)
         self.snapshot(found.update)
         return found.digest()
 
     def view(self) -> Callable[[Write], None] | None:
-        """A copy of the state that can be written in another thread, while commands go on; None: there is none.
+        """A copy of the state that another thread can write while commands continue; None: not supported.
 
-        Then `snapshot` is called in the event loop, and nothing else happens until it is done.
+        Without it `snapshot` runs in the event loop and blocks everything else until it is done.
         """
         return None

@@ -16,9 +16,9 @@ _PIECE = 2_000
 
 
 def command(method: F) -> F:
-    """A method that changes the object: it runs on every copy, and what it returns or raises is the answer.
+    """A method that changes the object. It runs on every copy; its result or exception is the answer.
 
-    It must not be async, must depend on nothing but its arguments and the object, and may look at `self.context`.
+    It must not be async, must depend only on its arguments and the object, and may use `self.context`.
     Arguments and answers are None, bool, int, float, str, bytes, and lists and dicts of them (a tuple arrives as a
     list).
     """
@@ -28,7 +28,7 @@ def command(method: F) -> F:
 
 
 def query(method: F) -> F:
-    """A method that only looks: it runs on one copy, and may return anything."""
+    """A method that only reads. It runs on one copy and may return anything."""
     _check(method, "@query")
     method.__insync_kind__ = "query"  # type: ignore[attr-defined]
     return method
@@ -42,23 +42,24 @@ def _check(method: Callable[..., Any], what: str) -> None:
 
 
 class ReplicatedObject:
-    """Subclass this, give it state in `__init__` and methods that are commands and queries.
+    """Base class: set the state in `__init__`, and add methods that are commands and queries.
 
-    The state is what `vars(self)` holds, if that can be packed (None, bool, int, float, str, bytes, and lists,
-    dicts and sets of them); else override `get_state` and `set_state`. Names that begin with `_v_` are no state.
+    The state is `vars(self)`, if its values can be packed (None, bool, int, float, str, bytes, and lists, dicts and
+    sets of them); otherwise override `get_state` and `set_state`. Names that begin with `_v_` do not belong to the
+    state.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = ()
-    """Exceptions of its own that commands raise, so that callers get them as such."""
+    """Exception classes of the service that commands raise. Callers receive them as these classes."""
     context: Context
-    """Within a command: where it stands."""
+    """The context of the command that runs now."""
 
     def get_state(self) -> dict[str, Any]:
-        """What a snapshot holds: names and values; big dicts are written in pieces."""
+        """Names and values for a snapshot, which writes large dicts in pieces."""
         return {name: value for name, value in vars(self).items() if not _is_passing(name)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Become what `get_state` gave."""
+        """Restore a result of `get_state`."""
         for name in [name for name in vars(self) if not _is_passing(name)]:
             delattr(self, name)
         vars(self).update(state)
@@ -100,7 +101,7 @@ class ObjectMachine(StateMachine):
 
 
 def write_state(state: dict[str, Any], write: Write) -> None:
-    """Names and values in pieces: a dict of a million keys is many of them."""
+    """Names and values in pieces: a large dict becomes many pieces."""
     write(pack([[name, *_shape(value)] for name, value in state.items()]))
     for value in state.values():
         kind, _ = _shape(value)
@@ -113,7 +114,7 @@ def write_state(state: dict[str, Any], write: Write) -> None:
 
 
 def read_state(read: Read) -> dict[str, Any]:
-    """What `write_state` wrote; raises StateError if it is nothing like it."""
+    """Read the pieces of `write_state`; raises StateError for anything else."""
 
     def piece() -> Any:
         data = read()
@@ -142,7 +143,7 @@ def _shape(value: Any) -> tuple[str, int]:
 
 
 def raise_answer(kind: str, data: bytes, known: tuple[type[Exception], ...]) -> None:
-    """Raise what a command raised: an exception of Python's own or of the object's, else `CommandError`."""
+    """Raise the exception of a command: a built-in one or one of the object's `errors`, else `CommandError`."""
     args = unpack(data)
     for cls in known:
         if cls.__name__ == kind:

@@ -38,20 +38,20 @@ class Replica:
 
     Args:
       servers: URLs of some nodes, as a list or comma separated.
-      topic: Whose log holds the commands; made if there is none. Nothing else may write to it.
-      machine: Makes the state machine: its class, or a function without arguments.
-      partition, partitions: Which of the topic's partitions, and how many it has; see `Shards`.
-      name: Whose session this is, at most 200 characters. Opening the same name elsewhere shuts this one out.
-        Without a name one that nobody else has.
-      settings: All settings at once; or give single ones as keywords (fields of `StateSettings`). Further keywords
-        are settings of the clients below.
+      topic: The topic whose log holds the commands; created if absent. Nothing else may write to it.
+      machine: Creates the state machine: its class, or a function without arguments.
+      partition, partitions: The partition to use, and the topic's number of partitions; see `Shards`.
+      name: The name of the session, at most 200 characters. Opening the same name elsewhere fences this session.
+        Default: a unique name.
+      settings: All settings; alternatively single settings as keywords (fields of `StateSettings`). Further
+        keywords are settings of the clients.
 
     Raises:
-      InvalidSettingError: A setting that does not exist, or cannot be.
+      InvalidSettingError: An unknown setting or an impossible value.
       BootstrapError: On entering the block: no node could be reached.
-      StateError: On entering: the topic is no log of a state, or its beginning is lost.
+      StateError: On entering: the topic is not the log of a state, or its beginning is lost.
 
-    Leaving the block waits for what is under way, at most 5 seconds.
+    Leaving the block waits for commands under way, at most 5 seconds.
     """
 
     def __init__(
@@ -170,20 +170,20 @@ class Replica:
     # Changing
 
     async def submit(self, command: bytes, *, id: str | None = None) -> bytes:
-        """Have a command applied by every copy; its answer, when this copy has applied it.
+        """Have every copy apply a command; returns its answer when this copy has applied it.
 
-        It is applied once, whatever fails meanwhile. Cancelling this leaves unknown whether it is done.
+        The command is applied once, regardless of failures. After a cancellation its outcome is unknown.
 
         Args:
-          command: What the machine's `apply` gets.
-          id: The caller's own key, of at most 256 characters. Commands that are given the same one, by any process,
-            within `deduplicate_for_ms` are one command: each gets the answer of the first.
+          command: The argument of the machine's `apply`.
+          id: The caller's own key, of at most 256 characters. Commands with the same key within
+            `deduplicate_for_ms`, from any process, count as one command: each gets the answer of the first.
 
         Raises:
-          Exception: What the machine raised, if it is an exception of Python's own, else `CommandError`.
-          FencedError: The name was opened elsewhere; the command was not done.
+          Exception: The machine's exception, if it is a built-in one; otherwise `CommandError`.
+          FencedError: The name was opened elsewhere; the command was not applied.
           CommandTooLargeError: It does not fit into a record.
-          DivergedError, StateClosedError: This copy has stopped; whether the command is done is unknown.
+          DivergedError, StateClosedError: This copy has stopped; the outcome of the command is unknown.
         """
         answer = await self._submit(command, id)
         if answer.error:
@@ -203,15 +203,16 @@ class Replica:
         return pending.answer
 
     token: int = 0
-    """How far the log reaches with the last command of this handle: for `wait_until` in another process."""
+    """The log offset after the last command of this handle, for `wait_until` in another process."""
 
     # Reading
 
     async def read(self, *, after: int | None = None) -> int:
-        """Bring this copy up to date; then its machine may be looked at. Gives the offset up to which it is.
+        """Bring this copy up to date, so that its machine can be read. Returns the offset that it has reached.
 
-        Everything that was acknowledged to anybody before this call is in it then. With `after` (the `token` of a
-        handle) only what that handle has done before: no leader is asked, and another's writes may be missing.
+        The copy then contains every command that was acknowledged to any process before this call. With `after`
+        (the `token` of a handle) it waits only for the commands of that handle: it asks no leader, and commands of
+        other handles may be missing.
         """
         copy = self._open_copy()
         if after is None:
@@ -220,46 +221,46 @@ class Replica:
         return copy.applied
 
     async def wait_until(self, offset: int) -> None:
-        """Come back when this copy has applied everything below `offset`."""
+        """Wait until this copy has applied everything below `offset`."""
         await self._open_copy().wait_until(given.whole("offset", offset, least=0))
 
     @property
     def machine(self) -> StateMachine:
-        """The machine of this copy: to be looked at only. A copy that falls far behind makes a new one."""
+        """The machine of this copy; only read it. A copy that falls far behind creates a new one."""
         return self._open_copy().applier.machine
 
     @property
     def applied(self) -> int:
-        """Everything below this offset is in the state of this copy."""
+        """This copy has applied everything below this offset."""
         return self._open_copy().applied
 
     @property
     def lag(self) -> int:
-        """Records that are committed, as far as this copy knows, and not applied."""
+        """Number of records that this copy knows to be committed and has not applied."""
         return self._open_copy().lag
 
     @property
     def clock_ms(self) -> int:
-        """The greatest timestamp of all records that are applied, in ms since 1970: the time of the machine."""
+        """The time of the machine: the greatest timestamp of all applied records, in ms since 1970."""
         return self._open_copy().applier.clock_ms
 
     @property
     def is_keeper(self) -> bool:
-        """Whether this copy writes the snapshots at present."""
+        """Whether this copy currently writes the snapshots."""
         return self._keeper is not None and self._keeper.is_keeper
 
     @property
     def restored_from(self) -> int:
-        """The offset up to which a snapshot reached when this copy began; 0: it began with the first command."""
+        """The end offset of the snapshot from which this copy started; 0: it started with the first command."""
         marker = self._open_copy().restored
         return marker.position if marker is not None else 0
 
     def digest(self) -> bytes:
-        """Of the whole state, the sessions included: copies with the same `applied` have the same."""
+        """Digest of the whole state, including sessions; equal on copies with the same `applied`."""
         return self._open_copy().applier.digest()
 
     async def snapshot(self) -> None:
-        """Write a snapshot now, whoever keeps them."""
+        """Write a snapshot now, even if another copy is responsible for them."""
         self._open_copy()
         assert self._keeper is not None
         await self._keeper.take_snapshot()
@@ -274,7 +275,7 @@ class Replica:
             yield changes
 
     async def moved(self) -> None:
-        """Come back when this copy has applied something more."""
+        """Wait until this copy has applied something more."""
         await self._open_copy().moved()
 
     def _open_copy(self) -> Copy:
@@ -296,7 +297,7 @@ class Tasks:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         self._nursery.cancel_scope.cancel()
-        # An error of the block is raised as it is: a nursery would make a group of it.
+        # Raise an error of the block itself: a nursery would wrap it in a group.
         is_ours = isinstance(error, trio.Cancelled | BaseExceptionGroup) and not isinstance(error, Exception)
         ours = error if is_ours else None
         await self._manager.__aexit__(

@@ -13,20 +13,21 @@ from ._applying import WINDOW
 
 @attrs.frozen(kw_only=True)
 class StateSettings:
-    """Durations in milliseconds, sizes in bytes. All copies of one state need the same `digest_every`.
+    """The settings of a copy. Durations are in milliseconds, sizes in bytes. `digest_every` must be the same on all
+    copies of a state.
 
-    create: Whether opening makes the topics if there are none.
-    replication_factor: Of topics that are made; None: 3, or as many as there are nodes.
-    max_under_way: Commands that one handle may have under way; more wait.
-    batch_bytes: What one record may hold of commands that are ready at the same time.
-    records_in_flight: Records of commands that are sent before the first is acknowledged.
-    deduplicate_for_ms: How long an idempotency key (`submit(..., id=...)`) gives the first answer again.
-    snapshot_every: After so many commands one of the copies writes a snapshot, and the log below the one before it
-      is deleted; 0: never, and the log is kept whole.
-    digest_every: After so many commands all copies compare their digests; 0: never.
-    keeper_lease_ms: How long a copy that is silent holds up the next snapshot.
-    cache_dir: A folder in which the last snapshot is kept for the next start of this process; None: in none.
-    open_timeout_ms: How long opening may take.
+    create: Whether opening creates missing topics.
+    replication_factor: Replicas of the topics that opening creates; None: 3, or the number of nodes if lower.
+    max_under_way: Commands of one handle that may wait for answers; further commands wait before they are sent.
+    batch_bytes: Maximum size of the commands that are sent together in one record.
+    records_in_flight: Records that may be sent before the first is acknowledged.
+    deduplicate_for_ms: How long an idempotency key (`submit(..., id=...)`) returns the first answer.
+    snapshot_every: Commands after which one of the copies writes a snapshot; then the log below the previous
+      snapshot is deleted. 0: no snapshots, and the whole log is kept.
+    digest_every: Commands after which all copies compare their digests; 0: never.
+    keeper_lease_ms: How long a silent copy can delay the next snapshot.
+    cache_dir: A folder for the last snapshot, from which the next start of this process reads it; None: no cache.
+    open_timeout_ms: Time limit for opening.
     """
 
     create: bool = True
@@ -69,7 +70,7 @@ _LEAST = {
 
 
 def split(options: dict[str, Any], settings: StateSettings | None) -> tuple[StateSettings, dict[str, Any]]:
-    """The settings of a copy, and what is left for the clients below it."""
+    """Split keywords into the settings of a copy and those of its clients."""
     names = {field.name for field in attrs.fields(StateSettings)}
     own = {name: value for name, value in options.items() if name in names}
     rest = {name: value for name, value in options.items() if name not in names}

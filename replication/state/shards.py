@@ -1,4 +1,4 @@
-"""State that is divided by keys over the partitions of one topic."""
+"""State divided by keys over the partitions of one topic."""
 
 from __future__ import annotations
 
@@ -17,13 +17,14 @@ H = TypeVar("H")
 
 class _Divided(Generic[H]):
     """Args:
-      open: What opens one shard: `Replica`, `replicate`, or the `open` of a class such as `ReplicatedDict`.
-      arguments: Of `open`: servers, topic and so on.
-      shards: How many there are, which cannot be changed later. The topic has as many partitions.
-      options: Of `open`, the same for each shard.
+      open: The function that opens one shard: `Replica`, `replicate`, or `open` of a class such as
+        `ReplicatedDict`.
+      arguments: Arguments of `open`: servers, topic and so on.
+      shards: The number of shards and of the topic's partitions, which cannot change later.
+      options: Keywords of `open`, the same for each shard.
 
-    Keys go to shards as Kafka's clients spread them over partitions. Each shard is a state of its own, with its own
-    session, snapshots and keeper: nothing is promised across two of them, neither an order nor a moment.
+    Keys map to shards as Kafka's clients map keys to partitions. Each shard is a separate state with its own
+    session, snapshots and keeper. No order and no atomicity is promised across two shards.
 
     Raises:
       StateError: On opening: the topic has another number of partitions.
@@ -48,13 +49,13 @@ class _Divided(Generic[H]):
         return iter(self._opened)
 
     def number_of(self, key: str | bytes) -> int:
-        """Which shard a key belongs to."""
+        """The number of a key's shard."""
         if not isinstance(key, str | bytes):
             raise given.refused("key", key, "a key is a text or bytes")
         return partition_for_key(key.encode() if isinstance(key, str) else key, len(self))
 
     def of(self, key: str | bytes) -> H:
-        """The handle of the shard that a key belongs to; raises `StateClosedError` outside of the block."""
+        """The handle of a key's shard; raises `StateClosedError` outside of the block."""
         self._check()
         return self._opened[self.number_of(key)]
 
