@@ -109,7 +109,7 @@ class ReplicatedLock(_Battery):
     make = LockState
 
     async def acquire(self, name: str, lease_ms: int = 30_000) -> int:
-        """Wait for the lock; returns a fencing token greater than all before. Prolongs it if this handle holds it."""
+        """Wait for the lock; returns a fencing token greater than all before. Prolongs a lock that it holds."""
         while True:
             token = await self.acquire_nowait(name, lease_ms)
             if token is not None:
