@@ -1,4 +1,4 @@
-"""A node's data folder: who owns it, which partitions it holds, and the offsets it remembers for them."""
+"""A node's data folder: its owner, its partitions and their checkpointed offsets."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ _DEVICE_CHECK = "device-check"
 
 VERIFY_ON_OPEN_BYTES = 256 << 20
 MANY_FOLDERS = 4
-"""From so many on new folders, and what is in them, are brought to the device together."""
+"""Number of new folders from which they are synced to the device together."""
 MANY_LOGS = 32
-"""From so many on a clean stop waits once for the file system, not several times for each log."""
+"""Number of logs from which a clean stop syncs the file system once, instead of each log several times."""
 _LOOK_AGAIN = 64
-"""After so many flushes it is looked again whether too many files are open."""
+"""Number of flushes after which the number of open files is checked again."""
 
 _FOLDER_LOCKS = 64
 
@@ -94,8 +94,8 @@ def read_identity(folder: Path) -> tuple[str, int, str]:
 class LogDirectory:
     """Opens and locks a data folder, creating it if need be; then gives out its logs.
 
-    `open_log` and `write_checkpoints` may be called from several threads, which do not wait for each other's
-    device; a log that was given out belongs to one writer thread.
+    Several threads may call `open_log` and `write_checkpoints`, and do not wait for one another's device access. An
+    open log belongs to one writer thread.
     """
 
     def __init__(
@@ -108,30 +108,30 @@ class LogDirectory:
         verify_on_open_bytes: int = VERIFY_ON_OPEN_BYTES,
     ) -> None:
         """
-        verify_on_open_bytes: of what need not be scanned when logs are opened, so much in all has every batch's
-          CRC checked all the same, the newest segments of each log first; damage is then seen at once.
+        verify_on_open_bytes: how much data that needs no scan has its CRCs checked when logs are opened, the newest
+          segments of each log first, to find damage early.
 
         Raises:
-          LogDirectoryLockedError: Another process uses it.
-          WrongClusterError: It holds data of another cluster.
-          WrongNodeError: It holds data of another node.
+          LogDirectoryLockedError: Another process uses the folder.
+          WrongClusterError: The folder belongs to another cluster.
+          WrongNodeError: The folder belongs to another node.
           LogDirectoryError: Its `meta.properties` cannot be read.
           StorageError: The device refuses.
         """
         self.path = Path(path)
         self.settings = settings or LogSettings()
         self.on_flush_due: Callable[[], None] = lambda: None
-        """Called by the writer of a log when `flush_due` may have something to do."""
+        """The writer of a log calls this when `flush_due` may have work."""
         self._verify_bytes = verify_on_open_bytes
         self._lock = threading.RLock()
         self._logs: dict[PartitionKey, DiskLog] = {}
         self._proof_lock = threading.Lock()
-        """A write that nobody waits for any more may still be under way."""
+        """Serialises writes of the proof: an abandoned one may still be under way."""
         self._folders_in_use = tuple(threading.Lock() for _ in range(_FOLDER_LOCKS))
-        """One of them is held by who opens or deletes a log; `_lock` is not, while the device is waited for. Taken
-        before that. A number of locks that does not grow with the partitions that have come and gone."""
+        """Opening or deleting a log holds one of these while it waits for the device, and takes it before `_lock`,
+        which it does not hold meanwhile. Their number is fixed, so that it does not grow with past partitions."""
         self._empty: set[PartitionKey] = set()
-        """Whose folders were made here and have not been opened."""
+        """Partitions whose folders were created here and have not been opened yet."""
         self._folder_lock: FolderLock | None = None
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -152,7 +152,7 @@ class LogDirectory:
         """Made once for each folder; tells whether it was replaced."""
         self._created = CreatedPartitions(self.path)
         self.proof = read_proof(self.path)
-        """As the last process left it, or as written since; None in a new folder, or one of an earlier release."""
+        """The last written proof; None in a new folder, or one of an earlier release."""
         self.was_clean, self.previous_broker_epoch = self._take_clean_marker()
         self._high_watermarks = read_checkpoint(self.path / HIGH_WATERMARKS)
         self._recovery_points = read_checkpoint(self.path / RECOVERY_POINTS)
@@ -181,7 +181,7 @@ class LogDirectory:
         return directory_id
 
     def _take_clean_marker(self) -> tuple[bool, int]:
-        """Read the marker and delete it for good before anything can be written."""
+        """Read the marker, and delete it durably before anything else is written."""
         path = self.path / CLEAN_SHUTDOWN
         try:
             marker = json.loads(path.read_bytes())
@@ -195,9 +195,9 @@ class LogDirectory:
         return found
 
     def write_proof(self, proof: FolderProof) -> None:
-        """Write down, durably, how old the folder is from now on.
+        """Store the folder's proof counter durably.
 
-        Raises StorageError if the device refuses; what was there before stands then.
+        Raises StorageError if the device refuses; the previous value stays.
         """
         with self._proof_lock:
             with self._lock:
@@ -207,9 +207,7 @@ class LogDirectory:
                 self.proof = proof
 
     def check_device(self) -> None:
-        """Have a small file written and brought to the device, to tell a single file that it refuses from a device
-        that fails. Raises StorageError.
-        """
+        """Write and sync a small file, to distinguish a failing device from a single bad file. Raises StorageError."""
         path = self.path / _DEVICE_CHECK
         try:
             replace_file(path, b"")
@@ -218,12 +216,12 @@ class LogDirectory:
             raise storage_error(error, f"cannot write to {self.path}") from error
 
     def partitions(self) -> list[PartitionKey]:
-        """The partitions that have a folder here, in order."""
+        """The partitions with a folder here, in order."""
         matches = (FOLDER_NAME.fullmatch(entry.name) for entry in os.scandir(self.path) if entry.is_dir())
         return sorted((match[1], int(match[2])) for match in matches if match)
 
     def logs(self) -> list[tuple[PartitionKey, DiskLog]]:
-        """Those that are open, in order."""
+        """The open logs, in order."""
         with self._lock:
             return sorted(self._logs.items(), key=lambda item: item[0])
 
@@ -243,10 +241,10 @@ class LogDirectory:
 
         Raises:
           InvalidTopicError: Not a topic name.
-          LogNotFoundError: There is no folder, and `create` is false.
-          WrongTopicIdError: The folder is that of an earlier topic.
-          WrongPartitionError: The folder is that of another partition.
-          CorruptMetadataError: The folder does not say whose it is.
+          LogNotFoundError: The folder does not exist, and `create` is false.
+          WrongTopicIdError: The folder belongs to an earlier topic.
+          WrongPartitionError: The folder belongs to another partition.
+          CorruptMetadataError: The folder's metadata does not name its partition.
           CorruptLogError: The files are damaged. Nothing was changed.
         """
         check_topic(topic)
@@ -305,11 +303,11 @@ class LogDirectory:
         return folder
 
     def make_folders(self, wanted: Sequence[tuple[PartitionKey, str | None]]) -> None:
-        """Make the folders of logs that are about to be opened for the first time, with what they have in common
-        written once: of many logs each takes `open_log` a fraction of the time then. Those that are there are left
-        alone.
+        """Create the folders of many new logs together, which makes `open_log` much faster for each. Existing
+        folders
+        stay unchanged.
 
-        wanted: each with its topic's id, if that is known.
+        wanted: the logs, each with its topic's id, if known.
 
         Raises InvalidTopicError, StorageError.
         """
@@ -347,7 +345,7 @@ class LogDirectory:
         self._empty.update(keys)
 
     def _sync_filesystem(self) -> bool:
-        """Bring all to the device in one wait; False if there is no such call. Raises OSError."""
+        """Sync the whole file system; False if the system has no such call. Raises OSError."""
         assert self._folder_lock is not None
         try:
             sync_filesystem(self._folder_lock.fileno())
@@ -361,29 +359,30 @@ class LogDirectory:
         return self.path / f"{key[0]}-{key[1]}"
 
     def _all_in_use(self, keys: Sequence[PartitionKey]) -> list[threading.Lock]:
-        """The locks of these folders, in the order in which all take them."""
+        """The locks of these folders, in the global lock order."""
         return [self._folders_in_use[at] for at in sorted({hash(key) % _FOLDER_LOCKS for key in keys})]
 
     def _log_start(self, key: PartitionKey) -> int | None:
-        """As written down; a log that was made here and is not listed has always begun at 0. None: nobody knows."""
+        """The checkpointed log start; 0 for an unlisted log that was created here. None: unknown."""
         made_here = self._knows_log_starts and not self._created.never_held(key)
         return self._log_starts.get(key, 0 if made_here else None)
 
     def never_held(self, topic: str, partition: int) -> bool:
-        """Whether it is certain that this directory has never had a log of the partition: none is missing."""
+        """Whether this directory certainly never had a log of the partition, so that none is missing."""
         return self._created.never_held((topic, partition))
 
     def delete_log(self, topic: str, partition: int) -> None:
-        """As `delete_logs`, one."""
+        """Like `delete_logs`, for one log."""
         self.delete_logs([(topic, partition)])
 
     def delete_logs(self, partitions: Sequence[PartitionKey]) -> None:
-        """Close logs and rename their folders, so that nobody takes them for such, now or after a crash. Those that
-        are not there are passed over.
+        """Close logs and rename their folders, so that they no longer count as logs, even after a crash. Missing
+        logs
+        are skipped.
 
-        What they take up is given back by `remove_deleted_logs`. Nothing else may be under way in the logs.
+        `remove_deleted_logs` frees the space. No other operation may run in these logs.
 
-        Raises StorageError if the device refuses; any of them may be deleted then.
+        Raises StorageError if the device refuses; some of the logs may be deleted then.
         """
         with ExitStack() as stack:
             for lock in self._all_in_use(partitions):
@@ -406,12 +405,12 @@ class LogDirectory:
         folder = self._folder_of(key)
         if not folder.is_dir():
             return False
-        # Kafka's form, and like there the name is cut so that it stays a legal one.
+        # Kafka's form. Like Kafka, shorten the name so that it stays valid.
         folder.rename(self.path / f"{key[0][:200]}-{key[1]}.{uuid.uuid4().hex}{DELETED_SUFFIX}")
         return True
 
     def remove_deleted_logs(self) -> int:
-        """Remove what `delete_log` has renamed, also before a crash; returns the number of folders. May take long.
+        """Remove folders that `delete_logs` has renamed, also before a crash; returns their number. May take long.
 
         Raises StorageError if the device refuses.
         """
@@ -426,7 +425,7 @@ class LogDirectory:
         return len(folders)
 
     def _forget(self, keys: Sequence[PartitionKey]) -> None:
-        """Folders of these names may have been moved away: what is remembered will not be true of new ones."""
+        """Drop the state of these folders: they may have been moved away, and new ones may take their names."""
         known = [key for key in keys if self._cleaned.pop(key, None) is not None]
         if known:
             self._write_checkpoint(CLEANED, self._cleaned)
@@ -436,13 +435,13 @@ class LogDirectory:
             self._write_checkpoints({})
 
     def high_watermarks(self) -> dict[PartitionKey, int]:
-        """As last checkpointed: hints, perhaps old."""
+        """The checkpointed high watermarks: hints that may be old."""
         return dict(self._high_watermarks)
 
     def write_checkpoints(self, high_watermarks: Mapping[PartitionKey, int]) -> None:
-        """Write high watermarks (of those given), recovery points and log starts.
+        """Write the given high watermarks, all recovery points and all log starts.
 
-        Raises StorageError if the device refuses; the old checkpoints stand then.
+        Raises StorageError if the device refuses; the old checkpoints stay.
         """
         with self._lock:
             self._check_open()
@@ -460,7 +459,7 @@ class LogDirectory:
             self._write_checkpoint(LOG_STARTS, self._log_starts)
 
     def _write_cleaned(self) -> None:
-        """Which logs offsets may be missing from, and up to where each is compacted."""
+        """Store which logs may lack offsets, and up to where each is compacted."""
         with self._lock:
             found = {key: log.cleaned_offset for key, log in self._logs.items()}
             self._cleaned.update({key: offset for key, offset in found.items() if offset is not None})
@@ -472,7 +471,7 @@ class LogDirectory:
             self._write_checkpoint(RECOVERY_POINTS, self._recovery_points)
 
     def _write_checkpoint(self, name: str, offsets: Mapping[PartitionKey, int]) -> None:
-        """Only into the folder that is locked: what another process uses now is not ours to write to."""
+        """Write only into the locked folder: another process may use a folder that has replaced it."""
         try:
             if self._folder_lock is not None:
                 self._folder_lock.check()
@@ -481,16 +480,17 @@ class LogDirectory:
             raise storage_error(error, f"cannot write the checkpoints in {self.path}") from error
 
     def flush_due(self, now: float) -> dict[PartitionKey, StorageError]:
-        """Flush the logs whose settings call for it, and all closed segments; then write the recovery points, and
+        """Flush the logs that are due by their settings, and all closed segments. Then write the recovery points,
+        and
         close idle files if too many are open.
 
-        Meant for a thread of its own: the writers of the logs do not wait for it.
+        Call it in a separate thread: the writers of the logs do not wait for it.
 
         now: seconds of `time.monotonic`.
 
-        Returns the logs that could not be flushed, with the reason; they take no writes any more, but for those
-        with `TooManyOpenFilesError`, which are flushed the next time.
-        Raises StorageError if the recovery points cannot be written; the old ones stand then.
+        Returns the logs that could not be flushed, with the reason. They accept no more writes, except those with
+        `TooManyOpenFilesError`, which the next call flushes.
+        Raises StorageError if the recovery points cannot be written; the old ones stay.
         """
         with self._lock:
             logs = list(self._logs.items())
@@ -508,7 +508,7 @@ class LogDirectory:
             except StorageError as error:
                 failures[key] = error
             if moved % _LOOK_AGAIN == 0:
-                # Those that are flushed to have their file closed may have become enough by now.
+                # By now enough logs may be flushed to close their files.
                 OPEN_FILES.trim()
         if moved:
             self._write_recovery_points()
@@ -522,10 +522,10 @@ class LogDirectory:
         high_watermarks: Mapping[PartitionKey, int] | None = None,
         broker_epoch: int = -1,
     ) -> None:
-        """Close every log and give up the folder.
+        """Close every log and unlock the folder.
 
-        `clean`: flush all, write the checkpoints, and last the marker by which the next start trusts the files.
-        The marker is not written if anything before it fails; that error is raised once all is closed.
+        `clean`: flush everything, write the checkpoints, and at last the marker that lets the next start trust the
+        files. If a step before it fails, the marker is not written; the error is raised after everything is closed.
         """
         with self._lock:
             if self._folder_lock is None:
@@ -549,7 +549,7 @@ class LogDirectory:
                 log.close(clean=False)
 
     def _settle_all(self) -> None:
-        """Bring all logs to the device in one wait. What cannot be done so each log does for itself."""
+        """Sync all logs at once. If that is not possible, each log syncs itself."""
         waiting = []
         for log in self._logs.values():
             with suppress(StorageError):

@@ -1,4 +1,4 @@
-"""Byte ranges of segment files, as a transport sends them: by reference, without reading them."""
+"""Byte ranges of segment files, which transports send by reference without reading them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class ReadableFile(Protocol):
 
 
 class Descriptor(int):
-    """A number that keeps its file open: `os.fsync(segment.file.fileno())` holds nothing else of the file, which
-    another thread may be letting go.
+    """A descriptor number that keeps its file open. `os.fsync(segment.file.fileno())` holds only this number, while
+    another thread may release the file.
     """
 
     owner: RangeFile
 
 
 class RangeFile:
-    """A descriptor, closed when the last range (or segment, or call) that holds it is gone.
+    """A descriptor that is closed when its last holder (a range, a segment or a call) is gone.
 
-    So a range outlives the removal of its segment: unlinking a file leaves open descriptors alone.
+    A range therefore outlives the removal of its segment: unlinking a file does not affect open descriptors.
     """
 
     __slots__ = ("_fd",)
@@ -55,14 +55,14 @@ class FileRange:
     offset: int
     length: int
     data: bytes | None = None
-    """What was written there, if it was among the last small appends and is in memory still."""
+    """The bytes, if they belong to the last small appends and are still in memory."""
 
     def fileno(self) -> int:
         """Valid for as long as this object lives."""
         return self.file.fileno()
 
     def read_bytes(self) -> bytes:
-        """The bytes themselves; fewer if the file was truncated meanwhile."""
+        """The bytes; fewer if the file was truncated meanwhile."""
         return read_at(self.file.fileno(), self.length, self.offset)
 
 

@@ -1,4 +1,4 @@
-"""The log of one partition, as a node sees it. Synchronous; it knows nothing of roles or of the network."""
+"""The interface of a partition's log. It is synchronous and independent of roles and network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KEY_MAP_BYTES = 128 << 20
 
 
 def never() -> bool:
-    """For work that nobody stops."""
+    """The `stop` function of work that is never stopped."""
     return False
 
 
@@ -31,7 +31,7 @@ class EpochEntry(NamedTuple):
 
 
 class ProducedBatch(NamedTuple):
-    """A batch of an idempotent producer: where it lies in the producer's sequence and in the log, inclusive."""
+    """A batch of an idempotent producer: its sequences and its offsets in the log, both inclusive."""
 
     base_sequence: int
     last_sequence: int
@@ -41,9 +41,9 @@ class ProducedBatch(NamedTuple):
 
 @attrs.frozen(slots=True)
 class ProducerSnapshot:
-    """What the log holds of one idempotent producer: its epoch and its last batches, five at most (KIP-98).
+    """The state of an idempotent producer in the log: its epoch and its last batches, five at most (KIP-98).
 
-    Without batches it tells of the epoch alone: a marker has ended the producer's transaction under a new one.
+    Without batches only the epoch is known: a marker has ended the producer's transaction under a new epoch.
     """
 
     producer_id: int
@@ -51,17 +51,18 @@ class ProducerSnapshot:
     batches: tuple[ProducedBatch, ...]
     timestamp_ms: int
     coordinator_epoch: int = -1
-    """Of its last marker; -1 without one."""
+    """Coordinator epoch of its last marker; -1 without one."""
     first_offset: int = -1
-    """Where its open transaction begins; -1 without one."""
+    """First offset of its open transaction; -1 without one."""
 
 
 @attrs.frozen(slots=True)
 class Chunk:
-    """Whole, valid batches to append, and what `scan` said of them.
+    """Whole, valid batches to append, and the result of `scan`.
 
-    With a `leader_epoch` the log stamps it and the offsets from `base_offset` on (a leader's append; the data
-    is left as it is). With None the bytes are kept as they are and must run on from the log end (a follower's).
+    With a `leader_epoch` (a leader's append) the log writes this epoch and the offsets from `base_offset` on into
+    the batch headers; `data` itself does not change. With None (a follower's append) the bytes are written
+    unchanged and must continue at the log end.
     """
 
     data: Buffer
@@ -69,18 +70,18 @@ class Chunk:
     base_offset: int
     leader_epoch: int | None
     may_skip: bool = False
-    """Offsets may be missing before and between the batches, as compaction leaves them (a follower's only)."""
+    """Offsets may be missing before and between the batches after compaction (followers only)."""
 
 
 @attrs.frozen(slots=True)
 class ReadResult:
-    """Whole batches from one segment; `range` is None, `size` 0 and `next_offset` the offset asked for if none."""
+    """Whole batches of one segment. If there are none: `range` None, `size` 0, `next_offset` as requested."""
 
     range: FileRange | None
     first_base_offset: int
-    """May be below the offset asked for, which can lie inside a batch."""
+    """May be below the requested offset, which can lie inside a batch."""
     next_offset: int
-    """Where to read on."""
+    """The offset at which to continue."""
     size: int
 
 
@@ -88,7 +89,7 @@ _LAST_TIMESTAMP = 2**63 - 1
 
 
 class TimestampedOffset(NamedTuple):
-    """A record found by its time, in ms since 1970."""
+    """A record found by its timestamp, in ms since 1970."""
 
     offset: int
     timestamp_ms: int
@@ -96,52 +97,52 @@ class TimestampedOffset(NamedTuple):
 
 @attrs.frozen(slots=True)
 class RecoveryReport:
-    """What opening a log found."""
+    """The result of opening a log."""
 
     clean: bool
-    """The last stop was clean and the files agreed with it, so nothing was scanned."""
+    """The last stop was clean and the files match it, so no scan was needed."""
     batches_scanned: int = 0
     bytes_cut: int = 0
-    """Size of the torn tail that was cut off."""
+    """Size of the torn tail that was removed."""
     cut_position: int = -1
     cut_reason: str = ""
     segments_rebuilt: int = 0
-    """Segments whose indexes were built anew."""
+    """Segments whose indexes were rebuilt."""
     bytes_verified: int = 0
-    """Of what was trusted, so much had its CRC checked all the same."""
+    """Bytes of trusted data whose CRCs were checked as a precaution."""
 
 
 @attrs.frozen(slots=True)
 class CompactionResult:
-    """What one compaction did."""
+    """The result of one compaction."""
 
     cleaned_offset: int
-    """All keys below are compacted as far as this log's settings allow."""
+    """All keys below this offset are compacted as far as the settings allow."""
     bytes_moved: int = 0
-    """Read and written."""
+    """Bytes read and written."""
     bytes_removed: int = 0
     records_removed: int = 0
     records_without_key: int = 0
-    """Of those removed: a compacted log keeps the latest record of each key, so these have no place in it."""
+    """Removed records without a key: a compacted log keeps only the latest record of each key."""
     segments_before: int = 0
     segments_after: int = 0
     passes: int = 0
-    """More than one if the keys did not fit the memory allowed."""
+    """Above 1 if the keys did not fit into the key map at once."""
     batches_unreadable: int = 0
-    """They were copied as they are: their records can be read by nobody, and replace none."""
+    """Batches copied unchanged because their records are unreadable; they replace no other records."""
     first_unreadable: str = ""
-    """Where the first of them is, and what is wrong with it."""
+    """The position and the problem of the first of them."""
 
 
 @attrs.frozen(slots=True)
 class MaintenanceResult:
-    """What `Log.maintain` did."""
+    """The result of `Log.maintain`."""
 
     log_start_offset: int
-    """After it; retention may have raised it, which the replica's core must be told."""
+    """The log start afterwards. Retention may have raised it, and the replica's core must learn of that."""
     segments_deleted: int = 0
     compaction: CompactionResult | None = None
-    """None if none was due, or it was stopped."""
+    """None if no compaction was due, or it was stopped."""
 
 
 class Log(abc.ABC):
@@ -149,21 +150,21 @@ class Log(abc.ABC):
 
     One thread writes (`append`, `assign_epoch`, `truncate`, `truncate_fully`,
     `advance_log_start_offset`, `close`); others may read (`read` and the attributes), one may `flush` and one may
-    `maintain` at the same time. What a writing method raises has changed nothing that a reader sees, unless it
-    says otherwise.
+    `maintain` at the same time. If a writing method raises, readers see no change, unless the method says
+    otherwise.
 
-    A range that was read keeps its bytes for as long as it is held, whatever is deleted or compacted. Of a range
-    that reaches past a truncation the part behind the cut can no longer be read; other bytes never take its place.
+    A range that was read keeps its bytes while it exists, regardless of deletions and compaction. After a
+    truncation inside a range, the part after the cut is unreadable; other bytes never take its place.
     """
 
     topic: str
     partition: int
 
     settings: LogSettings
-    """Replaced by `configure`."""
+    """The current settings; `configure` replaces them."""
 
     def configure(self, settings: LogSettings) -> None:
-        """Go by other settings from the next append or `maintain` on. Any thread may call it."""
+        """Use other settings from the next append or `maintain` on. Any thread may call it."""
         self.settings = settings
 
     @property
@@ -179,31 +180,31 @@ class Log(abc.ABC):
     @property
     @abc.abstractmethod
     def recovery_point(self) -> int:
-        """Everything below is on the device, not just in the page cache."""
+        """Everything below this offset is on the device, not only in the page cache."""
 
     @property
     @abc.abstractmethod
     def epochs(self) -> tuple[EpochEntry, ...]:
-        """Leader epochs and where they start, both strictly rising. The last may start at the log end."""
+        """Leader epochs and their start offsets, both strictly increasing. The last may start at the log end."""
 
     @property
     @abc.abstractmethod
     def size_bytes(self) -> int:
-        """Of all batches held."""
+        """Size of all batches in the log."""
 
     @abc.abstractmethod
     def append(self, chunks: Sequence[Chunk]) -> None:
-        """Write all the chunks, in one go where they fit one segment, then move the log end.
+        """Write all chunks, with one call if they fit into one segment, then move the log end.
 
         Raises:
-          AppendError: They do not run on from the log end, or an epoch goes back. Nothing was written.
-          StorageFullError: No room. Nothing was written; the log can be used on.
-          StorageBrokenError: The device failed. Nothing is served of it; the log must be reopened to write.
+          AppendError: They do not continue at the log end, or an epoch decreases. Nothing was written.
+          StorageFullError: The device is full. Nothing was written; the log stays usable.
+          StorageBrokenError: The device failed. Readers see nothing of the chunks; reopen the log to write again.
         """
 
     @abc.abstractmethod
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Begin a leader epoch at `start_offset`; on the device before this returns.
+        """Begin a leader epoch at `start_offset`. The entry is on the device when this returns.
 
         Entries that contradict it (same or later epoch, or same or later start) are dropped.
 
@@ -213,26 +214,25 @@ class Log(abc.ABC):
 
     @abc.abstractmethod
     def truncate(self, offset: int) -> None:
-        """Drop the batches that do not end at or below `offset`, and the epochs that start at the
-        new end.
+        """Remove the batches that end above `offset`, and the epochs that start at the new end.
 
-        The new log end is `offset`, or the end of the last batch that stays if `offset` lies inside the next (or
-        where compaction left nothing). An offset at or above the log end drops only epochs.
+        The new log end is `offset`, or the end of the last remaining batch if `offset` lies inside a batch or in a
+        gap left by compaction. An offset at or above the log end removes only epochs.
         """
 
     @abc.abstractmethod
     def truncate_fully(self, new_start_offset: int) -> None:
-        """Drop everything and go on, empty, at `new_start_offset`."""
+        """Remove everything; the empty log then starts at `new_start_offset`."""
 
     @abc.abstractmethod
     def advance_log_start_offset(self, offset: int) -> None:
         """Hide everything below `offset`, at most up to the log end; a lower offset changes nothing.
 
-        This is what deleting records before an offset comes to (KIP-107), on a leader and on its followers. It is
-        on the device before this returns, so no restart brings records back. The offset may lie inside a batch.
-        Segments that lie wholly below are deleted by the next `maintain`.
+        This deletes records on a leader and its followers (KIP-107). The new start is on the device when this
+        returns, so no restart brings records back. The offset may lie inside a batch. The next `maintain` deletes
+        the segments that lie wholly below it.
 
-        Raises StorageError if it cannot be written down; nothing has changed then.
+        Raises StorageError if the new start cannot be stored; then nothing has changed.
         """
 
     @abc.abstractmethod
@@ -246,23 +246,22 @@ class Log(abc.ABC):
         key_map_bytes: int = KEY_MAP_BYTES,
         stop: Callable[[], bool] = lambda: False,
     ) -> MaintenanceResult:
-        """Do what the settings ask for: delete old segments, compact, and delete the files of what went before.
+        """Apply the settings: delete old segments, compact, and remove files of earlier deletions.
 
-        Nothing at or above the high watermark or in the segment that is written is touched. Meant for a thread of
-        its own, which calls it for one log after the other: compaction takes long. The writer and readers do not
-        wait for it.
+        It never touches records at or above the high watermark, or the segment that is being written. Call it in a
+        separate thread, for one log after the other, because compaction takes long. Writer and readers do not wait
+        for it.
 
-        now_ms: since 1970, like the timestamps of the batches.
-        decides: whether time and size delete; else only what lies below the log start goes (on a follower, to whom
-          its leader tells that).
-        bytes_per_second: how fast compaction reads and writes, in all; None: as fast as it can.
-        key_map_bytes: memory for the keys of a compaction, 24 bytes each and a third more; if they do not fit, it
-        takes
-          several passes. Freed at its end.
-        stop: asked often during a compaction, which is given up without a trace when it says True.
+        now_ms: current time since 1970, like the timestamps of the batches.
+        decides: whether age and size delete segments. Otherwise only segments below the log start are deleted (on a
+          follower, which gets its log start from the leader).
+        bytes_per_second: limit for the reads and writes of compaction, in all; None: no limit.
+        key_map_bytes: memory for the keys of a compaction, 24 bytes each and a third more. More keys take several
+          passes. Freed at the end.
+        stop: called often during a compaction; if it returns True, the compaction ends without a change.
 
-        Raises StorageError if the device refuses, or damage is found; the log is as it was, or the deletion is
-        finished by the next open.
+        Raises StorageError if the device refuses or damage is found. The log is unchanged, or the next open
+        finishes the deletion.
         """
 
     @abc.abstractmethod
@@ -271,14 +270,14 @@ class Log(abc.ABC):
     ) -> ReadResult:
         """Whole batches from the one that holds `offset`, all below `limit_offset` (default: the log end).
 
-        At most `max_bytes`, except that the first batch comes whatever its size if `min_one`.
+        At most `max_bytes`; with `min_one` the first batch is returned regardless of its size.
 
         Raises:
           OffsetOutOfRangeError: Below the log start or above the log end.
         """
 
     def is_at_hand(self, offset: int) -> bool:
-        """Whether `read` from there on finds its batches without waiting for the device, as far as is known."""
+        """Whether `read` from this offset probably finds its batches without waiting for the device."""
         return True
 
     @abc.abstractmethod
@@ -287,17 +286,17 @@ class Log(abc.ABC):
     ) -> TimestampedOffset | None:
         """The first record, in order of offsets, with at least that timestamp; None if there is none.
 
-        Takes O(log n) of the batches of one segment where timestamps rise. Where they do not, all batches of a
-        segment may have to be looked at: `stop` is asked now and then, and ends that.
+        Takes O(log n) in the batches of one segment if timestamps increase. Otherwise it may have to examine all
+        batches of a segment; it calls `stop` from time to time.
 
         Raises:
-          LookUpStoppedError: `stop` has become true.
+          LookUpStoppedError: `stop` has returned True.
         """
 
     def latest_timestamp(self, *, stop: Callable[[], bool] = never) -> TimestampedOffset | None:
         """The first of the records with the greatest timestamp; None if none has one (KIP-734).
 
-        Found by halves, in at most 64 looks of `offset_for_timestamp`; raises as that does.
+        A binary search with at most 64 calls of `offset_for_timestamp`; raises the errors of that.
         """
         found, high = self.offset_for_timestamp(0, stop=stop), _LAST_TIMESTAMP
         while found is not None and found.timestamp_ms < high:
@@ -311,28 +310,28 @@ class Log(abc.ABC):
 
     @abc.abstractmethod
     def producer_states(self) -> tuple[ProducerSnapshot, ...]:
-        """The idempotent producers seen in the log."""
+        """The states of the idempotent producers of the log."""
 
     @abc.abstractmethod
     def aborted_transactions(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """Those that a reader of [start_offset, end_offset) must know, in the order of their markers: each ends at
-        or above the start, and begins below the end.
+        """The aborted transactions that a reader of [start_offset, end_offset) must know, in the order of their
+        markers: each ends at or above the start, and begins below the end.
 
         Any thread may call it.
         """
 
     @abc.abstractmethod
     def completed_transactions(self, offset: int) -> list[CompletedTransaction]:
-        """Those whose marker stands at or above `offset`, in the order of their markers.
+        """The transactions whose marker is at or above `offset`, in the order of their markers.
 
-        It goes over the log from the last snapshot of producers below `offset` on, unless no producer ever ended a
+        Scans the log from the last snapshot of producers below `offset` on, unless no producer ever ended a
         transaction.
         """
 
     @abc.abstractmethod
     def flush(self) -> None:
-        """Bring everything to the device and move the recovery point."""
+        """Write everything to the device and move the recovery point."""
 
     @abc.abstractmethod
     def close(self, clean: bool = True) -> None:
-        """Stop using the log; `clean` flushes first and leaves what lets the next open trust it."""
+        """Close the log; `clean` flushes first and writes the files that let the next open trust it."""

@@ -9,9 +9,9 @@ import attrs
 
 MAX_SEGMENT_BYTES = (1 << 31) - 1
 NEVER = (1 << 63) - 1
-"""As a number of records or of milliseconds."""
+"""As a number of records or of milliseconds: no limit."""
 UNLIMITED = -1
-"""As a retention."""
+"""As a retention: no limit."""
 
 _DAY_MS = 24 * 3600 * 1000
 _POLICIES = {"delete", "compact"}
@@ -28,7 +28,7 @@ def _between(low: float, high: float) -> Check:
 
 
 def _policy(value: str) -> str:
-    """In one spelling: sorted, without blanks. What is unknown is left for the check."""
+    """The normal form: sorted, without blanks. The check reports unknown policies."""
     return ",".join(sorted({each.strip() for each in value.split(",")}))
 
 
@@ -39,40 +39,42 @@ def _known_policy(settings: object, attribute: attrs.Attribute[str], value: str)
 
 @attrs.frozen(kw_only=True)
 class LogSettings:
-    """Raises ValueError, naming the setting, for a value out of its range."""
+    """The settings of a log. Raises ValueError, naming the setting, for a value out of its range."""
 
     segment_bytes: int = attrs.field(default=1 << 30, validator=_between(1 << 10, MAX_SEGMENT_BYTES))
-    """A segment that would grow over this is closed and the next one begun."""
+    """Maximum size of a segment; then the next one begins."""
     segment_ms: int = attrs.field(default=7 * _DAY_MS, validator=_between(1, NEVER))
-    """A batch whose timestamp is more than this above that of the segment's first begins the next one. Without
+    """A batch begins a new segment if its timestamp is more than this above the first one of the segment. Without
     timestamps the age of the segment by this machine's clock counts."""
     segment_jitter_ms: int = attrs.field(default=0, validator=_between(0, NEVER))
     """Each segment is closed earlier than `segment_ms` by a random time up to this, so that the segments of many
     partitions are not all closed at once."""
     segment_index_bytes: int = attrs.field(default=10 << 20, validator=_between(64, MAX_SEGMENT_BYTES))
-    """Room for the offset index of a segment; a full index also closes the segment."""
+    """Maximum size of a segment's offset index; a full index also closes the segment."""
     index_interval_bytes: int = attrs.field(default=4096, validator=_between(0, MAX_SEGMENT_BYTES))
-    """About how many bytes of log lie between two index entries."""
+    """Approximate number of log bytes between two index entries."""
     flush_interval_messages: int = attrs.field(default=NEVER, validator=_between(1, NEVER))
-    """So many records that are not on the device yet make a flush due. Replication makes acknowledged records
-    safe, so by default only closed segments are flushed."""
+    """Number of unflushed records at which a flush is due. Replication makes acknowledged records safe, so by
+    default
+    only closed segments are flushed."""
     flush_interval_ms: int = attrs.field(default=NEVER, validator=_between(1, NEVER))
-    """So long after the last flush another is due, if there is anything to flush."""
+    """Time after the last flush at which another is due, if there is unflushed data."""
     file_delete_delay_ms: int = attrs.field(default=60_000, validator=_between(0, NEVER))
-    """How long the files of deleted segments are kept, under another name."""
+    """How long the renamed files of deleted segments are kept."""
     cleanup_policy: str = attrs.field(default="delete", converter=_policy, validator=_known_policy)
-    """What becomes of old segments: `delete` them when past a limit, `compact` them to the latest record of each
+    """Treatment of old segments: `delete` them when past a limit, `compact` them to the latest record of each
     key, or both (`compact,delete`)."""
     retention_ms: int = attrs.field(default=7 * _DAY_MS, validator=_between(UNLIMITED, NEVER))
-    """With `delete`: segments whose newest record is older than this go; -1: none."""
+    """With `delete`: segments whose newest record is older are deleted; -1: none."""
     retention_bytes: int = attrs.field(default=UNLIMITED, validator=_between(UNLIMITED, NEVER))
-    """With `delete`: the oldest segments go as long as this much is left; -1: none."""
+    """With `delete`: the oldest segments are deleted while at least this much is left; -1: none."""
     min_cleanable_dirty_ratio: float = attrs.field(default=0.5, validator=_between(0, 1))
-    """With `compact`: begin when more than this share of the bytes that may be compacted has never been."""
+    """With `compact`: the share of bytes never compacted, of those that may be, that starts a compaction."""
     min_compaction_lag_ms: int = attrs.field(default=0, validator=_between(0, NEVER))
-    """With `compact`: records younger than this are left alone, with the rest of their segment."""
+    """With `compact`: records younger than this are not compacted, nor is the rest of their segment."""
     max_compaction_lag_ms: int = attrs.field(default=NEVER, validator=_between(1, NEVER))
-    """With `compact`: records older than this are compacted whatever the dirty ratio; segments are closed after
+    """With `compact`: records older than this are compacted regardless of the dirty ratio; segments are closed
+    after
     this time at the latest."""
     delete_retention_ms: int = attrs.field(default=_DAY_MS, validator=_between(0, NEVER))
     """With `compact`: how long after its key was first compacted a record without a value (a tombstone) stays, for
@@ -98,5 +100,5 @@ class LogSettings:
 
     @property
     def roll_ms(self) -> int:
-        """The greatest age of a segment that is written: a record must be in a closed one to be compacted."""
+        """Maximum age of the segment that is being written, because only closed segments are compacted."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacts else self.segment_ms
