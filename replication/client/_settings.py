@@ -347,5 +347,5 @@ def bootstrap_urls(servers: str | Sequence[str]) -> tuple[str, ...]:
             registry.resolve(url)
         except (ValueError, UnknownSchemeError) as error:
             said = str(error).removeprefix(f"{url}: ")
-            raise InvalidSettingError(f"bootstrap_servers: {url!r} is no address: {said}") from error
+            raise InvalidSettingError(f"bootstrap_servers: {url!r} is not an address: {said}") from error
     return urls

@@ -119,7 +119,7 @@ def test_a_group_with_members_is_left_alone(run: Run, server: str) -> None:
         (["group", "reset-offsets", "g", "--yes"], "give exactly one of --to-earliest"),
         (["group", "reset-offsets", "g", "--to-latest", "--to-earliest", "--yes"], "give exactly one of"),
         (["group", "reset-offsets", "g", "--to-latest"], "use --dry-run to see"),
-        (["group", "reset-offsets", "g", "--to-latest", "--topic", "t:x", "--yes"], "'x' is no partition"),
+        (["group", "reset-offsets", "g", "--to-latest", "--topic", "t:x", "--yes"], "'x' is not a partition"),
         (
             ["group", "reset-offsets", "nothing", "--to-latest", "--yes"],
             "it has committed nothing; name part",

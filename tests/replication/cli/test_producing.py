@@ -69,9 +69,9 @@ def test_records_are_written_and_read_as_asked_for(tmp_path: Path) -> None:
     [
         (("produce", "t", "--header", "nameless"), "--header 'nameless' is not a header; give NAME=VALUE"),
         (("produce", "t", "--header", "=x"), "NAME=VALUE"),
-        (("produce", "t", "--timestamp", "noon"), "--timestamp 'noon' is no time"),
+        (("produce", "t", "--timestamp", "noon"), "--timestamp 'noon' is not a time"),
         (("produce", "t", "--compression", "rar"), "rar"),
-        (("consume", "t", "--from-time", "yesterday"), "--from-time 'yesterday' is no time"),
+        (("consume", "t", "--from-time", "yesterday"), "--from-time 'yesterday' is not a time"),
         (("consume", "t", "--from-time", "1900-01-01"), "is not a time"),
         (("consume", "t", "--tail", "-1"), "--tail"),
         (("consume", "t", "--tail", "1", "--offset", "2"), "--offset and --tail exclude each other"),

@@ -91,7 +91,7 @@ def test_limits_are_added_changed_and_taken_away() -> None:
         (request("group", "g"), "'group' has no limits"),
         (request(USER, "x" * 250), "is not a valid name"),
         (request(USER, "a\nb"), "is not a valid name"),
-        (request(NODE, "five"), "'five' is no node"),
+        (request(NODE, "five"), "'five' is not a node id"),
         (request(NODE, "5", producer_byte_rate=1), "a node has no limit 'producer_byte_rate'"),
         (request(USER, "ann", "colour"), "a user has no limit 'colour'"),
         (request(USER, "ann", producer_byte_rate=0), "producer_byte_rate=0"),
