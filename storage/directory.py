@@ -207,7 +207,7 @@ class LogDirectory:
                 self.proof = proof
 
     def check_device(self) -> None:
-        """Write and sync a small file, to distinguish a failing device from a single bad file. Raises StorageError."""
+        """Write and sync a small file, to tell a failing device from a single bad file. Raises StorageError."""
         path = self.path / _DEVICE_CHECK
         try:
             replace_file(path, b"")

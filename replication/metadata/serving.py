@@ -54,9 +54,7 @@ log = logging.getLogger("insync.metadata")
 
 def nodes_only(peer: PeerIdentity, kind: int) -> str | None:
     """The rule of a served store without another: who may write there rules the cluster, so it is for nodes."""
-    return (
-        None if peer.node_id >= 0 else f"{peer.principal} may not use the metadata store: only nodes may"
-    )
+    return None if peer.node_id >= 0 else f"{peer.principal} may not use the metadata store: only nodes may"
 
 
 async def serve_store(

@@ -1,6 +1,6 @@
-"""The broker: one machine that makes every decision of a node. A driver tells it what happens and does as it says.
+"""The broker machine, which makes every decision of a node. A driver reports events and carries out the effects.
 
-The production driver is `node`, with trio, threads, files and sockets; the simulator's drives the same machine with
+The production driver is `node`, with trio, threads, files and sockets. The simulator drives the same machine with
 model disks and a model network.
 """
 
@@ -60,12 +60,12 @@ TICK = ev.Tick()
 
 
 class Broker:
-    """`step` is the only way in; what it returns is to be carried out in order."""
+    """`step` is the only entry; the driver carries out the returned effects in order."""
 
     def __init__(self, context: Context, seed: bytes, kinds: Sequence[ShardKind] | None = None) -> None:
         """
-        seed: random bytes of this process that nobody else knows, for whatever must not be guessed.
-        kinds: what this node coordinates; None: groups.
+        seed: secret random bytes of this process, for ids that must not be guessable.
+        kinds: the kinds of state that this node coordinates; None: groups.
         """
         self.context = context
         self.serving = Serving(context, seed)
@@ -126,34 +126,34 @@ class Broker:
             Answered: self.channels.on_answered,
             AskFailed: self.channels.on_ask_failed,
         }
-        # Due at once: the driver's first tick gives the clock from which the others are counted.
+        # Due at once: the driver's first tick provides the clock reading for all later ones.
         context.timers.call_at(0.0, self.tick_replicas)
 
     @property
     def deadline(self) -> float:
-        """When the driver owes a `tick`, by its own clock; infinity if nothing is waited for."""
+        """The driver's clock reading at which the next `tick` is due; infinity if nothing waits."""
         return self.context.timers.deadline
 
     def step(self, event: Event, now: float) -> list[Effect]:
-        """Handle one event at clock reading `now` (seconds, never going back)."""
+        """Handle one event at clock reading `now` (seconds, never decreasing)."""
         context = self.context
         context.now = now
         self._handlers[type(event)](event)
-        # Not by `take_effects`: this is called several times for each record.
+        # Inlined instead of `take_effects`, because this runs several times for each record.
         effects, context.effects = context.effects, []
         return effects
 
     def tick(self, now: float) -> list[Effect]:
-        """Time has passed: to be called at `deadline`, or later."""
+        """Handle the passage of time; the driver calls this at `deadline` or later."""
         context = self.context
         context.now = now
         context.timers.run(now)
         return context.take_effects()
 
     def settle(self, now: float) -> list[Effect]:
-        """The events that came together are all told: do what is done once for all of them.
+        """Do the work that is done once for all events of a turn.
 
-        To be called when a turn of the driver ends and `context.is_unsettled`.
+        The driver calls this at the end of a turn if `context.is_unsettled`.
         """
         context = self.context
         context.now = now
@@ -167,7 +167,7 @@ class Broker:
             self.serving.settle()
         if self.proposing.is_due:
             self.proposing.settle()
-        # Last: what the others have come to want is in the one request that follows.
+        # Last: the single request to a leader then includes everything that the other parts want from it.
         self.following.settle()
         effects, context.effects = context.effects, []
         return effects
@@ -183,9 +183,10 @@ class Broker:
         self.shards.view_changed()
 
     def tick_replicas(self) -> None:
-        """Let time pass for every replica that waits for it: who waits too long is answered, who lags is put out.
+        """Let time pass for every replica with a timer: answer expired requests, remove lagging followers from
+        ISRs.
 
-        Comes every `tick_period`, by itself.
+        A timer of the machine calls this every `tick_period`.
         """
         context = self.context
         due = [
@@ -201,6 +202,6 @@ class Broker:
         self.damaged_logs.found(event)
 
     def _report(self, report: Report) -> None:
-        # Reports of a log travel through threads: the replica may have been retired before one arrives.
+        # Reports of a log come from threads: one may arrive after its replica was retired.
         if report.partition in self.context.replicas:
             self.context.step_replica(report.partition, report.event)

@@ -1,13 +1,13 @@
-"""The follower's side of a node: one fetch under way to each leader's node, about every partition that it leads.
+"""The follower's side of a node: one fetch in flight to each leader's node, for all partitions that it leads.
 
-A fetch asks for every partition that wants something from that leader; in a session it names only those whose
-question is new (KIP-227). If another partition comes to want something while a fetch is parked at the leader, that
-fetch is given up and the next one names it: nothing waits behind an idle partition. What is given up has to be told
-again. So a fetch that tells much is not parked: the leader answers it at once, and confirms by that what it was
-told. Thousands of partitions are told in portions, one fetch after the other.
+A fetch covers every partition with a question to that leader; in a session it names only those whose question is
+new (KIP-227). If another partition gets a question while a fetch is parked at the leader, the follower withdraws
+that fetch and the next one names the partition, so that no partition waits behind an idle one. A withdrawn fetch
+has to be repeated. A fetch with many changes is therefore not parked: the leader answers it at once and thereby
+confirms the changes. Thousands of partitions are named in portions, one fetch after the other.
 
-What a peer sends may be wrong. An answer whose sizes do not add up costs its connection, because nothing after it
-can be believed. A batch that is damaged costs its partition alone: that one rests and asks again, all others go on.
+A peer's answer may be wrong. If its sizes do not add up, the connection is closed, because nothing after it can be
+trusted. A damaged batch affects only its partition, which pauses and asks again while all others continue.
 """
 
 from __future__ import annotations
@@ -31,33 +31,35 @@ if TYPE_CHECKING:
     from .timers import Timer
 
 SETTLE_TIMEOUT = 0.02
-"""Seconds for which a fetch waits for the appends of the one before it, so that their partitions are in it, too."""
+"""Seconds for which a fetch waits for the appends of the previous one, so that it includes their partitions."""
 
 LONGEST_PAUSE = 0.4
-"""Seconds up to which the pause of a partition is doubled with each refusal in a row: while a leader makes the logs
-of thousands of partitions, it would otherwise answer twenty times a second for each that it is not ready."""
+"""Upper bound in seconds of a partition's pause, which doubles with each refusal in a row. Without that, a leader
+that
+is creating the logs of thousands of partitions would refuse each of them twenty times a second."""
 
 FEW = 10
-"""A fetch is parked if it tells less than one in so many of the changes that one request has room for."""
+"""A fetch is parked if it carries less than this fraction (1/n) of the changes that fit into one request."""
 
 HANDED_OVER = 4
-"""How many times as much is asked for at a time where files are handed over: neither the wire nor the leader's
-memory carries it, and a round trip costs more than reading a further MiB. The bound of one answer holds unchanged.
+"""Factor of the fetch size if files are handed over: the data then uses neither the wire nor the leader's memory,
+and
+a round trip costs more than reading a further MiB. The bound of one answer stays the same.
 """
 
 
 class Following:
-    """Everything that a node asks of the leaders that it follows."""
+    """All fetches of a node from the leaders that it follows."""
 
     def __init__(self, ctx: Context, channels: Channels) -> None:
         self._ctx = ctx
         self._channels = channels
         self.throttle = Throttle(ctx.settings.follower_replication_throttled_rate)
-        """Of what is fetched for replicas that a reassignment adds to this node."""
+        """Limiter for replicas that a reassignment adds to this node."""
         self.damaged: dict[PartitionId, str] = {}
-        """Partitions whose last answer was damaged, and how; they ask again until it is not."""
+        """Partitions whose last answer was damaged, with the reason; they ask again until it is not."""
         self.refused: dict[PartitionId, int] = {}
-        """How often in a row the leader has answered an error for a partition."""
+        """Consecutive error answers of the leader, by partition."""
         self._leaders: dict[int, _Leader] = {}
         self._assigned: dict[PartitionId, _Leader] = {}
         self._changed: dict[_Leader, None] = {}
@@ -65,7 +67,7 @@ class Following:
     # What replicas ask for
 
     def want(self, partition: PartitionId, effect: partition_fx.FetchNext) -> None:
-        """A replica asks for what comes next; after a failure only when its pause is over."""
+        """A replica asks for its next records; after a failure only after its pause."""
         leader = self._assign(partition, effect.leader)
         ctx = self._ctx
         pause = 0.0
@@ -82,7 +84,7 @@ class Following:
             leader.want(partition, effect)
 
     def stop(self, partition: PartitionId) -> None:
-        """The outstanding question of a replica is void."""
+        """Withdraw the open question of a replica."""
         self.damaged.pop(partition, None)
         self.refused.pop(partition, None)
         leader = self._assigned.pop(partition, None)
@@ -90,18 +92,18 @@ class Following:
             leader.assigned -= 1
             leader.drop(partition)
 
-    # What the step comes to
+    # The end of a step
 
     def changed(self, leader: _Leader) -> None:
-        """There may be something to ask or to take back, when everything else of this step has happened.
+        """Note that `settle` may have something to ask or to withdraw.
 
-        Only then: every partition that this step has come to want something is in the one request that follows.
+        It happens there, at the end of the step, so that one request covers all partitions with new questions.
         """
         self._changed[leader] = None
         self._ctx.is_unsettled = True
 
     def settle(self) -> None:
-        """Ask what there is to ask; the last thing in every step."""
+        """Send the pending questions; the last part of every step."""
         while self._changed:
             self._changed.popitem()[0].look()
 
@@ -114,24 +116,24 @@ class Following:
         return versioned is not None and me in versioned.record.adding and me not in versioned.record.isr
 
     def fetch_size(self, partition: PartitionId, *, handed_over: bool = False) -> int:
-        """How many bytes of a partition to ask for at a time; of a throttled one a second's worth at most."""
+        """Bytes to request of a partition; at most the volume of one second if it is throttled."""
         size = self._ctx.settings.replica_fetch_max_bytes * (HANDED_OVER if handed_over else 1)
         return min(size, self.throttle.rate) if self.is_throttled(partition) else size
 
     def may_skip(self, topic: str) -> bool:
-        """Whether a topic's logs may have gaps: compacted now, or (for all we know) once."""
+        """Whether a topic's logs may have gaps, because it is compacted now or may have been."""
         record = self._ctx.view.topics.get(topic)
         return record is not None and record.was_compacted
 
     def damage(self, partition: PartitionId, leader: int, reason: str) -> None:
-        """Note a damaged answer. The operator is told once, not with every attempt."""
+        """Note a damaged answer. It is logged once, not with every attempt."""
         if self.damaged.get(partition) != reason:
             self.damaged[partition] = reason
             self._ctx.emit(fx.PartitionDamaged(partition=partition, peer=leader, reason=reason))
 
     @property
     def asked(self) -> dict[PartitionId, int]:
-        """Every partition with an open question, and the leader's node that it is for."""
+        """Every partition with an open question, with the leader's node."""
         return {
             partition: leader.channel.peer
             for leader in self._leaders.values()
@@ -139,7 +141,7 @@ class Following:
         }
 
     def questions(self, leader: int) -> dict[PartitionId, partition_fx.FetchNext]:
-        """What is open at one leader, as the replicas have asked it."""
+        """The open questions to one leader, in the form in which the replicas asked them."""
         found = self._leaders.get(leader)
         return dict(found.session.open) if found is not None else {}
 
@@ -151,7 +153,7 @@ class Following:
         leader = self._leaders.get(node)
         if leader is None:
             leader = self._leaders[node] = _Leader(self, self._ctx, self._channels, node)
-        # An answer of the former leader must find nobody who waits for it: a role ends with `StopFetch`.
+        # No replica may still wait for an answer of the former leader: a role ends with `StopFetch`.
         former = self._assigned.get(partition)
         assert former in (None, leader), f"{partition} asks two leaders"
         if former is None:
@@ -161,33 +163,33 @@ class Following:
 
 
 class _Leader:
-    """Fetches from one node. Each assigned partition asks, waits for its append, or rests after a failure."""
+    """Fetches from one node. Each assigned partition asks, waits for its append, or pauses after a failure."""
 
     def __init__(self, owner: Following, ctx: Context, channels: Channels, node: int) -> None:
         self.session: FollowerSession[PartitionId, partition_fx.FetchNext] = FollowerSession()
         self.channel: Channel = channels.channel(node, "data", self, ctx.settings.replica_fetch_backoff)
         self.assigned = 0
-        """How many partitions are fetched from there."""
+        """The number of partitions fetched from this node."""
         self._owner = owner
         self._ctx = ctx
         self._resting: dict[PartitionId, Timer] = {}
         self._appending: set[PartitionId] = set()
         self._question = 0
-        """The fetch under way, 0 if there is none."""
+        """The fetch in flight; 0 if there is none."""
         self._begins_session = False
-        """Whether that fetch asks for everything."""
+        """Whether that fetch is a full request."""
         self._has_more = False
-        """Some partition has come to want something since the last fetch was sent."""
+        """Whether a partition has a new question since the last fetch was sent."""
         self._patience = 0.0
-        """Until when the next fetch waits for appends."""
+        """The time until which the next fetch waits for appends."""
         self._settling: Timer | None = None
         self._is_confirming = False
-        """Whether the fetch under way is answered soon, so that there is no need to give it up."""
+        """Whether the fetch in flight will be answered soon and need not be withdrawn."""
         self._is_failing = False
         self._pause: Timer | None = None
-        """Until it comes nothing is asked, after a failure."""
+        """The end of the pause after a failure; nothing is asked before."""
 
-    # What partitions want
+    # Questions of partitions
 
     def want(self, partition: PartitionId, effect: partition_fx.FetchNext) -> None:
         self._rest(partition)
@@ -199,7 +201,7 @@ class _Leader:
 
     def want_later(self, partition: PartitionId, effect: partition_fx.FetchNext, at: float) -> None:
         self._rest(partition)
-        # Whatever made the replica ask again, its last question is void: it must not go out during the pause.
+        # The new question replaces the last one, which must not be sent during the pause.
         self.session.withdraw(partition)
         self._resting[partition] = self._ctx.timers.call_at(at, lambda: self.want(partition, effect))
 
@@ -209,7 +211,7 @@ class _Leader:
         self._owner.changed(self)
 
     def _rest(self, partition: PartitionId) -> None:
-        """The partition neither appends nor waits for its pause any more."""
+        """The partition has finished its append or its pause."""
         self._appending.discard(partition)
         timer = self._resting.pop(partition, None)
         if timer is not None:
@@ -218,7 +220,7 @@ class _Leader:
     # When to ask
 
     def look(self) -> None:
-        """Ask, if there is something new to ask and no append to wait for."""
+        """Send a fetch if there is a new question and no append to wait for."""
         if not self.session.open:
             self._give_up()
         elif self._pause is not None or (self._question and self._is_confirming):
@@ -229,12 +231,12 @@ class _Leader:
             elif self.channel.connection is None:
                 self.channel.open()
             else:
-                # Only now: while it is parked at the leader, the fetch before this one may yet be answered.
+                # Only now: the previous fetch may still be answered while it is parked at the leader.
                 self._give_up()
                 self._ask()
 
     def _look_later(self) -> None:
-        """One timer for all that is waited for; it may find that nothing is any more."""
+        """Set the one timer for all waits; it may fire after the wait has ended."""
         if self._settling is None:
             self._settling = self._ctx.timers.call_at(self._patience, self._settled)
 
@@ -243,7 +245,7 @@ class _Leader:
         self._owner.changed(self)
 
     def _give_up(self) -> None:
-        """Give up the fetch that is parked at the leader, if any: the next one names whatever is new."""
+        """Withdraw the fetch that is parked at the leader, if any; the next one names the new questions."""
         if self._question:
             self.channel.give_up(self._question)
             self._question = 0
@@ -261,7 +263,8 @@ class _Leader:
         told = self.session.request(settings.questions_at_a_time)
         wait = settings.replica_fetch_wait_max
         if self._tells_much():
-            # Without a session nothing is confirmed: answered at once, it would ask as fast as messages travel.
+            # Without a session there is nothing to confirm, and immediate answers would make it ask in a tight
+            # loop.
             wait = settings.replica_fetch_backoff if self.session.is_refused else 0.0
         return m.FetchRequest(
             replica_id=ctx.node_id,
@@ -292,28 +295,28 @@ class _Leader:
         )
 
     def _tells_much(self) -> bool:
-        """Whether the request just made is one of several, or tells too much to be told again."""
+        """Whether the new request is one of several portions, or too large to be repeated after a withdrawal."""
         session = self.session
         if session.is_behind or session.is_refused:
             return session.is_behind
         return session.told > self._ctx.settings.questions_at_a_time // FEW
 
-    # What becomes of it, told by the channel
+    # The outcome, as the channel reports it
 
     def ready(self) -> None:
         self._owner.changed(self)
 
     def failed(self, reason: str, *, malformed: bool, lost: Collection[int] = ()) -> None:
-        """Nothing that is open will be answered: after a pause all of it is asked again.
+        """The fetch failed: after a pause, ask all open questions again.
 
-        No replica hears of it. Its question stands, and until the leader is back, or another one is elected,
-        thousands of them would do nothing but ask it again, twenty times a second.
+        The replicas are not informed, because their questions stay valid. Otherwise thousands of them would repeat
+        their questions twenty times a second until the leader is back or another one is elected.
         """
         ctx = self._ctx
         if not self._is_failing:
             ctx.emit(fx.PeerFailing(peer=self.channel.peer, reason=reason, malformed=malformed))
         self._is_failing = True
-        # The channel has forgotten the question.
+        # The channel has dropped the question.
         self._question = 0
         self.session.end()
         if self._pause is None:
@@ -355,7 +358,7 @@ class _Leader:
             self._patience = self._ctx.now + SETTLE_TIMEOUT
 
     def _take(self, session_id: int, places: _Places, payload: Payload) -> None:
-        """Tell every replica that is answered; the questions of the others stay open at the leader."""
+        """Pass the answers to their replicas; all other questions stay open at the leader."""
         asked = self.session.answered(session_id, places)
         for partition, (result, position) in places.items():
             want = asked.get(partition)
@@ -380,7 +383,7 @@ class _Leader:
                 partition,
                 _fetched(want, result, batches, may_skip=self._owner.may_skip(partition.topic)),
             )
-            # Whatever the log was asked to do, the replica asks on when that is done.
+            # The replica asks again when its log has finished the requested operation.
             replica = self._ctx.replicas.get(partition)
             if replica is not None and replica.log.outstanding and partition not in self.session.open:
                 self._appending.add(partition)
@@ -390,7 +393,7 @@ _Places = dict[PartitionId, tuple[m.FetchResult, int]]
 
 
 def _places(answer: m.FetchResponse, payload_size: int) -> _Places | None:
-    """Where the batches of each partition stand in the payload; None if they cannot stand there."""
+    """The place of each partition's batches in the payload; None if the sizes do not fit."""
     position = 0
     places: _Places = {}
     for result in answer.partitions:
@@ -402,7 +405,7 @@ def _places(answer: m.FetchResponse, payload_size: int) -> _Places | None:
 
 
 def _error(code: int) -> ErrorCode:
-    """A later version may know errors that this one does not."""
+    """The error of a code, which may be unknown because a later version sent it."""
     try:
         return ErrorCode(code)
     except ValueError:
@@ -416,7 +419,7 @@ def _fetched(
     *,
     may_skip: bool,
 ) -> partition_ev.Fetched:
-    """The offsets and epochs are those of the question, so that a replica that has gone on knows it for stale."""
+    """The answer with the offset and epoch of its question, by which a replica recognises a stale answer."""
     return partition_ev.Fetched(
         fetch_offset=want.fetch_offset,
         leader_epoch=want.leader_epoch,

@@ -1,7 +1,7 @@
-"""Requests that change logs, over several partitions: produce and delete-records, each answered once.
+"""Requests that change the logs of several partitions: produce and delete-records, each answered once.
 
-Every partition of a request is decided by itself, in the order of the request. One that is refused refuses nobody
-else; the answer goes out when the last of them is known.
+Each partition of a request is decided separately, in the order of the request. A refusal affects only its
+partition. The answer is sent when the last result is known.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
     from .context import Context
 
 MOST_QUEUED = 1000
-"""Pieces of work that may wait for a log directory before acks=0 is answered late."""
+"""Operations that may wait for a log directory before acks=0 is answered only after the write."""
 
 LONGEST_TIMEOUT = 300.0
-"""Seconds for which a request may wait for replicas, whatever its client asks for. What waits takes memory, and the
-connection that it came by may long be gone.
+"""Maximum seconds for which a request waits for replicas, regardless of its timeout. A waiting request takes
+memory,
+and its connection may have ended long ago.
 """
 
 _DEFAULTS = TopicConfig()
@@ -42,7 +43,7 @@ _Result = TypeVar("_Result", m.ProduceResult, m.DeleteRecordsResult)
 
 @attrs.define(eq=False, slots=True)
 class _Pending(Generic[_Result]):
-    """A request with the results that have come in; `missing` more will come."""
+    """A request with its results so far; `missing` results are outstanding."""
 
     request: Hashable
     missing: int
@@ -50,31 +51,31 @@ class _Pending(Generic[_Result]):
 
 
 class Producing:
-    """All produce and delete-records requests that this node has not answered yet."""
+    """All unanswered produce and delete-records requests of this node."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._ids = count(1)
         self.of_coordinator: Callable[[partition_fx.ReplyProduce], None] = _nobody
-        """Told what became of batches that no client has sent."""
+        """Receives the outcomes of batches that coordinators of this node wrote."""
         self._produces: dict[int, _Pending[m.ProduceResult]] = {}
-        """By the number of each partition's part, under which its replica answers."""
+        """Pending requests, by the number under which a replica answers its part."""
         self._deletions: dict[int, _Pending[m.DeleteRecordsResult]] = {}
 
     @property
     def parked(self) -> int:
-        """Batches whose answer is awaited."""
+        """The number of batches without an answer."""
         return len(self._produces)
 
     @property
     def deleting(self) -> int:
-        """Partitions whose deletion is awaited."""
+        """The number of partitions whose deletion is outstanding."""
         return len(self._deletions)
 
     # Produce
 
     def produce(self, event: ev.ProduceArrived) -> None:
-        """A produce request: its batches follow one after the other in the payload."""
+        """Handle a produce request, whose payload holds its batches in a row."""
         message, payload = event.message, event.payload
         pending: _Pending[m.ProduceResult] = _Pending(event.request, len(message.partitions))
         if not message.partitions:
@@ -82,7 +83,7 @@ class Producing:
         deadline, position = self._deadline(message.timeout_ms), 0
         for wanted in message.partitions:
             self._produce(pending, message, deadline, wanted, payload, position)
-            # A size below zero is refused, and says nothing about where the next batch stands.
+            # A negative size is refused, and does not move the position of the next batch.
             position += max(0, wanted.size)
 
     def _produce(
@@ -104,7 +105,7 @@ class Producing:
             self._add(pending, refused)
             return
         number = next(self._ids)
-        # Before the step: a replica that refuses answers within it.
+        # Before the step, because a replica that refuses answers during it.
         self._produces[number] = pending
         self._ctx.step_replica(
             partition,
@@ -122,9 +123,9 @@ class Producing:
     def _accept(
         self, partition: PartitionId, wanted: m.ProducePartition, payload: Payload, position: int
     ) -> tuple[Batches, ScannedBatch]:
-        """The one batch that stands at `position`, if it may reach a log; raises `RefusedBatchError`.
+        """Check the batch at `position` before it reaches a log; raises `RefusedBatchError`.
 
-        What costs least is looked at first: nothing is scanned for a partition that is not here, or over the limit.
+        Cheap checks come first: a batch for a partition that is not here, or above the limit, is not scanned.
         """
         ctx = self._ctx
         if wanted.topic in INTERNAL_TOPICS:
@@ -161,15 +162,15 @@ class Producing:
         return batches, info
 
     def _acks(self, asked: int, partition: PartitionId) -> int:
-        """Who wants no answer gets one at once, unless the disk is slower than producers: then after the write.
+        """acks=0 is answered at once, unless the disk is slower than the producers: then after the write.
 
-        So the requests that a connection may have unanswered bound what waits for the disk; their payloads alone
-        are no bound, because small batches take more memory than they count.
+        The limit of unanswered requests of a connection then bounds the work that waits for the disk. The limit of
+        payload bytes would not, because small batches take more memory than their size.
         """
         return 1 if asked == 0 and self._ctx.logs.queued(partition) >= MOST_QUEUED else asked
 
     def replied(self, partition: PartitionId, effect: partition_fx.ReplyProduce) -> None:
-        """The outcome of one partition's part of a request."""
+        """Take the outcome of one partition of a produce request."""
         if effect.request_id < 0:
             self.of_coordinator(effect)
             return
@@ -190,7 +191,7 @@ class Producing:
     # Delete records
 
     def delete_records(self, event: ev.DeleteRecordsArrived) -> None:
-        """A request that partitions begin at given offsets (KIP-107)."""
+        """Handle a request to delete the records below given offsets (KIP-107)."""
         message = event.message
         pending: _Pending[m.DeleteRecordsResult] = _Pending(event.request, len(message.partitions))
         if not message.partitions:
@@ -228,7 +229,7 @@ class Producing:
         )
 
     def deletion_replied(self, partition: PartitionId, effect: partition_fx.ReplyDeleteRecords) -> None:
-        """The outcome of one partition's deletion."""
+        """Take the outcome of one partition's deletion."""
         self._add(
             self._deletions.pop(effect.request_id),
             m.DeleteRecordsResult(
@@ -246,7 +247,7 @@ class Producing:
         return self._ctx.now + min(timeout_ms / 1000, LONGEST_TIMEOUT)
 
     def _add(self, pending: _Pending[_Result], result: _Result) -> None:
-        """One more result; the last one is the answer."""
+        """Add a result; the last one completes the answer."""
         pending.results.append(result)
         pending.missing -= 1
         assert pending.missing >= 0, "a partition is answered once"
@@ -255,7 +256,7 @@ class Producing:
 
 
 def _nobody(effect: partition_fx.ReplyProduce) -> None:
-    """Where there are no coordinators, nobody waits for their batches."""
+    """Ignore outcomes on a node without coordinators."""
 
 
 def _tag(said: m.ProduceTransaction) -> partition_ev.TransactionTag:

@@ -1,8 +1,8 @@
-"""Fetch requests on the node that serves them: answered at once if there is news, else parked until there is.
+"""The serving side of fetches: a request is answered at once if there is news, and otherwise parked.
 
-A request is about many partitions: those that it names, and those that its session has open (KIP-227). Each replica
-says what it may be answered; this part collects, waits and answers. Of a session it looks only at partitions whose
-question is new, or which have had news since they were looked at last: what is idle costs nothing.
+A request covers many partitions: those that it names, and those that its session has open (KIP-227). Each replica
+decides what it may return; this part collects, waits and answers. Within a session it examines only partitions with
+a new question, or with news since the last look, so idle partitions cost nothing.
 """
 
 from __future__ import annotations
@@ -32,15 +32,17 @@ if TYPE_CHECKING:
     from .current_reads import CurrentReads
 
 NEVER = float("-inf")
-"""The mark of an answer that was not given."""
+"""The mark before the first answer."""
 
 QUIET_DELAY = 0.05
-"""Seconds for which a follower is not told a high watermark alone: while producers write, batches come along within
-it, and a request is saved for each; when they do not, this much later is soon enough."""
+"""Seconds for which news of only a high watermark are held back from a follower. While producers write, batches
+arrive
+within this time and take the high watermark along, which saves a request for each. Otherwise the delay is
+harmless."""
 
 
 class Serving:
-    """All fetches that this node serves. `seed`: secret random bytes of this process, for the ids of sessions."""
+    """All fetches that this node serves. `seed`: secret random bytes of this process, for session ids."""
 
     def __init__(self, context: Context, seed: bytes) -> None:
         settings = context.settings
@@ -51,42 +53,44 @@ class Serving:
         )
         self.sessions: dict[int, Inquiry] = {}
         self._waiting: dict[PartitionId, dict[Inquiry, None]] = {}
-        """Who has an open question about a partition, whether or not a request of theirs waits."""
+        """By partition: the askers with an open question about it, whether or not a request of theirs waits."""
         self._parked: dict[Hashable, Inquiry] = {}
-        """By the request that waits."""
+        """Parked requests, by request."""
         self.woken: dict[PartitionId, None] = {}
-        """Partitions that have news for somebody, perhaps; looked at when the driver's turn ends."""
+        """Partitions that may have news for an asker; examined at the end of the driver's turn."""
         self.last_mark = NEVER
-        """Of the last answer that a session was given. A mark is the reading of the clock at that moment, raised by
-        as little as it takes for no two to be equal: the order of answers and questions counts, not the time."""
+        """The mark of each session's last answer. A mark is the clock reading at that moment, raised minimally to
+        be
+        unique, because the order of answers and questions counts and not the time."""
         self.current_reads: CurrentReads
-        """Set by it: who waits for what fetches prove."""
+        """Set by the part that waits for the proofs of fetches."""
         self._gathering = Gathering(context, lambda partition: self._look_again((partition,)))
         self._doubted = self._gathering.doubted
         self.throttle = self._gathering.throttle
         self.on_followed: Callable[[int, float, Mapping[PartitionId, int]], None] | None = None
-        """Told of each request of a follower that goes on from an answer: the node, when that answer went out, and
-        the partitions that it asks about anew, with their leader epochs."""
+        """Called for each follower request that continues from an answer, with the node, the mark of that answer,
+        and
+        the partitions with new questions and their leader epochs."""
         self._followers: dict[int, dict[Inquiry, None]] = {}
-        """Sessions of followers, by node."""
+        """Sessions of followers, by node id."""
         context.routes[fx.Wake] = lambda partition, effect: self.wake(partition)
 
     def on_doubt(self, doubted: Doubted) -> None:
-        """Have damage reported that a follower, a client or a read of this node finds."""
+        """Set the callback for damage that a follower, a client or a read of this node finds."""
         self._doubted = self._gathering.doubted = doubted
 
     @property
     def parked(self) -> int:
-        """Requests that wait for news."""
+        """The number of requests that wait for news."""
         return len(self._parked)
 
     # Requests
 
     def arrived(self, event: FetchArrived) -> None:
-        """Take a request; it is answered now or later, refused, or given up by whoever asked."""
+        """Accept a request; it is answered now or later, refused, or withdrawn by the asker."""
         message = event.message
         if message.replica_id >= 0 and message.replica_id != event.peer.node_id:
-            # What a follower says of its log moves the high watermark: nobody may say it for another.
+            # A follower's report of its log moves the high watermark: no peer may report for another node.
             self._context.emit(
                 Refuse(
                     event.request,
@@ -114,9 +118,9 @@ class Serving:
         self._set_timer(inquiry, self._context.now + message.max_wait_ms / 1000)
 
     def _check_doubted(self, message: FetchRequest) -> None:
-        """What a follower or a client finds damaged is looked at where it comes from; only what it might be sent.
+        """Check a batch that a follower or a client reports as damaged, if this node might have sent it.
 
-        Of a client that is the batch it asks for, which is the one that it cannot read.
+        For a client that is the batch at its fetch offset, the one that it cannot read.
         """
         of_client = message.replica_id < 0
         for wanted in message.partitions:
@@ -125,7 +129,7 @@ class Serving:
                 self._doubted(partition, wanted.fetch_offset, 1 if of_client else wanted.max_bytes, of_client)
 
     def cancelled(self, request: Hashable) -> None:
-        """Whoever asked does not wait any more. A session goes on with its next request."""
+        """The asker no longer waits. Its session continues with its next request."""
         inquiry = self._parked.get(request)
         if inquiry is not None:
             if inquiry.session is None:
@@ -134,18 +138,18 @@ class Serving:
                 self._let_go(inquiry)
 
     def disconnected(self, connection: Hashable) -> None:
-        """The connection has ended: nothing of it is in flight any more, and its sessions are over."""
+        """The connection has ended, and with it its requests and sessions."""
         self._gathering.disconnected(connection)
         self._end_sessions(connection)
 
     def _inquiry(self, event: FetchArrived) -> Inquiry | ErrorCode:
-        """What a request asks, with what its session has asked before."""
+        """The questions of a request, including the open ones of its session."""
         message, now = event.message, self._context.now
         questions = {PartitionId(each.topic, each.partition): each for each in message.partitions}
         if message.session_epoch < NEW_SESSION or (
             message.session_epoch == NEW_SESSION and message.replica_id < 0
         ):
-            # Clients get none: what a session remembers outlives its requests, and a thousand of them could have
+            # Clients get no session: its memory outlives its requests, and a thousand clients could have
             # as many sessions.
             inquiry = Inquiry(None, questions, event.connection)
             self._look_at(inquiry, questions)
@@ -184,9 +188,9 @@ class Serving:
     def _confirm(
         self, inquiry: Inquiry, message: FetchRequest, changed: Collection[PartitionId], *, lost: bool
     ) -> None:
-        """A follower goes on from an answer: when that went out it still followed, whenever its request arrives."""
+        """A follower continues from an answer: it followed when that was sent, however late its request is."""
         if lost:
-            # It has not had the last answer, so what it has shown is what it showed before.
+            # The follower has not received the last answer, so it proves no more than before.
             inquiry.sent_at = inquiry.confirmed_at
         inquiry.confirmed_at = inquiry.sent_at
         self._followers.setdefault(message.replica_id, {})[inquiry] = None
@@ -195,10 +199,10 @@ class Serving:
             self.on_followed(message.replica_id, inquiry.confirmed_at, epochs)
 
     def followed_since(self, node: int, partition: PartitionId, leader_epoch: int) -> float:
-        """When a node still followed in this leader epoch, for all that its open questions show.
+        """The latest time at which a node demonstrably followed in this leader epoch, by its open questions.
 
-        A question stays open until it is answered or withdrawn, and a follower that turns to another leader
-        withdraws it with its next request.
+        A question stays open until it is answered or withdrawn. A follower that changes to another leader withdraws
+        it with its next request.
         """
         found = float("-inf")
         for inquiry in self._followers.get(node, ()):
@@ -208,16 +212,16 @@ class Serving:
         return found
 
     def hurry(self, node: int, partition: PartitionId) -> None:
-        """Have a follower come again: answer its request though there is no news.
+        """Make a follower send a new request, by an answer without news.
 
-        One whose request is on its way shows itself with that (`on_followed`), and may be hurried again then.
+        A follower whose request is in transit proves itself by that (`on_followed`), and may be hurried again then.
         """
         for inquiry in list(self._followers.get(node, ())):
             if partition in inquiry.open:
                 self._try_answer(inquiry, final=True)
 
     def _begin(self, connection: Hashable, questions: dict[PartitionId, FetchPartition]) -> Inquiry:
-        """A new session; it replaces that of the same connection. Without a slot for it, one without a session."""
+        """Begin a session, which replaces that of the same connection. Without a free slot, serve without one."""
         self._end_sessions(connection)
         session, evicted = self._cache.begin(questions, self._context.now, connection)
         if evicted is not None:
@@ -241,7 +245,7 @@ class Serving:
             self._waiting.setdefault(partition, {})[inquiry] = None
 
     def _overlook(self, inquiry: Inquiry, partition: PartitionId) -> None:
-        """The question about a partition is open no more: nothing of it is news before it is asked again."""
+        """Close the question about a partition: it has no news until it is asked again."""
         inquiry.news.pop(partition, None)
         inquiry.held.pop(partition, None)
         waiting = self._waiting.get(partition)
@@ -251,7 +255,7 @@ class Serving:
                 del self._waiting[partition]
 
     def _let_go(self, inquiry: Inquiry) -> None:
-        """No request of it waits any more."""
+        """Remove the parked request of an asker."""
         if inquiry.request is not None:
             self._parked.pop(inquiry.request, None)
             inquiry.request = None
@@ -296,7 +300,7 @@ class Serving:
             self._try_answer(inquiry, final=True)
 
     def _tell_later(self, inquiry: Inquiry) -> None:
-        """What is held back is told after a while though nothing else comes."""
+        """Send held-back news after a while, even without other news."""
         if not inquiry.is_quiet:
             inquiry.is_quiet, inquiry.tell_at = True, self._context.now + QUIET_DELAY
             if inquiry.quiet is None:
@@ -317,20 +321,20 @@ class Serving:
     # News
 
     def wake(self, partition: PartitionId) -> None:
-        """The partition may have news for whoever asked about it."""
+        """The partition may have news for its askers."""
         if partition in self._waiting or partition in self.current_reads.watches:
             self.woken[partition] = None
             self._context.is_unsettled = True
 
     def warmed(self, event: Warmed) -> None:
-        """What was cold can be read now."""
+        """Data that was not in memory can be read now."""
         self._gathering.warmed(event)
         self.wake(event.partition)
 
     def settle(self) -> None:
-        """Look at whatever waits for news of the partitions that were woken.
+        """Examine the requests that wait for news of woken partitions.
 
-        At the end of a turn, and not at each event: the appends that a writer reports together are told together.
+        This happens at the end of a turn, not at each event, so that one answer covers all appends of a turn.
         """
         while self.woken:
             woken, self.woken = self.woken, {}
@@ -346,12 +350,12 @@ class Serving:
                 inquiry.news[partition] = None
                 if inquiry.request is not None and not self._may_wait(inquiry, partition):
                     due[inquiry] = None
-        # Only now: an answer takes along the news of every partition that has some.
+        # Only now, because an answer includes the news of every partition that has some.
         for inquiry in due:
             self._try_answer(inquiry, final=False)
 
     def _may_wait(self, inquiry: Inquiry, partition: PartitionId) -> bool:
-        """Whether a high watermark is all that can be news to the member that asks."""
+        """Whether the only possible news for this follower is a high watermark."""
         message, replica = inquiry.message, self._context.replicas.get(partition)
         if message is None or message.replica_id < 0 or message.session_epoch <= NEW_SESSION:
             return False
@@ -369,14 +373,14 @@ class Serving:
     # Answers
 
     def _try_answer(self, inquiry: Inquiry, *, final: bool) -> bool:
-        """Answer if there is enough to say; `final`: also if there is nothing."""
+        """Answer if there is enough news; with `final` also without any."""
         request, message = inquiry.request, inquiry.message
         if request is None or message is None:
             return False
         gathered = Gathered(min(message.max_bytes, self._max_bytes))
         if message.isolation_level == READ_COMMITTED:
             gathered.transactions = []
-        # Whoever begins anew is told all, so that news also reach those who never keep a session for long.
+        # A new asker gets everything, so that news also reach peers whose sessions are always short.
         goes_on = message.session_epoch > NEW_SESSION
         self._gathering.gather(inquiry, message, list(inquiry.news), gathered, hold=goes_on)
         if not final and not gathered.urgent and gathered.size < max(1, message.min_bytes):
@@ -391,7 +395,7 @@ class Serving:
         else:
             self._let_go(inquiry)
             for partition in results:
-                # An answered question is closed; whatever found no room in this answer stays news for the next.
+                # An answered question is closed; partitions without room in this answer stay news for the next.
                 self._overlook(inquiry, partition)
             session.answer(results)
             self.last_mark = max(self._context.now, nextafter(self.last_mark, inf))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,11 +22,15 @@ from insync.storage.batch import build_batch
 from tests.processes import cluster
 
 
+_NOW_MS = time.time_ns() // 1_000_000
+"""Records of 1970 would be past their retention, and deleted if the test takes longer than a maintenance interval."""
+
+
 def batch(who: NamedProducer, sequence: int, values: Sequence[bytes]) -> bytes:
     return build_batch(
         [None] * len(values),
         list(values),
-        timestamps_ms=1,
+        timestamps_ms=_NOW_MS,
         producer_id=who.producer_id,
         producer_epoch=who.producer_epoch,
         base_sequence=sequence,
@@ -37,7 +42,7 @@ async def read(servers: list[str], topic: str, count: int) -> list[bytes | None]
     async with Consumer(servers, auto_offset_reset="earliest") as consumer:
         await consumer.assign_topic(topic)
         while len(found) < count:
-            more = await consumer.poll(10_000)
+            more = await consumer.poll(60_000)
             assert more, found
             found += [record.value for record in more]
         return found + [record.value for record in await consumer.poll(200)]
