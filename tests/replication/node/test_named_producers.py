@@ -21,9 +21,8 @@ from insync.replication.client import (
 from insync.storage.batch import build_batch
 from tests.processes import cluster
 
-
 _NOW_MS = time.time_ns() // 1_000_000
-"""Records of 1970 would be past their retention, and deleted if the test takes longer than a maintenance interval."""
+"""Records of 1970 would be past their retention: deleted as soon as a maintenance interval has passed."""
 
 
 def batch(who: NamedProducer, sequence: int, values: Sequence[bytes]) -> bytes:
