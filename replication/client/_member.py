@@ -111,7 +111,7 @@ class Member:
         self._changed = trio.Event()
         self._ended = trio.Event()
         self._synced = float("-inf")
-        self._warned: ErrorCode | None = None
+        self._warned: int = ErrorCode.NONE
         self._scope = trio.CancelScope()
         self._silent = False
         self.is_closing = False
@@ -277,8 +277,9 @@ class Member:
         """What is waited for silently is to be seen somewhere."""
         told = isinstance(reply, gm.ConsumerGroupHeartbeatResponse | gm.JoinGroupResponse)
         if told and not self.is_closing:
-            error = None if reply.error == ErrorCode.NONE else ErrorCode(reply.error)
-            if error is not None and error != self._warned and error != ErrorCode.MEMBER_ID_REQUIRED:
+            # A number: a coordinator of a later version may answer one that has no name here.
+            error: int = reply.error
+            if error not in (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED, self._warned):
                 _log.warning("%s", error_for(error, f"group {self._group!r}", reply.message))
             self._warned = error
 

@@ -35,6 +35,7 @@ from .settings import LAG_MAX, STALL_MAX, Settings
 from .store import Store, after
 from .topics import Topics
 from .traps import ELECTION, Traps
+from .versions import Versions
 from .watched import WatchedBroker, WatchedContext
 from .weather import Mishap
 
@@ -66,6 +67,7 @@ class Cluster(Hosting):
         self.oracle = Oracle(self)
         self.events = 0
         self.elections = self.isr_changes = self.truncations = 0
+        self.versions = Versions(self)
         self.requests = Requests(self)
         self.current_reads = CurrentReads(self)
         self.fetches = Fetches(self)
@@ -157,6 +159,7 @@ class Cluster(Hosting):
                     newer = epoch.controller_epoch - store.controller_epoch
                     require(newer == 1 if elected else newer == 0, "S5", epoch)
                     store.put_controller_epoch(epoch)
+        self.versions.written(transaction, session)
         store.revision += 1
         if not all(isinstance(put.record, rec.PulseRecord) for put in transaction.puts):
             self.store_changed()
@@ -347,6 +350,7 @@ class Cluster(Hosting):
             return  # it could not know, so nobody starts it
         node.up, node.paused = True, False
         node.process += 1
+        self.versions.process_begins(node)
         node.held.clear()
         # What its start finds to be damaged it does not use, nor change.
         node.offline = node.refused = frozenset(

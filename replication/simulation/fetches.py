@@ -16,7 +16,7 @@ from ..core.broker.effects import Answer, CloseConnection
 from ..core.broker.events import Disconnected, FetchArrived
 from ..core.broker.fetch_session import NEW_SESSION, NO_SESSION, WITHOUT_SESSION
 from ..core.broker.payloads import MalformedBatchError, to_metas
-from ..core.errors import ErrorCode
+from ..core.coordination.refusals import code_of
 from ..core.messages import FetchRequest, FetchResponse, FetchResult, PartitionName
 from ..core.partition import events as ev
 from ..core.partition.effects import FetchNext
@@ -117,7 +117,7 @@ class Fetches:
                 fetch_offset=asked.fetch_offset,
                 leader_epoch=asked.leader_epoch,
                 last_fetched_epoch=asked.last_fetched_epoch,
-                error=ErrorCode(result.error),
+                error=code_of(result.error),
                 high_watermark=result.high_watermark,
                 log_start_offset=result.log_start_offset,
                 log_end_offset=result.log_end_offset,
@@ -172,7 +172,8 @@ class Fetches:
                 disk = node.hosts[_key(result)].disk
                 damaged = not cluster.calm and cluster.chance(DAMAGED)
                 payload.add(batches, result.size, damaged=damaged or disk.damage(batches) is not None)
-        cluster.network.answer(question, effect.response, payload)
+        response = cluster.versions.answer(node, question.link.dialler, effect.response)
+        cluster.network.answer(question, response, payload)
 
     def close(self, node: Node, effect: CloseConnection) -> None:
         """The end of a connection, with all that is in flight on it."""

@@ -243,6 +243,7 @@ class Members:
 
     def _open_session(self, node: Node) -> None:
         node.session = self._cluster.store.open_session(node.id)
+        self._cluster.versions.session_opened(node)
         self._renewed[node.session] = self._cluster.now
 
     def watch_sessions(self) -> None:

@@ -253,6 +253,9 @@ class Network:
             self._cluster.send(link.peer.id, link.dialler, told)
         elif isinstance(question.asked.message, m.FetchRequest):
             self._cluster.fetches.serve(question)
+        elif self._cluster.versions.is_unknown(question):
+            told = partial(self._refused, question)
+            self._cluster.send(link.peer.id, link.dialler, told)
         elif isinstance(question.asked.message, m.GetReplicaLogInfoRequest):
             self._tell_logs(question, question.asked.message)
         elif isinstance(question.asked.message, m.IsSilentRequest):
@@ -276,6 +279,16 @@ class Network:
         peer = question.link.peer
         if peer.broker is not None:
             self.answer(question, peer.broker.suspicion.tell(message), ModelPayload())
+
+    def _refused(self, question: Question) -> None:
+        """A node of an earlier version has said that it knows no such request."""
+        node, number = question.link.dialler, question.asked.question
+        if (
+            node.process == question.link.dialler_process
+            and self._wires[node.id].questions.get(number) is question
+        ):
+            del self._wires[node.id].questions[number]
+            self._cluster.tell(node, ev.AskFailed(question=number, reason="no request of this kind is known"))
 
     def _late(self, node: Node, question: Question) -> None:
         number = question.asked.question

@@ -22,6 +22,7 @@ from .recheck import recheck
 from .schedule import Fault, draw
 from .settings import LAG_MAX, SESSION, Settings
 from .trust import mend_what_nobody_has
+from .versions import MIXED
 from .weather import Mishap
 
 RECHECK_EVERY = 1000
@@ -270,6 +271,8 @@ class Run:
         cluster, applied = self.cluster, dict(self.injector.applied)
         if any(key.startswith("m") for key in cluster.weather.happened):
             applied["ML"] = sum(key.startswith("m") for key in cluster.weather.happened)
+        if cluster.versions.met:
+            applied[MIXED] = cluster.versions.met
         for kind, label in (("s", "MS"), ("w", "MS"), ("d", "ST")):
             count = sum(key.startswith(kind) for key in cluster.weather.happened)
             if count:

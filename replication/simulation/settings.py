@@ -22,9 +22,10 @@ FAULTS: Mapping[str, str] = {
     "SD": "a process is asked to stop: it hands over what it leads, then ends",
     "BK": "a folder is put back to an older state, or copied; a log is short; a disk lies about what it flushed",
     "RT": "a disk spoils a batch in the middle of a log, which is found when somebody is sent it, or at a start",
+    "MV": "nodes of two minor versions: one knows fields, errors and requests that the other does not",
     "RS": "the metadata store is put back to an older state, and repaired from the folders of all nodes",
 }
-_DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.15}
+_DRAWN_APART = {"BK": 0.4, "RT": 0.4, "RS": 0.15, "MV": 0.15}
 """So that a kind of fault that is added later leaves the others of a seed as they were."""
 
 _LOSING = frozenset({"CR", "DK", "BK", "RT"})

@@ -73,7 +73,7 @@ class Store:
 
     DURABLE = (
         *("topics", "topic_versions", "partitions", "quotas", "users", "processes", "pulses"),
-        *("controller_epoch", "controller_epoch_version", "_versions"),
+        *("controller_epoch", "controller_epoch_version", "_versions", "unknown"),
     )
     """The tables that a backup holds, but for what ends with sessions."""
 
@@ -94,6 +94,8 @@ class Store:
         self.controller: ControllerRecord | None = None
         self.controller_epoch = 0
         self.controller_epoch_version = 0
+        self.unknown: dict[str, int] = {}
+        """What stands under a key beside the fields that all versions know."""
         self._owners: dict[str, int] = {}
         """The session of each ephemeral key."""
         self._versions: dict[str, int] = {}
@@ -147,7 +149,12 @@ class Store:
         record, version = self._stored(key)
         if record is None:
             return None
-        return Seen(key=key, record=record, version=version, value=record, session=self._owners.get(key))
+        value, session = self._value(key, record), self._owners.get(key)
+        return Seen(key=key, record=record, version=version, value=value, session=session)
+
+    def _value(self, key: str, record: object) -> object:
+        """What the bytes under a key are to be compared by."""
+        return (record, self.unknown[key]) if key in self.unknown else record
 
     def _stored(self, key: str) -> tuple[object | None, int]:
         """The record under a key, and the version of the key."""
@@ -181,7 +188,7 @@ class Store:
             case AtVersion():
                 return record is not None and version == compare.version
             case SameValue():
-                return record is not None and record == compare.value
+                return record is not None and self._value(compare.key, record) == compare.value
 
     # What is written
 

@@ -29,6 +29,7 @@ _FILES = (
     "current_reads",
     "restores",
     "suspicion",
+    "versions",
 )
 
 
