@@ -29,6 +29,7 @@ from .fake_cluster import (
     not_leader,
     random_faults,
 )
+from .patience import asked
 
 
 def batches(count: int, *, first: int = 0, size: int = 2) -> list[bytes]:
@@ -76,13 +77,11 @@ async def test_no_more_than_the_leader_remembers_is_in_flight():
         node.script(Kind.PRODUCE, answer_when(answered))
         for batch in batches(20):
             await producer.send("t", 0, batch)
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        assert node.seen[Kind.PRODUCE] == 1, "the leader does not know the producer yet"
+        assert await asked(node, Kind.PRODUCE, 1) == 1, "the leader does not know the producer yet"
         second = trio.Event()
         node.script(Kind.PRODUCE, answer_when(second))
         answered.set()
-        await trio.testing.wait_all_tasks_blocked(0.01)
-        assert node.seen[Kind.PRODUCE] == 1 + 5
+        assert await asked(node, Kind.PRODUCE, 1 + 5) == 1 + 5
         second.set()
         with trio.fail_after(5):
             await producer.flush()
@@ -98,7 +97,7 @@ async def test_what_is_in_flight_to_a_former_leader_settles_before_the_next_one_
         await producer.flush()
         cluster.nodes[0].script(Kind.PRODUCE, later(answered, not_leader))
         await producer.send("t", 0, others[0])
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await asked(cluster.nodes[0], Kind.PRODUCE, 2)
         cluster.move("t", 0, 1)
         await producer._cluster.refresh()
         for batch in others[1:]:

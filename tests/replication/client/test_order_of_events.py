@@ -23,6 +23,7 @@ from insync.replication.core.messages import Kind
 from insync.storage.batch import scan
 
 from .fake_cluster import FakeNode, Fault, answer_when, fail_with, fake_cluster, later
+from .patience import asked
 from .test_consumer import fill, read
 
 
@@ -51,9 +52,9 @@ async def test_the_next_epoch_waits_until_nothing_of_the_last_one_is_in_flight()
                 Kind.PRODUCE, later(refused, fail_with(ErrorCode.RECORD_TOO_LARGE)), answer_when(answered)
             )
             bad = await producer.send("t", b"bad")
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await asked(node, Kind.PRODUCE, 2)
             flying = await producer.send("t", b"flying")
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await asked(node, Kind.PRODUCE, 3)
             refused.set()
             with pytest.raises(RecordTooLargeError):
                 await bad.wait()

@@ -39,6 +39,7 @@ from .fake_cluster import (
     not_leader,
     random_faults,
 )
+from .patience import asked
 
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
@@ -242,7 +243,7 @@ async def test_a_silent_old_leader_is_left_when_leadership_has_moved():
         await (await producer.send("t", b"a")).wait()
         cluster.nodes[0].script(Kind.PRODUCE, drop_after_append)
         delivery = await producer.send("t", b"b")
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await asked(cluster.nodes[0], Kind.PRODUCE, 2)
         cluster.move("t", 0, 1)
         with trio.fail_after(5):
             assert (await delivery.wait()).offset == 1
@@ -364,8 +365,7 @@ async def test_no_more_than_the_leader_remembers_is_sent_past_an_unanswered_batc
             with trio.fail_after(5):
                 while not deliveries[25].done:
                     await trio.lowlevel.checkpoint()
-            await trio.testing.wait_all_tasks_blocked(0.05)
-            assert node.seen[Kind.PRODUCE] == 1 + 5
+            assert await asked(node, Kind.PRODUCE, 1 + 5) == 1 + 5
             node.connections[0].abort("the answer never comes")
             with trio.fail_after(5):
                 await deliveries.wait()

@@ -25,6 +25,7 @@ from .fake_cluster import (
     fail_with,
     fake_cluster,
 )
+from .patience import asked
 from .test_backlog import watch
 from .test_producer import numbered
 
@@ -87,7 +88,7 @@ async def test_partitions_take_turns_where_a_request_has_no_room_for_all():
     ):
         cluster.nodes[0].script(Kind.PRODUCE, answer_when(answered))
         await producer.send("t", b"first", partition=0)
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await asked(cluster.nodes[0], Kind.PRODUCE, 1)
         seen = watch(cluster)
         for _ in range(5):
             await producer.send("t", bytes(1500), partition=0)
@@ -134,10 +135,9 @@ async def test_batches_grow_while_the_node_has_its_requests_under_way():
                 await (await producer.send("t", b"first", partition=partition)).wait()
             cluster.nodes[0].script(Kind.PRODUCE, *[answer_when(answered)] * 5)
             await producer.send_many("t", numbered(200), partition=0)
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await asked(cluster.nodes[0], Kind.PRODUCE, 3)
             await producer.send("t", b"second", partition=1)
-            await trio.testing.wait_all_tasks_blocked(0.01)
-            assert cluster.nodes[0].seen[Kind.PRODUCE] == 2 + 5
+            assert await asked(cluster.nodes[0], Kind.PRODUCE, 2 + 5) == 2 + 5
             await producer.send_many("t", numbered(1000), partition=1)
             answered.set()
         assert cluster.topics["t"][1].values() == [b"first", b"second", *numbered(1000)]
@@ -175,7 +175,7 @@ async def test_nobody_overtakes_who_waits_for_space():
             trio.open_nursery() as n,
         ):
             await producer.send("t", bytes(1500))
-            await trio.testing.wait_all_tasks_blocked(0.01)
+            await asked(cluster.nodes[0], Kind.PRODUCE, 1)
             n.start_soon(producer.send, "t", bytes(900))
             await trio.testing.wait_all_tasks_blocked(0.01)
             with pytest.raises(BufferFullError):
