@@ -1,9 +1,10 @@
-"""Connections to other nodes: dialled when a part of the machine needs one, and given up with the peer's process.
+"""Connections to other nodes: dialled when a part of the machine needs one, and closed when the peer's process
+ends.
 
-A channel is one connection to one peer in one lane, or the wish for one. It dials once at a time, waits longer for
-a peer that does not answer (KIP-601), pauses after every failed attempt, and has a node that refuses connections
-looked at by the controller. Requests over it are numbered: an answer counts only for the question that it names,
-and a question that was given up, or whose connection has ended, is forgotten.
+A channel is one connection to one peer in one lane, open or wanted. It makes one attempt at a time, waits longer
+for a peer that does not answer (KIP-601), pauses after every failed attempt, and reports a node that refuses
+connections to the controller. Requests are numbered: an answer counts only for the question that it names, and the
+channel drops a question that was withdrawn or whose connection has ended.
 """
 
 from __future__ import annotations
@@ -23,24 +24,25 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT = 2.0
 LONGEST_CONNECT_TIMEOUT = 8.0
-"""The connect timeout doubles up to this with each attempt that nobody answers, as in KIP-601. On a machine so busy
-that a handshake takes longer, a follower that gave up at the same moment each time would never be in sync again.
+"""The connect timeout doubles up to this with each unanswered attempt, as in KIP-601. On a very busy machine a
+handshake
+may take longer than the first timeout, and a follower with a fixed timeout would never be in sync again.
 """
 
 
 class Owner(Protocol):
-    """Who uses a channel. The channel calls one of these for each question, unless that was given up."""
+    """The user of a channel. The channel calls one of these for each question that was not withdrawn."""
 
     def ready(self) -> None:
-        """The channel is open, or may be opened again: ask what there is to ask."""
+        """The channel is open, or may be opened again: send the pending questions."""
 
     def answered(self, question: int, message: object, payload: Payload) -> None:
         """The answer to a question."""
 
     def failed(self, reason: str, *, malformed: bool, lost: Collection[int]) -> None:
-        """Some questions get no answer, or (none lost) there is no way to ask any.
+        """The lost questions get no answer; without lost ones, no connection can be made now.
 
-        malformed: the peer has answered, and the answer is not one.
+        malformed: the peer has sent an invalid answer.
         """
 
 
@@ -64,7 +66,7 @@ class Channel:
         self._questions: set[int] = set()
 
     def open(self) -> None:
-        """Dial, unless that is under way or the last attempt failed a moment ago; `ready` or `failed` follows."""
+        """Dial, unless an attempt is under way or the last one failed a moment ago; `ready` or `failed` follows."""
         if self.connection is not None or self._dial:
             return
         ctx = self._ctx
@@ -88,7 +90,7 @@ class Channel:
         )
 
     def ask(self, kind: Kind, message: object, timeout: float, *, raw: bool = False) -> int:
-        """Send a request; the number of the question. raw: the answer is wanted as bytes, not decoded."""
+        """Send a request; returns the number of the question. raw: pass the answer as bytes, not decoded."""
         assert self.connection is not None, "a channel is opened before anything is asked over it"
         question = self._channels.question(self)
         self._questions.add(question)
@@ -105,20 +107,20 @@ class Channel:
         return question
 
     def give_up(self, question: int) -> None:
-        """Nobody waits for the answer any more: the peer is told, and an answer that is on its way is dropped."""
+        """Withdraw a question: notify the peer, and drop an answer that is already in transit."""
         self._questions.discard(question)
         self._channels.forget(question)
         self._ctx.emit(fx.GiveUp(question=question))
 
     def close(self, reason: str) -> list[int]:
-        """End the connection; the questions that get no answer because of that."""
+        """End the connection; returns the questions that get no answer because of that."""
         if self.connection is None:
             return []
         self._ctx.emit(fx.HangUp(connection=self.connection, reason=reason))
         return self._closed()
 
     def address_changed(self, record: NodeRecord | None) -> None:
-        """The view has another registration of the peer. A connection to another process is of no use."""
+        """The view has another registration of the peer: drop a connection to its previous process."""
         if _process(record) == _process(self._address):
             return
         self._address = record
@@ -132,7 +134,7 @@ class Channel:
             self._dial = 0
             self._owner.ready()
 
-    # What the driver tells, by way of `Channels`
+    # Reports of the driver, passed on by `Channels`
 
     def connected(self, connection: Hashable, *, hands_over_files: bool) -> None:
         self._dial, self._patience = 0, CONNECT_TIMEOUT
@@ -143,7 +145,7 @@ class Channel:
         self._dial = 0
         if refused:
             assert self._address is not None
-            # By address: its successor may have registered meanwhile, and has refused nothing.
+            # By address: a successor that has registered meanwhile has refused nothing.
             why = f"nobody listens at {', '.join(self._address.endpoints)}"
             self._ctx.emit(fx.Suspect(node=self._address, reason=why))
             self._patience = CONNECT_TIMEOUT
@@ -181,13 +183,13 @@ class Channel:
         for question in lost:
             self._channels.forget(question)
         self._questions.clear()
-        # A peer that accepts connections and ends them at once is dialled no more often than one that refuses.
+        # A peer that accepts connections and ends them at once gets the same pause as one that refuses.
         self._rest()
         return lost
 
 
 class Channels:
-    """Every channel of a node, by what the driver's reports name."""
+    """Every channel of a node, by the names in the driver's reports."""
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
@@ -198,10 +200,10 @@ class Channels:
         self._questions: dict[int, Channel] = {}
         self._resting: set[Channel] = set()
         self.heard: dict[int, float] = {}
-        """When each peer has answered something for the last time."""
+        """The time of each peer's last answer."""
 
     def channel(self, peer: int, lane: str, owner: Owner, backoff: float) -> Channel:
-        """A channel of its own for `owner`."""
+        """A new channel for `owner`."""
         made = Channel(self, peer, lane, owner, backoff)
         self._all.append(made)
         return made
@@ -209,7 +211,7 @@ class Channels:
     def on_connected(self, event: ev.Connected) -> None:
         channel = self._dials.pop(event.dial, None)
         if channel is None:
-            # Dialled at an address that nobody is interested in any more.
+            # The attempt went to an address that is no longer current.
             self.ctx.emit(fx.HangUp(connection=event.connection, reason="the connection is not needed"))
             return
         self._connections[event.connection] = channel
@@ -221,7 +223,7 @@ class Channels:
             channel.dial_failed(event.reason, refused=event.refused)
 
     def awaits(self, dial: int) -> bool:
-        """Whether the outcome of a dial matters; not if the peer's address has changed since."""
+        """Whether the outcome of a dial still matters; not if the peer's address has changed since."""
         return dial in self._dials
 
     def on_disconnected(self, event: ev.PeerDisconnected) -> None:
@@ -241,7 +243,7 @@ class Channels:
             channel.ask_failed(event.question, event.reason, malformed=event.malformed)
 
     def nodes_changed(self) -> None:
-        """The view was changed: channels to processes that are gone, or were replaced, end."""
+        """The view has changed: close channels to processes that are gone or were replaced."""
         nodes = self.ctx.view.nodes
         for channel in self._all:
             channel.address_changed(nodes.get(channel.peer))
@@ -268,7 +270,7 @@ class Channels:
         self._connections.pop(connection, None)
 
     def rest(self, channel: Channel, until: float) -> None:
-        """Have `ready` called at `until`: one timer for each channel, however often it is asked to dial."""
+        """Call `ready` at `until`: one timer for each channel, regardless of the number of calls."""
         if channel not in self._resting:
             self._resting.add(channel)
             self.ctx.timers.call_at(until, lambda: self._rested(channel))
@@ -279,5 +281,5 @@ class Channels:
 
 
 def _process(record: NodeRecord | None) -> tuple[int, tuple[str, ...]] | None:
-    """Which process listens where; all else that a registration says is no reason to end a connection."""
+    """Process and addresses of a registration; changes of other fields do not end a connection."""
     return None if record is None else (record.incarnation, record.endpoints)

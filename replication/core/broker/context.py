@@ -1,4 +1,4 @@
-"""What the parts of one broker share: who it is, its replicas, the clock, its timers, and where effects go."""
+"""The shared state of a broker's parts: its identity, replicas, clock, timers, and the routes of effects."""
 
 from __future__ import annotations
 
@@ -23,42 +23,43 @@ from .timers import Timers
 
 @attrs.frozen(kw_only=True, slots=True)
 class BrokerSettings:
-    """Seconds and bytes throughout; the names are those of the node's settings without `_ms`."""
+    """Settings in seconds and bytes; the names are those of the node's settings without `_ms`."""
 
     replica: ReplicaSettings = attrs.Factory(ReplicaSettings)
     groups: GroupSettings = attrs.Factory(GroupSettings)
     transactions: TransactionSettings = attrs.Factory(TransactionSettings)
     offsets_commit_timeout: float = 5.0
-    """How long a reply of a coordinator waits for its write."""
+    """Maximum time for which a coordinator's reply waits for its write."""
     ticks_per_lag_time: int = 20
-    """How often within `replica_lag_time_max` a leader looks who lags; at least once a second."""
+    """Number of lag checks of a leader within `replica_lag_time_max`; at least one a second."""
     replica_fetch_backoff: float = 0.05
     replica_fetch_wait_max: float = 0.5
     replica_fetch_max_bytes: int = 1 << 20
     replica_fetch_response_max_bytes: int = 10 << 20
     replica_socket_timeout: float = 30.0
     leader_silence_timeout: float = 0.0
-    """For how long a question may stay open before a node is silent; 0: only sessions in the store tell."""
+    """Time after which a node with an open question is silent; 0: only sessions in the store end a membership."""
     suspicion_is_wrong_within: float = 1.0
-    """A node that registers again within so many seconds was there when it was taken for silent."""
+    """A node that registers again within this time was alive when it was judged silent."""
     unclean_recovery_timeout: float = 2.0
-    """How long replicas may take to tell what they have, before an unclean election (KIP-966)."""
+    """How long an unclean election waits for replicas to report their logs (KIP-966)."""
     follower_replication_throttled_rate: int = 2**63 - 1
     fetch_max_bytes: int = 55 << 20
-    """The most bytes of batches in one answer, but for the first batch."""
+    """Maximum bytes of batches in one answer, except for the first batch."""
     max_fetch_sessions: int = 1000
     fetch_session_idle: float = 120.0
-    """After so long a session that nobody uses gives way to another (Kafka's value). Sessions of connections that
-    have ended do not count: they go with them."""
+    """Time after which an unused session may be replaced by another (Kafka's value). Sessions end with their
+    connections."""
     questions_at_a_time: int = 1000
-    """How many questions of partitions one fetch of a follower tells at most: a request has a limited size."""
+    """Maximum changed questions in one fetch of a follower, because a request has a limited size."""
     results_at_a_time: int = 500
-    """How many partitions one answer to a fetch is about at most: it has a limited size, and the batches of each
-    may hold a file open until they are sent."""
+    """Maximum partitions in one answer to a fetch: an answer has a limited size, and the batches of each partition
+    may
+    hold a file open until they are sent."""
     told_at_a_time: int = 100
-    """How many replicas are told of a reading of the store before the driver takes breath."""
+    """Number of replicas that receive a reading of the store before the driver yields."""
     leader_replication_throttled_rate: int = 2**63 - 1
-    """Bytes a second to replicas that a reassignment adds (KIP-73)."""
+    """Limit in bytes a second for replicas that a reassignment adds (KIP-73)."""
 
     @property
     def tick_period(self) -> float:
@@ -66,10 +67,11 @@ class BrokerSettings:
 
 
 class Context:
-    """A part is a class that takes a context; it calls other parts by narrow, named methods, and emits effects.
+    """The context of a part. A part is a class that takes a context, calls other parts by named methods and emits
+    effects.
 
-    `now` is the reading of the driver's clock at the current event. `view` is what the store held when it was read
-    last. `routes` says which part takes which effect of a replica; what none takes goes to the driver as a `Job`.
+    `now` is the driver's clock reading at the current event. `view` is the last reading of the store. `routes` maps
+    the effects of replicas to parts; all other effects go to the driver as a `Job`.
     """
 
     def __init__(
@@ -86,28 +88,28 @@ class Context:
         self.logs = logs
         self.batches: BatchPort = batches if batches is not None else NoBatches()
         self.wall_distance = 0.0
-        """Seconds from the driver's clock to the wall clock, which the driver looks up now and then."""
+        """Seconds from the driver's clock to the wall clock; the driver updates it from time to time."""
         self.now = 0.0
         self.fits: Callable[[Transaction], bool] = lambda transaction: True
-        """Whether the metadata store takes a transaction of that size; set by the driver."""
+        """Whether the metadata store accepts a transaction of that size; set by the driver."""
         self.registered: int | None = None
         """The store's revision at which this process registered; None before."""
         self.view = ClusterView()
         self.replicas: dict[PartitionId, Replica] = {}
         self.topic_ids: dict[PartitionId, str] = {}
-        """Of which topic of its name each replica is; empty if nobody knows."""
+        """The topic id of each replica; empty if unknown."""
         self.timers = Timers()
         self.routes: dict[type, Callable[[PartitionId, Any], None]] = dict.fromkeys(
             get_args(fx.Effect), self.to_driver
         )
         self.effects: list[Effect] = []
-        """What this step has asked for so far."""
+        """The effects of this step so far."""
         self.is_unsettled = False
-        """Whether some part has left something for the end of the turn (`Broker.settle`)."""
+        """Whether a part has work for the end of the turn (`Broker.settle`)."""
 
     @property
     def wall_ms(self) -> int:
-        """The wall clock at the current event, in milliseconds since 1970, for what records say."""
+        """The wall clock at the current event, in milliseconds since 1970, for timestamps in records."""
         return int(1000 * (self.now + self.wall_distance))
 
     def new_replica(self, partition: PartitionId, topic_id: str = "") -> Replica:
@@ -118,13 +120,13 @@ class Context:
         return replica
 
     def step_replica(self, partition: PartitionId, event: ev.Event) -> None:
-        """Tell one replica, and hand what it asks for to the parts, in its order."""
+        """Pass an event to one replica, and route its effects to the parts in order."""
         routes = self.routes
         for effect in self.replicas[partition].step(event, self.now):
             routes[type(effect)](partition, effect)
 
     def ask_replica(self, partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:
-        """What a replica answers to a fetch; what else that gives rise to goes to the parts."""
+        """A replica's answer to a fetch; further effects go to the parts."""
         answer, effects = self.replicas[partition].fetch(question, self.now)
         routes = self.routes
         for effect in effects:
@@ -132,11 +134,11 @@ class Context:
         return answer
 
     def emit(self, effect: Effect) -> None:
-        """Ask the driver for something."""
+        """Emit an effect for the driver."""
         self.effects.append(effect)
 
     def take_effects(self) -> list[Effect]:
-        """All that was emitted since this was called last, in order."""
+        """The effects since the last call, in order."""
         taken, self.effects = self.effects, []
         return taken
 
@@ -147,5 +149,5 @@ class Context:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
     def to_driver(self, partition: PartitionId, effect: fx.Effect) -> None:
-        """Have the driver do what a replica asks for."""
+        """Pass an effect of a replica to the driver."""
         self.effects.append(Job(partition, effect))

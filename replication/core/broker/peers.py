@@ -1,7 +1,7 @@
 """Requests to other nodes outside the fetches: admin requests for the controller, questions about logs.
 
-They share one control connection for each peer, dialled when there is something to ask. A request that cannot be
-sent, or gets no answer in time, fails once; whoever made it says so to its client, or asks again after a pause.
+They share one control connection for each peer, which is dialled for the first request. A request that cannot be
+sent, or gets no answer in time, fails once; its owner then reports that to its client, or asks again after a pause.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from .timers import Timer
 
 FORWARD_TIMEOUT = 10.0
-"""Seconds for which a forwarded request waits: a little longer than the controller does before it gives one up."""
+"""Seconds for which a forwarded request waits: slightly longer than the controller's own timeout."""
 
 
 @attrs.define(eq=False, slots=True)
 class _Ask:
-    """One request; exactly one of the callbacks comes, once. `question` 0: it waits for the connection."""
+    """One request; exactly one of its callbacks is called, once. `question` 0: it waits for the connection."""
 
     kind: Kind
     message: object
@@ -46,7 +46,7 @@ class _Ask:
 
 
 class Peers:
-    """Everything that a node asks of others by its control connections."""
+    """All requests of a node over its control connections."""
 
     def __init__(self, ctx: Context, channels: Channels) -> None:
         self._ctx = ctx
@@ -56,7 +56,7 @@ class Peers:
     # Admin requests
 
     def forward(self, event: ev.ForwardArrived) -> None:
-        """Pass a request on to the controller; if there is none, or it is out of reach, the client asks again."""
+        """Forward a request to the controller. Without a reachable one it is refused, and the client asks again."""
         view, request = self._ctx.view, event.message
         node = view.nodes.get(view.controller.node_id) if view.controller is not None else None
         if node is None:
@@ -71,7 +71,7 @@ class Peers:
             failed=lambda reason: self._refuse(
                 event, f"the controller, node {node.node_id}, is out of reach: {reason}"
             ),
-            # As it came: a later version may have put more into it than this one knows.
+            # Raw bytes, because a later version may have added fields that this one does not know.
             raw=True,
         )
 
@@ -82,7 +82,7 @@ class Peers:
     # Questions about logs
 
     def tell_logs(self, request: m.GetReplicaLogInfoRequest) -> m.GetReplicaLogInfoResponse:
-        """What this node's replicas say of their logs; those that are not open say nothing."""
+        """The reports of this node's replicas on their logs; logs that are not open are omitted."""
         told = []
         for named in request.partitions:
             replica = self._ctx.replicas.get(PartitionId(named.topic, named.partition))
@@ -102,7 +102,7 @@ class Peers:
         )
 
     def ask_logs(self, event: ev.AskLogs) -> None:
-        """A round of questions (KIP-966); `LogsGathered` follows, at the latest when its time is over."""
+        """Begin a round of questions (KIP-966); `LogsGathered` follows, at the latest at its timeout."""
         _Round(self, self._ctx, event.asked).begin()
 
     def ask_log_info(
@@ -113,7 +113,7 @@ class Peers:
         answered: Callable[[object], None],
         failed: Callable[[str], None],
     ) -> None:
-        """Have one node tell of its logs: this one, or another."""
+        """Ask one node, which may be this one, for a report on its logs."""
         request = m.GetReplicaLogInfoRequest(
             partitions=[m.PartitionName(topic=each.topic, partition=each.partition) for each in partitions]
         )
@@ -132,7 +132,7 @@ class Peers:
         answered: Callable[[object], None],
         failed: Callable[[str], None],
     ) -> None:
-        """One request to a node, one attempt; exactly one of the callbacks comes, once."""
+        """Send a request to a node, with one attempt; exactly one of the callbacks is called, once."""
         self._ask(peer, kind, message, timeout, answered=answered, failed=failed)
 
     def _ask(
@@ -153,7 +153,7 @@ class Peers:
 
 
 class _Line:
-    """What is asked of one peer, waiting for the connection or for its answer."""
+    """The requests to one peer, which wait for the connection or for an answer."""
 
     def __init__(self, ctx: Context, channels: Channels, peer: int) -> None:
         self._ctx = ctx
@@ -184,13 +184,13 @@ class _Line:
         ask.answered(message)
 
     def failed(self, reason: str, *, malformed: bool, lost: Collection[int]) -> None:
-        """Those that were lost fail; what could not even be sent fails with the connection that was not made."""
+        """Lost requests fail; unsent ones fail when the connection cannot be made."""
         failed = [self._under_way.pop(question) for question in lost]
         if not lost:
-            # There is no connection, and none will be made for these.
+            # There is no connection, and these requests will not cause one.
             failed += self._waiting
             self._waiting = []
-        # First they are over, then somebody is told: what is asked then is another request.
+        # Remove them before the callbacks run: a callback may send a new request.
         for ask in failed:
             self._cancel(ask)
         for ask in failed:
@@ -213,7 +213,7 @@ class _Line:
 
 
 class _Round:
-    """All nodes at once and again until they answer, or the time is over (`unclean_recovery_timeout`)."""
+    """Asks all nodes at once, and again until they answer or `unclean_recovery_timeout` is over."""
 
     def __init__(self, peers: Peers, ctx: Context, asked: AskReplicas) -> None:
         self._peers = peers
@@ -249,7 +249,7 @@ class _Round:
             )
 
     def _ask_later(self, node: int) -> None:
-        """A replica that has not entered the epoch yet will soon; one that cannot be reached may be."""
+        """Ask again later: a replica may enter the epoch soon, and an unreachable node may become reachable."""
         if not self._is_over:
             at = self._ctx.now + self._ctx.settings.replica_fetch_backoff
             self._timers[node] = self._ctx.timers.call_at(at, lambda: self._ask(node))
@@ -265,7 +265,7 @@ class _Round:
                 log_end_offset=told.log_end_offset,
                 topic_id=told.topic_id,
             )
-            # A peer may tell of anything: only what this round has asked it counts.
+            # A peer may report anything: only answers to the questions of this round count.
             if node in self._asked.partitions.get(partition, ()) and self._asked.is_answered(partition, info):
                 self._told.setdefault(partition, {})[node] = info
         if self._missing(node):

@@ -1,7 +1,7 @@
-"""ISR changes on their way into the metadata store: what must hold for one to be stored, and what became of it.
+"""ISR changes on their way into the metadata store: their conditions and their outcomes.
 
-Those that leaders on this node propose at a time go together. After a node has come back, hundreds of partitions
-take it into their ISR within a moment; each transaction costs every node a reading of the store.
+The proposals that leaders of this node make at one time share a transaction. When a node returns, hundreds of
+partitions add it to their ISRs within a moment, and each transaction costs every node a reading of the store.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ if TYPE_CHECKING:
     from .context import Context
 
 MOST_TOGETHER = 500
-"""Proposals in one transaction; a store with limits takes fewer (`Context.fits`)."""
+"""Maximum proposals in one transaction; a store may accept fewer (`Context.fits`)."""
 REFUSED_PAUSE = 0.1
-"""Seconds before a leader hears that its change was refused: it may propose it again at once, and what stands
-against it takes a moment to go."""
+"""Seconds before a leader learns of a refusal: it may repeat its proposal at once, and the obstacle needs a moment
+to
+disappear."""
 
 
 class _Proposed(NamedTuple):
-    """A proposal and who made it: a replica of that partition that is begun later numbers its own anew."""
+    """A proposal and the replica that made it: a later replica of the partition restarts the numbering."""
 
     partition: PartitionId
     replica: Replica
@@ -50,30 +51,30 @@ class _Proposed(NamedTuple):
 
 
 class Proposing:
-    """One transaction at a time. What met a conflict is tried alone, the others together again: what stands under
-    their keys is read first, and who has come too late by now is not among them.
+    """Writes one transaction at a time. After a conflict, the conflicting proposal is tried alone and the others
+    together again. Their keys are read first, which removes the proposals that are too late by then.
     """
 
     def __init__(self, context: Context) -> None:
         self._context = context
         self.is_due = False
-        """Whether there may be something to begin when the turn ends."""
+        """Whether there may be work at the end of the turn."""
         self._waiting: list[_Proposed] = []
         self._alone: deque[_Proposed] = deque()
-        """Those that are to be written by themselves."""
+        """Proposals to be written alone."""
         self._taken: list[_Proposed] = []
-        """Those whose keys are being read, or which are being written."""
+        """Proposals whose keys are being read, or which are being written."""
         self._judged: list[list[Compare] | Settled] = []
-        """What the keys say of each that was taken; empty while they are being read."""
+        """The conditions of each current proposal by the read keys; empty while they are being read."""
         context.routes[fx.ProposeIsr] = self.propose
 
     def propose(self, partition: PartitionId, proposal: fx.ProposeIsr) -> None:
-        """Have it stored, with those that are proposed in the same turn."""
+        """Store a proposal, together with those of the same turn."""
         self._waiting.append(_Proposed(partition, self._context.replicas[partition], proposal))
         self.is_due = self._context.is_unsettled = True
 
     def settle(self) -> None:
-        """At the end of a turn: begin, unless some are on their way."""
+        """Begin at the end of a turn, unless a transaction is under way."""
         self.is_due = False
         if not self._taken and (self._alone or self._waiting):
             self._taken = [self._alone.popleft()] if self._alone else self._oldest()
@@ -81,7 +82,7 @@ class Proposing:
             self._context.emit(ReadKeys(tuple(wanted)))
 
     def _oldest(self) -> list[_Proposed]:
-        """The oldest proposals, one for each partition at most."""
+        """The oldest proposals, at most one for each partition."""
         taken: dict[PartitionId, _Proposed] = {}
         left = []
         for each in self._waiting:
@@ -93,7 +94,7 @@ class Proposing:
         return list(taken.values())
 
     def read(self, event: KeysRead) -> None:
-        """What stands under the keys; then those that may be stored are."""
+        """Take the values of the keys, and write the proposals that may be stored."""
         assert self._taken and not self._judged
         if event.seen is None:
             self._tell([ev.IsrUnclear(proposal_id=each.proposal.proposal_id) for each in self._taken])
@@ -110,7 +111,7 @@ class Proposing:
             self._context.emit(write)
 
     def _write(self) -> WriteIsrs:
-        """All that was taken and may be stored."""
+        """Write the current proposals that may be stored."""
         stored = [
             (each.proposal, found)
             for each, found in zip(self._taken, self._judged, strict=True)
@@ -123,17 +124,17 @@ class Proposing:
         )
 
     def _keep(self, count: int) -> None:
-        """Go on with the oldest; the others are the next to be taken."""
+        """Continue with the oldest proposals; the others are next."""
         self._waiting[:0] = self._taken[count:]
         del self._taken[count:], self._judged[count:]
 
     def written(self, event: IsrsWritten) -> None:
-        """What became of the transaction."""
+        """Take the outcome of the transaction."""
         assert self._judged
         if isinstance(event.outcome, Conflict) and len(self._taken) > 1:
             key = event.outcome.key
             met = [each for each in self._taken if key in keys(each.proposal)]
-            # Each round has fewer of them to try together.
+            # Each round tries fewer of them together.
             self._alone.extend(met or self._taken)
             self._waiting[:0] = (
                 [each for each in self._taken if key not in keys(each.proposal)] if met else []
@@ -168,17 +169,17 @@ class Proposing:
 
 
 def keys(proposal: fx.ProposeIsr) -> list[str]:
-    """What has to be read for `conditions`."""
+    """The keys that `conditions` needs."""
     joining = [rec.node_key(node_id) for node_id, _ in proposal.joining]
     return [rec.partition_key(proposal.record.id), *joining]
 
 
 def conditions(proposal: fx.ProposeIsr, seen: Mapping[str, Seen]) -> list[Compare] | Settled:
-    """What has to hold when it is stored, if it may be; else what becomes of it.
+    """The conditions under which a proposal may be stored, or its outcome if it may not.
 
-    Who joins lives, as the process that has caught up, with its log directory in use (KIP-841, KAFKA-13916). The
-    record is the one that the proposal was made from: by value, because versions begin at 1 when a topic of the
-    same name is created again.
+    A joining replica must be alive, in the process that has caught up, with its log directory in use (KIP-841,
+    KAFKA-13916). The record must be the one that the proposal started from. It is compared by value, because
+    versions restart at 1 when a topic of the same name is created again.
     """
     compares: list[Compare] = []
     for node_id, incarnation in proposal.joining:
@@ -197,7 +198,7 @@ def put(proposal: fx.ProposeIsr) -> Put:
 
 
 def settled(proposal: fx.ProposeIsr, outcome: Outcome) -> Settled:
-    """What became of a proposal that was written alone, or with others of which none met a conflict."""
+    """The outcome of a proposal that was written alone, or with others without a conflict."""
     key = rec.partition_key(proposal.record.id)
     match outcome:
         case Committed():
@@ -205,7 +206,7 @@ def settled(proposal: fx.ProposeIsr, outcome: Outcome) -> Settled:
         case SessionOver():
             return ev.IsrRefused(proposal_id=proposal.proposal_id)
         case Conflict() if outcome.key != key:
-            # Who was to join has gone, or is another process by now: this proposal will never be stored.
+            # The joining node is gone or another process now: this proposal can never be stored.
             return ev.IsrRefused(proposal_id=proposal.proposal_id)
     return ev.IsrUnclear(proposal_id=proposal.proposal_id)
 
@@ -221,7 +222,7 @@ def _may_join(record: object, incarnation: int, partition: PartitionId) -> bool:
 
 
 def _is_same(stored: Seen, proposal: fx.ProposeIsr) -> bool:
-    """Whether the record is still the one that a proposal was made from."""
+    """Whether the record is still the one that a proposal started from."""
     record = stored.record
     same_topic = isinstance(record, rec.PartitionRecord) and record.topic_id == proposal.record.topic_id
     return same_topic and stored.version == proposal.version

@@ -1,16 +1,16 @@
-"""Whether the nodes that this one depends on still answer: what is silent is replaced before its session ends.
+"""Detects silent leaders and controllers, so that they are replaced before their sessions end.
 
-A session in the metadata store ends after a second or more, because a single observer may be the one at fault. The
-nodes that follow a leader notice sooner: each watches the leaders that it follows, and the controller. Every answer
-is a sign of life. Where none has come for a while, a question of no content goes out over the control connection,
-which is another one than that of the fetches. A node that leaves it open for too long is silent to its watcher. It
-asks all others that watch the same node, then. If most of them, and at least two, find it silent as well, its
-registration is taken out of the store, as if its session had ended. Failover is fenced, so a suspicion that turns
-out to be wrong costs an election and nothing else.
+A session in the metadata store lasts a second or more, because its single observer may itself be at fault. The
+followers of a leader notice its silence sooner: each node watches the leaders that it follows, and the controller.
+Every answer is a sign of life. After a while without one, the watcher sends an empty question over the control
+connection, which is separate from that of the fetches. A node that leaves it open for too long is silent to its
+watcher, which then asks all other watchers of that node. If most of them, and at least two, find it silent as well,
+its registration is removed from the store, as if its session had ended. Failover is fenced, so a wrong suspicion
+costs only an election.
 
-What keeps wrong suspicions rare: a look that comes late counts for nothing, because the watcher itself stood still;
-a node has a multiple of the time that its slowest recent answer took; and one that registers again at once has
-shown that it was there, which makes its watchers more patient.
+Three rules keep wrong suspicions rare. A late check counts for nothing, because the watcher itself was paused. A
+node gets a multiple of the time that its slowest recent answer took. A node that registers again at once was
+evidently alive, which makes its watchers more patient.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
     from .peers import Peers
 
 LOOKS = 3
-"""How often a node is looked at while a question to it may stay open."""
+"""Number of checks of a node during the time for which a question may stay open."""
 ASKED_AFTER = 2
-"""After how many looks without any answer it is asked."""
+"""Number of checks without an answer after which the node is asked."""
 SLOWNESS = 4.0
-"""How many times as long as the slowest recent answer a question may stay open."""
+"""A question may stay open for this multiple of the slowest recent answer."""
 FORGETS = 0.995
-"""What an answer leaves of the slowest one before it: half is forgotten after some 140 answers."""
+"""Decay of the slowest answer with each new one: it halves in about 140 answers."""
 LONGEST = 10
-"""A question is given up after so many times `leader_silence_timeout`. No patience exceeds it either."""
+"""A question is dropped after this multiple of `leader_silence_timeout`, which also bounds the patience."""
 AT_LEAST = 2
-"""How many nodes have to agree: one alone cannot tell its own fault from another's."""
+"""Number of watchers that must agree: one alone cannot distinguish its own fault from another's."""
 
 
 @attrs.define(eq=False, slots=True)
 class _Watch:
-    """What is known of one node. `asked`: when the first of the questions went out that it has left open."""
+    """The state of one watched node. `asked`: the time of its oldest open question."""
 
     heard: float
     asked: float | None = None
@@ -56,15 +56,15 @@ class _Watch:
     is_silent: bool = False
     slowest: float = 0.0
     doubts: int = 0
-    """How many of the others have not said yet whether it is silent to them; 0: they are not being asked."""
+    """Number of other watchers whose opinion is outstanding; 0: no round is running."""
     suspected: NodeRecord | None = None
-    """The registration that we had taken out, until the node is back or its time to be back is over."""
+    """The registration that we had removed, until the node is back or its time to return is over."""
     is_out: bool = False
     returns_until: float = 0.0
 
 
 class Suspicion:
-    """Watches for `leader_silence_timeout` seconds at a time; 0: only sessions in the store tell who is gone."""
+    """Watches nodes with `leader_silence_timeout` seconds; 0: only sessions in the store end a membership."""
 
     def __init__(self, ctx: Context, channels: Channels, following: Following, peers: Peers) -> None:
         self._ctx = ctx
@@ -82,7 +82,7 @@ class Suspicion:
         return self._timeout / LOOKS
 
     def _begin(self) -> None:
-        # The first call gives the clock.
+        # The first call provides the clock reading.
         self._due = self._ctx.now
         self._look()
 
@@ -109,7 +109,7 @@ class Suspicion:
         watched = self._following.followed()
         if view.controller is not None:
             watched.add(view.controller.node_id)
-        # One that is out is watched for as long as its return would show that it had been there.
+        # Watch a removed node for as long as its return would show that it had been alive.
         watched |= {peer for peer, watch in self._watches.items() if watch.suspected is not None}
         watched.discard(self._ctx.node_id)
         return watched
@@ -121,13 +121,13 @@ class Suspicion:
             watch.asked, watch.is_silent = None, False
         watch.heard = heard
         if watch.asked is None:
-            # Half a look early: an answer comes a moment after the look that has asked for it.
+            # Half a check early: an answer arrives a moment after the check that asked for it.
             if ctx.now - heard >= (ASKED_AFTER - 0.5) * self._period:
                 watch.asked = ctx.now
                 self._ask(peer, watch)
             return
         if is_late:
-            # We stood still: what has arrived meanwhile has not been read yet.
+            # This process was paused: it has not read yet what has arrived meanwhile.
             watch.asked = ctx.now
         if ctx.now - watch.last_asked >= self._timeout - self._period / 2:
             # The question, or its answer, may have been lost with a connection.
@@ -140,7 +140,7 @@ class Suspicion:
         return min(max(self._timeout, SLOWNESS * watch.slowest), LONGEST * self._timeout)
 
     def _ask(self, peer: int, watch: _Watch) -> None:
-        """A question of no content, which nodes of every version answer."""
+        """Send an empty question, which nodes of every version answer."""
         asked = watch.last_asked = self._ctx.now
 
         def answered(message: object) -> None:
@@ -158,7 +158,7 @@ class Suspicion:
     # Agreeing
 
     def _ask_others(self, peer: int, watch: _Watch, node: NodeRecord) -> None:
-        """Ask all that watch the same node; this is one round, in which each answers once or not at all."""
+        """Ask all watchers of the node. This is one round, in which each answers once or not at all."""
         ctx = self._ctx
         others = watchers(ctx.view, peer) - {ctx.node_id}
         needed = majority(len(others) + 1) - 1
@@ -173,7 +173,7 @@ class Suspicion:
             watch.doubts -= 1
             if message.silent and self._is_current(asked):
                 agreeing.add(other)
-                # It may have answered since: then the majority is of no use.
+                # The node may have answered since: then the majority is void.
                 if len(agreeing) == needed and self._is_silent(node):
                     self._suspect(watch, node, sorted(agreeing | {ctx.node_id}))
 
@@ -191,15 +191,15 @@ class Suspicion:
             )
 
     def _is_current(self, asked: float) -> bool:
-        """Whether an answer to a question of that time says how it is now.
+        """Whether an answer to a question of that time is still valid.
 
-        One that comes later than it may has waited for this process, which stood still: what the suspect has sent
-        since waits to be read as well.
+        A late answer has waited for this process, which was paused. Signs of life of the suspect may wait to be
+        read as well.
         """
         return self._ctx.now - asked <= self._timeout
 
     def tell(self, request: m.IsSilentRequest) -> m.IsSilentResponse:
-        """Whether that very process is silent to this node."""
+        """Whether exactly that process is silent to this node."""
         node = self._ctx.view.nodes.get(request.node_id)
         agrees = node is not None and node.incarnation == request.incarnation and self._is_silent(node)
         return m.IsSilentResponse(silent=agrees)
@@ -220,7 +220,7 @@ class Suspicion:
         ctx.emit(fx.Suspect(node=node, reason=reason, silent_to=tuple(agreeing)))
 
     def _look_whether_it_is_back(self, peer: int, watch: _Watch, node: NodeRecord | None) -> None:
-        """A process that registers again at once was there all the time, and slow at most."""
+        """A process that registers again at once was alive all the time, and at most slow."""
         assert watch.suspected is not None
         if node is None:
             watch.is_out = True
@@ -233,16 +233,16 @@ class Suspicion:
 
 
 def majority(count: int) -> int:
-    """How many of so many watchers have to agree."""
+    """The number of watchers that have to agree."""
     return max(AT_LEAST, count // 2 + 1)
 
 
 def _nothing(reason: str) -> None:
-    """A question that has failed was left open as far as anybody can tell."""
+    """Ignore a failed question: it counts as unanswered."""
 
 
 def watchers(view: ClusterView, peer: int) -> set[int]:
-    """The living nodes that watch a node: those that follow a partition of it; all, if it is the controller."""
+    """The living watchers of a node: the followers of its partitions; all nodes, if it is the controller."""
     if view.controller is not None and view.controller.node_id == peer:
         found = set(view.nodes)
     else:

@@ -1,7 +1,8 @@
-"""What the metadata store holds, as one view: kept up to date by what has changed, so that a change costs no more.
+"""The view of the metadata store, updated by deltas, so that the cost of a change does not depend on the store's
+size.
 
-A value that cannot be read is told of once, and what was there before is held to be true until it is mended: a
-record that merely seems to be gone could cost a partition its leader, or its log.
+An unreadable value is reported once, and the previous value stays valid until it is corrected: a record that only
+seems to be gone could cost a partition its leader, or its log.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ..types import PartitionId
 
 @attrs.frozen(kw_only=True)
 class Spoilt:
-    """A value that is no record of its key; `kept`: whether what was there before stands in its place."""
+    """A value that is not a record of its key; `kept`: whether the previous value stays in its place."""
 
     key: str
     problem: str
@@ -26,29 +27,29 @@ class Spoilt:
 
 
 class Viewing:
-    """Turns readings of the store into views. Nothing else writes to the tables that a view holds.
+    """Turns readings of the store into views. Nothing else writes to the tables of a view.
 
-    `revision` is that of the last reading, None before the first; what is read next may start from there.
+    `revision` is that of the last reading, None before the first; the next reading may start there.
     """
 
     def __init__(self) -> None:
         self.revision: int | None = None
         self.view = ClusterView()
         self._seen: dict[str, Seen] = {}
-        """Each key as it was read last; its record is the last good one."""
+        """The last reading of each key, with its last valid record."""
 
     def known(self, key: str) -> Seen | None:
-        """What was read last under a key, so that an equal value need not be decoded again."""
+        """The last reading of a key, so that an equal value need not be decoded again."""
         return self._seen.get(key)
 
     def whole(self, revision: int, seen: Collection[Seen]) -> list[Spoilt]:
-        """A reading of all keys; what is not in it is gone."""
+        """Take a reading of all keys; keys outside it are deleted."""
         there = {each.key for each in seen}
         gone = [key for key in self._seen if key not in there]
         return self._update(revision, seen, gone, since=-1)
 
     def changed(self, revision: int, seen: Collection[Seen], deleted: Iterable[str]) -> list[Spoilt]:
-        """What has changed since an earlier reading, or since one before that."""
+        """Take the changes since an earlier reading; they may include older changes."""
         assert self.revision is not None and revision >= self.revision
         return self._update(revision, seen, deleted, since=self.revision)
 
@@ -83,7 +84,7 @@ class Viewing:
                 kept = former.record if former is not None else None
                 spoilt.append(Spoilt(key=each.key, problem=problem, kept=kept is not None))
                 unreadable.add(each.key)
-                # With its own value and version, so that it is told of once; the view stays as it was.
+                # Store its value and version, so that it is reported once; the view does not change.
                 self._seen[each.key] = attrs.evolve(each, record=kept, problem=problem)
                 continue
             unreadable.discard(each.key)
@@ -137,7 +138,7 @@ class Viewing:
 def _with(
     known: Mapping[PartitionId, rec.Versioned], changed: Mapping[PartitionId, rec.Versioned | None]
 ) -> dict[PartitionId, rec.Versioned]:
-    """Another table: who holds the former view must not see it change."""
+    """A changed copy of a table: holders of the previous view must not see it change."""
     partitions = dict(known)
     for partition, versioned in changed.items():
         if versioned is None:
@@ -148,7 +149,7 @@ def _with(
 
 
 def _problem(key: str, record: object) -> str:
-    """What is wrong with a record that could be decoded; empty if nothing is."""
+    """The problem of a decoded record; empty if it is valid."""
     match record:
         case rec.NodeRecord():
             right = rec.node_key(record.node_id)
