@@ -1,8 +1,8 @@
 """The interface of a transport: ordered, reliable links that carry frames.
 
 A plugin implements `LinkTransport` (links that carry whole messages) or, for byte streams, the smaller
-`insync.transport.stream.StreamTransport`; requests, deadlines and identity are the framework's and cannot be
-got wrong by a plugin.
+`insync.transport.stream.StreamTransport`. The framework implements requests, deadlines and identity, so a plugin
+cannot break them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .security import Security
 
 API_VERSION = (1, 0)
-"""Of this interface, as (major, minor): see `insync.transport`."""
+"""Version of this interface as (major, minor): see `insync.transport`."""
 
 Buffer = bytes | bytearray | memoryview
 """Contiguous bytes."""
@@ -32,8 +32,8 @@ Buffer = bytes | bytearray | memoryview
 class FileRange(Protocol):
     """`length` bytes of an append-only file from `offset` on.
 
-    Who hands one over keeps the descriptor open while the object lives, and does not change these bytes while
-    a link may still send them (a socket refers to the file's pages until the peer has them).
+    Its creator keeps the descriptor open while the object lives, and does not change these bytes while a link may
+    still send them (a socket refers to the file's pages until the peer has received them).
     """
 
     @property
@@ -48,7 +48,7 @@ Part = Buffer | FileRange
 
 
 class Payload(Protocol):
-    """Bytes received beside a body. Valid until `release()`."""
+    """Bytes received with a body. Valid until `release()`."""
 
     @property
     def nbytes(self) -> int: ...
@@ -58,14 +58,15 @@ class Payload(Protocol):
     def view(self) -> memoryview:
         """The bytes. Raises ValueError after `release()`.
 
-        Those of source "range" are read now: RangeTruncated if a file was cut meanwhile, OSError if it fails.
+        A payload of source "range" is read now: RangeTruncated if a file was cut meanwhile, OSError if reading
+        fails.
         """
 
     def copy_to(self, fd: int, offset: int) -> int:
-        """Write all of it to a file at `offset`; returns the number of bytes. It blocks."""
+        """Write all bytes to a file at `offset`; returns their number. It blocks."""
 
     def release(self) -> None:
-        """Give the memory back. Idempotent."""
+        """Free the memory. Idempotent."""
 
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -75,61 +76,61 @@ class Payload(Protocol):
 
 @attrs.frozen
 class Capabilities:
-    """What a transport's links can do; all of it must be true, for the framework and the kit go by it."""
+    """The abilities of a transport's links. The framework and the kit rely on them, so they must be true."""
 
     ranges: Literal["copy", "sendfile", "handover"] = "copy"
-    """How file ranges travel: as bytes that are read first (always works), sent by the system from the file, or
-    handed over to be read at the other end (`ByteStream.receive_ranges`).
+    """How file ranges are sent: as bytes that are read first (always works), by the system from the file, or as
+    descriptors to be read at the other end (`ByteStream.receive_ranges`).
     """
     same_host_only: bool = False
-    """Nobody on another machine can be at the other end: such links need no secret."""
+    """The other end is always on this machine, so links need no secret."""
     one_process: bool = False
     """Both ends are in one process."""
     encrypted: bool = False
-    """Others on the way cannot read along."""
+    """Nobody on the network path can read the data."""
     authenticated: bool = False
-    """Links show who is at the other end, in `Link.peer_name`, and do so in secret."""
+    """Links authenticate the peer (`Link.peer_name`) and are encrypted."""
     half_close: bool = False
-    """One direction can end while the other goes on: `send_eof` works."""
+    """One direction can end while the other continues: `send_eof` works."""
     deterministic: bool = False
-    """Driven by the trio clock and a seed alone: the same seed gives the same run."""
+    """Only the trio clock and a seed drive it: the same seed gives the same run."""
     max_frame: int = 1 << 30
-    """Bytes of the largest frame that a link can carry."""
+    """Maximum size of a frame in bytes."""
 
 
 class Gate(Protocol):
-    """Asked before memory is laid out for a large payload, or a body above `frames.LARGE_BODY`."""
+    """Consulted before memory is allocated for a large payload, or a body above `frames.LARGE_BODY`."""
 
     def admits(self, header: Header) -> bool:
-        """Whether it may come in now; else the link calls `wait` and asks again. ProtocolError: never."""
+        """Whether the frame may come in now; else the link calls `wait` and asks again. ProtocolError: never."""
 
     async def wait(self) -> None:
-        """Return when asking again is worth it. Raises ProtocolError: it never will be."""
+        """Return when asking again may help. Raises ProtocolError if it never will."""
 
 
 class Link(ABC):
     """One ordered, reliable duplex of frames. One task sends, one receives; a second raises trio.BusyResourceError.
 
-    The first thing on a link is the handshake's preface and HELLO, by `send` and `recv_hello`; frames follow. To a
-    link that carries messages all of these are messages; it need not look into them.
+    A link first carries the handshake's preface and HELLO, by `send` and `recv_hello`; frames follow. For a link
+    that carries messages all of these are opaque messages.
     """
 
     caps: Capabilities
-    """Those of this link: it may do less than its transport."""
+    """The abilities of this link, which may be less than those of its transport."""
     local: Endpoint
     remote: Endpoint
-    """For people, in messages and the log."""
+    """A readable name for messages and the log."""
 
     @abstractmethod
     async def send(self, head: Buffer, parts: Sequence[Part], *, more: bool = False) -> None:
-        """Send one frame: its header and body, then its payload. `more`: another follows at once.
+        """Send one frame: its header and body, then its payload. `more`: another frame follows at once.
 
-        Returns when the link no longer needs `parts` (buffers may be reused). When it is cancelled after the
-        first byte the link is broken: there is never a short frame.
+        Returns when the link no longer needs `parts` (buffers may be reused). A cancellation after the first byte
+        breaks the link, so that the peer never sees a short frame.
 
         Raises:
           LinkBroken: The peer is gone.
-          LinkClosed: Closed on this side.
+          LinkClosed: This side has closed the link.
           RangeTruncated: A file ended inside its range. The link is broken.
         """
 
@@ -139,13 +140,13 @@ class Link(ABC):
 
         Raises:
           EndOfLink: The peer closed between two frames.
-          LinkBroken: It ended inside a frame, or was reset.
-          LinkClosed: Closed on this side.
+          LinkBroken: The link ended inside a frame, or was reset.
+          LinkClosed: This side has closed the link.
         """
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Send what was accepted, then close; when cancelled, closed all the same. Idempotent."""
+        """Send accepted frames, then close. A cancelled call closes at once. Idempotent."""
 
     @abstractmethod
     def abort(self) -> None:
@@ -153,7 +154,7 @@ class Link(ABC):
 
     @property
     def peer_name(self) -> str | None:
-        """With `caps.authenticated`: as whom the peer has proved itself.
+        """With `caps.authenticated`: the proven identity of the peer.
 
         `isr://CLUSTER/NODE`, `isr://CLUSTER/client`, `isr://CLUSTER/client/NAME` or `isr://CLUSTER/store`.
         """
@@ -161,72 +162,72 @@ class Link(ABC):
 
     @property
     def peer_uid(self) -> int | None:
-        """The user that the process at the other end runs as, where the system vouches for it."""
+        """The user id of the peer's process, if the system provides it."""
         return None
 
     async def prepare(self) -> None:
-        """Do what both ends must do before the first frame, like a TLS handshake; the caller bounds the time.
+        """Do the work before the first frame, such as a TLS handshake; the caller limits the time.
 
         Raises:
-          AuthError: One end does not accept who the other is.
-          LinkBroken: The peer is gone, or speaks something else.
+          AuthError: One end does not accept the identity of the other.
+          LinkBroken: The peer is gone, or uses another protocol.
         """
         await trio.lowlevel.checkpoint()
 
     async def send_eof(self) -> None:
-        """Nothing more will be sent, receiving goes on; only with `caps.half_close`."""
+        """End the sending direction; receiving continues. Only with `caps.half_close`."""
         await trio.lowlevel.checkpoint()
 
     async def recv_hello(self) -> bytes:
-        """The peer's preface and HELLO, the first thing that it sent."""
+        """The peer's preface and HELLO, which are its first bytes."""
         head, payload = await self.recv()
         payload.release()
         return bytes(head)
 
     def set_limits(self, limits: Limits) -> None:
-        """Frames received from now on may be this large."""
+        """Set the maximum size of received frames from now on."""
         self.limits = limits
 
     def set_gate(self, gate: Gate) -> None:
-        """Ask it about each large payload, if the link sees headers before it has memory for their payloads."""
+        """Consult this gate for each large payload, if the link sees headers before it allocates payloads."""
         self.gate = gate
 
     limits: Limits = Limits()
-    """For frames to be received."""
+    """Limits of received frames."""
     gate: Gate | None = None
-    """To be asked; None before the handshake is over."""
+    """The gate; None before the end of the handshake."""
 
     def trim(self) -> None:
-        """Nothing has come for a while: give back memory that is kept for the next burst. Called now and then.
+        """Free memory that is kept for the next burst. Called from time to time while nothing arrives.
 
-        `recv` may be waiting, and may have received a part: of that nothing is lost.
+        `recv` may be waiting and may have received a part of a frame, which must not be lost.
         """
         return
 
     @property
     def sent(self) -> int:
-        """Bytes that sending got rid of so far, counted while a frame goes out, if that can be told.
+        """Number of bytes sent so far, also inside a frame, if known.
 
-        A peer that takes a large frame slowly gives no other sign of life.
+        It is the only sign of life of a peer that receives a large frame slowly.
         """
         return 0
 
     @property
     @abstractmethod
     def received(self) -> int:
-        """Bytes that have arrived so far, also inside a frame: a sign of life."""
+        """Number of bytes received so far, also inside a frame: a sign of life."""
 
     async def send_many(self, frames: Sequence[tuple[Buffer, Sequence[Part]]]) -> None:
-        """Send several frames; links that can gather override it."""
+        """Send several frames. Links that can gather writes override it."""
         last = len(frames) - 1
         for index, (head, parts) in enumerate(frames):
             await self.send(head, parts, more=index < last)
 
     def send_now(self, pieces: Sequence[Part]) -> bool:
-        """Take whole frames (heads and parts, in order) without waiting, if nothing else is being sent; else False.
+        """Send whole frames (heads and parts, in order) without waiting; False if another send is under way.
 
-        May leave a rest inside the link, which `has_rest` tells and the next `send_many` (perhaps of nothing)
-        sends. Raises what `send` raises.
+        A rest may stay inside the link: `has_rest` reports it, and the next `send_many`, which may be empty, sends
+        it. Raises the errors of `send`.
         """
         return False
 
@@ -236,59 +237,59 @@ class Link(ABC):
         return False
 
     async def recv_many(self) -> list[Frame]:
-        """All the frames that are there, at least one. Links that parse many at once override it."""
+        """All received frames, at least one. Links that parse many at once override it."""
         head, payload = await self.recv()
         return [decode_frame(head, payload, self.limits)]
 
 
 class Listener(ABC):
-    """Accepts links. `endpoints` are where peers reach it: the real port, and no wildcard address."""
+    """Accepts links. `endpoints` are reachable addresses: with the real port, and without wildcards."""
 
     endpoints: Sequence[Endpoint]
 
     @abstractmethod
     async def accept(self) -> Link:
-        """The next link, before any handshake. OSError (EMFILE and its like) is the caller's to wait out."""
+        """The next link, before any handshake. The caller retries after an OSError such as EMFILE."""
 
     @abstractmethod
     async def aclose(self) -> None:
-        """Stop accepting; a blocked `accept` ends with LinkClosed. Accepted links live on."""
+        """Stop accepting; a blocked `accept` raises LinkClosed. Accepted links stay open."""
 
 
 class LinkTransport(ABC):
-    """What a plugin offers under its schemes. Made without arguments, once in a process."""
+    """A plugin's transport for its URL schemes. Created without arguments, once in a process."""
 
     api_version: ClassVar[tuple[int, int]] = API_VERSION
-    """Of the interface that it was written for; a plugin writes the numbers out."""
+    """The interface version for which it was written; a plugin writes it as literal numbers."""
     schemes: ClassVar[tuple[str, ...]]
-    """Of its URLs, the same as the names of its entry points."""
+    """Its URL schemes, the same as the names of its entry points."""
     caps: ClassVar[Capabilities]
-    """What its links can do at most."""
+    """The maximum abilities of its links."""
     preference: ClassVar[int] = 0
-    """Of several addresses of one node that can be dialled, those of the highest preference are tried first."""
+    """Of the addresses of a node, those with the highest preference are dialled first."""
 
     @abstractmethod
     def parse(self, url: URL) -> Endpoint:
-        """Check a URL, without I/O. ValueError names what is malformed. `str()` of the result is canonical."""
+        """Check a URL, without I/O. ValueError names the malformed part. `str()` of the result is canonical."""
 
     def can_dial(self, endpoint: Endpoint) -> bool:
-        """Whether it is worth trying from here, by what the address says. Does not wait; True promises nothing."""
+        """Whether an attempt from here may succeed, judged by the address. Does not wait; True promises nothing."""
         return True
 
     def is_local(self, endpoint: Endpoint) -> bool:
-        """Whether only this machine can be at both ends. Peers need to prove nothing there."""
+        """Whether both ends are always on this machine. Peers then need no proof of identity."""
         return self.caps.same_host_only
 
     def secured(self, security: Security) -> Self:
-        """The transport that uses what this process has to prove itself; most leave that to the framework."""
+        """The transport with this process's credentials; most transports leave this to the framework."""
         return self
 
     @abstractmethod
     async def connect(self, endpoint: Endpoint) -> Link:
-        """Open a link. Bounded by the caller's cancel scope; no retries inside.
+        """Open a link, without retries. The caller's cancel scope limits the time.
 
         Raises:
-          ConnectError: Nobody answers there.
+          ConnectError: No process answers there.
         """
 
     @abstractmethod
@@ -296,6 +297,6 @@ class LinkTransport(ABC):
         """Open a listener.
 
         Raises:
-          AddressInUseError: Somebody else listens there.
+          AddressInUseError: Another listener has this address.
           OSError: The system refuses for another reason.
         """

@@ -1,6 +1,6 @@
-"""What can go wrong between two nodes.
+"""The errors of transports and connections.
 
-Every class says whether trying again can help, and whether the peer may have acted.
+Every class says whether a retry can help, and whether the peer may have acted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ Delivery = Literal["never", "maybe"]
 class TransportError(Exception):
     """Root of the transport's errors.
 
-    `retryable`: the same call can succeed later. `delivery`: "never" when the peer certainly has not acted on the
-    request, "maybe" when it may have. `peer`: whom it concerns, for people (a URL, or "node 3 at tcp://...").
+    `retryable`: the same call can succeed later. `delivery`: "never" if the peer certainly has not acted on the
+    request, "maybe" if it may have. `peer`: a readable name of the peer (a URL, or "node 3 at tcp://...").
     """
 
     retryable: ClassVar[bool] = False
@@ -36,12 +36,13 @@ class ConnectError(TransportError):
 
 
 class ConnectRefusedError(ConnectError):
-    """The peer's machine answered that nobody listens at the address: its process is gone, or closes."""
+    """The peer's machine refused the connection: no process listens, or the listener is closing."""
 
 
 class ConnectSlowError(ConnectError):
-    """Somebody listens there, and has not got round to the handshake in time, or has made room for others: too many
-    have come at once.
+    """A process listens there, but did not finish the handshake in time or closed it to admit others, because too
+    many
+    clients came at once.
     """
 
 
@@ -50,33 +51,33 @@ class AddressInUseError(TransportError):
 
 
 class AuthError(TransportError):
-    """The peer did not prove who it is, or does not accept our proof."""
+    """The peer did not prove its identity, or does not accept our proof."""
 
 
 class InsecureAddressError(AuthError):
-    """Nobody would have to prove anything at an address that other machines reach."""
+    """An address is reachable from other machines but requires no proof of identity."""
 
 
 class SecretError(TransportError):
-    """The cluster's secret, or a certificate, cannot be read or is no good."""
+    """The cluster's secret, or a certificate, is unreadable or invalid."""
 
 
 class WrongPeerError(TransportError):
-    """Connected, but to another cluster, another node, or a process that has been replaced since."""
+    """Connected, but to another cluster, another node, or a replaced process."""
 
 
 class NotRegisteredError(WrongPeerError):
-    """The peer does not know us, or not yet, as the node that we say we are."""
+    """The peer does not know us (yet) as the node that we claim to be."""
 
     retryable = True
 
 
 class VersionMismatchError(TransportError):
-    """No version of the protocol, or of a plugin's interface, is known to both sides."""
+    """Both sides share no version of the protocol, or of a plugin's interface."""
 
 
 class ProtocolError(TransportError):
-    """The peer sent what the protocol forbids. The link is closed."""
+    """The peer violated the protocol. The link is closed."""
 
     delivery: Delivery = "maybe"
 
@@ -93,7 +94,7 @@ class ConnectionLost(TransportError):
 
 
 class PeerGoingAway(TransportError):
-    """The peer closes in good order and has not begun this request."""
+    """The peer is closing normally and has not begun this request."""
 
     retryable = True
 
@@ -106,7 +107,7 @@ class DeadlineExceeded(TransportError):
 
 
 class Overloaded(TransportError):
-    """Too much is under way on this connection. `retry_after` is in seconds."""
+    """Too many requests are under way on this connection. `retry_after` is in seconds."""
 
     retryable = True
 
@@ -116,7 +117,7 @@ class Overloaded(TransportError):
 
 
 class RemoteError(TransportError):
-    """The peer's handler answered with an error: a number of its own, or one of `frames.Status`."""
+    """The peer's handler answered with an error: a handler-specific number, or one of `frames.Status`."""
 
     delivery: Delivery = "maybe"
 
@@ -127,7 +128,7 @@ class RemoteError(TransportError):
 
 
 class NotAuthorisedError(RemoteError):
-    """The peer lets us in, but not do this: nothing was done."""
+    """The peer accepts us but does not permit this request: nothing was done."""
 
     delivery: Delivery = "never"
 

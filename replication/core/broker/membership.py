@@ -1,19 +1,19 @@
-"""A process's place in the cluster: its incarnation, what its return means for its partitions, and who has left.
+"""A process's place in the cluster: its incarnation, and the effect of its return on its partitions.
 
-Entering is one transaction. A process that has replaced another under the same node id may not lead in an epoch of
-its predecessor; one that cannot prove that it has every byte its predecessor wrote leaves ISR and ELR as well
-(KAFKA-15586, KAFKA-18106). Two proofs are good: a clean stop, or the same log directory under the same boot of the
-machine, because a killed process loses no written page. Neither covers a partition whose folder was moved away, or
-whose log ends before what its own checkpoint says is committed; nor a log directory that failed while it was
-written to (its pages may be gone), unless it merely was full.
+Entering is one transaction. A process that replaces another under the same node id may not lead in an epoch of its
+predecessor. If it cannot prove that it has every byte of its predecessor, it also leaves ISR and ELR (KAFKA-15586,
+KAFKA-18106). Two proofs are valid: a clean stop, or the same log directory under the same boot of the machine,
+because a killed process loses no written page. Neither covers a partition whose folder was moved away, or whose log
+ends below its own checkpointed high watermark. Neither covers a log directory that failed during a write, because
+its pages may be lost, unless it merely was full.
 
-Neither proof is worth anything in a copy of the folder that was made earlier. So each directory and the store count
-together: the directory first, durably, then the store, at every start and every few seconds after. A directory that
-is behind the store was put back to an older state: it has lost something. A directory that is ahead of the store
-shows that the store was put back: nothing that it says may be acted upon.
+Neither proof holds in an earlier copy of the folder. Therefore each directory and the store keep a common counter:
+it is advanced durably in the directory first, then in the store, at every start and every few seconds. A directory
+behind the store was restored to an older state and has lost something. A directory ahead of the store shows that
+the store was restored to an older state: the node must not act on its content.
 
-Partitions in a log directory that is offline are named in the node's registration; for them alone the node counts
-as not alive.
+The node's registration names the partitions in offline log directories; only for these the node counts as not
+alive.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from ..types import PartitionId
 
 
 class MembershipError(Exception):
-    """Root of the reasons for which a process may not be a member."""
+    """Root of the errors that keep a process from being a member."""
 
 
 class NodeIdTakenError(MembershipError):
-    """Another process has registered under this node id since."""
+    """Another process has registered under this node id meanwhile."""
 
 
 class StorePutBackError(MembershipError):
-    """The store is older than what this node has seen of it."""
+    """The store is older than the state that this node has seen."""
 
 
 class Proof(Protocol):
-    """What a log directory remembers of its own age (`insync.storage.FolderProof`)."""
+    """A log directory's record of its own age (`insync.storage.FolderProof`)."""
 
     @property
     def incarnation(self) -> int: ...
@@ -59,7 +59,7 @@ class Proof(Protocol):
 
 @attrs.frozen(kw_only=True)
 class NextProof:
-    """What a log directory is to remember from now on, before anything else is done."""
+    """The proof that a log directory has to store before anything else is done."""
 
     incarnation: int
     stored: int
@@ -70,10 +70,10 @@ class NextProof:
 
 @attrs.frozen(kw_only=True)
 class Evidence:
-    """What one log directory, locked by this process, has to say of its former one.
+    """The evidence in a log directory, locked by this process, about the previous process.
 
-    stopped_clean: the process that the directory's marker of a clean stop vouches for; None without a marker.
-    proof: None in a new directory, and in one of a release that had none.
+    stopped_clean: the process named in the directory's marker of a clean stop; None without a marker.
+    proof: None in a new directory, and in one of a release without proofs.
     """
 
     directory_id: str
@@ -83,11 +83,11 @@ class Evidence:
 
 @attrs.frozen(kw_only=True)
 class Held:
-    """What there is of a partition's log.
+    """The state of a partition's log.
 
-    home: the directory that has it; None if none has.
+    home: the directory that has it; None without one.
     committed: the high watermark in the directory's own checkpoint.
-    never: no log, and there has never been one in these directories.
+    never: there is no log, and these directories never had one.
     """
 
     home: str | None = None
@@ -97,17 +97,18 @@ class Held:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all is there, as far as its own checkpoint can tell."""
+        """Whether the log is complete by its own checkpoint."""
         return self.home is not None and self.log_end_offset >= self.committed
 
 
 @attrs.frozen(kw_only=True)
 class Holdings:
-    """What this process has found in its log directories.
+    """The contents of this process's log directories.
 
-    some_offline: whether a configured directory could not be used at the start.
-    offline: partitions that are, or may be, in a directory that is offline, as of the time of the call.
-    refused: those of them whose log could not be opened though its directory works; damaged: because it is damaged.
+    some_offline: whether a configured directory was unusable at the start.
+    offline: partitions that are, or may be, in an offline directory at the time of the call.
+    refused: those of them whose log could not be opened although its directory works; damaged: those whose log is
+    damaged.
     """
 
     directories: tuple[Evidence, ...]
@@ -120,7 +121,7 @@ class Holdings:
 
 @attrs.frozen(kw_only=True)
 class Change:
-    """What the return of a node changes in one partition."""
+    """The effect of a node's return on one partition."""
 
     before: rec.PartitionRecord
     after: rec.PartitionRecord
@@ -129,9 +130,9 @@ class Change:
 
 @attrs.frozen(kw_only=True)
 class Entry:
-    """The transaction by which a process becomes a member, and what it says of partitions.
+    """The transaction by which a process becomes a member, with its changes of partitions.
 
-    unreadable: keys of partition records that are left out, with what is wrong with them.
+    unreadable: keys of unreadable partition records, which the transaction omits, with their problems.
     """
 
     transaction: Transaction
@@ -141,7 +142,7 @@ class Entry:
 
 @attrs.frozen(kw_only=True)
 class Behind:
-    """A log directory that was put back to an older state: the pulse that it has, and that it should have."""
+    """A log directory restored to an older state: its counter, and the counter that it should have."""
 
     directory_id: str
     incarnation: int
@@ -150,9 +151,9 @@ class Behind:
 
 
 class Membership:
-    """Decides for one process, from readings of the store; whoever drives it reads, commits and tries again.
+    """Decides for one process from readings of the store; the driver reads, commits and retries.
 
-    `begin` comes first, then `enter`. `seen` maps keys to what one reading shows of them.
+    `begin` comes first, then `enter`. `seen` maps keys to the entries of one reading.
     """
 
     def __init__(
@@ -165,32 +166,32 @@ class Membership:
         rack: str = "",
         max_partitions: int = 20_000,
     ) -> None:
-        """`process`: a text that no other process has; the driver draws it."""
+        """`process`: a unique random text from the driver."""
         self.node_id = node_id
         self.holdings = holdings
         self.incarnation = 0
         self.leaving = False
-        """Set when the process is about to stop, for every later registration to say so."""
+        """Set when the process is about to stop; every later registration contains it."""
         self.behind: tuple[Behind, ...] = ()
         self._boot_id = boot_id
         self._process = process
         self._rack = rack
         self._max_partitions = max_partitions
         self._stored: dict[str, int] = {}
-        """The pulse that the store is known to have of each directory."""
+        """The last known counter of each directory in the store."""
         self._registrations = 0
         self._pulse = 0
         self._revision = 0
-        """Of the reading that `begin` was given."""
+        """The revision of the reading of `begin`."""
         self._leader_epoch = 0
-        """The greatest that the directories or the store knew when this process came in: what it leads is later."""
+        """The greatest leader epoch in directories or store at the start: this process leads only in later ones."""
 
     # Coming in
 
     def begin(self, seen: Mapping[str, Seen], revision: int) -> dict[str, NextProof]:
-        """Judge the log directories and take the next incarnation in mind; `enter` makes it true or fails.
+        """Judge the log directories and choose the next incarnation, which takes effect by `enter`.
 
-        Returns by directory id what each has to remember, durably, before `enter` is tried.
+        Returns, by directory id, the proof that each directory has to store durably before `enter`.
 
         Raises:
           StorePutBackError: A directory has seen a later state of the store.
@@ -217,9 +218,9 @@ class Membership:
         return self.next_proofs(self._to_prove(ours), revision)
 
     def _to_prove(self, directories: Collection[str]) -> list[str]:
-        """Those that may be given the next pulse before the store knows what they lack.
+        """The directories that may store the next counter before `enter`.
 
-        One that is behind stays so until `enter` has taken place: else a start that fails would make it whole.
+        A directory that is behind must stay so until then: otherwise a failed start would make it look complete.
         """
         behind = self._ids_behind()
         return [each for each in directories if each not in behind]
@@ -240,9 +241,9 @@ class Membership:
                 )
 
     def replaces_holder(self, seen: Mapping[str, Seen]) -> bool:
-        """Whether nobody is registered under our node id, or only a process that is certainly dead.
+        """Whether our node id is free, or registered only by a process that is certainly dead.
 
-        It is dead if it held the lock that we hold on a directory. The lock on an older copy shows nothing.
+        It is dead if it held the lock that we now hold on a directory. The lock on an older copy proves nothing.
         """
         if rec.node_key(self.node_id) not in seen:
             return True
@@ -258,7 +259,7 @@ class Membership:
 
         Raises:
           NodeIdTakenError: Another process has entered under this node id since `begin`.
-          StorePutBackError: The store was put back since `begin`: it has forgotten what it showed then.
+          StorePutBackError: The store was restored since `begin` and has lost what it showed then.
         """
         own_key, node_key, pulse_key = self._keys()
         former = self._former(seen)
@@ -320,7 +321,7 @@ class Membership:
     def _return_to(
         self, partition: rec.PartitionRecord, whole: frozenset[str], same_directories: bool
     ) -> rec.PartitionRecord | None:
-        """What our coming back means for one partition."""
+        """The effect of our return on one partition."""
         held = self.holdings.held(partition.id)
         if held.is_whole and held.home in whole:
             return transitions.restarted(partition, self.node_id)
@@ -330,8 +331,9 @@ class Membership:
         return transitions.forget(partition, self.node_id, has_nothing=held.home is None)
 
     def _is_lost(self, partition: PartitionId, whole: frozenset[str]) -> bool:
-        """Whether a log that is offline must not count. A damaged one lacks something. One that could not be opened
-        may: its directory vouches from now on for what it holds, so it must have had everything before.
+        """Whether an offline log must count as lost. A damaged one lacks something. One that could not be opened
+        may
+        lack something, too: from now on its directory vouches for it, so it must have been complete before.
         """
         every = {each.directory_id for each in self.holdings.directories}
         return partition in self.holdings.damaged or (
@@ -339,7 +341,7 @@ class Membership:
         )
 
     def _has_all_directories(self, former: rec.IncarnationRecord | None) -> bool:
-        """Whether every directory of the former process is here, none of them put back to an older state.
+        """Whether all directories of the previous process are here, and none was restored to an older state.
 
         Then nothing that it wrote can be anywhere else.
         """
@@ -347,7 +349,7 @@ class Membership:
         return former is not None and ours >= {proof.directory_id for proof in former.directories} != set()
 
     def _whole_directories(self, former: rec.IncarnationRecord | None) -> frozenset[str]:
-        """The directories that have all that was written to them, as far as can be proved."""
+        """The directories that provably have everything that was written to them."""
         known = former.directories if former is not None else ()
         behind = self._ids_behind()
         return frozenset(
@@ -360,7 +362,7 @@ class Membership:
         )
 
     def _proofs(self, former: rec.IncarnationRecord | None) -> tuple[rec.DirectoryProof, ...]:
-        """Our directories from now on; and, as they were, those that may be among the ones we cannot use today."""
+        """The proofs of our directories, and the unchanged ones of directories that may be unusable now."""
         ours = [each.directory_id for each in self.holdings.directories]
         known = former.directories if former is not None and self.holdings.some_offline else ()
         return (
@@ -374,7 +376,7 @@ class Membership:
     # Staying
 
     def next_proofs(self, directories: Collection[str], revision: int) -> dict[str, NextProof]:
-        """What working directories have to remember, durably, before `beat` is stored."""
+        """The proofs that working directories have to store durably before `beat` is stored."""
         self._pulse += 1
         return {
             each: NextProof(
@@ -388,11 +390,11 @@ class Membership:
         }
 
     def beat(self, seen: Mapping[str, Seen], directories: Collection[str]) -> Transaction:
-        """Let the store count what `directories` have written down.
+        """The transaction that advances the store's counters to those that `directories` have stored.
 
         Raises:
-          NodeIdTakenError: Another process counts for this node id.
-          StorePutBackError: The store has forgotten what it had counted.
+          NodeIdTakenError: Another process advances the counters of this node id.
+          StorePutBackError: The store has lost counters that it had.
         """
         own_key, _, pulse_key = self._keys()
         self._check_still_ours(seen)
@@ -414,7 +416,7 @@ class Membership:
             raise StorePutBackError("it has lost heartbeats that it had counted")
 
     def counted(self, transaction: Transaction) -> None:
-        """A transaction of `enter` or `beat` has taken place: the store has counted what it says."""
+        """A transaction of `enter` or `beat` is stored: remember its counters."""
         for put in transaction.puts:
             if isinstance(put.record, rec.PulseRecord):
                 for directory, pulse in put.record.pulses.items():
