@@ -30,10 +30,6 @@ class OpenTransactions:
         """Where a producer's open transaction begins; -1 without one."""
         return self._open.get(producer_id, -1)
 
-    def oldest(self) -> int | None:
-        """Where the oldest open one begins."""
-        return min(self._open.values(), default=None)
-
     def begin(self, producer_id: int, offset: int) -> None:
         """A transactional batch stands at `offset`, which begins a transaction if none is open."""
         self._open.setdefault(producer_id, offset)

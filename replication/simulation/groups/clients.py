@@ -21,7 +21,6 @@ from .world import Process, World
 if TYPE_CHECKING:
     from .brokers import Broker, Cluster
 
-RECORDS_PER_POLL = 20
 LAZY = "h"
 """The group whose members never commit: nothing but heartbeats tells them of their coordinator. A coordinator that
 others have left answers nothing about a group once it has accepted a write to it, which it cannot commit.
@@ -30,6 +29,11 @@ others have left answers nothing about a group once it has accepted a write to i
 
 class Client(Process):
     """One process. `serving`: what its machine allows it to hand out."""
+
+    commits = True
+    """Whether it commits by its membership."""
+    most = 20
+    """Records of a partition in a poll."""
 
     def __init__(
         self,
@@ -46,7 +50,7 @@ class Client(Process):
         self.cluster = cluster
         self.group = group
         self.serving: dict[TopicPartition, int] = {}
-        self.lazy = group == LAZY
+        self.lazy = group == LAZY or not self.commits
         self.auto = not self.lazy and world.chance(0.6)
         common: dict[str, Any] = {
             "group": group,
@@ -128,7 +132,7 @@ class Client(Process):
         self.tell(me.Tick())
         handed: dict[TopicPartition, int] = {}
         for partition, position in sorted(self.serving.items()):
-            end = min(position + RECORDS_PER_POLL, self.cluster.oracle_end(partition))
+            end = min(position + self.most, self.cluster.oracle_end(partition))
             if position < end:
                 self.cluster.oracle.handing_out(self, partition, position)
                 self._working[partition] = position, end
@@ -140,6 +144,10 @@ class Client(Process):
         pause = self.world.random.uniform(0.0, 0.6)
         if not self.world.calm and self.world.chance(0.01):
             pause = self.world.random.uniform(2.0, 2 * MAX_POLL)
+        self._work(pause)
+
+    def _work(self, pause: float) -> None:
+        """On what the poll has returned; then comes the next one."""
         self.after(pause, self._poll)
 
     def _commit(self, offsets: dict[TopicPartition, int]) -> None:
@@ -174,9 +182,7 @@ class Client(Process):
                 case me.CallBack(kind=kind, partitions=partitions):
                     self._call_back(kind, partitions)
                 case me.Serve(partition=partition, offset=offset):
-                    since = self._offset_marks.get(partition, 0)
-                    self.cluster.oracle.begins(self, partition, offset, since)
-                    self.serving[partition] = offset if offset is not None else 0
+                    self._serve(partition, offset)
                 case me.Failed():
                     self.failed = effect
                     if self.classic:
@@ -189,6 +195,11 @@ class Client(Process):
                 case me.CommitDone() | me.LearnTopics():
                     pass  # topics are told all the time
         self._tick_later()
+
+    def _serve(self, partition: TopicPartition, offset: int | None) -> None:
+        since = self._offset_marks.get(partition, 0)
+        self.cluster.oracle.begins(self, partition, offset, since)
+        self.serving[partition] = offset if offset is not None else 0
 
     def _call_back(self, kind: me.CallbackKind, partitions: frozenset[TopicPartition]) -> None:
         self._callbacks += 1

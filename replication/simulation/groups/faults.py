@@ -28,6 +28,11 @@ CUT_OFF = 14.0
 class Faults(Cluster):
     """A cluster with topics whose records only have to be counted."""
 
+    kind: type[Client] = Client
+    """What members are."""
+    pause_between = 1.2
+    """Seconds from one misfortune to the next, on average."""
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
         world = World(seed)
@@ -62,7 +67,7 @@ class Faults(Cluster):
         choice = self.world.random.choice
         topics = choice([("a",), ("a", "b"), ("a", "b")])
         assignors = self.assignors if self.assignors and self.world.chance(self.classic_share) else ()
-        client = Client(self, next(self._numbers), group, topics, instance, assignors)
+        client = self.kind(self, next(self._numbers), group, topics, instance, assignors)
         self.oracle.clients.append(client)
         return client
 
@@ -118,7 +123,7 @@ class Faults(Cluster):
             self._move_back,
         ]
         random.choice(kinds)()
-        self.world.later(random.expovariate(1 / 1.2), self.fault)
+        self.world.later(random.expovariate(1 / self.pause_between), self.fault)
 
     def _move(self) -> None:
         self.elect()

@@ -67,6 +67,8 @@ class Oracle:
         self._ends: dict[int, int] = {}
         self._offsets: dict[Any, list[tuple[int, int]]] = {}
         """By key: (length of the committed log, committed offset) at each change; -1 for none."""
+        self.expired: set[r.OffsetKey] = set()
+        """Offsets that were committed and then taken away."""
         self._epochs: dict[str, tuple[int, int]] = {}
         self._targets: dict[tuple[str, int], Any] = {}
         self._heard: dict[tuple[str, str], float] = {}
@@ -145,6 +147,8 @@ class Oracle:
                 assert item is not None
                 self.log.append(item)
                 self.naive.take(item)
+                if isinstance(item, Entry) and isinstance(item.key, r.OffsetKey) and item.value is None:
+                    self.expired.add(item.key)
             self._note_offsets()
             self._check_state(batch)
             self.batches += 1

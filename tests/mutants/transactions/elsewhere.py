@@ -1,4 +1,4 @@
-"""Planted errors outside of what the simulator of transactions plays: in files, in readers, in groups.
+"""Planted errors outside of what the simulator of transactions plays: in files, and in readers.
 
 Each names a test that must fail while it is planted.
 """
@@ -16,12 +16,9 @@ import trio
 import trio.testing
 
 from insync.replication.client import _fetcher, _isolation
-from insync.replication.core.coordination import group_messages as gm
-from insync.replication.core.coordination import offset_commits
 from insync.storage import _cleaner, disk_log
 from insync.storage._transactions import Transactions
 from tests.replication.client import test_isolation
-from tests.replication.core.coordination import test_offsets
 from tests.storage import test_transaction_model, test_transactions
 from tests.storage.building import open_disk
 
@@ -82,6 +79,49 @@ def _(patch: Patch) -> None:
     patch.setattr(_fetcher, "committed", committed)
 
 
+def _a_range_ends_where_it_ends() -> None:
+    from insync.plugins.spark import SparkError
+    from tests.plugins.spark import test_stream_reader
+
+    try:
+        test_stream_reader.test_a_range_ends_where_it_ends_and_not_at_a_record()
+    except SparkError as error:
+        raise AssertionError(error) from error
+
+
+@mutant(
+    "TZ30",
+    "a task of Spark waits for a record at the end of its range (druid#16689)",
+    _a_range_ends_where_it_ends,
+)
+def _(patch: Patch) -> None:
+    from insync.plugins.spark import _reading
+
+    class Records:
+        """A consumer that is where its last record was, and not behind markers and what compaction took."""
+
+        def __init__(self, consumer: Any) -> None:
+            self._consumer = consumer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._consumer, name)
+
+        def seek(self, at: Any, offset: int) -> None:
+            self._offset = offset
+            self._consumer.seek(at, offset)
+
+        def position(self, at: Any) -> int:
+            return self._offset
+
+    right = _reading._Task.run
+
+    def run(self: Any) -> Any:
+        self._consumer = Records(self._consumer)
+        return right(self)
+
+    patch.setattr(_reading._Task, "run", run)
+
+
 @mutant(
     "TZ31",
     "compaction drops the markers of what it leaves in the log (KAFKA-8351)",
@@ -107,20 +147,6 @@ def _(patch: Patch) -> None:
 )
 def _(patch: Patch) -> None:
     patch.setattr(Transactions, "is_open", lambda self, info: False)
-
-
-@mutant(
-    "TZ37",
-    "offsets of a transaction are taken of any member, of any generation (KIP-447)",
-    test_offsets.test_a_transaction_is_checked_as_a_commit_is,
-)
-def _(patch: Patch) -> None:
-    right = offset_commits._check_sender
-
-    def check_sender(state: Any, classic: Any, request: Any) -> Any:
-        return None if isinstance(request, gm.TxnOffsetCommitRequest) else right(state, classic, request)
-
-    patch.setattr(offset_commits, "_check_sender", check_sender)
 
 
 @mutant(

@@ -329,6 +329,17 @@ def test_a_late_marker_does_not_end_the_next_transaction() -> None:
     assert lead.replica.log.producers.transactions.first_offset(P) == 2
 
 
+def test_without_an_open_transaction_none_begins_anywhere() -> None:
+    """Snapshots have it as Kafka's have: -1."""
+    lead = Gate()
+    lead.begin(0)
+    table = lead.replica.log.producers
+    assert [each.first_offset for each in table.entries] == [0]
+    lead.marker(1)
+    assert table.transactions.first_offset(P) == -1
+    assert [each.first_offset for each in table.entries] == [-1]
+
+
 def test_a_marker_of_a_producer_that_nobody_knows_is_taken() -> None:
     _, effects = Gate().marker(32767)
     assert appends(effects) == 1
