@@ -1,7 +1,8 @@
 """`python -m tests.mutants.page RESULTS... > docs/planted-errors.md`: what noticed each planted error, and when.
 
 RESULTS are files that `python -m tests.mutants --results FILE` has written; of an error that stands in several of
-them the last one counts.
+them the last one counts. What `python -m tests.mutants.transactions` and `.exactly_once` print makes the part about
+transactions; of files with nothing else only that part is printed.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from . import worlds
 from .catalogue import load
 from .hunt import Found
 from .impossible import IMPOSSIBLE
@@ -22,11 +24,30 @@ HEAD = """# Planted errors, and what notices them
 errors break, and the invariants, are those of [the protocol](protocol.md). This page is made by
 
     python -m tests.mutants --seconds 400 --survey 0 --results FILE
-    python -m tests.mutants.page FILE > docs/planted-errors.md
+    python -m tests.mutants.transactions > FILE2; python -m tests.mutants.exactly_once >> FILE2
+    python -m tests.mutants.page FILE FILE2 > docs/planted-errors.md
 
 Seconds are of processor time, on a machine that had other work to do. Another version of the simulator finds an
 error at another seed.
 """
+
+TRANSACTIONS = """## Transactions
+
+Errors of [transactions](transactions.md#how-it-is-tested) have simulators of their own, whose invariants those are.
+"""
+
+
+def transactions(files: Iterable[Path]) -> str:
+    """The part about transactions; empty without results."""
+    found: dict[str, worlds.Found] = {}
+    for file in files:
+        for line in file.read_text(encoding="utf-8").splitlines():
+            entry = json.loads(line)
+            if "mutant" in entry:
+                found[entry["mutant"]] = worlds.Found(**entry)
+    if not found:
+        return ""
+    return f"{TRANSACTIONS}\n{worlds.table([found[name] for name in sorted(found, key=order)])}\n"
 
 
 def read(files: Iterable[Path]) -> dict[str, Found]:
@@ -63,5 +84,11 @@ def order(name: str) -> tuple[str, int, str]:
     return name[0], int(digits), name
 
 
+def main(files: Sequence[Path]) -> str:
+    found, part = read(files), transactions(files)
+    parts = [page(found, sorted(load(), key=order))] if found or not part else []
+    return "\n".join([*parts, *([part] if part else [])])
+
+
 if __name__ == "__main__":
-    print(page(read(map(Path, sys.argv[1:])), sorted(load(), key=order)), end="")
+    print(main([Path(each) for each in sys.argv[1:]]), end="")

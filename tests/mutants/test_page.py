@@ -8,9 +8,10 @@ from pathlib import Path
 
 import attrs
 
+from . import worlds
 from .catalogue import load
 from .hunt import Found
-from .page import order, page, read
+from .page import main, order, page, read
 
 PAGE = Path(__file__).parents[2] / "docs" / "planted-errors.md"
 
@@ -27,6 +28,31 @@ def test_of_several_results_the_last_counts_and_what_was_not_tried_is_named(tmp_
     assert "1 of 3 noticed; missed: K2." in text
     assert "Not tried in this run: K10." in text
     assert "| K1 | a\\|b | S7 | 3 | 2.5 |" in text
+
+
+def test_the_part_about_transactions_is_made_by_itself(tmp_path: Path) -> None:
+    both, alone = tmp_path / "both", tmp_path / "alone"
+    lines = [
+        json.dumps(
+            attrs.asdict(
+                worlds.Found(mutant=name, title="a", by=(), invariant="T5", seed=7, seconds=0.1, others={})
+            )
+        )
+        for name in ("TZ10", "TZ9")
+    ]
+    alone.write_text("\n".join(lines))
+    both.write_text("\n".join([json.dumps({"found": attrs.asdict(of("K1", "S7", 3))}), *lines]))
+    part = main([alone])
+    assert part.startswith("## Transactions\n")
+    assert part.endswith("| TZ9 | a | T5 | 7 |\n| TZ10 | a | T5 | 7 |\n")
+    assert main([both]) == page({"K1": of("K1", "S7", 3)}, sorted(load(), key=order)) + "\n" + part
+
+
+def test_the_page_has_every_error_of_transactions() -> None:
+    rows = re.findall(r"^\| (TZ\d+) \| .* \| TL?\d+ \| \d+ \|$", PAGE.read_text("utf-8"), re.M)
+    known = worlds.mutants("transactions").mutants.keys() | worlds.mutants("exactly_once").mutants.keys()
+    assert set(rows) == known
+    assert rows == sorted(rows, key=order)
 
 
 def test_the_page_of_the_docs_names_errors_that_there_are() -> None:

@@ -96,8 +96,8 @@ class Transactions:
         """The gate of the partition: nothing gets into a transaction that is decided."""
         return self._known[request.producer_id].outcome is Outcome.OPEN
 
-    def end(self, transaction: Transaction, *, committed: bool) -> bool:
-        """Decide it, or tell what was decided before: whether it is committed."""
+    def end(self, transaction: Transaction, *, committed: bool) -> None:
+        """Decide it, unless it is decided."""
         if transaction.outcome is Outcome.OPEN:
             transaction.outcome = Outcome.COMMITTED if committed else Outcome.ABORTED
             if committed:
@@ -107,7 +107,6 @@ class Transactions:
                 self.aborted += 1
             world = self._cluster.world
             world.later(world.random.choice((0.0, 0.01, 0.3, 2.0)), partial(self._mark, transaction))
-        return transaction.outcome is Outcome.COMMITTED
 
     def _mark(self, transaction: Transaction) -> None:
         """Until the marker is committed: a leader that takes it may be none any more."""
@@ -208,7 +207,8 @@ class Transactor(Client):
             self.pause(self.world.random.choice(ZOMBIE))
 
     def _commit_all(self, transaction: Transaction) -> None:
-        if self.cluster.decisions.end(transaction, committed=True):
+        self.cluster.decisions.end(transaction, committed=True)
+        if transaction.outcome is Outcome.COMMITTED:
             for each, (first, end) in transaction.inputs.items():
                 self.cluster.oracle.done_with(self, each, first, end)
             self._next_poll()
@@ -282,5 +282,5 @@ class Transactor(Client):
 
 
 def _codes(reply: Any) -> set[ErrorCode]:
-    parts = getattr(reply, "partitions", None) or getattr(reply, "offsets", ())
+    parts: Any = getattr(reply, "partitions", None) or getattr(reply, "offsets", ())
     return {ErrorCode(reply.error), *(ErrorCode(each.error) for each in parts)}
