@@ -34,7 +34,7 @@ from insync.storage.batch import scan
 
 from .fake_cluster import FakeCluster, FakeNode, fail_with, fake_cluster
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
+Clock = trio.testing.MockClock
 SILENCE = None
 READ = {("in", 0): 5}
 MEMBER = GroupMetadata(group_id="g", member_id="m", epoch=4, instance_id="i")
@@ -113,7 +113,7 @@ def epochs(cluster: FakeCluster) -> list[tuple[int, int, int, bool]]:
     ]
 
 
-async def test_each_transaction_has_the_ids_that_the_end_of_the_last_has_told() -> None:
+async def test_each_transaction_has_the_ids_that_the_end_of_the_last_has_told(autojump_clock: Clock) -> None:
     async with at_work() as (cluster, script, producer):
         for value in (b"x", b"y"):
             async with producer.transaction():
@@ -125,7 +125,7 @@ async def test_each_transaction_has_the_ids_that_the_end_of_the_last_has_told() 
         assert epochs(cluster) == [(7, 0, 0, True), (7, 1, 0, True)]
 
 
-async def test_a_block_in_which_nothing_is_sent_asks_nothing() -> None:
+async def test_a_block_in_which_nothing_is_sent_asks_nothing(autojump_clock: Clock) -> None:
     async with at_work() as (_, script, producer):
         async with producer.transaction():
             pass
@@ -134,7 +134,7 @@ async def test_a_block_in_which_nothing_is_sent_asks_nothing() -> None:
         assert ends(script) == []
 
 
-async def test_a_block_that_is_left_by_an_error_or_cancelled_is_aborted() -> None:
+async def test_a_block_that_is_left_by_an_error_or_cancelled_is_aborted(autojump_clock: Clock) -> None:
     async with at_work() as (_, script, producer):
         with pytest.raises(ZeroDivisionError):
             async with producer.transaction():
@@ -149,7 +149,7 @@ async def test_a_block_that_is_left_by_an_error_or_cancelled_is_aborted() -> Non
         assert ends(script) == [(0, False), (1, False)]
 
 
-async def test_what_waits_to_be_sent_is_dropped_by_an_abort() -> None:
+async def test_what_waits_to_be_sent_is_dropped_by_an_abort(autojump_clock: Clock) -> None:
     async with at_work(linger_ms=60_000) as (cluster, script, producer):
         producer.begin()
         delivery = await producer.send("t", b"x")
@@ -161,7 +161,7 @@ async def test_what_waits_to_be_sent_is_dropped_by_an_abort() -> None:
         assert ends(script)[-1][1] and len(epochs(cluster)) == 1
 
 
-async def test_calls_that_do_not_fit_are_refused_and_change_nothing() -> None:
+async def test_calls_that_do_not_fit_are_refused_and_change_nothing(autojump_clock: Clock) -> None:
     async with at_work() as (_, script, producer):
         for call in (producer.commit, producer.abort, lambda: producer.send("t", b"x")):
             with pytest.raises(TransactionStateError, match=r"'etl'.*no transaction is open"):
@@ -177,7 +177,9 @@ async def test_calls_that_do_not_fit_are_refused_and_change_nothing() -> None:
         assert script.of(gm.TxnOffsetCommitRequest) == []
 
 
-async def test_a_record_that_is_refused_leaves_an_abort_and_the_next_transaction_is_whole() -> None:
+async def test_a_record_that_is_refused_leaves_an_abort_and_the_next_transaction_is_whole(
+    autojump_clock: Clock,
+) -> None:
     async with at_work() as (cluster, script, producer):
         cluster.nodes[0].script(m.Kind.PRODUCE, fail_with(ErrorCode.INVALID_RECORD))
         producer.begin()
@@ -200,7 +202,7 @@ async def test_a_record_that_is_refused_leaves_an_abort_and_the_next_transaction
         assert epochs(cluster) == [(7, 1, 0, True)]
 
 
-async def test_a_commit_finds_out_itself_that_a_record_is_refused() -> None:
+async def test_a_commit_finds_out_itself_that_a_record_is_refused(autojump_clock: Clock) -> None:
     async with at_work(linger_ms=60_000) as (cluster, script, producer):
         cluster.nodes[0].script(m.Kind.PRODUCE, fail_with(ErrorCode.INVALID_RECORD))
         with pytest.raises(TransactionAbortableError):
@@ -210,7 +212,9 @@ async def test_a_commit_finds_out_itself_that_a_record_is_refused() -> None:
 
 
 @pytest.mark.parametrize("committed", [True, False], ids=["commit", "abort"])
-async def test_an_outcome_that_nobody_tells_is_asked_for_again_and_not_the_other(committed: bool) -> None:
+async def test_an_outcome_that_nobody_tells_is_asked_for_again_and_not_the_other(
+    committed: bool, autojump_clock: Clock
+) -> None:
     async with at_work(max_block_ms=5_000) as (_, script, producer):
         producer.begin()
         await (await producer.send("t", b"x")).wait()
@@ -232,7 +236,9 @@ async def test_an_outcome_that_nobody_tells_is_asked_for_again_and_not_the_other
         producer.begin()
 
 
-async def test_a_transaction_that_was_open_for_too_long_is_ended_and_the_producer_goes_on() -> None:
+async def test_a_transaction_that_was_open_for_too_long_is_ended_and_the_producer_goes_on(
+    autojump_clock: Clock,
+) -> None:
     async with at_work() as (cluster, script, producer):
         script.let(m.Kind.END_TXN, ErrorCode.TRANSACTION_ABORTED)
         with pytest.raises(TransactionAbortedError, match="'etl': scripted TRANSACTION_ABORTED"):
@@ -244,7 +250,7 @@ async def test_a_transaction_that_was_open_for_too_long_is_ended_and_the_produce
         assert epochs(cluster)[-1] == (7, 1, 0, True)
 
 
-async def test_who_is_fenced_is_told_so_by_every_call() -> None:
+async def test_who_is_fenced_is_told_so_by_every_call(autojump_clock: Clock) -> None:
     async with at_work() as (cluster, script, producer):
         script.let(m.Kind.END_TXN, ErrorCode.PRODUCER_FENCED)
         with pytest.raises(ProducerFencedError):
@@ -259,7 +265,7 @@ async def test_who_is_fenced_is_told_so_by_every_call() -> None:
         assert len(epochs(cluster)) == 1
 
 
-async def test_an_end_that_is_refused_is_told_and_can_be_aborted() -> None:
+async def test_an_end_that_is_refused_is_told_and_can_be_aborted(autojump_clock: Clock) -> None:
     async with at_work() as (_, script, producer):
         script.let(m.Kind.END_TXN, ErrorCode.INVALID_TXN_STATE)
         producer.begin()
@@ -272,7 +278,7 @@ async def test_an_end_that_is_refused_is_told_and_can_be_aborted() -> None:
         assert ends(script) == [(0, True), (0, False)]
 
 
-async def test_an_opening_that_is_refused_is_told() -> None:
+async def test_an_opening_that_is_refused_is_told(autojump_clock: Clock) -> None:
     async with fake_cluster(1, t=1) as cluster:
         Script(cluster).let(m.Kind.INIT_TRANSACTIONS, ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         with pytest.raises(ClientError, match="scripted INVALID_TRANSACTION_TIMEOUT"):
@@ -280,7 +286,7 @@ async def test_an_opening_that_is_refused_is_told() -> None:
                 pass
 
 
-async def test_offsets_go_with_the_member_and_make_something_to_commit() -> None:
+async def test_offsets_go_with_the_member_and_make_something_to_commit(autojump_clock: Clock) -> None:
     async with at_work() as (_, script, producer):
         async with producer.transaction() as txn:
             await txn.send_offsets({}, MEMBER)
@@ -295,7 +301,9 @@ async def test_offsets_go_with_the_member_and_make_something_to_commit() -> None
         assert ends(script) == [(0, True)]
 
 
-async def test_offsets_of_a_member_that_its_group_has_gone_on_without_abort_the_transaction() -> None:
+async def test_offsets_of_a_member_that_its_group_has_gone_on_without_abort_the_transaction(
+    autojump_clock: Clock,
+) -> None:
     async with at_work() as (_, script, producer):
         script.let(m.Kind.TXN_OFFSET_COMMIT, ErrorCode.ILLEGAL_GENERATION)
         with pytest.raises(ClientError, match=r"offsets of group 'g'.*in-0.*scripted ILLEGAL_GENERATION"):
@@ -306,7 +314,9 @@ async def test_offsets_of_a_member_that_its_group_has_gone_on_without_abort_the_
 
 
 @pytest.mark.parametrize("error", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.PRODUCER_FENCED])
-async def test_offsets_of_an_old_epoch_may_be_those_of_a_transaction_that_timed_out(error: ErrorCode) -> None:
+async def test_offsets_of_an_old_epoch_may_be_those_of_a_transaction_that_timed_out(
+    error: ErrorCode, autojump_clock: Clock
+) -> None:
     async with at_work() as (_, script, producer):
         script.let(m.Kind.TXN_OFFSET_COMMIT, error)
         producer.begin()
@@ -317,7 +327,7 @@ async def test_offsets_of_an_old_epoch_may_be_those_of_a_transaction_that_timed_
         assert ends(script) == [(0, False)]
 
 
-async def test_offsets_that_nobody_answers_leave_an_abort() -> None:
+async def test_offsets_that_nobody_answers_leave_an_abort(autojump_clock: Clock) -> None:
     async with at_work(max_block_ms=5_000) as (_, script, producer):
         script.let(m.Kind.TXN_OFFSET_COMMIT, *[SILENCE] * 10)
         producer.begin()
@@ -341,7 +351,7 @@ async def batches(**options: Any) -> AsyncIterator[tuple[Script, TransactionalBa
             yield script, producer
 
 
-async def test_one_transaction_of_batches_begins_sends_offsets_and_ends() -> None:
+async def test_one_transaction_of_batches_begins_sends_offsets_and_ends(autojump_clock: Clock) -> None:
     async with batches() as (script, producer):
         with pytest.raises(TransactionStateError, match="no transaction has begun"):
             await producer.send_offsets("g", READ)
@@ -368,7 +378,9 @@ async def test_one_transaction_of_batches_begins_sends_offsets_and_ends() -> Non
         (ErrorCode.INVALID_TXN_STATE, ClientError),
     ],
 )
-async def test_an_end_of_batches_says_why_it_cannot_be(error: ErrorCode, told: type[ClientError]) -> None:
+async def test_an_end_of_batches_says_why_it_cannot_be(
+    error: ErrorCode, told: type[ClientError], autojump_clock: Clock
+) -> None:
     async with batches() as (script, producer):
         who = await producer.begin()
         script.let(m.Kind.END_TXN, error)
@@ -378,7 +390,7 @@ async def test_an_end_of_batches_says_why_it_cannot_be(error: ErrorCode, told: t
         assert ends(script) == [(0, True), (0, False)]
 
 
-async def test_what_is_refused_or_not_answered_about_batches_is_told() -> None:
+async def test_what_is_refused_or_not_answered_about_batches_is_told(autojump_clock: Clock) -> None:
     async with batches(max_block_ms=5_000) as (script, producer):
         script.let(m.Kind.INIT_TRANSACTIONS, ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         with pytest.raises(ClientError, match="scripted INVALID_TRANSACTION_TIMEOUT"):
