@@ -44,7 +44,7 @@ def read(servers: str, topic: str, isolation_level: Any = "read_committed") -> l
     ) as consumer:
         ends = consumer.end_offsets(consumer.assign_topic(topic))
         while any(consumer.position(at) < end for at, end in ends.items()):
-            found += [int(each.value or b"") for each in consumer.poll(20_000)]
+            found += [int(each.value or b"") for each in consumer.poll(1_000)]
     return sorted(found)
 
 
