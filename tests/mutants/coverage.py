@@ -1,7 +1,7 @@
 """`python -m tests.mutants.coverage`: which branches of the core do the simulators alone never take?
 
-Three of them run: `insync simulate`, and those of groups and of transactions. The latter two alone play the room
-`coordination`. No unit test runs.
+Three of them run: `insync simulate`, and those of groups and of transactions. With `--rooms coordination`
+only the latter two run. No unit test does.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ROOMS = ("broker", "control", "partition")
 WORLDS = ("groups", "transactions")
 """Simulators of their own, which run a quarter of the seeds: their clusters are larger."""
 COORDINATION = "coordination"
-"""The room that only these play."""
+"""The room that these play; alone it is measured without `insync simulate`."""
 SLICE = 10
 """Seeds that a process plays at a time."""
 SUM = "coverage"

@@ -209,6 +209,8 @@ class Client(Process):
             self.is_losing = False
             self.tell(me.CallbackDone())
 
+        if kind is not me.CallbackKind.ASSIGNED:
+            self.cluster.oracle.takes_back(self, partitions)
         if kind is me.CallbackKind.LOST:
             self.is_losing = True
             for each in partitions:

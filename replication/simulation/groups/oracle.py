@@ -562,6 +562,15 @@ class Oracle:
             if isinstance(key, r.MemberKey) and value is None and key.member_id not in kept:
                 self._gone[key.group, key.member_id] = batch.at
 
+    def takes_back(self, client: Client, partitions: frozenset[r.TopicPartition]) -> None:
+        """G13: nothing is handed out any more when the caller begins to let go (KAFKA-14196)."""
+        served = sorted(partitions & client.serving.keys())
+        require(
+            not served,
+            "G13",
+            f"{client.name} still hands out {served}, and is told that it is no longer its own",
+        )
+
     def joins(self, client: Client) -> None:
         """G13: nobody joins again while its caller may still work on what it has lost (KAFKA-16251)."""
         require(not client.is_losing, "G13", f"{client.name} joins before it has lost what it had")

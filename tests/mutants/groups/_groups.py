@@ -154,8 +154,8 @@ def _(patch: Patch) -> None:
 def _(patch: Patch) -> None:
     right = ConsumerMembers.beat
 
-    def beat(self: ConsumerMembers, request_id: int, asked: Any, state: Any, context: Any) -> Any:
-        return right(self, request_id, attrs.evolve(asked, sequence=-1), state, context)
+    def beat(self: ConsumerMembers, request_id: int, asked: Any, *rest: Any) -> Any:
+        return right(self, request_id, attrs.evolve(asked, sequence=-1), *rest)
 
     patch.setattr(ConsumerMembers, "beat", beat)
 
