@@ -125,6 +125,10 @@ class Context:
         for effect in self.replicas[partition].step(event, self.now):
             routes[type(effect)](partition, effect)
 
+    def offer(self, partition: PartitionId, event: ev.Event) -> list[fx.Effect]:
+        """Tell one replica; the part that calls this hands on what the replica asks for, in its order."""
+        return self.replicas[partition].step(event, self.now)
+
     def ask_replica(self, partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:
         """A replica's answer to a fetch; further effects go to the parts."""
         answer, effects = self.replicas[partition].fetch(question, self.now)

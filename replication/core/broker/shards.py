@@ -414,7 +414,7 @@ class Shards:
             origin=partition_ev.Origin.COORDINATOR,
         )
         error = ErrorCode.UNKNOWN_SERVER_ERROR
-        for effect in context.replicas[partition].step(produce, context.now):
+        for effect in context.offer(partition, produce):
             if isinstance(effect, partition_fx.Append) and effect.handle is batches:
                 base = effect.base_offset
             elif isinstance(effect, partition_fx.ReplyProduce) and effect.request_id == number:
@@ -476,12 +476,12 @@ class Shards:
     def _since(self, hosted: _Hosted) -> float:
         """Since when all who could lead have followed; also by what their open questions show."""
         role, me = hosted.role, self._context.node_id
-        isr = role.maximal_isr()
-        for node in isr:
+        electable = role.electable()
+        for node in electable:
             if node != me:
                 shown = self._serving.followed_since(node, hosted.partition, role.epoch)
                 hosted.contact.fetched(node, shown)
-        return hosted.contact.since(me, isr, self._context.now)
+        return hosted.contact.since(me, electable, self._context.now)
 
     def _prove(self, hosted: _Hosted) -> None:
         self._obey(hosted, sev.Contacted(since=self._since(hosted)))
@@ -489,7 +489,7 @@ class Shards:
     def _prove_later(self, hosted: _Hosted) -> None:
         """Followers that wait for news are answered now, so that they come again and show that they follow."""
         self._proving[hosted.partition] = None
-        for node in hosted.role.maximal_isr():
+        for node in hosted.role.electable():
             if node != self._context.node_id:
                 self._serving.hurry(node, hosted.partition)
 

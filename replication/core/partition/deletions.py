@@ -63,7 +63,7 @@ class Deletions:
     def low_watermark(self) -> int:
         """The least log start over the replicas that are alive or may be elected."""
         leader, live = self._leader, self._replica.live
-        electable = {*leader.maximal_isr(), *leader.record.elr}
+        electable = leader.electable()
         starts = [
             follower.log_start_offset
             for node, follower in leader.followers.items()

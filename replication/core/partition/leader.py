@@ -351,6 +351,10 @@ class LeaderRole:
         pending = self.change.pending
         return rules.maximal_isr(self.record.isr, pending.joining if pending is not None else None)
 
+    def electable(self) -> frozenset[int]:
+        """Who may lead next: also members that have left an ISR below its minimum (KIP-966)."""
+        return self.maximal_isr().union(self.record.elr)
+
     def eligible(self, follower: rules.Follower) -> bool:
         """Alive in the store, and the same process that fetched from us (KIP-841, KIP-903)."""
         incarnation = self._replica.live.get(follower.node_id)

@@ -88,6 +88,8 @@ class Node:
         self.context = Context(A, LIVE[A], settings, NoLogs(), self.maker)
         self.broker = Broker(self.context, b"a seed")
         self.isr = isr or (A,)
+        self.elr: tuple[int, ...] = ()
+        self.min_isr = 1
         self.config = TopicConfig(cleanup_policy="compact", max_message_bytes=max_message_bytes)
         self.revision = self.version = 0
         self.epoch, self.leader = 1, A
@@ -118,10 +120,11 @@ class Node:
             topic_id="0" * 32,
             replicas=(A, B, C),
             isr=self.isr,
+            elr=self.elr,
             leader=self.leader,
             leader_epoch=self.epoch,
             partition_epoch=self.version,
-            min_insync_replicas=1,
+            min_insync_replicas=self.min_isr,
         )
         internal = TopicRecord(
             name=GROUP_TOPIC, topic_id="0" * 32, partitions=1, replication_factor=3, config=self.config
@@ -415,6 +418,19 @@ def test_a_follower_that_left_the_isr_is_not_waited_for() -> None:
     assert node.ask("o", READ) is None
     node.isr = (A,)
     node.look()
+    assert node.said["o"].error == 0
+
+
+def test_who_left_an_isr_below_its_minimum_is_waited_for_because_it_may_lead_next() -> None:
+    """KIP-966: a leader alone in the ISR that stood still may have been replaced by it."""
+    node = Node(A)
+    node.elr, node.min_isr = (B,), 2
+    node.look()
+    node.stand_still(5.0)
+    assert node.ask("o", READ) is None
+    node.fetch(B)
+    assert "o" not in node.said, "it has followed nobody yet"
+    node.fetch(B)
     assert node.said["o"].error == 0
 
 
