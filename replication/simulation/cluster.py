@@ -16,11 +16,14 @@ from ..core.broker.timers import NEVER
 from ..core.control import controller as ctl
 from ..core.control import records as rec
 from ..core.control.admin_requests import BROKEN, Request
+from ..core.control.internal_topics import STANDARD
 from ..core.control.view import ClusterView
 from ..core.partition import events as ev
 from ..core.partition.replica import ReplicaSettings
 from ..core.transaction import Committed, Conflict, Outcome, Put, Seen, SessionOver, Transaction
 from ..core.types import PartitionId
+from .coordinators import SETTINGS as GROUPS
+from .coordinators import Coordinators, internal_topics
 from .current_reads import CurrentReads
 from .errors import require
 from .fetches import BATCH_SIZE, FETCH_WAIT, LARGEST, Fetches
@@ -70,6 +73,7 @@ class Cluster(Hosting):
         self.versions = Versions(self)
         self.requests = Requests(self)
         self.current_reads = CurrentReads(self)
+        self.coordinators = Coordinators(self)
         self.fetches = Fetches(self)
         self.network = Network(self)
         self.pauses = Pauses(self)
@@ -326,6 +330,9 @@ class Cluster(Hosting):
         """Every request is answered once, and no later than its time is over."""
         admin_request = self.new_id()
         self.admin_requests[admin_request] = node.process
+        if self.settings.groups:
+            # Coordinators write topic ids down, by their digits.
+            fresh_id = fresh_id.encode().hex()[-32:].zfill(32)
         self.on(node, ADMIN_TIMEOUT, partial(self._expire, node, admin_request))
         self.control(node, ctl.AdminRequest(request_id=admin_request, request=request, fresh_id=fresh_id))
 
@@ -369,7 +376,8 @@ class Cluster(Hosting):
         node.incarnation = incarnation
         node.seen, node.checkpoint_since, node.shown = -1, None, ClusterView()
         node.stalls = StallWatch(STALL_MAX)
-        node.controller = ctl.Controller(node.id, incarnation)
+        internal = internal_topics(self.settings.topics) if self.settings.groups else STANDARD
+        node.controller = ctl.Controller(node.id, incarnation, internal=internal)
         settings = BrokerSettings(
             replica=ReplicaSettings(replica_lag_time_max=LAG_MAX, isr_retry_backoff=0.5),
             ticks_per_lag_time=round(LAG_MAX),
@@ -382,6 +390,7 @@ class Cluster(Hosting):
             replica_fetch_response_max_bytes=100 * BATCH_SIZE,
             replica_socket_timeout=FETCH_TIMEOUT,
             unclean_recovery_timeout=RECOVERY_TIMEOUT,
+            groups=GROUPS,
             leader_silence_timeout=self.settings.silence,
             told_at_a_time=2,
             # Of some nodes every fetch is told in portions and confirmed at once; those of the others are parked.

@@ -12,6 +12,7 @@ import attrs
 from ..core import messages as m
 from ..core.control.admin_requests import Request
 from ..core.control.records import PartitionRecord
+from ..core.coordination.routing import GROUP_TOPIC
 from ..core.types import NO_LEADER, PartitionId
 from . import restores, trust
 from .cluster import Cluster
@@ -139,7 +140,13 @@ class Injector:
         """Whether so few machines have lost something that this one may, too."""
         if self.cluster.store.is_put_back:
             return False  # the repair needs every folder
-        return len(self.cluster.oracle.risky | {node.id}) <= self._allowed
+        return len(self.cluster.oracle.risky | {node.id}) <= min(self._allowed, self._allowed_by_groups())
+
+    def _allowed_by_groups(self) -> int:
+        """A topic of the cluster's own is made with as many replicas as there are nodes then."""
+        known = self.cluster.oracle.partitions
+        own = [facts.min_isr for each, facts in known.items() if each.topic == GROUP_TOPIC]
+        return min(own, default=len(self.cluster.nodes)) - 1
 
     def has_lost(self, node: Node) -> None:
         """What it holds may lack something that counted on it."""

@@ -14,17 +14,24 @@ from ..core.broker.effects import (
     CheckLog,
     CloseConnection,
     ConfigureLog,
+    CoordinatorReply,
+    CreateInternalTopic,
     CreateLog,
     DeleteLog,
     Effect,
     Fail,
+    GroupNoted,
     IsrSettled,
     Job,
     LogDamaged,
     LogsGathered,
     ReadKeys,
+    ReadShard,
     Refuse,
     Reply,
+    ShardFaulty,
+    ShardLoaded,
+    ShardUnreadable,
     StepBack,
     Warm,
     WriteIsrs,
@@ -45,6 +52,7 @@ from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.transaction import Outcome, Seen, Unclear
 from ..core.types import CONSUMER, PartitionId
+from .coordinators import Coordinators
 from .current_reads import CurrentReads
 from .disk import WHOLE, Stored
 from .errors import require
@@ -85,6 +93,7 @@ class Hosting(World, ABC):
     requests: Requests
     fetches: Fetches
     current_reads: CurrentReads
+    coordinators: Coordinators
     network: Network
     events: int
     truncations: int
@@ -151,7 +160,10 @@ class Hosting(World, ABC):
     def _settle(self, node: Node) -> None:
         node.settling = False
         if node.broker is not None:
-            self.obey(node, node.broker.settle(node.clock(self.now)))
+            effects = node.broker.settle(node.clock(self.now))
+            if self.settings.groups and not node.broker.context.is_unsettled:
+                self.coordinators.settled(node)
+            self.obey(node, effects)
 
     def arm(self, node: Node) -> None:
         """Have the broker ticked when it wants to be, by the clock of its node."""
@@ -413,7 +425,12 @@ class Hosting(World, ABC):
         else:
             self.requests.replied(node, effect)
 
+    def _coordinate(self, node: Node, effect: Effect) -> None:
+        self.coordinators.obey(node, effect)
+
     def _role_changed(self, host: Host, effect: fx.RoleChanged) -> None:
+        if effect.role == "leader":
+            self.coordinators.leads(host, effect.leader_epoch)
         if self.trace.keep:
             self.note(f"{host.name} is {effect.role} of epoch {effect.leader_epoch}: {effect.reason}")
 
@@ -450,4 +467,16 @@ _EFFECTS: dict[type, Callable[..., None]] = {
     LogDamaged: Hosting._log_damaged,
     StepBack: Hosting._step_back,
     CloseConnection: Hosting._close,
+    **dict.fromkeys(
+        (
+            CoordinatorReply,
+            ReadShard,
+            ShardLoaded,
+            ShardUnreadable,
+            ShardFaulty,
+            GroupNoted,
+            CreateInternalTopic,
+        ),
+        Hosting._coordinate,
+    ),
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from ..core.coordination.routing import GROUP_TOPIC
 from ..core.types import NO_LEADER, PartitionId
 from .admin_requests import AdminTraffic
 from .clients import Cleaner, Consumer, Deleter, PlainProducer, Producer
@@ -13,6 +14,7 @@ from .cluster import Cluster
 from .current_reads import CurrentReader
 from .errors import Violated, require
 from .faults import Injector
+from .group_clients import Asker, Group, Member
 from .liveness import check_health, leaderships
 from .members import DEPARTURE
 from .named import Tasks
@@ -30,6 +32,8 @@ RECHECK_EVERY = 1000
 REPEAT_EVERY = 50
 """Seeds of which one is run twice, to see that it is one run."""
 CLIENTS_AT = 2.0
+MEMBERS = 3
+"""Of all groups together."""
 
 
 @attrs.frozen(kw_only=True)
@@ -83,6 +87,7 @@ class Run:
         self.producers: list[Producer] = []
         self.tasks: list[Tasks] = []
         self.current_readers: list[CurrentReader] = []
+        self.members: list[Member] = []
         self._recheck_every = recheck_every
         self._rechecked = self._served = 0
 
@@ -100,13 +105,17 @@ class Run:
         if absent is not None:
             self._until(settings.storm + settings.calm)
             check_health(cluster, self.producers, without=absent.id)
+            cluster.coordinators.check_health(without=absent.id)
             self._return(absent)
         self._until(cluster.now + settings.calm)
         check_health(cluster, self.producers)
+        cluster.coordinators.check_health()
         unfinished = [tasks.unfinished for tasks in self.tasks if tasks.unfinished]
         require(not unfinished, "L9", unfinished)
         unread = [reader.unfinished for reader in self.current_readers if reader.unfinished]
         require(not unread, "L15", unread)
+        vain = [member.unfinished for member in self.members if member.unfinished]
+        require(not vain, "L16", vain)
         self._probe_stillness()
         self._probe_outages()
         self._probe_departure()
@@ -132,10 +141,25 @@ class Run:
         cluster.partition_made = self._serve
         if self.settings.admin_requests:
             cluster.later(cluster.random.random(), AdminTraffic(cluster).turn)
+        if self.settings.groups:
+            self._groups_begin()
+
+    def _groups_begin(self) -> None:
+        cluster = self.cluster
+        topics = tuple(topic.name for topic in self.settings.topics if topic.name != GROUP_TOPIC)
+        groups = tuple(Group(f"g{number}", topics) for number in range(self.settings.groups))
+        for number in range(MEMBERS):
+            self.members.append(Member(cluster, number, groups[number % len(groups)]))
+        Asker(cluster, groups)
 
     def _serve(self, partition: PartitionId) -> None:
         cluster, number = self.cluster, self._served
         self._served += 1
+        if partition.topic == GROUP_TOPIC:
+            # Its coordinators alone write to it, and nothing of it is deleted.
+            cluster.later(cluster.random.random(), Consumer(cluster, partition).turn)
+            self._read_current(partition)
+            return
         for index in range(self.settings.producers):
             producer = Producer(cluster, partition, 10 * number + index)
             self.producers.append(producer)
@@ -148,13 +172,16 @@ class Run:
         cluster.later(cluster.random.random(), Consumer(cluster, partition).turn)
         cluster.later(cluster.random.random(), Reader(cluster, partition).turn)
         if cluster.seed % 2:
-            reader = CurrentReader(cluster, partition)
-            self.current_readers.append(reader)
-            cluster.later(cluster.current_reads.dice.random(), reader.turn)
+            self._read_current(partition)
         if self.settings.deletes:
             cluster.later(cluster.random.random(), Deleter(cluster, partition).turn)
         if self.settings.compactions:
             cluster.later(cluster.random.random(), Cleaner(cluster, partition).turn)
+
+    def _read_current(self, partition: PartitionId) -> None:
+        cluster, reader = self.cluster, CurrentReader(self.cluster, partition)
+        self.current_readers.append(reader)
+        cluster.later(cluster.current_reads.dice.random(), reader.turn)
 
     # Calm
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from ..core.coordination.routing import GROUP_TOPIC
 from .errors import SimulationError
 
 FAULTS: Mapping[str, str] = {
@@ -32,6 +33,9 @@ _LOSING = frozenset({"CR", "DK", "BK", "RT"})
 """Faults after which folders do not hold all that they held, so that no repair of a store is to count on them."""
 _LOSES_NOTHING = 0.6
 """How often a seed that puts its store back has none of these: with them the moment for it comes too seldom."""
+
+_COORDINATES = 0.12
+"""How often nodes coordinate consumer groups as well."""
 
 LAG_MAX = 5.0
 """The simulated `replica_lag_time_max`, in seconds of virtual time."""
@@ -59,13 +63,14 @@ class Settings:
     `faults` are labels of `FAULTS`; a probability that belongs to a label counts only if that is among them.
     `moves`: how often leadership is moved by hand, as a planned election does; `deletes`: how often the oldest
     records of a partition are deleted; `changes`: how often topics are set otherwise or grow; `recreations`: how
-    often they are deleted and made anew under the same name; `reassignments`: how
-    often an operator moves replicas or asks for preferred leaders; 0 for never. `rebalance`: after how many seconds
-    the controller looks whether preferred replicas lead; 0 for never. `silence`: after how many seconds without an
-    answer followers take a leader for gone; 0: when its session ends. `compactions`:
-    how often a replica is compacted; `requests`: how often the controller is asked for something else. `named`: how
-    often a producer that outlives its processes is begun anew. `lull_at`, `lull_for`: when nobody begins to write
-    for a while, so that whoever comes back has all that there is.
+    often they are deleted and made anew under the same name; `reassignments`: how often an operator moves replicas
+    or asks for preferred leaders; 0 for never. `rebalance`: after how many seconds the controller looks whether
+    preferred replicas lead; 0 for never. `silence`: after how many seconds without an answer followers take a
+    leader for gone; 0: when its session ends. `compactions`: how often a replica is compacted; `requests`: how
+    often the controller is asked for something else. `named`: how often a producer that outlives its processes is
+    begun anew. `groups`: how many consumer groups there are; with any the nodes coordinate them, and `topics` names
+    the internal topic that keeps them. `lull_at`, `lull_for`: when nobody begins to write for a while, so that
+    whoever comes back has all that there is.
     """
 
     nodes: int = 3
@@ -86,6 +91,7 @@ class Settings:
     admin_requests: float = 0.0
     recreations: float = 0.0
     named: float = 0.0
+    groups: int = 0
     lull_at: float = 0.0
     lull_for: float = 0.0
     drop: float = 0.05
@@ -122,9 +128,10 @@ class Settings:
         quiet = random.Random(f"lull {seed}")
         has_lull = topics is None and quiet.random() < 0.15
         drawn = _topics(dice, nodes) if topics is None else topics
+        groups, kept_in = _groups(seed) if topics is None else (0, ())
         return cls(
             nodes=nodes,
-            topics=drawn,
+            topics=(*drawn, *kept_in),
             faults=_faults(seed, dice),
             fault_rate=dice.choice((0.2, 0.5, 1.0, 1.5)),
             moves=dice.choice((0.0, 0.1, 0.3, 1.0, 3.0)),
@@ -147,6 +154,7 @@ class Settings:
             admin_requests=dice.choice((0.0, 0.0, 1.0)) if topics is None else 0.0,
             recreations=dice.choice((0.0, 0.0, 0.0, 0.05, 0.2)) if topics is None else 0.0,
             named=dice.choice((0.0, 0.3, 1.0)) if topics is None else 0.0,
+            groups=groups,
             lull_at=round(quiet.uniform(3.0, 12.0), 3) if has_lull else 0.0,
             lull_for=quiet.choice((5.0, 10.0, 20.0)) if has_lull else 0.0,
         )
@@ -165,6 +173,14 @@ def _faults(seed: int, dice: random.Random) -> tuple[str, ...]:
 def _topics(dice: random.Random, nodes: int) -> tuple[Topic, ...]:
     names = ("orders", "events")[: dice.choice((1, 1, 2))]
     return tuple(_topic(dice, nodes, name) for name in names)
+
+
+def _groups(seed: int) -> tuple[int, tuple[Topic, ...]]:
+    """Consumer groups of a part of the seeds, and the topic that keeps them; by dice of its own."""
+    dice = random.Random(f"groups {seed}")
+    if dice.random() >= _COORDINATES:
+        return 0, ()
+    return dice.choice((1, 2)), (Topic(name=GROUP_TOPIC, partitions=dice.choice((1, 2))),)
 
 
 def _topic(dice: random.Random, nodes: int, name: str) -> Topic:

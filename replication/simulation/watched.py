@@ -12,6 +12,7 @@ from ..core.partition import effects as fx
 from ..core.partition import events as ev
 from ..core.partition.replica import Replica
 from ..core.types import PartitionId
+from .coordinators import WALL, BatchMaker
 from .disk import LEFT_OUT, WHOLE, Stored
 
 if TYPE_CHECKING:
@@ -32,7 +33,9 @@ class WatchedContext(Context):
     logs: ModelLogs
 
     def __init__(self, cluster: Cluster, node: Node, settings: BrokerSettings) -> None:
-        super().__init__(node.id, node.incarnation, settings, ModelLogs(cluster, node))
+        batches = BatchMaker(cluster) if cluster.settings.groups else None
+        super().__init__(node.id, node.incarnation, settings, ModelLogs(cluster, node), batches)
+        self.wall_distance = WALL
         self.asked_in: int | None = None
         self._proposed_in: dict[tuple[Replica, int], int] = {}
         """The leader epoch of each ISR change whose outcome has not been told."""
@@ -45,6 +48,10 @@ class WatchedContext(Context):
         return host.replica
 
     def step_replica(self, partition: PartitionId, event: ev.Event) -> None:
+        for effect in self.offer(partition, event):
+            self.routes[type(effect)](partition, effect)
+
+    def offer(self, partition: PartitionId, event: ev.Event) -> list[fx.Effect]:
         host = self._node.hosts[partition]
         replica = self.replicas[partition]
         if isinstance(event, ev.IsrStored | ev.IsrRefused | ev.IsrUnclear):
@@ -59,7 +66,7 @@ class WatchedContext(Context):
                 self._cluster.oracle.proposed(host, effect)
                 self._proposed_in[replica, effect.proposal_id] = effect.record.leader_epoch
             self._cluster.pauses.wants(self._node, partition, effect)
-            self.routes[type(effect)](partition, effect)
+        return effects
 
     def ask_replica(self, partition: PartitionId, question: ev.Fetch) -> fx.FetchAnswer:
         host = self._node.hosts[partition]

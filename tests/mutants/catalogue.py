@@ -30,6 +30,7 @@ _FILES = (
     "restores",
     "suspicion",
     "versions",
+    "shards",
 )
 
 

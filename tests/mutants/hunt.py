@@ -20,9 +20,9 @@ from .catalogue import load
 
 Result = TypeVar("Result")
 CHECKED = (
-    *(f"S{number}" for number in range(1, 28)),
+    *(f"S{number}" for number in range(1, 32)),
     "S3b",
-    *(f"L{number}" for number in range(1, 16)),
+    *(f"L{number}" for number in range(1, 17)),
 )
 """All that the oracle is there to notice."""
 

@@ -44,6 +44,10 @@ TRIPPED = {
     "S25": ("K191", 25),
     "S26": ("K171", 24),
     "S27": ("K221", 30),
+    "S28": ("K235", 1),
+    "S29": ("K231", 1),
+    "S30": ("K230", 1768),
+    "S31": ("K233", 1),
     "L1": ("K14", 0),
     "L2": ("K122", 0),
     "L3": ("K114", 0),
@@ -59,6 +63,7 @@ TRIPPED = {
     "L13": ("K132", 0),
     "L14": ("K161", 168),
     "L15": ("K195", 21),
+    "L16": ("K236", 1),
 }
 """By invariant: a planted error, and a seed under which it broke the invariant, whatever else it breaks."""
 NEEDS = {"S26": "RS", "L14": "RT"}

@@ -1,0 +1,66 @@
+"""What the committed logs of `__consumer_offsets` say, read by a naive reader of the oracle's own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import attrs
+
+from ..core.coordination import record_codec
+from ..core.coordination import records as r
+from .errors import require
+from .facts import PartitionFacts
+
+Records = tuple[tuple[bytes, bytes | None], ...]
+NOTHING = r.OffsetValue(offset=-1)
+"""What stands for an offset that is not committed."""
+
+
+@attrs.define
+class Ledger:
+    """One partition. `length`: how many committed offsets have been read."""
+
+    facts: PartitionFacts
+    length: int = 0
+    marks: Counter[str] = attrs.Factory(Counter)
+    """How often each commit was written, by the name that its sender gave it as metadata."""
+    epochs: set[tuple[str, str, int]] = attrs.Factory(set)
+    """Group, member and each epoch that it was ever given."""
+    _offsets: dict[r.OffsetKey, list[tuple[int, r.OffsetValue]]] = attrs.Factory(dict)
+    """By key: (length of the log, value) at each change."""
+
+    def read_on(self, records: Mapping[str, Records]) -> None:
+        """S28: what is committed is what coordinators have written, and nobody else."""
+        committed = self.facts.committed
+        while self.length < len(committed):
+            payload = committed[self.length][1]
+            found = records.get(payload)
+            require(found is not None, "S28", f"{self.facts.name}: no coordinator has written {payload}")
+            assert found is not None
+            if self.length + len(found) > len(committed):
+                return
+            self.length += len(found)
+            for key, value in found:
+                self._take(key, value)
+
+    def _take(self, key: bytes, value: bytes | None) -> None:
+        decoded = record_codec.decode_record(key, value)
+        require(not isinstance(decoded, record_codec.Unknown), "S28", f"{self.facts.name}: {key!r}")
+        assert not isinstance(decoded, record_codec.Unknown)
+        place, found = decoded
+        if isinstance(place, r.OffsetKey):
+            held = NOTHING if found is None else found
+            self._offsets.setdefault(place, [(0, NOTHING)]).append((self.length, held))
+            if found is not None:
+                self.marks[found.metadata] += 1
+        elif isinstance(place, r.CurrentKey) and found is not None:
+            self.epochs.add((place.group, place.member_id, found.epoch))
+
+    def told_since(self, since: int) -> dict[r.OffsetKey, list[tuple[int, str]]]:
+        """Of each key (offset, metadata) at the length `since`, and whatever has come after it."""
+        told: dict[r.OffsetKey, list[tuple[int, str]]] = {}
+        for key, history in self._offsets.items():
+            before = max(at for at, (length, _) in enumerate(history) if length <= since)
+            told[key] = [(value.offset, value.metadata) for _, value in history[before:]]
+        return told
