@@ -19,6 +19,7 @@ from insync.replication.client import (
     RequestTimeoutError,
     UnknownTopicError,
 )
+from insync.replication.client._cluster import Topic
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
@@ -172,3 +173,15 @@ async def test_real_nodes_say_so_too(tmp_path: Path) -> None:
             await admin.create_topic("t", 2, 3)
             with trio.fail_after(10):
                 assert await consumer.end_offsets(both) == dict.fromkeys(both, 0)
+
+
+def test_of_two_answers_from_one_revision_that_which_knows_the_topic_is_believed() -> None:
+    """A revision has the topic or not; a node that says of it that there is none has not looked as far yet."""
+    topic = Topic("t", "id", [])
+    topic.told(5, exists=True)
+    topic.told(5, exists=False)
+    assert not topic.deleted
+    topic.told(6, exists=False)
+    assert topic.deleted
+    topic.told(6, exists=True)
+    assert not topic.deleted

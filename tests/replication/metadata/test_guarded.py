@@ -485,3 +485,29 @@ async def test_full_disk_refuses_and_goes_on_when_there_is_room(
         assert (await store.get("large")).entry is None
         await worker.run(lambda: database._connection.execute("PRAGMA max_page_count = 100000").fetchone())
         assert isinstance(await store.commit([], [Put("large", bytes(100_000))]), Committed)
+
+
+async def test_session_that_a_transaction_finds_over_is_over_to_its_holder() -> None:
+    """Also where the store of a plugin says so by the error alone."""
+
+    async def over() -> None:
+        raise SessionExpiredError(7)
+
+    scene = Scene()
+    async with scene.store() as store:
+        session = await store.open_session(60_000)
+        scene.plugin.before = over
+        with pytest.raises(SessionExpiredError):
+            await store.commit([], [Put("k", b"", ephemeral=True)], session=session)
+        assert session.expired.is_set()
+
+
+async def test_limits_that_cannot_be_told_are_an_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    def limits(self: Plugin) -> Any:
+        raise KeyError("no limits")
+
+    scene = Scene()
+    async with scene.store() as store:
+        monkeypatch.setattr(Plugin, "limits", property(limits))
+        with pytest.raises(StoreFailedError, match=r"limits of .*Plugin raised .*KeyError.*no limits"):
+            store.limits  # noqa: B018

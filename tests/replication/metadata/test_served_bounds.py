@@ -156,7 +156,7 @@ async def test_so_many_sessions_and_no_more(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(serving, "_MOST_SESSIONS", 3)
     async with served(MemoryHub().store()) as store:
         sessions = [await store.open_session(60_000) for _ in range(3)]
-        with pytest.raises(StoreUnavailableError, match="keeps 3 sessions"):
+        with pytest.raises(StoreUnavailableError, match="all 3 sessions"):
             await store.open_session(60_000)
         await sessions[0].close()
         await trio.testing.wait_all_tasks_blocked()
@@ -168,3 +168,21 @@ async def test_a_handle_that_is_none_is_refused() -> None:
         with pytest.raises(SessionExpiredError):
             await store.ask(m.Kind.RENEW_SESSION, m.Handle(bytes(16)))
         assert await store.ask(m.Kind.CLOSE_SESSION, m.Handle(bytes(16))) == b""
+
+
+async def test_sessions_that_could_not_be_opened_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(MemoryStore):
+        left = 3
+
+        async def open_session(self, timeout_ms: int) -> Any:
+            if self.left:
+                self.left -= 1
+                raise StoreUnavailableError("the disk is slow")
+            return await super().open_session(timeout_ms)
+
+    monkeypatch.setattr(serving, "_MOST_SESSIONS", 2)
+    async with served(Failing()) as store:
+        for _ in range(3):
+            with pytest.raises(StoreUnavailableError, match="the disk is slow"):
+                await store.open_session(60_000)
+        assert await store.open_session(60_000)

@@ -277,3 +277,23 @@ async def test_an_error_nobody_thought_of_among_those_that_wait_ends_the_writer(
         await reported.wait()
         await writer.stop()
     assert isinstance(died[0], ValueError)
+
+
+async def test_who_could_not_be_taken_out_is_taken_out_when_it_is_suspected_again(tmp_path: Path) -> None:
+    hub = MemoryHub()
+    suspect = node_record(1)
+    async with hub.store() as store, trio.open_nursery() as nursery:
+        session = await store.open_session(60_000)
+        state = ClusterState(store, replicas(tmp_path, nursery), session, nursery)
+        key = rec.node_key(suspect.node_id)
+        await store.commit([], [Put(key, wire.encode_record(suspect))])
+        for is_reached in (False, True):
+            if not is_reached:
+                hub.start_outage()
+            with trio.fail_after(30):
+                async with trio.open_nursery() as suspecting:
+                    state._nursery = suspecting
+                    state.suspect(suspect, "it refuses connections")
+            hub.end_outage()
+            assert ((await store.get(key)).entry is None) == is_reached
+        nursery.cancel_scope.cancel()
