@@ -22,7 +22,7 @@ from ...core.coordination.group_settings import GroupSettings
 from ...core.coordination.group_shard import GroupCoordinator
 from ...core.coordination.shard import Shard, ShardSettings
 from ...core.errors import ErrorCode
-from .oracle import MAX_SIZE
+from .facts import MAX_SIZE
 from .world import Process, World
 
 Item = ev.Entry | ev.Marker

@@ -15,7 +15,7 @@ from ...core.coordination.assignment import Assignor
 from ...core.coordination.classic_membership import ClassicMembership, ClassicSettings
 from ...core.coordination.membership import Membership, MembershipSettings
 from ...core.coordination.records import TopicPartition
-from .oracle import MAX_POLL
+from .facts import MAX_POLL
 from .world import Process, World
 
 if TYPE_CHECKING:

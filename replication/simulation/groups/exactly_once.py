@@ -21,7 +21,8 @@ from .transactors import Transaction, Transactions, Transactor
 if TYPE_CHECKING:
     from .brokers import Broker
     from .clients import Client
-    from .oracle import Oracle, Place
+    from .facts import Place
+    from .oracle import Oracle
 
 
 @attrs.frozen(kw_only=True)
