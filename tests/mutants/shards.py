@@ -127,7 +127,7 @@ def _(patch: Patch) -> None:
     patch.setattr(producing, "INTERNAL_TOPICS", {})
 
 
-@mutant("K240", "read the log of a shard from where the last piece began")
+@mutant("K240", "leave out the last record of each piece of a shard's log")
 def _(patch: Patch) -> None:
     right = Shards.read
 
