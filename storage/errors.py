@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class StorageError(Exception):
     """Root of all errors of `insync.storage`."""
@@ -193,3 +195,12 @@ class WrongTopicIdError(StorageError):
         )
         self.found = found
         self.expected = expected
+
+
+class ForeignFolderError(StorageError):
+    """A data folder of Kafka's cannot be copied. `problems`: all that stands against it, each with its remedy."""
+
+    def __init__(self, path: object, problems: Sequence[str]) -> None:
+        super().__init__(f"{path} cannot be adopted, and was left as it is: {'; '.join(problems)}")
+        self.path = str(path)
+        self.problems = tuple(problems)

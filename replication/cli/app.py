@@ -19,6 +19,7 @@ _COMMANDS = {
     "up": "up:up",
     "node": "node:node",
     "store": "store:app",
+    "adopt": "adopt:adopt",
     "topic": "topic:app",
     "group": "group:app",
     "transaction": "transaction:app",

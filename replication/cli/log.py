@@ -53,7 +53,7 @@ def dump(
     show = print_json if json else _print_line
     good = True
     # Lines that go to a terminal, or to a pager on it, are progress enough.
-    with _progress(_log_bytes(path), "dumping", quiet=not _goes_to_a_file(sys.stdout)) as advance:
+    with progress(_log_bytes(path), "dumping", quiet=not _goes_to_a_file(sys.stdout)) as advance:
         for line in _lines(path, records, advance):
             good = good and not line.get("damaged")
             show(line)
@@ -85,7 +85,7 @@ def verify(
     from ...storage.verification import verify as check
 
     _must_be_folder(folder)
-    with _progress(_all_log_bytes(folder), "verifying", quiet=json) as advance:
+    with progress(all_log_bytes(folder), "verifying", quiet=json) as advance:
         found = check(folder, compacted=compacted, on_bytes=advance)
     if json:
         print_json(attrs.asdict(found))
@@ -131,7 +131,7 @@ def recover(
     directory = LogDirectory(folder, cluster_id=cluster_id, node_id=node_id)
     as_left = False
     try:
-        with _progress(_all_log_bytes(folder), "recovering", quiet=json) as advance:
+        with progress(all_log_bytes(folder), "recovering", quiet=json) as advance:
             reports = list(_recovered(directory, indexes, advance))
         as_left = directory.was_clean and not any(each["error"] or each["bytes_cut"] for each in reports)
     finally:
@@ -193,7 +193,7 @@ def _print_recovered(report: dict[str, Any]) -> None:
 
 
 @contextmanager
-def _progress(total: int, doing: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+def progress(total: int, doing: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
     """A bar on standard error if that is a terminal; gives what is told of every piece that is done."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
@@ -234,7 +234,7 @@ def _log_bytes(path: Path) -> int:
     return sum(each.stat().st_size for each in files)
 
 
-def _all_log_bytes(folder: Path) -> int:
+def all_log_bytes(folder: Path) -> int:
     """Of a data folder, or of a partition's."""
     return sum(_log_bytes(each) for each in (folder, *folder.iterdir()) if each.is_dir())
 

@@ -6,6 +6,10 @@ list, unless it gives a whole transaction that the driver carries out as it is.
 
 from __future__ import annotations
 
+from .broker.adoption import AdoptedFolder, Adoption, AdoptionError, OpenTransaction
+from .broker.adoption import compacts as compacts_in_kafka
+from .broker.adoption import latest as latest_metadata
+from .broker.adoption import plan as plan_adoption
 from .broker.clocks import WallClocks
 from .broker.damage import step_back
 from .broker.membership import (
@@ -46,6 +50,9 @@ __all__ = [
     "POLICIES",
     "AdminRequest",
     "AdminRequestExpired",
+    "AdoptedFolder",
+    "Adoption",
+    "AdoptionError",
     "AskLogs",
     "AskReplicas",
     "Commit",
@@ -64,6 +71,7 @@ __all__ = [
     "MembershipError",
     "NextProof",
     "NodeIdTakenError",
+    "OpenTransaction",
     "Policy",
     "ReadView",
     "RebalanceDue",
@@ -80,7 +88,10 @@ __all__ = [
     "Viewing",
     "Wait",
     "WallClocks",
+    "compacts_in_kafka",
     "evict",
+    "latest_metadata",
+    "plan_adoption",
     "plan_repair",
     "step_back",
     "was_put_back",

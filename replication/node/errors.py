@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ..errors import ReplicationError
 
 
@@ -31,6 +33,14 @@ class StorePutBackError(NodeError):
 
 class StoreRepairError(NodeError):
     """The metadata store cannot be repaired from these folders; what was written so far is harmless."""
+
+
+class KafkaAdoptionError(NodeError):
+    """Kafka's folders cannot be adopted; nothing was changed. `problems`: all that stands against it."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(f"nothing was adopted, and Kafka's folders are as they were: {'; '.join(problems)}")
+        self.problems = tuple(problems)
 
 
 class NodeStartError(NodeError):

@@ -179,9 +179,9 @@ def plan(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> Repair:
             and stale.partition >= topics[stale.topic].partitions
         ):
             writes.append((AtVersion(key, known.version), Put(key, None)))
-    _producer_ids(logs.values(), seen, write)
+    producer_ids(logs.values(), seen, write)
     # Last: until then every node that is started by mistake finds a store that is older than it knows.
-    _processes(folders, seen, write)
+    processes(folders, seen, write)
     return Repair(
         writes=tuple(writes),
         floor=max(folder.revision for folder in folders),
@@ -212,7 +212,7 @@ def _cluster_of(folders: Sequence[FoundFolder], seen: Mapping[str, Seen]) -> str
     return clusters.pop()
 
 
-def _processes(folders: Sequence[FoundFolder], seen: Mapping[str, Seen], write: _Write) -> None:
+def processes(folders: Sequence[FoundFolder], seen: Mapping[str, Seen], write: _Write) -> None:
     """The next process of each node takes its folders for whole: what they hold has been looked at."""
     by_node: dict[int, list[FoundFolder]] = defaultdict(list)
     for folder in folders:
@@ -312,7 +312,7 @@ def _partition(
     )
 
 
-def _producer_ids(logs: Iterable[Mapping[int, FoundLog]], seen: Mapping[str, Seen], write: _Write) -> None:
+def producer_ids(logs: Iterable[Mapping[int, FoundLog]], seen: Mapping[str, Seen], write: _Write) -> None:
     """No id is given to a second producer."""
     known = seen.get(rec.PRODUCER_IDS_KEY)
     first = known.record.next_producer_id if known and isinstance(known.record, rec.ProducerIdsRecord) else 0

@@ -17,12 +17,13 @@ from ..types import Value
 from .topics import TopicError
 from .view import ClusterView
 
+DECISION_BYTES = 16 << 20
+"""A decision of a coordinator is one batch; that of a large group has one record for each member."""
 _COMMON: Mapping[str, Value] = {
     "cleanup_policy": "compact",
-    "max_message_bytes": 16 << 20,
+    "max_message_bytes": DECISION_BYTES,
     "unclean_leader_election": "wait",
 }
-"""A decision of a coordinator is one batch; that of a large group has one record for each member."""
 _FIXED = ("cleanup_policy", "unclean_leader_election")
 """Settings of an internal topic that stay as they are: any other value would lose state."""
 

@@ -1,0 +1,66 @@
+"""What a client is told by the version that it speaks: racks of brokers, and errors that older ones do not know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from insync.plugins.kafka.handlers import fetch as fetching
+from insync.plugins.kafka.handlers import produce as producing
+from insync.plugins.kafka.protocol import message
+from insync.plugins.kafka.protocol.apis import Api
+from insync.replication.core import messages as m
+from insync.replication.core.errors import ErrorCode
+
+from .test_listener import client_of, fetch, node_at
+
+Metadata, Cluster = message("MetadataRequest"), message("DescribeClusterRequest")
+
+
+@pytest.mark.parametrize(("rack", "told"), [("room-7", "room-7"), ("", None)])
+async def test_clients_are_told_the_rack_of_each_broker(tmp_path: Path, rack: str, told: str | None) -> None:
+    """By which they find replicas nearby (KIP-392) and are assigned partitions (KIP-881)."""
+    async with node_at(tmp_path, rack=rack) as node, client_of(node) as client:
+        for version in (1, 8, 9, 13):
+            answer = await client.ask(Api.METADATA, version, Metadata(topics=[]))
+            assert [each.rack for each in answer.brokers] == [told]
+        answer = await client.ask(Api.DESCRIBE_CLUSTER, 0, Cluster())
+        assert [each.rack for each in answer.brokers] == [told]
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [
+        (4, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (5, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (6, ErrorCode.KAFKA_STORAGE_ERROR),
+        (11, ErrorCode.KAFKA_STORAGE_ERROR),
+    ],
+)
+def test_a_fetch_of_before_kip_112_is_told_to_look_for_another_leader(version: int, told: int) -> None:
+    """Its client does not know the error of a disk, and would give up; of another leader it asks again."""
+    answers = []
+    asked = fetch().topics[0].partitions[0]
+    waiting = fetching._Asked(
+        client=cast(Any, None),
+        request=fetch(),
+        version=version,
+        session=None,
+        questions={("t", 0): fetching.Question("t", bytes(16), asked)},
+        is_full=True,
+        done=lambda answer, parts, pause: answers.append(answer),
+    )
+    result = m.FetchResult(topic="t", partition=0, error=ErrorCode.KAFKA_STORAGE_ERROR)
+    waiting.tell({("t", 0): result}, (), 0)
+    assert [part.error_code for part in answers[0].responses[0].partitions] == [told]
+
+
+@pytest.mark.parametrize(
+    ("version", "told"), [(3, ErrorCode.NOT_LEADER_OR_FOLLOWER), (4, ErrorCode.KAFKA_STORAGE_ERROR)]
+)
+def test_a_produce_of_before_kip_112_is_told_likewise(version: int, told: int) -> None:
+    wanted = producing._Wanted("t", bytes(16), 0, None, 0)
+    result = m.ProduceResult(topic="t", partition=0, error=ErrorCode.KAFKA_STORAGE_ERROR)
+    assert producing._partition(wanted, result, version, {}).error_code == told
