@@ -195,6 +195,15 @@ class Copies:
         self._named: list[Path] = []
 
     def __enter__(self) -> Copies:
+        targets = [each.source.data_dir.resolve() for each in self._found]
+        for target in targets:
+            if targets.count(target) > 1:
+                raise KafkaAdoptionError([f"{target} is named twice as --data-dir: each copy needs a folder"])
+            for each in self._found:
+                if target.is_relative_to(each.source.kafka.resolve()):
+                    raise KafkaAdoptionError(
+                        [f"{target} lies in {each.source.kafka}, which is Kafka's: name another --data-dir"]
+                    )
         for each in self._found:
             target = each.source.data_dir
             if adoption.is_unused_copy(target):

@@ -188,6 +188,11 @@ def lost_end(folder: Path) -> None:
     path.write_bytes(data[: scan(data)[-1].position])
 
 
+def not_flushed(folder: Path) -> None:
+    path = folder / "recovery-point-offset-checkpoint"
+    path.write_text(path.read_text().replace("plain 0 40", "plain 0 30"))
+
+
 def of_zookeeper(folder: Path) -> None:
     (folder / "meta.properties").write_text("version=0\nbroker.id=1\ncluster.id=x\n")
 
@@ -232,6 +237,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "damaged": (flip, r"plain-0/0+\.log at 0 .*copy the partition again"),
     "torn": (torn, r"plain-0/\d+\.log at \d+"),
     "end_lost": (lost_end, r"had reached the device, but the log ends before"),
+    "end_not_written_down": (not_flushed, r"plain-0 ends at offset 40, and its broker wrote down 30"),
     "old_format": (old_format, r"plain-0 holds 0+\.log in message format 1, of before Kafka 0\.11: copy"),
     "cleaner_at_work": (
         lambda folder: (folder / "plain-0" / f"{0:020}.log.swap").touch(),
@@ -350,6 +356,24 @@ def test_check_copies_and_writes_nothing(
     assert told["topics"] == told["partitions"] == len(kafka.TOPICS)
     assert told["without_effect"] == ["trans: compression.type=lz4"]
     assert {each.name for each in tmp_path.iterdir()} == {"kafka", "server.properties"}
+
+
+def test_a_copy_has_a_folder_of_its_own(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = kafka.fingerprint(folder)
+    words = ["adopt", "--server-properties", str(kafka.properties(tmp_path)), *store_of(tmp_path)]
+    words += ["--from-kafka", str(folder), "--data-dir"]
+    assert main([*words, str(folder / "new")]) == 1
+    assert "is Kafka's: name another --data-dir" in capsys.readouterr().err
+    brokers = ["adopt", *words[1:-3]]
+    for each in three(tmp_path):
+        brokers += ["--from-kafka", str(each), "--data-dir", str(tmp_path / "a")]
+    assert main(brokers) == 1
+    assert "is named twice as --data-dir" in capsys.readouterr().err
+    assert kafka.fingerprint(folder) == before
+    assert main(words[:-1]) == 2
+    assert "each folder needs one" in capsys.readouterr().err
 
 
 # What a run leaves that fails
