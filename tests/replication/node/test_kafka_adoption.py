@@ -456,17 +456,20 @@ def test_a_copy_that_is_not_what_was_read_is_refused(
 # Several brokers
 
 
-def three(place: Path) -> list[Path]:
+def three(place: Path, *, in_sync: tuple[int, ...] = (1, 2), committed: int = 30) -> list[Path]:
     """Broker 3 stopped first: it lacks the last batches of `plain`; the metadata log of broker 1 is an old one."""
     found = []
     for node in (1, 2, 3):
         topics = list(kafka.TOPICS)
         records = kafka.records_of(topics, (1, 2, 3))
         if node == 2:
-            records.append(kafka.change_record("plain", 0, leader=2, isr=(1, 2)))
+            records.append(kafka.change_record("plain", 0, leader=2, isr=in_sync))
         if node == 3:
             topics[0] = attrs.evolve(topics[0], fill=shorter)
-        found.append(kafka.make(place / f"kafka-{node}", node=node, topics=topics, records=records))
+        folder = kafka.make(place / f"kafka-{node}", node=node, topics=topics, records=records)
+        marks = folder / "replication-offset-checkpoint"
+        marks.write_text(re.sub(r"plain 0 \d+", f"plain 0 {committed}", marks.read_text()))
+        found.append(folder)
     return found
 
 
@@ -509,6 +512,15 @@ def test_the_most_complete_logs_lead(tmp_path: Path, apart: bool) -> None:
         )
         assert directory.was_clean
         directory.close(False)
+
+
+def test_who_lacks_what_is_committed_does_not_lead(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Though Kafka's metadata has it in sync: that of another copy of the folder, perhaps."""
+    folders = three(tmp_path, in_sync=(3,), committed=40)
+    assert main(command(tmp_path, *folders, more=store_of(tmp_path))) == 1
+    assert "plain-0 has no log of a replica in sync (3)" in capsys.readouterr().err
 
 
 def test_brokers_that_do_not_belong_together_are_refused(
