@@ -215,8 +215,8 @@ class PartitionCheck:
 
     def _verify_epochs(self) -> None:
         path = self.folder / EPOCHS
-        # Kafka makes the file before it has anything to write into it.
-        is_new = path.exists() and path.stat().st_size == 0
+        # Kafka creates the file before it has an epoch to write into it.
+        is_new = not self._epochs and path.exists() and path.stat().st_size == 0
         defects = [] if is_new else _table_defects(path, ("epoch", "start offset"))
         self._result.defects += defects
         if defects or not self._epochs:

@@ -67,6 +67,7 @@ ARGUMENTS: dict[str, str] = {
 """What each command that talks to a cluster needs, beside the cluster."""
 
 LOCAL = {
+    "adopt": "x --check",
     "demo": "",
     "log dump": "x",
     "log recover": "x",

@@ -249,6 +249,9 @@ def make(
         (place / "00000000000000000000.log.deleted").write_bytes(b"of a cleaner that has just run")
         if topic.cleaned:
             cut_short(place)
+        if topic.name == "empty":
+            # Kafka creates the file when it creates the log, and writes it with the first epoch.
+            (place / "leader-epoch-checkpoint").write_bytes(b"")
     write_metadata_log(folder, records_of(topics, replicas) if records is None else records)
     (folder / "gone-0.0123456789abcdef0123456789abcdef-delete").mkdir()
     return folder
