@@ -156,17 +156,29 @@ def _adopt(
     from ..node import _adoption as adoption
     from .running import run
 
-    async def main() -> int:
+    async def look() -> None:
         async with open_store(store) as opened:
             await adoption.check_store(opened)
-            with adoption.Copies(found) as copies:
-                told = [*_copied(copies, found, json), *other]
-                planned = adoption.plan(told, formerly)
-                await adoption.write_store(opened, planned, copies.name)
-        _say("adopted", told, planned, json)
-        return 0
 
-    status = run(main)
+    async def write(planned: Adoption, copies: adoption.Copies) -> None:
+        async with open_store(store) as opened:
+            await adoption.write_store(opened, planned, copies.name)
+            # Before anything else is waited for: a signal that comes now must not undo what is done.
+            done.append(planned)
+
+    done: list[Adoption] = []
+    _finish(run(look))
+    # Not under trio, where a long copy would keep the signal that is to end it waiting.
+    with adoption.Copies(found) as copies:
+        told = [*_copied(copies, found, json), *other]
+        planned = adoption.plan(told, formerly)
+        status = run(lambda: write(planned, copies))
+        if not done:
+            _finish(status)
+    _say("adopted", told, planned, json)
+
+
+def _finish(status: int) -> None:
     if status:
         raise CommandError("interrupted: nothing was adopted, and Kafka's folders are as they were")
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import attrs
+import trio
 
 from ...storage import adoption
 from ...storage.batch import records
@@ -23,13 +24,14 @@ from ..core.control import records as rec
 from ..core.coordination.record_codec import Unknown
 from ..core.coordination.routing import TRANSACTION_TOPIC
 from ..core.coordination.transaction_records import Status, TransactionKey, decode_transaction
-from ..metadata import MetadataStore
+from ..metadata import MetadataError, MetadataStore
 from . import _store
 from ._registration import boot_id
 from ._repair import PORTION, look_into
-from .errors import KafkaAdoptionError
+from .errors import AdoptionUnclearError, KafkaAdoptionError
 
 _STAGED = ".adopting"
+_PAUSE = 0.1
 _SETTLED = (Status.EMPTY, Status.COMPLETE_COMMIT, Status.COMPLETE_ABORT, Status.DEAD)
 
 OnBytes = Callable[[int], None]
@@ -234,7 +236,7 @@ class Copies:
             adoption.settle_name(target)
 
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
-        if failure is not None:
+        if failure is not None and failure is not AdoptionUnclearError:
             for each in self._found:
                 shutil.rmtree(_staged(each.source.data_dir), ignore_errors=True)
             for target in self._named:
@@ -277,6 +279,7 @@ async def write_store(store: MetadataStore, planned: faces.Adoption, name_copies
 
     Raises:
       KafkaAdoptionError: The store belongs to a cluster, or somebody else writes to it.
+      AdoptionUnclearError: Whether it has been written to the end is not known.
       MetadataError: The store cannot be reached.
     """
     await check_store(store)
@@ -290,8 +293,39 @@ async def write_store(store: MetadataStore, planned: faces.Adoption, name_copies
                 await _commit(store, [(tx.AtVersion(key, entry.version), tx.Put(key, None))])
     for first in range(0, len(planned.writes), PORTION):
         await _commit(store, planned.writes[first : first + PORTION])
-    name_copies()
-    await _commit(store, [planned.identity])
+    # Nothing may interrupt this: the copies are removed unless it is known that the store has taken them.
+    with trio.CancelScope(shield=True):
+        name_copies()
+        await _seal(store, planned)
+
+
+async def _seal(store: MetadataStore, planned: faces.Adoption) -> None:
+    """Write the identity. An outcome that was lost is looked up.
+
+    Raises:
+      AdoptionUnclearError: The store cannot be asked whether it has taken it.
+    """
+    compare, put = planned.identity
+    while True:
+        outcome = await _store.commit(
+            store, tx.Transaction(compares=(compare,), puts=(put,), session=False), None
+        )
+        if isinstance(outcome, tx.Committed):
+            return
+        try:
+            entry = (await store.get(rec.CLUSTER_KEY)).entry
+        except MetadataError as error:
+            if not isinstance(outcome, tx.Unclear):
+                raise
+            raise AdoptionUnclearError(
+                f"it is not known whether the metadata store has taken the cluster ({error}), so the copies were "
+                "kept: run the command again; if it says that the store belongs to this cluster, start the nodes"
+            ) from error
+        if entry is not None and wire.decode_record(rec.ClusterRecord, entry.value) == put.record:
+            return
+        if not isinstance(outcome, tx.Unclear):
+            raise KafkaAdoptionError(["another cluster was founded on the metadata store: name an empty one"])
+        await trio.sleep(_PAUSE)
 
 
 async def _commit(store: MetadataStore, portion: Sequence[tuple[tx.Compare, tx.Put]]) -> None:

@@ -43,6 +43,10 @@ class KafkaAdoptionError(NodeError):
         self.problems = tuple(problems)
 
 
+class AdoptionUnclearError(NodeError):
+    """The metadata store may or may not have become that of an adopted cluster; the copies were kept."""
+
+
 class NodeStartError(NodeError):
     """The node could not start; the text of the cause says why and what to do."""
 

@@ -15,14 +15,14 @@ from typing import Any
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from insync.replication import BlockingConsumer, BlockingNode, BlockingProducer, NodeSettings
 from insync.replication.cli.app import main
 from insync.replication.core.control import records as rec
-from insync.replication.metadata import Entry, MetadataError, SqliteStore
-from insync.replication.node import _adoption
+from insync.replication.metadata import Entry, SqliteStore
 from insync.replication.wire import decode_record
-from insync.storage import LogDirectory, adoption, verify
+from insync.storage import LogDirectory, verify
 
 from . import kafka_folder as kafka
 
@@ -374,83 +374,6 @@ def test_a_copy_has_a_folder_of_its_own(
     assert kafka.fingerprint(folder) == before
     assert main(words[:-1]) == 2
     assert "each folder needs one" in capsys.readouterr().err
-
-
-# What a run leaves that fails
-
-
-def test_a_store_that_fails_last_leaves_nothing_and_the_run_can_be_repeated(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commit, seen = SqliteStore.commit, []
-
-    async def failing(self: SqliteStore, compares: Any, operations: Any, **more: Any) -> Any:
-        seen.append([each.key for each in operations])
-        if rec.CLUSTER_KEY in seen[-1]:
-            raise MetadataError("the device is full")
-        return await commit(self, compares, operations, **more)
-
-    words = command(tmp_path, folder, more=store_of(tmp_path))
-    with monkeypatch.context() as patched:
-        patched.setattr(SqliteStore, "commit", failing)
-        assert main(words) == 1
-    assert seen[-1] == [rec.CLUSTER_KEY], "the identity alone, after all else"
-    assert not (tmp_path / "data-kafka").exists()
-    assert main(words) == 0
-    assert not verify(tmp_path / "data-kafka").defects
-
-
-def test_a_run_that_was_killed_is_made_again(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It leaves copies that have their names already, one that has not, and a store without its identity."""
-    words = command(tmp_path, folder, more=store_of(tmp_path))
-    with monkeypatch.context() as patched:
-        patched.setattr(_adoption.Copies, "__exit__", lambda *_: None)
-        patched.setattr(_adoption, "check_store", refused_the_second_time())
-        assert main(words) == 1
-    staged = tmp_path / "data-kafka.adopting"
-    assert (staged / "adopted-from").exists()
-    shutil.copytree(staged, tmp_path / "data-kafka")
-    (tmp_path / "data-kafka" / "plain-0" / "torn").touch()
-    assert main(words) == 0
-    assert not staged.exists() and not (tmp_path / "data-kafka" / "plain-0" / "torn").exists()
-
-
-def refused_the_second_time() -> Any:
-    calls = []
-
-    async def check(store: Any) -> None:
-        calls.append(store)
-        if len(calls) == 2:
-            raise MetadataError("gone")
-
-    return check
-
-
-def test_a_cluster_that_there_is_and_a_folder_in_use_stay(
-    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = command(tmp_path, folder, more=store_of(tmp_path))
-    assert main(words) == 0
-    data = tmp_path / "data-kafka"
-    with BlockingNode(settings(tmp_path, data)):
-        pass
-    before = kafka.fingerprint(data)
-    assert main(words) == 1
-    assert f"belongs to cluster {kafka.CLUSTER}" in capsys.readouterr().err
-    (tmp_path / "meta.db").rename(tmp_path / "away.db")
-    assert main(words) == 1
-    assert "is there already" in capsys.readouterr().err
-    assert kafka.fingerprint(data) == before
-
-
-def test_a_copy_that_is_not_what_was_read_is_refused(
-    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(adoption, "_bridges", lambda seam, epochs: ())
-    assert main(command(tmp_path, folder, more=store_of(tmp_path))) == 1
-    assert not [each for each in tmp_path.iterdir() if each.name.startswith("data-")]
 
 
 # Several brokers
