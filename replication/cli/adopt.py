@@ -162,7 +162,7 @@ def _adopt(
 
     async def write(planned: Adoption, copies: adoption.Copies) -> None:
         async with open_store(store) as opened:
-            await adoption.write_store(opened, planned, copies.name)
+            await adoption.write_store(opened, planned, copies)
             # Before anything else is waited for: a signal that comes now must not undo what is done.
             done.append(planned)
 

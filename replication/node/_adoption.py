@@ -195,6 +195,7 @@ class Copies:
     def __init__(self, found: Sequence[Surveyed]) -> None:
         self._found = found
         self._named: list[Path] = []
+        self._are_kept = False
 
     def __enter__(self) -> Copies:
         targets = [each.source.data_dir.resolve() for each in self._found]
@@ -235,8 +236,12 @@ class Copies:
             self._named.append(target)
             adoption.settle_name(target)
 
+    def keep(self) -> None:
+        """Whatever comes: the store may have taken them."""
+        self._are_kept = True
+
     def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
-        if failure is not None and failure is not AdoptionUnclearError:
+        if failure is not None and not self._are_kept:
             for each in self._found:
                 shutil.rmtree(_staged(each.source.data_dir), ignore_errors=True)
             for target in self._named:
@@ -272,8 +277,8 @@ async def check_store(store: MetadataStore) -> None:
         )
 
 
-async def write_store(store: MetadataStore, planned: faces.Adoption, name_copies: Callable[[], None]) -> None:
-    """Make the store that of the adopted cluster. `name_copies` is called when all but its identity is written.
+async def write_store(store: MetadataStore, planned: faces.Adoption, copies: Copies) -> None:
+    """Make the store that of the adopted cluster. The copies get their names when all but its identity is written.
 
     Until the identity stands there no node starts on the copies, and a run that was interrupted is made again.
 
@@ -295,11 +300,11 @@ async def write_store(store: MetadataStore, planned: faces.Adoption, name_copies
         await _commit(store, planned.writes[first : first + PORTION])
     # Nothing may interrupt this: the copies are removed unless it is known that the store has taken them.
     with trio.CancelScope(shield=True):
-        name_copies()
-        await _seal(store, planned)
+        copies.name()
+        await _seal(store, planned, copies)
 
 
-async def _seal(store: MetadataStore, planned: faces.Adoption) -> None:
+async def _seal(store: MetadataStore, planned: faces.Adoption, copies: Copies) -> None:
     """Write the identity. An outcome that was lost is looked up.
 
     Raises:
@@ -317,6 +322,7 @@ async def _seal(store: MetadataStore, planned: faces.Adoption) -> None:
         except MetadataError as error:
             if not isinstance(outcome, tx.Unclear):
                 raise
+            copies.keep()
             raise AdoptionUnclearError(
                 f"it is not known whether the metadata store has taken the cluster ({error}), so the copies were "
                 "kept: run the command again; if it says that the store belongs to this cluster, start the nodes"

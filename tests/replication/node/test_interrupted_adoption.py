@@ -77,6 +77,7 @@ def test_an_outcome_of_the_last_write_that_was_lost_is_looked_up(
         patched.setattr(SqliteStore, "get", gone)
         assert main(words) == (0 if reachable else 1)
     assert reachable or "run the command again" in capsys.readouterr().err
+    assert (tmp_path / "data-kafka" / "plain-0").exists()
     with BlockingNode(settings(tmp_path, tmp_path / "data-kafka")) as node:
         assert node.cluster_id == kafka.CLUSTER
 
@@ -101,6 +102,7 @@ def test_a_signal_undoes_all_or_comes_too_late(
     if not last:
         assert not (tmp_path / "data-kafka").exists()
         assert main(words) == 0
+    assert (tmp_path / "data-kafka" / "plain-0").exists()
     with BlockingNode(settings(tmp_path, tmp_path / "data-kafka")) as node:
         assert node.cluster_id == kafka.CLUSTER
 
