@@ -1,8 +1,8 @@
 """`python -m tests.mutants.page RESULTS... > docs/planted-errors.md`: what noticed each planted error, and when.
 
 RESULTS are files that `python -m tests.mutants --results FILE` has written; of an error that stands in several of
-them the last one counts. What `python -m tests.mutants.transactions` and `.exactly_once` print makes the part about
-transactions; of files with nothing else only that part is printed.
+them the last one counts. What `python -m tests.mutants.transactions`, `.exactly_once` and `.groups` print makes the
+parts about transactions and about groups; of files with nothing else only these parts are printed.
 """
 
 from __future__ import annotations
@@ -25,29 +25,53 @@ errors break, and the invariants, are those of [the protocol](protocol.md). This
 
     python -m tests.mutants --seconds 400 --survey 0 --results FILE
     python -m tests.mutants.transactions > FILE2; python -m tests.mutants.exactly_once >> FILE2
-    python -m tests.mutants.page FILE FILE2 > docs/planted-errors.md
+    python -m tests.mutants.groups > FILE3
+    python -m tests.mutants.page FILE FILE2 FILE3 > docs/planted-errors.md
 
 Seconds are of processor time, on a machine that had other work to do. Another version of the simulator finds an
 error at another seed.
 """
 
-TRANSACTIONS = """## Transactions
+PARTS = {
+    "TZ": """## Transactions
 
 Errors of [transactions](transactions.md#how-it-is-tested) have simulators of their own, whose invariants those are.
-"""
+""",
+    "GZ": """## Groups
+
+Errors of [groups](groups.md#the-simulator) have a simulator of their own, whose invariants those are.
+""",
+}
+"""What stands above the table of errors whose names begin so."""
+WORLDS = {"TZ": ("transactions", "exactly_once"), "GZ": ("groups",)}
+"""Where these are planted."""
 
 
-def transactions(files: Iterable[Path]) -> str:
-    """The part about transactions; empty without results."""
+def parts_of_worlds(files: Iterable[Path]) -> list[str]:
+    """The parts about simulators of their own, as far as there are results."""
     found: dict[str, worlds.Found] = {}
     for file in files:
         for line in file.read_text(encoding="utf-8").splitlines():
             entry = json.loads(line)
             if "mutant" in entry:
                 found[entry["mutant"]] = worlds.Found(**entry)
-    if not found:
-        return ""
-    return f"{TRANSACTIONS}\n{worlds.table([found[name] for name in sorted(found, key=order)])}\n"
+    parts = []
+    for prefix, head in PARTS.items():
+        names = sorted((name for name in found if name.startswith(prefix)), key=order)
+        if names:
+            untried = [
+                each
+                for world in WORLDS[prefix]
+                for each in worlds.mutants(world).mutants
+                if each not in found
+            ]
+            left = (
+                f"Not tried to the end in this run: {', '.join(sorted(untried, key=order))}.\n\n"
+                if untried
+                else ""
+            )
+            parts.append(f"{head}\n{left}{worlds.table([found[name] for name in names])}\n")
+    return parts
 
 
 def read(files: Iterable[Path]) -> dict[str, Found]:
@@ -85,9 +109,10 @@ def order(name: str) -> tuple[str, int, str]:
 
 
 def main(files: Sequence[Path]) -> str:
-    found, part = read(files), transactions(files)
-    parts = [page(found, sorted(load(), key=order))] if found or not part else []
-    return "\n".join([*parts, *([part] if part else [])])
+    found, parts = read(files), parts_of_worlds(files)
+    if found or not parts:
+        parts.insert(0, page(found, sorted(load(), key=order)))
+    return "\n".join(parts)
 
 
 if __name__ == "__main__":

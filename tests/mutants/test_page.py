@@ -30,7 +30,7 @@ def test_of_several_results_the_last_counts_and_what_was_not_tried_is_named(tmp_
     assert "| K1 | a\\|b | S7 | 3 | 2.5 |" in text
 
 
-def test_the_part_about_transactions_is_made_by_itself(tmp_path: Path) -> None:
+def test_the_parts_of_other_simulators_are_made_by_themselves(tmp_path: Path) -> None:
     both, alone = tmp_path / "both", tmp_path / "alone"
     lines = [
         json.dumps(
@@ -38,13 +38,15 @@ def test_the_part_about_transactions_is_made_by_itself(tmp_path: Path) -> None:
                 worlds.Found(mutant=name, title="a", by=(), invariant="T5", seed=7, seconds=0.1, others={})
             )
         )
-        for name in ("TZ10", "TZ9")
+        for name in ("GZ2", "TZ10", "TZ9")
     ]
     alone.write_text("\n".join(lines))
     both.write_text("\n".join([json.dumps({"found": attrs.asdict(of("K1", "S7", 3))}), *lines]))
     part = main([alone])
     assert part.startswith("## Transactions\n")
-    assert part.endswith("| TZ9 | a | T5 | 7 |\n| TZ10 | a | T5 | 7 |\n")
+    assert "Not tried to the end in this run: TZ1, TZ2, TZ3, " in part
+    assert "| TZ9 | a | T5 | 7 |\n| TZ10 | a | T5 | 7 |\n\n## Groups\n" in part
+    assert part.endswith("| GZ2 | a | T5 | 7 |\n")
     assert main([both]) == page({"K1": of("K1", "S7", 3)}, sorted(load(), key=order)) + "\n" + part
 
 
@@ -52,6 +54,15 @@ def test_the_page_has_every_error_of_transactions() -> None:
     rows = re.findall(r"^\| (TZ\d+) \| .* \| TL?\d+ \| \d+ \|$", PAGE.read_text("utf-8"), re.M)
     known = worlds.mutants("transactions").mutants.keys() | worlds.mutants("exactly_once").mutants.keys()
     assert set(rows) == known
+    assert rows == sorted(rows, key=order)
+
+
+def test_the_page_has_every_error_of_groups() -> None:
+    rows = re.findall(r"^\| (GZ\d+[a-z]?) \| .* \| GL?\d+ \| \d+ \|$", PAGE.read_text("utf-8"), re.M)
+    (untried,) = re.findall(
+        r"^Not tried to the end in this run: (GZ.*)\.$", PAGE.read_text("utf-8"), re.M
+    ) or [""]
+    assert {*rows, *filter(None, untried.split(", "))} == worlds.mutants("groups").mutants.keys()
     assert rows == sorted(rows, key=order)
 
 
