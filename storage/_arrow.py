@@ -24,7 +24,7 @@ Field = Literal["key", "value", "headers"]
 
 _MAX_COLUMN_BYTES = (1 << 31) - 1
 _LARGE = 64 << 10
-"""From so many bytes on memory is worth keeping."""
+"""Minimum size in bytes of memory that is kept for reuse."""
 _LARGEST_KEPT = 16 << 20
 _KEPT = 4
 """Columns: those that are being read, and those that are being made meanwhile."""
@@ -128,7 +128,7 @@ def pack_records(
             len(wanted) * max_inflated_bytes if max_inflated_together is None else max_inflated_together
         )
         plain = _plain(data, wanted, max_inflated_bytes, together)
-        # What a batch says of its number of records is no reason to lay out memory for them.
+        # Do not allocate memory by the number of records that a batch claims.
         columns = DecodedColumns(max(1, min(total, len(plain) // LEAST_RECORD_BYTES)))
         decoder = Decoder(plain, start_offset)
         count = decoder.fill(columns, total)

@@ -236,7 +236,7 @@ def decode_columns(
     ]
     plain = inflated_all(raw, infos, max_inflated_bytes)
     total = sum(info.record_count for info in infos)
-    # What a batch says of its number of records is no reason to lay out memory for them.
+    # Do not allocate memory by the number of records that a batch claims.
     columns = DecodedColumns(min(total, len(plain) // LEAST_RECORD_BYTES))
     decoder = Decoder(plain, start_offset)
     count = decoder.fill(columns, total) if total else 0

@@ -99,7 +99,7 @@ def is_due(found: Plan[S], settings: LogSettings, now_ms: int) -> bool:
 
 
 def is_outdated(last: Segment, settings: LogSettings, now_ms: int) -> bool:
-    """Whether the segment that is written should be closed although nobody writes to it."""
+    """Whether the active segment should be closed although no writes arrive."""
     limited = settings.deletes and settings.retention_ms != UNLIMITED
     old = limited and now_ms - last.last_written_ms > settings.retention_ms
     return old or _waits_too_long(last, settings, now_ms)
@@ -288,7 +288,7 @@ class Pass(Generic[S]):
         return Source(segment.file, segment.base_offset, self._ends[segment.base_offset])
 
     def place_of(self, group: Sequence[S], segments: Sequence[S]) -> int | None:
-        """Where the group stands among a log's segments; None if it is not as it was."""
+        """The place of the group among the log's segments; None if it has changed."""
         at = bisect_left(segments, group[0].base_offset, key=lambda each: each.base_offset)
         there = segments[at : at + len(group)]
         as_they_were = all(segment.end == self._ends[segment.base_offset] for segment in group)

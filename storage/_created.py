@@ -19,7 +19,7 @@ _LINE = re.compile(r"^([+-]) (\S+) ([0-9]+)\n", re.MULTILINE)
 
 
 class CreatedPartitions:
-    """An append-only list, laid anew at every start. Without its file nothing can be proved.
+    """An append-only list, rewritten at every start. Without its file nothing can be proved.
 
     Several threads may enter different partitions; each waits for the device by itself.
     """

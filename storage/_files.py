@@ -34,7 +34,7 @@ def write_all(fd: int, buffers: Sequence[Buffer], position: int) -> None:
 
 
 def _rest(buffers: Sequence[Buffer], written: int) -> Sequence[Buffer]:
-    """What is left of the buffers when so many bytes of them are written."""
+    """The rest of the buffers after this number of written bytes."""
     first = 0
     while written >= len(buffers[first]):
         written -= len(buffers[first])
@@ -43,7 +43,7 @@ def _rest(buffers: Sequence[Buffer], written: int) -> Sequence[Buffer]:
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:
-    """What a user is told of a failed system call."""
+    """The message for a failed system call."""
     reason = os.strerror(error.errno) if error.errno is not None else str(error)
     if error.errno in _FULL:
         return StorageFullError(
@@ -67,7 +67,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 def fsync_file(path: Path) -> None:
-    """Bring a file's content to the device, whoever wrote it."""
+    """Sync a file to the device, regardless of who wrote it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -118,7 +118,7 @@ def read_checkpoint(path: Path) -> dict[PartitionKey, int]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether `read_checkpoint` believes the file, so that what is not in it was not written down."""
+    """Whether `read_checkpoint` accepts the file, so that missing entries were never written."""
     rows = _table(path)
     return rows is not None and all(
         len(row) == 3 and row[1].isdecimal() and row[2].isdecimal() for row in rows

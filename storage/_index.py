@@ -21,7 +21,7 @@ MAX_RELATIVE = (1 << 31) - 1
 _SPARE = 1
 """Room for the entry that closes a time index."""
 _STEP = 4096
-"""An index begins with so many bytes, and doubles."""
+"""Initial size of an index in bytes; it grows by doubling."""
 
 
 class IndexFile:
@@ -79,7 +79,7 @@ class IndexFile:
         return view, min(self._count, len(view) // self.ENTRY.size)
 
     def _resize(self, entries: int) -> None:
-        """Raises OSError, with the file as it was, if there is no room for them."""
+        """Raises OSError, with an unchanged file, without disk space."""
         size = entries * self.ENTRY.size
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:

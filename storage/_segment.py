@@ -32,7 +32,7 @@ DELETED_SUFFIX = ".deleted"
 
 _RECENT = 1024
 _TAIL_BYTES = 2048
-"""So much of what was appended last stays in memory: whoever waits at the end of a log is sent just that."""
+"""Bytes of the last appends that stay in memory, because readers at the end of a log need exactly these."""
 _MANY_RECORDS = 0xFFFF
 _MAX_TIMESTAMP_AT = 35
 _NO_LIMIT = (1 << 63) - 1
@@ -176,7 +176,7 @@ class Segment:
 
     @property
     def first_timestamp(self) -> int:
-        """The greatest timestamp of the first batch, in ms; -1 if it has none or there is no batch."""
+        """The greatest timestamp of the first batch, in ms; -1 without a timestamp or a batch."""
         if self._first_timestamp is None:
             if not self.end.position:
                 return -1
@@ -198,7 +198,7 @@ class Segment:
 
     @property
     def file(self) -> RangeFile:
-        """The file, opened again if need be; whoever holds it keeps it open."""
+        """The file, reopened if necessary; it stays open while a caller holds it."""
         self._used = True
         file = self._file
         if file is None:
@@ -223,7 +223,7 @@ class Segment:
     def _keep_open(self) -> None:
         """The file is about to lose its name; who reads it may read on."""
         self._pinned = True
-        # Only now, when nobody is letting it go any more.
+        # Only now, when no thread is releasing it any more.
         OPEN_FILES.discard(self)
         self._file = self.file
 
@@ -408,7 +408,7 @@ class Segment:
         self.indexes_synced = False
         with self.transaction_index.open("ab") as file:
             file.write(encode_index(entries))
-        # A list of its own for whoever reads the old one, in another thread.
+        # A new list, because another thread may be reading the old one.
         self.aborted = [*self.aborted, *entries]
 
     def set_aborted(self, entries: Sequence[AbortedTransaction]) -> None:

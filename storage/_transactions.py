@@ -78,7 +78,7 @@ def index_is_sane(path: Path, base_offset: int, end_offset: int) -> bool:
 
 
 def read_index(path: Path) -> list[AbortedTransaction]:
-    """The whole entries of a `.txnindex`; none if there is no file. Raises OSError."""
+    """The complete entries of a `.txnindex`; none without the file. Raises OSError."""
     if not path.exists():
         return []
     data = path.read_bytes()
@@ -148,7 +148,7 @@ class Transactions:
         )
 
     def is_open(self, info: BatchInfo) -> bool:
-        """Whether nobody can tell yet what becomes of the batch."""
+        """Whether the outcome of the batch is still open."""
         return self.open.get(info.producer_id, info.next_offset) <= info.base_offset
 
 

@@ -49,7 +49,7 @@ class _IndexCheck(ABC):
             self._at += 1
         if self._extra:
             size = len(self._entries) * self._size + self._extra
-            yield size - self._extra, -1, f"the file's size is no multiple of {self._size}"
+            yield size - self._extra, -1, f"the file's size is not a multiple of {self._size}"
 
     @abstractmethod
     def _offset(self) -> int:

@@ -19,9 +19,9 @@ class Found(NamedTuple):
     position: int
     size_bytes: int
     info: BatchInfo | None
-    """None if there is no batch. With a reason: what the batch says of itself, which may be false."""
+    """None without a batch. With a `reason` these are the batch's own claims, which may be false."""
     reason: str
-    """Why it is no whole, valid batch; empty if it is."""
+    """Why the batch is not whole and valid; empty if it is."""
 
     @property
     def end(self) -> int:

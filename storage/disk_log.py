@@ -64,7 +64,7 @@ class DiskLog(MaintainedLog):
 
         `recovery_point` and `log_start_offset` (None: not known) are what was checkpointed; `clean` says that the
         last stop was.
-        Of what need not be scanned, the CRCs of the last `verify_bytes` are checked all the same.
+        Of data that needs no scan, the CRCs of the last `verify_bytes` are checked as a precaution.
 
         `cleaned_offset`: up to where the log is compacted; None if no offset can be missing from it.
 

@@ -179,7 +179,7 @@ class CorruptMetadataError(LogDirectoryError):
 
     def __init__(self, path: str) -> None:
         super().__init__(
-            f"{path} does not name a topic id, so nobody can tell whose data lies beside it: restore the file, or "
+            f"{path} does not name a topic id, so the owner of the data beside it is unknown: restore the file, or "
             f"move the partition's folder aside and restart: the replica is copied again from its leader"
         )
         self.path = path

@@ -93,7 +93,7 @@ class Claim:
         """Claim the path, and remove the socket of a process that is gone.
 
         Raises:
-          AddressInUseError: A living process has it, or it is no socket.
+          AddressInUseError: A living process uses the path, or it is not a socket.
           OSError: The system refuses.
         """
         path = endpoint.path

@@ -30,4 +30,4 @@ class Chunk(IntEnum):
     DROP = 3
     """The file of this number will not be referred to any more."""
     RANGES = 4
-    """So many ranges follow (number); together they are so many bytes of the stream (length)."""
+    """`number` ranges follow, which together are `length` bytes of the stream."""

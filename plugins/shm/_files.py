@@ -28,7 +28,7 @@ def most_files() -> int:
 
 
 class OpenFile:
-    """A descriptor of our own, closed when nobody refers to it any more."""
+    """A descriptor of our own, closed with its last reference."""
 
     __slots__ = ("_fd",)
 
@@ -97,7 +97,7 @@ class HandedFiles:
         return known
 
     def add(self, key: tuple[int, int], part: FileRange) -> Handed:
-        """Call the file of a range by a new number. OSError when there is no descriptor left."""
+        """Give the file of a range a new descriptor number. OSError without a free descriptor."""
         handed = self._by_inode[key] = Handed(self._next, OpenFile(_reopened(part.fileno())))
         self._next += 1
         return handed
@@ -150,7 +150,7 @@ class TakenFiles:
             raise ProtocolError(f"file {number} is handed over out of turn")
         access = fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_ACCMODE
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) or access == os.O_WRONLY:
-            raise ProtocolError("what is handed over is no file for reading")
+            raise ProtocolError("the received descriptor is not a readable file")
         self._by_number[number] = file
 
     def drop(self, number: int) -> None:
@@ -159,7 +159,7 @@ class TakenFiles:
             raise ProtocolError(f"file {number} was not handed over")
 
     def place(self, number: int, offset: int, length: int) -> Place:
-        """A range. ProtocolError if there is no such file, or no file is so long."""
+        """A range. ProtocolError if the file does not exist or is too short."""
         file = self._by_number.get(number)
         if file is None or offset + length >= 1 << 63:
             raise ProtocolError(

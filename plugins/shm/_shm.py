@@ -188,7 +188,7 @@ class ShmStream(UnixStream):
         return None if numbers is None else b"".join(self._chunks(parts, numbers))  # type: ignore[arg-type]
 
     def _sweeps(self) -> bool:
-        """Whether it is time to let go of deleted files, which take space as long as somebody has them open."""
+        """Whether it is time to close deleted files, which take space while they are open."""
         return len(self._handed) > 0 and trio.current_time() >= self._next_sweep
 
     def _known_files(self, ranges: Sequence[FileRange]) -> list[int | None] | None:
@@ -448,7 +448,7 @@ def _places_chunks(places: Sequence[tuple[FileRange, int]]) -> Iterator[bytes]:
 
 
 def _is_worth(size: int, count: int) -> bool:
-    """Whether so many bytes in so many ranges are handed over, and not sent."""
+    """Whether ranges of this number and size are handed over instead of sent."""
     return size >= max(HAND_OVER_FROM, LEAST_RANGE * count)
 
 

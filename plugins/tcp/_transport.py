@@ -128,7 +128,7 @@ async def _open(family: int, address: tuple[object, ...]) -> socket.socket:
         if code:
             raise OSError(code, os.strerror(code))
         if sock.getsockname() == sock.getpeername():
-            # A port of the ephemeral range at which nobody listens may be connected to itself.
+            # A connection to an unused ephemeral port may connect to itself.
             raise OSError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED))
         _tune(sock)
         return sock

@@ -54,7 +54,7 @@ def produce(
     """Write records of random bytes to a topic, and say how many went per second and how long they took.
 
     The latency is from handing records to the producer until all of them are acknowledged: a thousand at a time, or
-    with --rate so many as are due at once (one, at low rates).
+    with --rate the records that are due at once (one, at low rates).
 
     Example: `insync bench produce load --records 100000 --record-size 100 --json`
 
@@ -153,9 +153,9 @@ def consume(
     topic
         An existing topic.
     records
-        Stop after so many.
+        Stop after this number of records.
     seconds
-        Stop after so long.
+        Stop after this time.
     follow
         Read what comes, not what is there.
     client_id

@@ -31,13 +31,13 @@ Json = Annotated[
 
 
 def known(servers: str) -> str:
-    """The given servers; raises `UsageError` if there are none, or one of them is no address."""
+    """The given servers; raises `UsageError` without any, or if one is not an address."""
     if not servers.strip(" ,"):
         raise UsageError(
             "no servers to ask: give --servers tcp://host:port or set INSYNC_SERVERS "
             "(insync up starts a cluster to try and prints its servers)"
         )
-    # Only now: commands that talk to nobody start quicker without the clients.
+    # Imported here, so that commands without a connection start faster.
     from ..client import InvalidSettingError
     from ..client._settings import bootstrap_urls
 

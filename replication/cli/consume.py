@@ -78,9 +78,9 @@ def consume(
     partition
         Read only this partition; may be given several times.
     max_records
-        Stop after so many.
+        Stop after this number of records.
     timeout_ms
-        Stop when nothing has come for so long.
+        Stop when no record has arrived for this time.
     group
         The consumer group to read in.
     keys

@@ -1,4 +1,4 @@
-"""`insync elect`: leadership back to the preferred replicas, or, uncleanly, to whoever is left."""
+"""`insync elect`: moves leaderships back to the preferred replicas, or elects uncleanly."""
 
 from __future__ import annotations
 

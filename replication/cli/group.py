@@ -158,7 +158,7 @@ def reset_offsets(
         To the first record of each partition that is of this time or later: milliseconds since 1970, or ISO 8601
         such as 2026-03-01T12:00:00 (local time, if it names no zone).
     shift_by
-        By so many offsets from what is committed, back if negative.
+        Shift the committed offsets by this number; negative values go back.
     dry_run
         Only show what would be committed.
     yes
@@ -204,7 +204,7 @@ def delete_offsets(
     servers: Servers = "",
     json: Json = False,
 ) -> int:
-    """Forget what a group has committed of a topic; nobody in the group may subscribe to it.
+    """Delete the committed offsets of a topic; no member of the group may subscribe to it.
 
     Example: `insync group delete-offsets billing --topic orders --yes`
 

@@ -167,7 +167,7 @@ def _recovered(
 
 
 def _remove_wrong_indexes(folder: Path) -> None:
-    """A segment without indexes gets them anew when its log is opened."""
+    """The next open of the log rebuilds missing indexes of a segment."""
     from ...storage.verification import verify as check
 
     paths = (Path(defect.path) for defect in check(folder).defects)
@@ -194,7 +194,7 @@ def _print_recovered(report: dict[str, Any]) -> None:
 
 @contextmanager
 def progress(total: int, doing: str, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error if that is a terminal; gives what is told of every piece that is done."""
+    """A bar on standard error if that is a terminal; yields the function that advances it."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -90,7 +90,7 @@ def node(
     tls_authorities
         File in PEM with the authorities whose certificates are believed; else INSYNC_TLS_AUTHORITIES names it.
     allow_insecure
-        Listen also for other machines without a secret or certificates: only where nobody else is on the network.
+        Allow addresses beyond this machine without a secret or certificates: only on a private network.
     set
         Any setting, as name=value; give it several times for several.
     allow

@@ -111,7 +111,7 @@ class NodeProcess:
             self.peak_rss_bytes = max(self.peak_rss_bytes, peak_rss_bytes(self._process.pid))
 
     def died(self, status: int) -> NodeProcessError:
-        """The process ended and nobody asked it to: the error to raise."""
+        """The error for a process that ended without being asked to."""
         self.state = "died"
         how = f"by signal {signal.Signals(-status).name}" if status < 0 else f"with status {status}"
         return NodeProcessError(f"node {self.node_id} ended {how}: {children.last_words(self.log_path)}")
@@ -138,7 +138,7 @@ class NodeProcess:
 async def running(nodes: Sequence[NodeProcess], *, hurry: bool = False) -> AsyncIterator[None]:
     """Start all nodes together; stop whatever still runs when the block is left, however that comes about.
 
-    With `hurry` the nodes are killed, not asked, if the block fails or is cancelled: nobody wants their data.
+    With `hurry` the nodes are killed if the block fails or is cancelled, because their data is not needed then.
     """
     try:
         async with trio.open_nursery() as nursery:

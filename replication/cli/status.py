@@ -26,7 +26,7 @@ def status(*, servers: Servers = "", json: Json = False) -> int:
     A partition is under-replicated if its in-sync replicas (ISR) are fewer than its replicas. `lag` is by how many
     records the slowest replica on a node is behind its leader, as far as leaders know; groups that are furthest
     behind are named with their partitions. The exit status is 1 if a
-    partition takes no acks=all write, for want of a leader or of in-sync replicas, or if there is no controller.
+    partition accepts no acks=all write (no leader, or too few in-sync replicas), or if there is no controller.
 
     Example: `insync status --servers tcp://127.0.0.1:9092`
     """

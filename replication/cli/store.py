@@ -43,7 +43,7 @@ def store(
 
     For clusters of several machines without ZooKeeper. Nodes use the URL that the first line on standard output
     names as their `--store`. While this process is away nothing is elected, but leaders go on; when it starts again
-    the nodes register anew.
+    the nodes register again.
 
     Example: `insync store --path /srv/insync/meta.db --listen tcp://0.0.0.0:9100 --secret-file /etc/insync/secret`
 
@@ -64,7 +64,7 @@ def store(
     tls_authorities
         File in PEM with the authorities whose certificates are believed; else INSYNC_TLS_AUTHORITIES names it.
     allow_insecure
-        Listen also for other machines without a secret or certificates: only where nobody else is on the network.
+        Allow addresses beyond this machine without a secret or certificates: only on a private network.
     allow
         Which clients may use the store beside nodes, e.g. client/backup=store; repeatable. Without it: none.
     json

@@ -99,7 +99,8 @@ def find_hanging(
     topic
         In this topic, repeatable; in all of them if left out.
     longer_than_ms
-        Whose producers have written nothing for so long: more than `transaction_max_timeout_ms` of the nodes.
+        Time for which a producer must have written nothing; choose more than `transaction_max_timeout_ms` of the
+        nodes.
     """
     from .running import run
 

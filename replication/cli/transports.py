@@ -78,7 +78,7 @@ class Certificates:
         """New ones in `folder`, by the `openssl` command; the cluster's id there is kept if there is one.
 
         Raises:
-          CertificateError: There is no such command, or it fails.
+          CertificateError: The command is missing or fails.
         """
         if shutil.which("openssl") is None:
             raise CertificateError(

@@ -65,7 +65,7 @@ class Accumulator:
         timestamp_ms: int | None,
         on_delivery: OnDelivery | None = None,
     ) -> Delivery | None:
-        """Take one record, or None if there is no room or the topic is not known yet."""
+        """Take one record; None without buffer space or without metadata of the topic."""
         queues = self._known(topic)
         if queues is None:
             return None
@@ -278,7 +278,7 @@ def _fitting(lengths: Sequence[int], overhead: int, room: int) -> int:
 
 
 def _headers_size(headers: Headers) -> int:
-    """Refuses what is no header: found only when the batch is built it would fail others with it."""
+    """Refuse an invalid header now: when the batch is built, it would fail all records of the batch."""
     size = 0
     try:
         if not isinstance(headers, Sequence):  # what can be gone through once only may be needed twice

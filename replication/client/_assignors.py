@@ -13,14 +13,14 @@ from .errors import InvalidSettingError
 
 _SETTING = "partition_assignment_strategy"
 WITHIN = 5.0
-"""Seconds that an assignor of somebody else may take: its client gives no signs of life meanwhile."""
+"""Time limit in seconds for a plugin's assignor: the client sends no heartbeat meanwhile."""
 _BUILT_IN: dict[str, Assignor] = {each.name: each for each in CLIENT_ASSIGNORS}
 
 
 def find_assignors(strategy: object) -> tuple[Assignor, ...]:
     """The assignors that a setting means, in its order; names may stand in one text, comma separated.
 
-    Raises `InvalidSettingError` for a name that nobody has registered, and for what is no assignor.
+    Raises `InvalidSettingError` for an unregistered name, and for an object that is not an assignor.
     """
     if isinstance(strategy, str):
         listed: Sequence[object] = [each.strip() for each in strategy.split(",") if each.strip()]
@@ -64,7 +64,7 @@ def _checked(made: object, what: str) -> Assignor:
 
 
 class _Foreign:
-    """An assignor of somebody else, which has its time. What it raises or gives is judged by the membership."""
+    """A plugin's assignor with its time limit. The membership judges its result or exception."""
 
     def __init__(self, made: Assignor) -> None:
         self._made = made

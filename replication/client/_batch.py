@@ -25,7 +25,7 @@ _log = logging.getLogger("insync.client")
 
 
 def log_unseen(what: str, error: Exception) -> None:
-    """A failure that nobody has looked at is not to vanish; asyncio says the same of a task's exception."""
+    """Log a failure that no code has checked, as asyncio does with a task's exception."""
     _log.error("%s failed, and no code has checked the deliveries: %s", what, error)
 
 
@@ -82,7 +82,7 @@ class Batch:
         self.last_error: BaseException | None = None
         self.done = False
         self.looked_at = False
-        """Whether somebody has asked for the outcome, or was told it."""
+        """Whether a caller has asked for the outcome, or has received it."""
         self.base_offset = -1
         self.error: ClientError | None = None
         self.event: trio.Event | None = None

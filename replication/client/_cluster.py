@@ -45,7 +45,7 @@ _LONGEST_REST = 0.5
 _QUICK_LOOKS = 100
 _QUICK = (0.02, 0.05)
 _REFUSED_PATIENCE = 0.5
-"""Seconds for which a client that opens dials an address again at which nobody listens."""
+"""Seconds for which an opening client retries an address that refuses connections."""
 _REST_WITHOUT_NEWS = 4
 """Times as long as a look has taken the next one waits if it has found no other leader."""
 _AVOIDED = 5.0
@@ -55,7 +55,7 @@ _HEAD_START = 0.05
 
 
 class Leader(NamedTuple):
-    """Who leads a partition, at which leader epoch; node -1: nobody."""
+    """Leader and leader epoch of a partition; node -1: no leader."""
 
     node_id: int
     epoch: int
@@ -108,7 +108,7 @@ class Cluster:
         self._suspects: dict[PartitionId, Leader] = {}
         self._suspect_looks = 0
         self._has_news = False
-        """Whether the last look has found that somebody else leads somewhere."""
+        """Whether the last look-up found a changed leader."""
         self._silent: dict[int, float] = {}
         """When nodes were last found not to answer."""
         self._wanted = trio.Event()
@@ -133,7 +133,7 @@ class Cluster:
           InvalidTopicError: No topic can be called so.
           UnknownTopicError: Nodes say that it does not exist (asked twice, of two nodes if there are two).
           MetadataTimeoutError: No node told within `timeout` seconds.
-          InvalidArgumentError: It is no text.
+          InvalidArgumentError: The name is not a str.
         """
         if not isinstance(name, str):
             raise refused("topic", name, "a topic is named by a text")
@@ -455,7 +455,7 @@ def _without(url: str, text: str) -> str:
 
 
 def check_topic_name(name: str) -> None:
-    """Raises `InvalidTopicError`, so that what cannot be asked for does not end the task that looks."""
+    """Raises `InvalidTopicError`, so that an invalid name does not end the task that looks up topics."""
     try:
         check_name(name)
     except TopicError as error:

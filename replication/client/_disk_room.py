@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 async def check_room(admin: Admin, moves: Iterable[m.PartitionReassignment]) -> None:
     """Compare the sizes of partitions with what is free at the nodes that are to have them and have none of them.
 
-    Of nodes and partitions that nobody says anything about nothing is assumed: the move is noted.
+    Nothing is assumed about nodes and partitions without a report: the move is noted.
 
     Raises:
       NoDiskRoomError: A node has less room than its new replicas have bytes.

@@ -20,7 +20,7 @@ Unread = dict[PartitionId, int]
 
 
 def consumer_elsewhere(bootstrap_servers: str | Sequence[str], settings: ConsumerSettings) -> Consumer:
-    """A consumer whose callbacks somebody else runs: what `poll_step` and `close_step` give is to be run there."""
+    """A consumer whose caller runs the callbacks: it runs the results of `poll_step` and `close_step`."""
     consumer = Consumer(bootstrap_servers, settings=settings)
     consumer._listens_elsewhere = True
     return consumer

@@ -243,7 +243,7 @@ class Fetcher:
         return _NEVER
 
     def _same_topic(self, reading: Reading) -> bool:
-        """Whether the topic is still the one of which we have a position (KIP-516)."""
+        """Whether the topic is still the one that the position refers to (KIP-516)."""
         topic = self._cluster.topics[reading.at.topic]
         if not reading.topic_id:
             reading.topic_id = topic.topic_id

@@ -461,7 +461,7 @@ class GroupReader(Client):
     async def close(self, timeout: float | None = None, *, leave_group: bool | None = None) -> None:
         """Commit what is due, run `on_revoked`, leave the group and end. Leaving the block does the same.
 
-        What the last poll returned is committed only by `commit`: nobody knows whether the caller is done with it.
+        Only `commit` commits the records of the last poll: the caller may not be done with them.
 
         Args:
           timeout: How many seconds this may take, beside what `on_revoked` takes; by default 10.

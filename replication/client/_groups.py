@@ -77,7 +77,7 @@ class GroupDescription:
 
     @property
     def lag(self) -> int:
-        """Of all partitions of which it is known."""
+        """The lag of all partitions for which it is known."""
         return sum(each.lag or 0 for each in self.partitions)
 
 
@@ -215,7 +215,7 @@ class GroupAdmin(UserAdmin):
         await self._change_offsets(named, request, "set offsets")
 
     async def delete_group_offsets(self, group: str, partitions: Iterable[tuple[str, int]]) -> None:
-        """Forget what a group has committed of these partitions; nobody in it may subscribe to their topics.
+        """Delete a group's committed offsets of these partitions; no member may subscribe to their topics.
 
         Raises:
           GroupSubscribedToTopicError: Somebody does.
@@ -236,7 +236,7 @@ class GroupAdmin(UserAdmin):
         thing = f"group {group!r}: {what}"
         answer = await self._coordinators.ask(group, request, timeout=self._timeout, thing=thing)
         if _is_member_error(answer.error):
-            # A commit of no member is refused in the words for members, which help nobody here.
+            # A commit without a member is refused with the words for members, which do not help here.
             raise error_for(ErrorCode.NON_EMPTY_GROUP, thing, "it has members")
         if answer.error != ErrorCode.NONE:
             raise error_for(answer.error, thing, answer.message)

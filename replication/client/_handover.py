@@ -141,7 +141,7 @@ class Handover:
         )
 
     def wait_for_space(self, seconds: float) -> bool:
-        """Block until there is room, or nobody takes anything any more; False after so many seconds."""
+        """Block until there is room, or the receiver has stopped; False after the timeout in seconds."""
         with self._space:
             return self._space.wait_for(
                 lambda: self._queued <= _HANDOVER_BYTES or self._portal.closed, seconds

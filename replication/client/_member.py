@@ -193,7 +193,7 @@ class Member:
 
     @property
     def _has_unnamed(self) -> bool:
-        """Whether something is assigned of which this client knows no name: its topic is new here."""
+        """Whether the assignment contains a topic id whose name this client does not know yet."""
         names = self.machine.held.names
         return any(each.topic_id not in names for each in self.machine.held.all)
 
@@ -423,7 +423,7 @@ class Member:
     def begin_to_close(
         self, timeout: float, leave_group: bool | None, at_hand: tuple[PartitionId, int] | None = None
     ) -> None:
-        """Commit, call back and leave, within so many seconds.
+        """Commit, run the callbacks and leave, within this number of seconds.
 
         at_hand: Partition and offset of the one record that the caller may not be done with; None: nobody knows
           what it is done with of the last poll.

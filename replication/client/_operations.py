@@ -176,7 +176,7 @@ class OperationsAdmin(PartitionAdmin):
           remove: Names of limits to take away.
 
         Raises:
-          InvalidConfigError: There is no such type or limit, or a value cannot work.
+          InvalidConfigError: A type or limit is unknown, or a value is impossible.
           RequestTimeoutError: No controller answered in time.
         """
         request = m.AlterQuotasRequest(

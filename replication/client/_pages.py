@@ -48,12 +48,12 @@ async def whole_metadata(ask: Ask, request: m.MetadataRequest) -> m.MetadataResp
 
 
 def _goes_on(known: m.TopicInfo | None, topic: m.TopicInfo) -> bool:
-    """Whether a part of a topic is of the topic of which there are parts already."""
+    """Whether a part belongs to the same topic as the earlier parts."""
     return known is None or known.topic_id == topic.topic_id
 
 
 async def whole_description(ask: Ask, request: m.DescribePartitionsRequest) -> m.DescribePartitionsResponse:
-    """All replicas that a node tells of; each as it was when its page was asked for.
+    """All replicas that a node reports; each in its state at the request of its page.
 
     Raises what `ask` raises.
     """

@@ -17,7 +17,7 @@ class Patience:
     _slowest: float = 0.0
 
     def answered(self, seconds: float) -> None:
-        """An answer took so long, beyond what the request itself allowed for."""
+        """Note the time of an answer, without the wait that the request itself allowed."""
         self._slowest = max(seconds, _FORGETS * self._slowest)
 
     @property

@@ -1,4 +1,4 @@
-"""Waiting for new partitions: made is what can be written to, by whoever wants all replicas to have it."""
+"""Waiting for new partitions until they accept acks=all writes."""
 
 from __future__ import annotations
 

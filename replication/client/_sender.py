@@ -190,7 +190,7 @@ class Sender:
         return now
 
     def _due_at(self, queue: PartitionQueue, now: float) -> float:
-        """Only the batch that takes records lingers, while it is small and nobody is in a hurry."""
+        """Only the open batch lingers, while it is small and no flush waits."""
         first = queue.waiting[0]
         hurry = self.flushing or self.accumulator.waiting
         if hurry or first is not queue.open or first.data is not None or first.size >= self._batch_size:

@@ -119,7 +119,7 @@ class TransactionAdmin(GroupAdmin):
         Of one partition at most 10,000 are told, of all partitions all.
 
         Raises:
-          UnknownTopicError: There is no such partition.
+          UnknownTopicError: The partition does not exist.
           RequestTimeoutError: Not every leader has answered within `request_timeout_ms`.
         """
         missing = dict.fromkeys(given.partitions(partitions))
@@ -225,7 +225,7 @@ class TransactionAdmin(GroupAdmin):
         return await self._unheld(found) if found else []
 
     async def _unheld(self, open_ones: Sequence[HangingTransaction]) -> list[HangingTransaction]:
-        """Those of which no coordinator says that it will end them."""
+        """The transactions that no coordinator is going to end."""
         ids = sorted({each.producer_id for each in open_ones})
         names: dict[int, str] = {}
         held: set[tuple[int, str, int]] = set()

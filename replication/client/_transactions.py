@@ -214,7 +214,7 @@ class Transactions:
             raise
 
     async def leave(self) -> None:
-        """Abort what can be aborted, cancelled or not; whoever left it by an error is told that one."""
+        """Abort if possible, even when cancelled. A block that was left by an error raises that error."""
         if self._machine.phase not in (Phase.OPEN, Phase.ABORTABLE):
             return
         with trio.move_on_after(self._timeout) as scope:

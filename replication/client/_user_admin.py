@@ -100,7 +100,7 @@ class UserAdmin(OperationsAdmin):
           allow: As in `create_user`; `"any"` takes the rule about this user away.
 
         Raises:
-          UserNotFoundError: There is no such user.
+          UserNotFoundError: The user does not exist.
           InvalidRequestError, UnacceptableCredentialError, RequestTimeoutError: As in `create_user`.
         """
         hashing = _Hashing.given(mechanisms, iterations)
@@ -120,7 +120,7 @@ class UserAdmin(OperationsAdmin):
         """Delete a user. Who is logged in may do nothing from then on.
 
         Raises:
-          UserNotFoundError: There is no such user.
+          UserNotFoundError: The user does not exist.
           RequestTimeoutError: No controller answered in time; the user may be gone nevertheless.
         """
         request = m.AlterUserRequest(

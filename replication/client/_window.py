@@ -92,7 +92,7 @@ class SendWindow(Generic[B]):
     # What may go
 
     def must_wait(self, batch: B) -> bool:
-        """Whether a batch, already pushed, cannot go before others have settled, whoever leads."""
+        """Whether a pushed batch has to wait until others have settled, regardless of the leader."""
         if self.failed:
             return True
         oldest = self.in_flight[0] if self.in_flight else self.waiting[0]
@@ -176,7 +176,7 @@ class SendWindow(Generic[B]):
         self.failed_target = self.target
 
     def given_up(self, batch: B, *, written: bool = False) -> None:
-        """It failed for good, or nobody waits for it any more."""
+        """The batch has failed finally, or its caller no longer waits."""
         self.in_flight.remove(batch)
         batch.maybe_written |= written
         self._leave_gap(batch)
@@ -210,7 +210,7 @@ class SendWindow(Generic[B]):
         """Those that failed go again, in order, before all others; not before `retry_at` to the same leader."""
         assert self.round_is_over
         self.retries += 1
-        # A confirmed gap is no reason to wait: the next epoch is.
+        # A confirmed gap does not require waiting: the next epoch does.
         self.retry_at = -1.0 if self.gap_confirmed else retry_at
         self.waiting.extendleft(sorted(self.failed, key=lambda batch: -batch.number))
         self.failed.clear()

@@ -120,7 +120,7 @@ class BatchProducer(Client):
         return len(found.leaders)
 
     async def identify(self, name: str = "") -> NamedProducer:
-        """A producer id that nobody has; with a name the one that goes with it, at the next epoch.
+        """Get a new producer id; with a name, the id of that name at its next epoch.
 
         A name outlives its processes, until it is forgotten: a process that asked for it before is fenced where
         its successor writes. Begin its sequences at 1, so that a successor is let in only exactly where its
@@ -214,7 +214,7 @@ class BatchProducer(Client):
     async def _turn(self, queue: _Queue) -> None:
         """Take the answers that have come and send what may go; then wait for something to do."""
         queue.more = trio.Event()
-        # In the order in which they came: out of order is no loss while the batch before it is still in flight.
+        # In order of arrival: out of order is not a loss while the previous batch is still in flight.
         while queue.answered:
             self._settle(queue, queue.answered.popleft())
         if queue.round_is_over:
@@ -278,7 +278,7 @@ class BatchProducer(Client):
             self._cluster.suspect(*queue.at, queue.target)
         # The first of a round is the cause; what follows it is out of order.
         queue.trouble = queue.trouble if queue.failed else error
-        # Whether it was written nobody is told: what fails for good ends all, with outcome "unknown".
+        # The outcome stays "unknown": a final failure ends the producer without an answer for this batch.
         queue.retriable(sent, written=True)
 
     async def _pause(self, queue: _Queue, error: Exception) -> None:

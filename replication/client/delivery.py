@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RecordMetadata(NamedTuple):
-    """Where an acknowledged record stands. `offset` is -1 with acks=0: nobody said."""
+    """The place of an acknowledged record. `offset` is -1 with acks=0, because it stays unknown."""
 
     topic: str
     partition: int

@@ -90,7 +90,7 @@ class NonEmptyGroupError(GroupError):
 
 
 class GroupIdNotFoundError(GroupError):
-    """There is no such group."""
+    """The group does not exist."""
 
     code = ErrorCode.GROUP_ID_NOT_FOUND
 

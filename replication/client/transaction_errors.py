@@ -44,7 +44,7 @@ class InvalidProducerIdMappingError(ServerError):
 
 
 class InvalidTransactionTimeoutError(ServerError):
-    """The nodes do not allow a transaction to be open for so long."""
+    """The transaction timeout exceeds the maximum of the nodes."""
 
     code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
 

@@ -91,7 +91,7 @@ class TransactionalBatchProducer(BatchProducer):
     async def committed_offsets(self, group: str) -> dict[PartitionId, int]:
         """What a group has committed, all of it decided: it waits for transactions under way (KIP-447).
 
-        Raises RequestTimeoutError if nobody tells within `max_block_ms`.
+        Raises RequestTimeoutError without an answer within `max_block_ms`.
         """
         self._check_open()
         request = gm.GroupOffsetsRequest(group=given.text("group", group), require_stable=True)

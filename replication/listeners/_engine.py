@@ -31,7 +31,7 @@ log = logging.getLogger("insync.listeners")
 
 _POLL_MS = 200
 _TURN_SECONDS = 0.05
-"""For so long a partition may keep a handler while others wait for it."""
+"""Time for which a partition may keep a handler while others wait for it."""
 _PAUSE = 1.0
 """Before something is tried again that the cluster would not do."""
 
@@ -67,7 +67,7 @@ class Engine:
         self._topics = [*topics, *self.failures.retry_topics]
         self._servers = servers
         self._shared = shared
-        # A value of which nothing can be made fails as a handler does, by itself; a poll would end with it.
+        # A value that cannot be deserialized fails alone, like a handler; otherwise it would end the poll.
         self._consumer_settings = attrs.evolve(consumer, key_deserializer=None, value_deserializer=None)
         self._longest = consumer.max_poll_interval_ms / 1000
         self._producer: Producer | None = None
@@ -218,7 +218,7 @@ class Engine:
         return [lane for lane in self.lanes.values() if lane.busy_for(now) > self._longest]
 
     async def _sit_out(self, stuck: list[Lane]) -> None:
-        """What polls do for consumers: who gets nowhere for so long leaves, so that others go on."""
+        """Leave the group after `max_poll_interval_ms` without progress, as polls do for consumers."""
         for lane in stuck:
             log.error(
                 "%s: the handler has been at work for %.0f s, longer than max_poll_interval_ms=%.0f: the listener "
@@ -318,7 +318,7 @@ class Engine:
             self.consumer.resume([lane.at])
 
     async def _work(self, lane: Lane, records: Sequence[ConsumerRecord]) -> None:
-        """Records of which each is begun when the one before is done."""
+        """Handle records one after the other."""
         at = attempts = 0
         while at < len(records) and not lane.is_over:
             if not await self.is_due(lane, records[at]):

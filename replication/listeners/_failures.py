@@ -42,7 +42,7 @@ class Failures:
     no_retry: tuple[type[Exception], ...] = ()
 
     def pause(self, attempts: int, error: Exception) -> float | None:
-        """The pause before the next attempt in place, in seconds, when so many have failed; None: there is none."""
+        """Seconds before the next attempt in place, after this many failures; None: no more attempts."""
         if attempts > self.retries or not self.may_pass(error):
             return None
         return min(self.backoff_max, self.backoff * 2 ** min(attempts - 1, 30))

@@ -24,7 +24,7 @@ class Counts:
 
 @attrs.define(eq=False)
 class Lane:
-    """From the poll that gave them until the last one is done, or is not to be begun any more."""
+    """From the poll that returned them until the last one is done or dropped."""
 
     at: PartitionId
     progress: Progress

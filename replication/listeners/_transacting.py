@@ -52,7 +52,7 @@ class Transacting:
             self._idle.append((producer, self._engine.hands.lend(producer)))
 
     async def work(self, lane: Lane, records: Sequence[ConsumerRecord]) -> None:
-        """Records of a partition, so many in each transaction that none is in two and a failing one is alone."""
+        """Records of a partition in transactions: no record is in two, and a failing one is alone."""
         engine = self._engine
         whole = 1 if engine.settings.ack_mode is AckMode.RECORD else len(records)
         at = attempts = 0
@@ -115,7 +115,7 @@ class Transacting:
         following = records[-1].offset + 1
         metadata = self._engine.consumer.group_metadata()
         if not metadata.member_id:
-            # The group has gone on without this member, and offsets of nobody would be taken.
+            # The group has moved on without this member, and offsets without a member would be accepted.
             lane.lose()
             await producer.intake.leave()
             return False

@@ -128,7 +128,7 @@ def partitions_given(partitions: Iterable[tuple[str, int]] | None) -> list[Parti
 
 
 def may_take_sigterm() -> bool:
-    """Whether SIGTERM is nobody's, and this thread may take it."""
+    """Whether SIGTERM has no handler, and this thread may set one."""
     is_main = threading.current_thread() is threading.main_thread()
     return is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
@@ -187,7 +187,7 @@ class Listener(Listening):
 
         Raises:
           HandlerFailedError: A handler has failed too often, and `on_failure` is "stop".
-          ListenerError: There is no handler, or it runs already.
+          ListenerError: The listener has no handler, or runs already.
           UnknownTopicError: A topic for records that fail does not exist.
           ClientError: What polling raises.
         """

@@ -24,7 +24,7 @@ class ListenerSettings:
       different keys of a partition may be handled at a time.
     retries: Attempts in place after the first; the partition (or key) waits meanwhile, others go on.
     retry_backoff_ms, retry_backoff_max_ms: The pause before an attempt in place; it doubles with each.
-    no_retry: Exceptions of which another attempt would come to the same.
+    no_retry: Exceptions that would occur again at another attempt.
     retry_topics: Names of topics, each with a delay. A record that has failed in place goes to the first one, and
       is handled from there when so long has passed; then to the next. Nothing waits for it: its order is lost.
     on_failure: What becomes of a record in the end: "stop" (raise from `run`), "skip", or "dead_letter" (which

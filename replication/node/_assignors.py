@@ -21,13 +21,13 @@ BUILT_IN: dict[str, Assignor] = {each.name: each for each in SERVER_ASSIGNORS}
 _SETTING = "group_consumer_assignors"
 _LONGEST_TOLD = 1000
 WITHIN = 1.0
-"""Seconds that an assignor may take: nobody else is served meanwhile."""
+"""Time limit of an assignor in seconds: the node serves nobody else meanwhile."""
 
 
 def assignor(name: str) -> Assignor:
     """The assignor of that name.
 
-    Raises `InvalidSettingError`: nobody has registered it, or it cannot be loaded, or is none.
+    Raises `InvalidSettingError`: it is not registered, cannot be loaded, or is not an assignor.
     """
     if name in BUILT_IN:
         return BUILT_IN[name]

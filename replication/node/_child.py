@@ -35,7 +35,7 @@ LINES_HELD = 10_000
 
 
 class Report:
-    """What the parent is told, written by a thread: a parent that stands still must not hold the node up."""
+    """Reports to the parent, written by a thread, so that a paused parent does not block the node."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out

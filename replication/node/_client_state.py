@@ -101,7 +101,7 @@ class KeptForClients:
                 return _listed(record if by_topic else rec.OffsetsRecord(offsets={}))
 
     async def _swap(self, key: str, entry: store_api.Entry | None, value: bytes | None) -> bool:
-        """Whether nobody else was quicker. An unclear outcome is read again by the caller's next turn."""
+        """Whether no other writer was faster. After an unclear outcome the caller's next turn reads again."""
         compare: store_api.Compare = store_api.Missing(key)
         if entry is not None:
             compare = store_api.VersionIs(key, entry.version)

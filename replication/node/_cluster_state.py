@@ -41,7 +41,7 @@ CONFIRM_PAUSE = 0.02
 """Seconds between two readings of the store that gateways ask for: names that do not exist must not flood it."""
 RETRY_PAUSE = 0.1
 ADMIN_TIMEOUT = 9.0
-"""Seconds until a request that could not be granted is answered; whoever forwarded it waits a little longer."""
+"""Seconds after which an ungranted request is answered; the forwarding node waits slightly longer."""
 
 
 class ClusterState:
@@ -134,7 +134,7 @@ class ClusterState:
         self._read_again.set()
 
     async def follow(self) -> None:
-        """Read the store whenever something in it changed, or when somebody asks to."""
+        """Read the store when it has changed, or on request."""
         while True:
             try:
                 async with self._store.watch("/") as watch, trio.open_nursery() as nursery:
@@ -372,4 +372,4 @@ class ClusterState:
 
 
 def _nobody() -> None:
-    """Who is told of views where there is no gateway."""
+    """Receives views on a node without gateways."""

@@ -94,7 +94,7 @@ class Coordination:
     def serve(self, request: Inbound) -> None:
         """Take a request; others of its connection are served while it waits.
 
-        A member is not gone with its connection: what it has asked is decided though nobody hears of it.
+        A member outlives its connection: its request is decided although the answer is lost.
         """
         self.look_at_clock()
         self._node.step(CoordinationArrived(request, _as_seen(request)))
@@ -164,7 +164,7 @@ class Coordination:
         )
 
     def _unreadable(self, effect: ShardUnreadable) -> None:
-        """Have another replica lead: here nobody could be served."""
+        """Let another replica lead, because this node cannot serve the partition."""
         log.error(
             event(
                 "shard_unreadable",

@@ -29,7 +29,7 @@ def describe_partition(record: PartitionRecord) -> m.PartitionInfo:
 
 
 class Described:
-    """Answers `describe_partition`. Only for whoever encodes them: each answer is given to many."""
+    """Answers `describe_partition`. Only encode the answers, because many callers share them."""
 
     def __init__(self) -> None:
         self._infos: dict[PartitionId, tuple[PartitionRecord, m.PartitionInfo]] = {}

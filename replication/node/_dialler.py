@@ -90,7 +90,7 @@ class Dialler:
         """The nearest of the endpoints that there is a way to.
 
         Raises:
-          TransportError, OSError, UnicodeError: There is none, or nobody is who was to be met.
+          TransportError, OSError, UnicodeError: No address works, or another process answers there.
         """
         return await connect_nearest(
             effect.endpoints,

@@ -89,7 +89,7 @@ class Handlers:
         }
 
     def serve(self, request: Request) -> None:
-        """Answer now or later; what is no request is refused and harms nothing."""
+        """Answer now or later; an invalid request is refused without further effects."""
         if request.kind not in self._by_kind:
             request.payload.release()
             request.fail(
@@ -173,7 +173,7 @@ class Handlers:
             self._described.keep(view.partitions)
             request.reply(describe_view(view, message, self._described))
         else:
-            # Handed over as it is, and not encoded: it belongs to whoever asked.
+            # Passed on as it is, not encoded: the asker owns it.
             request.reply(describe_view(view, message))
 
     def _describe_partitions(self, request: Inbound) -> None:

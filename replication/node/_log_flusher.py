@@ -1,4 +1,4 @@
-"""The flushing thread of a log directory: waiting for the device happens there, and nobody else waits for it."""
+"""The flushing thread of a log directory, so that only this thread waits for the device."""
 
 from __future__ import annotations
 

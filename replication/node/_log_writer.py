@@ -88,7 +88,7 @@ class Lane:
     broken: bool = False
     """No more of its work is begun; the thread sets it on a failure."""
     closed: bool = False
-    """Nothing more is told of it, not even of what was done; set on the event loop, with `broken`."""
+    """No more completions are reported, not even of finished work; set on the event loop, with `broken`."""
     held: deque[Work] | None = None
     """What waits until the work beside the writer thread is done; None if there is none. The thread's own."""
 
@@ -182,7 +182,7 @@ class LogWriter:
             self._deliver(*self._done.popleft())
 
     def fall_silent(self) -> None:
-        """Go on with the work, but tell nobody: those who would act on it are being stopped."""
+        """Continue the work, but report nothing: the receivers are being stopped."""
         self._silent = True
 
     async def stop(self) -> None:

@@ -17,10 +17,10 @@ class MaintenanceTroubles:
         self.failing: dict[PartitionId, str] = {}
         """Partitions whose last maintenance failed, and why."""
         self.unreadable: dict[PartitionId, int] = {}
-        """Record batches that compaction left as they are because nobody can read their records."""
+        """Unreadable record batches that compaction left unchanged."""
 
         self.damaged: dict[PartitionId, int] = {}
-        """Logs that are damaged at or behind an offset, and lead on because there is no sound replica."""
+        """Logs that are damaged at or after an offset, and stay leaders because no sound replica exists."""
         self.clock_difference = 0.0
         """Seconds by which the node's clock is ahead of the others', if that is too much: nothing is deleted."""
 

@@ -66,7 +66,7 @@ async def child(settings: NodeSettings) -> AsyncIterator[Facts]:
                 yield facts
                 await _stop(process, heard, b"stop\n", settings.controlled_shutdown_timeout_ms / 1000 + GRACE)
     finally:
-        # By cancellation or an error: nobody waits for leaderships to be handed over, as in a node of this process.
+        # After a cancellation or an error there is no hand-over, as with a node in this process.
         with trio.CancelScope(shield=True):
             # Nobody listens any more: a child that has much to say must not wait for that.
             assert process.stdout is not None
@@ -118,7 +118,7 @@ async def _listen(
     block: trio.CancelScope,
     task_status: trio.TaskStatus[Facts | None],
 ) -> None:
-    """Take in the child's lines until it ends; if nobody has stopped it, end the block."""
+    """Read the child's lines until it ends; if it was not stopped, end the block."""
     assert process.stdout is not None
     buffer, is_ready = b"", False
     async for chunk in process.stdout:

@@ -19,7 +19,7 @@ def election_policies() -> Mapping[str, Policy]:
     for entry in entry_points(group=GROUP):
         try:
             found[entry.name] = _guarded(entry.name, entry.load())
-        except Exception as error:  # noqa: BLE001 - somebody else's code: the node does without it
+        except Exception as error:  # noqa: BLE001 - a plugin's code: the node does without it
             log.error("the election policy %s (%s) cannot be loaded: %r", entry.name, entry.value, error)
     return {**found, **POLICIES}
 

@@ -23,7 +23,7 @@ def look_into(folder: Path) -> FoundFolder:
     """What a folder knows that the store may have forgotten. Its logs are recovered as at a start of the node.
 
     Raises:
-      StorageError: It is no data folder, its node is running, or a log is damaged.
+      StorageError: The folder is not a data folder, its node is running, or a log is damaged.
     """
     cluster_id, node_id, directory_id = read_identity(folder)
     directory = LogDirectory(folder, cluster_id=cluster_id, node_id=node_id)
@@ -67,7 +67,7 @@ async def repair(store: MetadataStore, folders: Sequence[FoundFolder]) -> Repair
     """Write into the store what the folders know; then nodes take it for the one that they know.
 
     Raises:
-      StoreRepairError: Folders and store do not belong together, or somebody else writes to the store.
+      StoreRepairError: Folders and store do not belong together, or another process writes to the store.
       MetadataError: The store cannot be reached, or cannot be repaired.
     """
     entries = (await store.list("/")).entries

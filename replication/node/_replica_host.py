@@ -160,7 +160,7 @@ class ReplicaHost:
         self._node.log_failed(self.partition, error)
 
     def fail(self, reason: str) -> None:
-        """The log cannot be used any more: whoever waits for it is told, and nothing that it still does counts."""
+        """The log is unusable from now on: fail the requests that wait for it, and ignore its later reports."""
         if not self.lane.closed:
             self.lane.broken = self.lane.closed = True
             self.step(ev.LogFailed(reason=reason))
@@ -207,7 +207,7 @@ def opened_event(opened: Log, high_watermark: int) -> ev.Opened:
 
 
 def _begin_inside(opened: Log, chunk: Chunk, log_start: int) -> None:
-    """The first batch of a log that begins inside it: segments begin with a batch, so the log is laid anew."""
+    """The first batch of a log that starts inside it: segments start with a batch, so the log is rewritten."""
     opened.truncate_fully(chunk.batches[0].base_offset)
     opened.append([chunk])
     opened.advance_log_start_offset(log_start)

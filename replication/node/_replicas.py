@@ -234,7 +234,7 @@ class Replicas:
             host.adopt(opened_log(log))
             before, now = view.topics.get(partition.topic), self.view.topics.get(partition.topic)
             if now is not None and now is not before:
-                # Set otherwise while the log was being made, which nobody could be told then.
+                # The settings may have changed while the log was being created, when there was no log to inform.
                 host.configure(now.config)
 
         make = partial(open_log, home.directory, partition, view, create=True)

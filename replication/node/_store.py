@@ -69,7 +69,7 @@ def seen(entries: Mapping[str, Entry]) -> dict[str, tx.Seen]:
 
 
 async def get(store: MetadataStore, *keys: str) -> dict[str, tx.Seen]:
-    """What stands under some keys, each as it was at a moment of its own.
+    """The values of some keys, each at a moment of its own.
 
     Raises MetadataError.
     """

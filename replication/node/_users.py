@@ -31,7 +31,7 @@ class Users:
     """Checks names and passwords. A name that does not exist is answered as a wrong password is."""
 
     def __init__(self, view: Callable[[], ClusterView], confirm: Callable[[], Awaitable[None]]) -> None:
-        """confirm: makes the view one that is no older than the call."""
+        """confirm: brings the view up to the time of the call."""
         self._view = view
         self._confirm = confirm
         self._hashing = trio.CapacityLimiter(AT_ONCE)

@@ -70,7 +70,7 @@ class ViewReader:
         return viewing.view
 
     async def _fresh(self, entries: Mapping[str, Entry]) -> list[Seen]:
-        """What an answer holds; of what is as it was the record is the same object."""
+        """The entries of an answer; an unchanged entry keeps its record object."""
         found: list[Seen] = []
         unknown: dict[str, Entry] = {}
         for key, entry in entries.items():

@@ -248,7 +248,7 @@ async def it_tells_where_clients_reach_it(bench: GatewayBench) -> None:
         host, port = split_host_port(URL.parse(place.url))
         expect(port, f"{place.url} has no port")
         with suppress(ValueError):
-            expect(not ipaddress.ip_address(host).is_unspecified, f"{place.url} is no address to dial")
+            expect(not ipaddress.ip_address(host).is_unspecified, f"{place.url} is not an address to dial")
     async with _running(bench) as place:
         await _is_served(bench, place.url)
 
@@ -276,7 +276,7 @@ async def clients_are_no_nodes(bench: GatewayBench) -> None:
 
 @_case
 async def who_has_left_is_gone(bench: GatewayBench) -> None:
-    """`service.gone` is told of every client that has disconnected, however it has, once."""
+    """`service.gone` is called once for every disconnected client, however it disconnected."""
     async with _running(bench) as place:
         for is_rude in (False, True):
             stream = await bench.dial(place.url)
@@ -379,7 +379,7 @@ class _Told(trio.TaskStatus[Serving]):
 
 @_case
 async def an_address_in_use_is_an_error_of_the_system(bench: GatewayBench) -> None:
-    """An address that somebody has is refused by OSError, or an error of transports, before `started`."""
+    """An address in use raises OSError, or an error of transports, before `started`."""
     async with _running(bench) as place:
         refused = await _refusal(bench.gateway(), place.url, place.service)
     expect(refused, f"it says that it listens on {place.url}, where another one does")
@@ -396,7 +396,7 @@ async def it_ends_with_its_node(bench: GatewayBench) -> None:
     await trio.aclose_forcefully(stream)
     try:
         async with await bench.dial(place.url):
-            raise PromiseBrokenError(f"somebody still listens on {place.url}")
+            raise PromiseBrokenError(f"a listener is still open on {place.url}")
     except OSError:
         pass
 

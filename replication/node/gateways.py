@@ -58,7 +58,7 @@ class Gateway(ABC):
           InsecureAddressError: Other machines reach this address, and nobody would have to prove anything, though
             `security.allow_insecure` is not given.
           OSError: The system refuses the address.
-          ValueError: An option cannot work, such as a file that is no certificate.
+          ValueError: An option is invalid, such as a file that is not a certificate.
         """
 
 
@@ -99,7 +99,7 @@ async def serve(
     *,
     task_status: trio.TaskStatus[Serving],
 ) -> None:
-    """Run a gateway, guarded. One that fails later on is told of in the log; the node goes on without it.
+    """Run a gateway, guarded. If it fails later, the node logs that and continues without it.
 
     Raises:
       NodeStartError: It cannot listen.

@@ -100,7 +100,7 @@ class NodeService(Protocol):
         payload: the batches of a produce request; the node releases it.
 
         Raises:
-          TypeError: The message is no request.
+          TypeError: The message is not a request.
         """
 
     async def ask(self, caller: Caller, message: object, *, payload: Payload | None = None) -> Answer:

@@ -18,7 +18,7 @@ from .errors import StateError
 from .machine import Context, Read, StateMachine, Write
 
 WINDOW = 1 << 14
-"""Commands that a session may have without their answers having come: so many answers are remembered."""
+"""Maximum unanswered commands of a session, which is also the number of remembered answers."""
 MOST_SESSIONS = 100_000
 """Beyond that the one that was used least recently is forgotten."""
 KEPT_SNAPSHOTS = 2
@@ -244,7 +244,7 @@ class Applier:
         """Become what was written.
 
         Raises:
-          StateError: It is no snapshot.
+          StateError: The data is not a snapshot.
         """
         head = _next(read)
         position, commands, clock_ms, keeper, keeper_until, snapshots, sessions, keyed = head

@@ -264,7 +264,7 @@ class QueueState(ReplicatedObject):
 
     @command
     def prolong(self, number: int, token: int, lease_ms: int) -> bool:
-        """Keep an item for so long from now on; whether it was still the taker's."""
+        """Extend an item's lease from now on; returns whether the taker still held it."""
         if type(lease_ms) is not int or lease_ms <= 0:
             raise TypeError("lease_ms is a whole number above 0")
         found = self.taken.get(number)

@@ -26,12 +26,12 @@ class Open:
 
     name: str
     nonce: bytes
-    """By which whoever sent it knows it again."""
+    """By which its sender recognises it."""
 
 
 @attrs.frozen(slots=True)
 class Close:
-    """Ends a session: nobody will ask for its answers."""
+    """Ends a session: its answers are no longer needed."""
 
     name: str
     token: int
@@ -39,7 +39,7 @@ class Close:
 
 @attrs.frozen(slots=True)
 class Commands:
-    """Commands number `first`, `first + 1`, ...; of those below `low` nobody will ask for the answer again."""
+    """Commands number `first`, `first + 1`, ...; answers to commands below `low` are no longer needed."""
 
     name: str
     token: int
@@ -62,7 +62,7 @@ class Digest:
 
 @attrs.frozen(slots=True)
 class Lease:
-    """A copy will keep the partition's snapshots and digests for so long, if no other does."""
+    """A copy takes over the partition's snapshots and digests for this time, if no other has them."""
 
     copy: str
     lasts_ms: int

@@ -1,4 +1,4 @@
-"""What one copy does for all: snapshots, digests, and deleting the log that nobody needs any more."""
+"""The work of one copy for all: snapshots, digests, and deleting log that is no longer needed."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Keeper:
         gone += [(name, 0) for name in copy.orphans]
         copy.orphans = []
         for name, chunks in gone:
-            # The marker first: what has no marker is no snapshot.
+            # Delete the marker first: without its marker a snapshot does not count.
             for key in (marker_key(name), *(chunk_key(name, number) for number in range(chunks))):
                 await self._producer.send(topic, None, key=key, partition=partition)
         if kept:

@@ -91,7 +91,7 @@ class Session:
         pending.task = trio.lowlevel.current_task()
 
         def abort(_: object) -> trio.lowlevel.Abort:
-            # What is not sent yet is taken back; of the rest nobody can say whether it will be done.
+            # Take back commands that are not sent yet; the outcome of the others is unknown.
             pending.task = None
             if pending.number < 0:
                 self._queue.remove(pending)
@@ -120,7 +120,7 @@ class Session:
     # Opening and closing
 
     async def open(self) -> None:
-        """Begin the session; whoever had the name is shut out."""
+        """Begin the session, which fences the previous holder of the name."""
         await self.send_until_applied(Open(self.name, self.nonce), lambda: self.token >= 0)
 
     async def close(self) -> None:
@@ -207,7 +207,7 @@ class Session:
         )
 
     def on_turn(self) -> None:
-        """After a run of records: whoever waits for room may have it."""
+        """After a run of records: wake those who wait for room."""
         if self.copy.error is not None:
             self.fail(self.copy.error)
         self._make_room()

@@ -71,7 +71,7 @@ class Pieces:
         self._at = 0
 
     def read(self) -> bytes | None:
-        """The next piece; None: there is no more."""
+        """The next piece; None at the end."""
         head = self._take(_LENGTH.size)
         return self._take(_LENGTH.unpack(head)[0]) if head else None
 

@@ -163,7 +163,7 @@ def test_a_missing_segment_and_a_compacted_log(folder: Path) -> None:
     [
         (lambda index: change(index, 7), "no batch starts at byte"),
         (lambda index: change(index, 3), "ends at offset"),
-        (lambda index: index.write_bytes(index.read_bytes() + b"\x00\x00\x00"), "no multiple of 8"),
+        (lambda index: index.write_bytes(index.read_bytes() + b"\x00\x00\x00"), "not a multiple of 8"),
         (
             lambda index: index.write_bytes(index.read_bytes() + struct.pack(">ii", 9999, 9999)),
             "behind the end",

@@ -54,7 +54,7 @@ def demo(
         A text file, or a folder of them; each line is a record, its key the file's path. Without it: every .py file
         of this Python's standard library.
     records
-        Exactly so many: the input is cut, or repeated from its beginning.
+        Exact number of records: the input is cut, or repeated from its beginning.
     seed
         Decides the moment of the kill; told in the output, so that a run can be repeated.
     keep

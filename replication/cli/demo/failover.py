@@ -156,7 +156,7 @@ LATEST = 0.7
 """The trigger is armed between these shares of the input; it fires within three quarters of it."""
 PLENTY_IN_FLIGHT = 500
 PATIENCE = 0.02
-"""For so much of the input the trigger waits for plenty of records in flight; then any will do."""
+"""Share of the input for which the trigger waits for many records in flight; then any number will do."""
 
 
 class NoVictimError(CommandError):

@@ -30,7 +30,7 @@ class Plant(StrEnum):
 
 
 class PlantError(CommandError):
-    """There is no place for such a defect in this little data."""
+    """The data is too small for such a defect."""
 
 
 @attrs.frozen

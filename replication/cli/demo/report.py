@@ -235,7 +235,7 @@ async def wait_for_watermarks(
     admin: Admin, topic: str, counts: Mapping[int, int], replicas: int, *, timeout: float = IDLE_TIMEOUT
 ) -> list[str]:
     """Ask every node until all replicas are level; gives what is still wrong after `timeout` seconds."""
-    defects: list[str] = ["nobody was asked"]
+    defects: list[str] = ["no node was asked"]
     with trio.move_on_after(timeout):
         while defects:
             defects = watermark_defects(await admin.describe_replicas([topic]), topic, counts, replicas)
@@ -277,7 +277,7 @@ class DemoStep(Protocol):
         """Comes back when the first batch is committed. Raises StepUnavailableError, or another CommandError."""
 
     async def finish(self, records: int) -> Counted:
-        """Wait until so many records were seen, or no more come. Raises CommandError."""
+        """Wait for this number of records, or until no more come. Raises CommandError."""
 
     async def close(self) -> None:
         """End all that was started."""

@@ -35,7 +35,7 @@ class NodeRow:
 
 @attrs.define(eq=False)
 class PartitionRow:
-    """One partition as its leader last told; -1 where nobody has told yet."""
+    """One partition by the last report of its leader; -1 without a report."""
 
     partition: int
     leader: int = -1
@@ -292,7 +292,7 @@ class Observer:
 
         Raises `NotInTimeError` naming the partitions that lack something after `timeout` seconds.
         """
-        lacking: list[str] = ["nobody answers"]
+        lacking: list[str] = ["no node answers"]
         with trio.move_on_after(timeout):
             while lacking:
                 lacking = await self._lacking()

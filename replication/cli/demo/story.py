@@ -221,7 +221,7 @@ class Story:
 
 
 async def _guard(node: NodeProcess) -> None:
-    """Raise if a node's process ends that nobody killed."""
+    """Raise if a node's process ends without being killed."""
     status = await node.wait()
     if node.state != "killed":
         raise node.died(status)

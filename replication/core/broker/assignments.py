@@ -50,7 +50,7 @@ class Assignments:
         self._alive: set[tuple[int, int, frozenset[PartitionId], bool]] = set()
         self._configs: dict[str, TopicConfig] = {}
         self._awaiting: dict[PartitionId, None] = {}
-        """Partitions that asked for another reading: they are told of their record though it has not changed."""
+        """Partitions that asked for another reading: they receive their record although it has not changed."""
         context.routes[fx.Retire] = self._retire
         context.routes[fx.ReadRecord] = self._read_again
 
@@ -100,7 +100,7 @@ class Assignments:
             self._untold.setdefault(partition, False)
 
     def _of_other_topics(self) -> list[PartitionId]:
-        """Replicas of topics that are no more: of one that was deleted, or made anew under its name."""
+        """Replicas of deleted topics, including topics that were created again under the same name."""
         return [partition for partition in self._context.replicas if self._has_lost_topic(partition)]
 
     def _has_lost_topic(self, partition: PartitionId) -> bool:
@@ -163,7 +163,7 @@ class Assignments:
             topic_id = versioned.record.topic_id
             replica = context.new_replica(partition, topic_id)
             context.emit(CreateLog(partition, topic_id))
-            # Before its record: a leader that knew nobody alive would propose to put everybody out.
+            # Before its record: a leader that knows no living node would propose to remove all replicas.
             context.step_replica(partition, ev.NodesChanged(live=context.view.live_for(partition)))
         if versioned.version != self._told.get(partition) or replica.awaits_record:
             self._told[partition] = versioned.version

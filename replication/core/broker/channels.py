@@ -146,7 +146,7 @@ class Channel:
         if refused:
             assert self._address is not None
             # By address: a successor that has registered meanwhile has refused nothing.
-            why = f"nobody listens at {', '.join(self._address.endpoints)}"
+            why = f"no process listens at {', '.join(self._address.endpoints)}"
             self._ctx.emit(fx.Suspect(node=self._address, reason=why))
             self._patience = CONNECT_TIMEOUT
         else:

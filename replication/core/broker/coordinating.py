@@ -172,7 +172,7 @@ class Coordinating:
         )
 
     def _partition(self, topic: str, key: str) -> PartitionId | None:
-        """The partition that keeps what is named; None while there is no such topic."""
+        """The partition that stores the named state; None while the topic does not exist."""
         record = self._context.view.topics.get(topic)
         return None if record is None else PartitionId(topic, partition_for_group(key, record.partitions))
 

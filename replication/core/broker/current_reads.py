@@ -166,7 +166,7 @@ class CurrentReads:
             self._finish(partition, list(watch.reads), ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         if len(watch.role.record.isr) < watch.role.record.min_isr:
-            # Members that left an ISR below the minimum may be elected all the same (KIP-966).
+            # Members that left an ISR below its minimum can still be elected (KIP-966).
             self._finish(partition, list(watch.reads), ErrorCode.NOT_ENOUGH_REPLICAS)
             return
         # What former leaders have acknowledged lies below the start of the epoch (KIP-207).

@@ -47,7 +47,7 @@ class DamagedLogs:
         self._checks = 0
         self._doubted: dict[PartitionId, _Doubted] = {}
         self._given_up: dict[PartitionId, Replica] = {}
-        """To be copied again as soon as nobody counts on the copy here."""
+        """Partitions to copy again when no election depends on the copy here."""
         self._timer: Timer | None = None
         self._heard: dict[PartitionId, float] = {}
         """Until when no client is heard that doubts a partition's log."""
@@ -98,7 +98,7 @@ class DamagedLogs:
     # Copies
 
     def look(self) -> None:
-        """The store was read, or a while has passed: copy again what others lead by now, and nobody counts on."""
+        """After a reading or a pause: copy again the logs that others lead by now and no election depends on."""
         context, waits = self._context, False
         if self._heard:
             self._heard = {each: until for each, until in self._heard.items() if until > context.now}

@@ -57,7 +57,7 @@ class LogChecked(NamedTuple):
 
 
 class ViewRead(NamedTuple):
-    """What the metadata store holds now. Never as it was before this process registered: see `RecordChanged`."""
+    """The current content of the metadata store, never older than our registration: see `RecordChanged`."""
 
     view: ClusterView
 
@@ -88,7 +88,7 @@ class Connected:
 
 @attrs.frozen(kw_only=True, slots=True)
 class DialFailed:
-    """refused: the peer's machine answers, and says that nobody listens at the address."""
+    """refused: the peer's machine answers that no process listens at the address."""
 
     dial: int
     reason: str
@@ -97,7 +97,7 @@ class DialFailed:
 
 @attrs.frozen(kw_only=True, slots=True)
 class PeerDisconnected:
-    """A dialled connection has ended, whoever ended it."""
+    """A dialled connection has ended, by either side."""
 
     connection: Hashable
     reason: str

@@ -164,7 +164,7 @@ class Gathering:
             except LogReadError as failure:
                 error, message = failure.code, failure.message
                 if failure.damaged:
-                    # Nothing of it can be sent, so nobody else will find the damage.
+                    # Nothing of it can be sent, so no reader will find the damage.
                     self.doubted(partition, offset, 1, False)
             else:
                 if isinstance(found, Cold):

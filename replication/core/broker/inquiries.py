@@ -42,7 +42,7 @@ class Inquiry:
     sent_at: float = float("-inf")
     """When the last answer of the session went out."""
     confirmed_at: float = float("-inf")
-    """When the answer went out that the last request goes on from: so long its sender has followed, at least."""
+    """The time of the answer that the last request continues from: its sender followed at least until then."""
     quiet: Timer | None = None
     """Comes at `tell_at` or before: it is not cancelled when an answer takes the high watermark along, so that it
     wakes the driver once in a while and not for each record."""

@@ -37,7 +37,7 @@ COLD: Final = Cold()
 
 
 class LogReadError(Exception):
-    """A log could not be read; (code, text for whoever asked). `damaged`: what is there makes no sense."""
+    """A log could not be read; (code, text for the asker). `damaged`: its content is invalid."""
 
     def __init__(self, code: ErrorCode, message: str, *, damaged: bool = False) -> None:
         super().__init__(code, message)

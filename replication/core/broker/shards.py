@@ -124,7 +124,7 @@ class Shards:
         self._views: dict[str, object] = {}
         self._hosted: dict[PartitionId, _Hosted] = {}
         self._dirty: dict[PartitionId, None] = {}
-        """Partitions of which the role or the high watermark may be another."""
+        """Partitions whose role or high watermark may have changed."""
         self._proving: dict[PartitionId, None] = {}
         """Shards with replies that wait for followers to show that they follow."""
         self._gathering: dict[PartitionId, None] = {}

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 class StallWatch:
     """Looks again and again at what the workers of a device are at.
 
-    Looks count, not the time between them: a process that stood still for a while has no hanging device.
+    It counts checks, not time: a pause of the process does not mean that a device hangs.
     """
 
     def __init__(self, timeout: float) -> None:
-        """timeout: for so many seconds a worker may be at one and the same piece of work."""
+        """timeout: maximum seconds that a worker may spend on one operation."""
         self._timeout = timeout
         self._seen: list[int] = []
         self._for: list[float] = []

@@ -443,7 +443,7 @@ class Transacting:
             )
             told(answer(error=ErrorCode.INVALID_TXN_STATE, message=why))
             return
-        # Of the first version, whose markers have the epoch of the transaction: nobody knows of another one.
+        # Version 1, whose markers have the epoch of the transaction: no other epoch is known.
         markers = tm.TransactionMarkers(
             transactional_id="",
             producer_id=message.producer_id,
@@ -465,7 +465,7 @@ class Transacting:
             self._context.is_unsettled = True
 
     def replied(self, effect: partition_fx.ReplyProduce) -> None:
-        """The outcome of a marker; of other batches of coordinators nobody asks."""
+        """Take the outcome of a marker; the outcomes of coordinators' other batches are not needed."""
         told = self._marking.pop(effect.request_id, None)
         if told is not None:
             self._later(lambda: told(effect.error))

@@ -27,7 +27,7 @@ class CreateTopicRequest:
 
 @attrs.frozen(kw_only=True)
 class CreateTopicResponse:
-    """`revision`, of every answer to a request: the store's, of what the answer speaks of; 0 if nobody looked."""
+    """`revision` of every answer: the store revision that it refers to; 0 without a look at the store."""
 
     error: int
     message: str = ""

@@ -51,7 +51,7 @@ Response = (
 
 @attrs.frozen(kw_only=True)
 class AdminRequest:
-    """A client's request, by way of any node. `fresh_id` is drawn by the host: nobody else has it."""
+    """A client's request, forwarded by any node. `fresh_id` is a unique id from the host."""
 
     request_id: int
     request: Request

@@ -53,7 +53,7 @@ from .view import ClusterView
 CHANGES_PER_COMMIT = 2_000
 """Each commit costs a wait for the store, and every node a reading of it. Stores with limits take fewer."""
 UNKNOWN = "unknown"
-"""The outcome of a commit of which nobody knows whether it was, or will be, carried out."""
+"""The unknown outcome of a commit that may have been, or may still be, carried out."""
 
 
 @attrs.frozen(kw_only=True)
@@ -86,7 +86,7 @@ class RebalanceDue:
 
 @attrs.frozen(kw_only=True)
 class SessionLost:
-    """Our session in the store has ended: we are nobody's controller."""
+    """Our session in the store has ended, so this node is not the controller."""
 
 
 @attrs.frozen(kw_only=True)
@@ -114,7 +114,7 @@ class Commit:
 
     @property
     def transaction(self) -> tx.Transaction:
-        """The same for whoever writes it; it requires that the session of the controller's node lives."""
+        """The same value for every writer; it requires that the session of the controller's node lives."""
         return _transaction(self.puts, self.checks)
 
 
@@ -332,7 +332,7 @@ class Controller:
         return bool(puts)
 
     def _live_for(self, partition: PartitionId, record: PartitionRecord) -> Mapping[int, int]:
-        """Who may lead; a node that is about to stop only as long as nobody can take over from it."""
+        """The possible leaders; a stopping node is one only while no other replica can take over."""
         live = self._view.live_for(partition)
         if transitions.has_clean_leader(record, live):
             return live
@@ -394,7 +394,7 @@ class Controller:
             return
         for partition in asking.partitions:
             self._asked[partition] = asking.topic_ids[partition], asking.leader_epochs[partition]
-            # What was told earlier, of this epoch by a process that lives, is as true as it was.
+            # An earlier report of this epoch, by a living process, is still valid.
             self._logs.setdefault(partition, {}).update(event.logs.get(partition, {}))
 
     def _rebalance(self) -> bool:

@@ -1,4 +1,4 @@
-"""Who leads when nobody is left that certainly has everything: the unclean election policies.
+"""The unclean election policies: who leads if no remaining replica certainly has everything.
 
 A policy is a pure function of a `Situation`; others than these three are added under the entry point group
 `insync.election_policies`, and chosen by the topic setting `unclean_leader_election`. Before any policy is asked:
@@ -46,7 +46,7 @@ class LogInfo:
 
 @attrs.frozen(kw_only=True)
 class Situation:
-    """A partition that nobody can lead cleanly.
+    """A partition without a clean leader.
 
     `live`: incarnation of each living node. `logs`: what replicas told of their logs, each the living process in
     the record's leader epoch. `asked`: a round of questions in this epoch is over; who has not answered is slow.
@@ -91,7 +91,7 @@ Policy = Callable[[Situation], Verdict]
 
 
 def wait(situation: Situation) -> Verdict:
-    """Nothing is given up: the partition is offline until somebody eligible is back (Kafka's false)."""
+    """No records are given up: the partition waits until an eligible replica is back (Kafka's false)."""
     return Wait()
 
 

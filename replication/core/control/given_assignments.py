@@ -19,7 +19,7 @@ def check(
     """Whether new partitions can be placed so: on living nodes, each once, and as many for each partition.
 
     Raises:
-      TopicError: They cannot; the text names the first partition of which that is true.
+      TopicError: They are impossible; the text names the first such partition.
     """
     living = view.staying
     for number, replicas in enumerate(assignments):

@@ -78,7 +78,7 @@ def able(name: str, view: ClusterView) -> ClusterView:
 def check_change(
     name: str, request: m.DeleteTopicRequest | m.CreatePartitionsRequest | m.AlterConfigRequest
 ) -> None:
-    """Raises `TopicError` for what nobody may do to an internal topic."""
+    """Raises `TopicError` for operations that are not allowed on an internal topic."""
     match request:
         case m.DeleteTopicRequest():
             problem = "deleting it would lose the state that it stores"

@@ -82,7 +82,7 @@ def changed(request: AlterQuotasRequest, known: QuotaRecord | None) -> QuotaReco
     """The entity's record after a request.
 
     Raises:
-      TopicError: There is no such type, name or limit, or a limit is out of range.
+      TopicError: A type, name or limit is unknown, or a limit is out of range.
     """
     allowed = LIMITS.get(request.entity_type)
     if allowed is None:

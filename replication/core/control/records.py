@@ -155,7 +155,7 @@ class EpochRecord:
 
 @attrs.frozen(kw_only=True)
 class ProducerIdsRecord:
-    """The first producer id that nobody has been given."""
+    """The first unused producer id."""
 
     next_producer_id: int
 
@@ -222,7 +222,7 @@ class TopicConfig:
 
     @property
     def validates_compressed(self) -> bool:
-        """Whether compressed records are read before they are taken: one that nobody can read ends compaction."""
+        """Whether compressed records are checked before the append, because unreadable ones block compaction."""
         policy = self.produce_batch_validation
         return policy == "strict" or (policy == "auto" and self.compacts)
 

@@ -37,7 +37,7 @@ def plan(
     """What to write; nothing if all is as asked already.
 
     Raises:
-      TopicError: There is no such topic, or it may not be changed so.
+      TopicError: The topic does not exist, or the change is not allowed.
     """
     named = request.topic_id if isinstance(request, m.DeleteTopicRequest) else ""
     if named and (topic is None or topic.topic_id != named):

@@ -37,7 +37,7 @@ _CLEANUP_POLICIES = ("delete", "compact", "compact,delete", "delete,compact")
 
 
 class TopicError(Exception):
-    """A topic cannot be created as asked; `code` and the text go to whoever asked."""
+    """A topic cannot be created as requested; `code` and the text go to the client."""
 
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(code, message)

@@ -152,7 +152,7 @@ def finish_reassignment(record: PartitionRecord) -> PartitionRecord | None:
 
 
 def _clean_leader(record: PartitionRecord, live: Collection[int]) -> int:
-    """Who has all that was committed and leads or may lead; `NO_LEADER` if nobody alive is known to."""
+    """The replica that leads or may lead with everything committed; `NO_LEADER` if no living one is known to."""
     isr = [node for node in record.isr if node in live]
     if record.leader in isr:
         return record.leader
@@ -171,7 +171,7 @@ def _next(
     to: PartitionRecord | None = None,
     new_epoch: bool = False,
 ) -> PartitionRecord:
-    """The record after this change, with the eligible replicas worked out anew (KIP-966).
+    """The record after this change, with recomputed eligible replicas (KIP-966).
 
     While the ISR is at its minimum nobody else is eligible: committed records may be missing elsewhere. Under
     it nothing is committed, so whoever leaves still holds all that is.

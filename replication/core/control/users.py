@@ -23,7 +23,7 @@ _KEY_BYTES: Mapping[str, int] = {"sha256": 32, "sha512": 64}
 
 
 def changed(request: AlterUserRequest, known: UserRecord | None) -> UserRecord | None:
-    """The user's record after a request; None: there is no such user from now on.
+    """The user's record after a request; None: the user is deleted.
 
     Raises:
       TopicError: The name or a credential cannot be, the user exists already, or there is none.
@@ -83,7 +83,7 @@ def _check(request: AlterUserRequest) -> None:
 
 
 def why_unusable(mechanism: str, kept: ScramCredential) -> str:
-    """Why nobody may log in by a credential of a mechanism that there is; empty if it is sound."""
+    """Why a credential of a known mechanism is unusable; empty if it is valid."""
     if not LEAST_ITERATIONS <= kept.iterations <= MOST_ITERATIONS:
         return f"{kept.iterations} iterations: use {LEAST_ITERATIONS} to {MOST_ITERATIONS}"
     if not LEAST_SALT <= len(kept.salt) <= MOST_SALT:

@@ -17,7 +17,7 @@ class ClusterView:
     revision: int = 0
     since: int = -1
     changed: frozenset[PartitionId] | None = None
-    """Partitions that differ from the view at revision `since`; None: nobody knows, any of them may."""
+    """Partitions that differ from the view at revision `since`; None: unknown, any of them may."""
     cluster_id: str = ""
     nodes: Mapping[int, NodeRecord] = attrs.Factory(dict)
     topics: Mapping[str, TopicRecord] = attrs.Factory(dict)

@@ -228,7 +228,7 @@ class IsrRefused:
 
 @attrs.frozen(kw_only=True, slots=True)
 class IsrUnclear:
-    """The record changed under the proposal, or nobody knows whether it was stored."""
+    """The record changed under the proposal, or the outcome of the write is unknown."""
 
     proposal_id: int
 

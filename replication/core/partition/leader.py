@@ -285,7 +285,7 @@ class LeaderRole:
         return ErrorCode.OFFSET_OUT_OF_RANGE if end is None else end
 
     def _deleted(self, event: ev.Fetch) -> bool:
-        """Whether a follower ends with an epoch of which we have nothing left, nor know where it ended.
+        """Whether a follower ends with an epoch of which we have neither records nor the end.
 
         The first epoch that we know begins at our log start, whether it began there or earlier: the follower
         may end there with records that have lost against ours, which are deleted.
@@ -365,7 +365,7 @@ class LeaderRole:
         return rules.caught_up(follower, self._replica.log.log_end_offset, self._replica.now, lag_max)
 
     def advance(self) -> None:
-        """Move the high watermark as far as the rules allow; answer whoever waited for it."""
+        """Move the high watermark as far as the rules allow, and answer the requests that wait for it."""
         log = self._replica.log
         if log.high_watermark == log.log_end_offset:
             return
@@ -395,7 +395,7 @@ class LeaderRole:
 
     @property
     def is_idle(self) -> bool:
-        """Whether time alone changes nothing: nobody waits, all is committed, and every member has it.
+        """Whether time alone changes nothing: no request waits, and every member has everything, committed.
 
         A member that has everything never lags, however long ago it said so: a node with thousands of partitions
         that nobody writes to must not look at each of them all the time.
@@ -472,7 +472,7 @@ class LeaderRole:
         self.on_log_start_raised()
 
     def on_log_start_raised(self) -> None:
-        """Followers are to hear of it, and somebody may have waited for it."""
+        """Followers must learn of it, and requests may have waited for it."""
         self.deletions.complete()
         self._replica.emit(fx.Wake())
 

@@ -134,7 +134,7 @@ class Replica:
         self._effects.append(effect)
 
     def hint(self) -> tuple[int, int]:
-        """(leader, leader epoch) as far as this replica knows, for whoever asks the wrong node."""
+        """(leader, leader epoch) as known to this replica, for peers that ask the wrong node."""
         known = self._waiting or self.versioned
         if known is None:
             return NO_LEADER, -1
@@ -342,10 +342,10 @@ class Replica:
         return ErrorCode.KAFKA_STORAGE_ERROR
 
     def _on_topic_deleted(self) -> None:
-        """Serve nobody from now on; the log goes when it has done what it was asked for."""
+        """Stop serving; the log is deleted after its pending operations."""
         self._deleted, self._open, self._waiting = True, False, None
         self.failure = "its topic was deleted"
-        # Not that there is no such topic: that would say of what is parked that it was never written.
+        # Not UNKNOWN_TOPIC: that would claim that parked batches were never written.
         self._leave_role(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def _maybe_retire(self) -> None:

@@ -21,7 +21,7 @@ Reasons = Mapping[tuple[PartitionId, int], str]
 
 @attrs.frozen
 class Changes:
-    """The difference of two views. `tells`: of which partitions there are lines."""
+    """The difference of two views. `tells`: the partitions that get log lines."""
 
     before: ClusterView
     after: ClusterView

@@ -100,7 +100,7 @@ class Health:
         return _check("session", problem, "registered in the metadata store")
 
     def _store(self) -> HealthCheck:
-        """A store that takes no writes elects nobody, and lets no ISR shrink: writes may wait for who is silent."""
+        """Without store writes no leader is elected and no ISR shrinks: writes may wait for a silent replica."""
         age = self._state.store_age_ms
         if age > MISSED * self._replicas.settings.proof_interval_ms:
             problem = f"the metadata store has taken no write of this node for {age / 1000:.0f} s"
@@ -153,7 +153,7 @@ class Health:
         )
 
     def _in_sync(self) -> HealthCheck:
-        """Partitions that do not count on this node, so that it is no help should another one fail."""
+        """Partitions without this node in the ISR, for which it is no help if another node fails."""
         me = self._replicas.settings.node_id
         mine = [each.record for each in self._replicas.view.partitions.values() if me in each.record.replicas]
         out = [record.id for record in mine if me not in record.isr]

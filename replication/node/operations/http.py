@@ -1,6 +1,6 @@
 """A small HTTP server for those who look after nodes: `/metrics`, `/health` and `/ready`, and nothing else.
 
-One request for each connection; what is no such request is refused.
+One request for each connection; anything else is refused.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Snapshot:
 
 
 _LATE_MS = 300_000
-"""How much longer than the longest timeout a transaction may be open before somebody should look (Kafka's)."""
+"""Time beyond the longest timeout after which an open transaction deserves attention (Kafka's value)."""
 _PARTITION = ("topic", "partition")
 MOST_OFFSETS = 10_000
 """Committed offsets that one answer tells of; each is two lines."""

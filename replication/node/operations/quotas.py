@@ -153,7 +153,7 @@ class ClientQuotas:
             self._counters.throttled_ms[rate] += request.throttle_ms
 
     def _client(self, rate: Rate, request: Inbound, client_id: str) -> Client | None:
-        """Who is asked to pay; None for nodes, and where there is no limit."""
+        """The client to charge; None for nodes, and without a limit."""
         if not self._limited or request.peer.node_id >= 0:
             return None
         found = limit_of(self._quotas, request.peer.name, client_id, rate)
