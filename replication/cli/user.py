@@ -88,9 +88,7 @@ def list_(*, servers: Servers = "", json: Json = False) -> int:
             )
             return
         for each in found:
-            may = (
-                "the rights of the nodes' rules" if each.allow is None else "+".join(each.allow) or "nothing"
-            )
+            may = "what the nodes' rules allow" if each.allow is None else "+".join(each.allow) or "nothing"
             logins = ", ".join(f"{mechanism} ({count})" for mechanism, count in each.mechanisms.items())
             print(f"{each.name}: may {may}; logs in by {logins}")
         if not found:

@@ -48,7 +48,7 @@ async def test_a_users_life_by_commands(tmp_path: Path) -> None:
         assert await admin.verify_user("ops", "by pipe")
         assert (await command("list", *at))[1].splitlines() == [
             "etl: may produce+consume; logs in by SCRAM-SHA-256 (8192), SCRAM-SHA-512 (8192)",
-            "ops: may what the nodes' rules say; logs in by SCRAM-SHA-512 (8192)",
+            "ops: may what the nodes' rules allow; logs in by SCRAM-SHA-512 (8192)",
         ]
         listed = json.loads((await command("list", "--json", *at))[1])
         assert listed[1] == {"name": "ops", "allow": None, "mechanisms": {"SCRAM-SHA-512": 8192}}
