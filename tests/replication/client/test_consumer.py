@@ -42,6 +42,20 @@ async def read(consumer: Consumer, count: int) -> list[ConsumerRecord]:
     return found
 
 
+async def test_records_of_one_batch_keep_their_keys_however_they_came_into_it():
+    """By themselves, in a run of one key, in a run without."""
+    runs = [(None, 1), (b"k", 100), (None, 100), (b"l", 100), (None, 1)]
+    async with fake_cluster(t=1) as cluster:
+        async with Producer(cluster.urls, linger_ms=60_000) as producer:
+            for key, count in runs:
+                await producer.send_many("t", [b"v"] * count, [key] * count if key else None, partition=0)
+        assert len(cluster.topics["t"][0].batches) == 1
+        async with Consumer(cluster.urls, auto_offset_reset="earliest") as consumer:
+            consumer.assign([("t", 0)])
+            found = [each.key for each in await read(consumer, 302)]
+    assert found == [key for key, count in runs for _ in range(count)]
+
+
 async def test_reads_all_from_the_beginning_with_every_field():
     async with fake_cluster(t=1) as cluster, Producer(cluster.urls) as producer:
         sent = await producer.send("t", b"v", key=b"k", headers=[("h", b"1"), ("n", None)], timestamp_ms=9)
