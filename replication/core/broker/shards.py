@@ -188,6 +188,18 @@ class Shards:
         if hosted is not None:
             self._step(hosted, event)
 
+    def marked(self, partition: PartitionId, role: LeaderRole, marker: sev.Marker) -> None:
+        """A marker was appended to a partition in a leadership of this node: its shard hears of it before anything
+        else that happens in it. A shard of another leadership reads it in the log, or there is none.
+        """
+        if partition in self._dirty:
+            # The leadership may have begun within this turn. Its shard reads the log up to where it began, so that
+            # it hears of this marker now or never.
+            self._settle_partitions()
+        hosted = self._hosted.get(partition)
+        if hosted is not None and hosted.role is role:
+            self._step(hosted, sev.MarkerWritten(marker=marker))
+
     def led(self, topic: str) -> list[PartitionId]:
         """The partitions of an internal topic that have a shard here."""
         self.settle()

@@ -39,6 +39,7 @@ from .payloads import to_meta
 from .shards import Decoded, Encoded, ShardKind
 
 if TYPE_CHECKING:
+    from ..partition.leader import LeaderRole
     from . import events as ev
     from .context import Context
     from .peers import Peers
@@ -417,7 +418,8 @@ class Transacting:
         )
         for effect in replica.step(produce, context.now):
             if isinstance(effect, partition_fx.Append) and effect.handle is batches:
-                self._appended(partition, effect.base_offset, markers)
+                assert replica.leader is not None, "only a leader appends what it is asked to produce"
+                self._appended(partition, replica.leader, effect.base_offset, markers)
             context.routes[type(effect)](partition, effect)
 
     def _abort(
@@ -456,12 +458,14 @@ class Transacting:
         at = m.PartitionName(topic=message.topic, partition=message.partition)
         self._mark(max(entry.coordinator_epoch, 0), markers, at, lambda error: told(answer(error=error)))
 
-    def _appended(self, partition: PartitionId, offset: int, markers: tm.TransactionMarkers) -> None:
+    def _appended(
+        self, partition: PartitionId, role: LeaderRole, offset: int, markers: tm.TransactionMarkers
+    ) -> None:
         """A shard hears of it before anything that comes after it in its log."""
         if self._shards.is_internal(partition.topic):
             producer = sev.ProducerId(markers.producer_id, markers.producer_epoch)
             marker = sev.Marker(offset, producer, markers.committed)
-            self._due.appendleft(lambda: self._shards.tell(partition, sev.MarkerWritten(marker=marker)))
+            self._due.appendleft(lambda: self._shards.marked(partition, role, marker))
             self._context.is_unsettled = True
 
     def replied(self, effect: partition_fx.ReplyProduce) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import attrs
+import pytest
 
 from insync.replication.core.broker.broker import Broker
 from insync.replication.core.broker.context import BrokerSettings, Context
@@ -40,7 +41,7 @@ from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.coordination.group_settings import GroupSettings
 from insync.replication.core.coordination.routing import GROUP_TOPIC
 from insync.replication.core.errors import ErrorCode
-from insync.replication.core.messages import FetchPartition, FetchRequest, Kind
+from insync.replication.core.messages import FetchPartition, FetchRequest, Kind, PartitionName
 from insync.replication.core.partition import effects as fx
 from insync.replication.core.partition import events as ev
 from insync.replication.core.types import EpochEntry, PartitionId
@@ -81,7 +82,9 @@ class Maker:
 class Node:
     """Node A, which leads the one partition of the internal topic; B and C follow if they are in `isr`."""
 
-    def __init__(self, *isr: int, log_end: int = 0, max_message_bytes: int = 16 << 20) -> None:
+    def __init__(
+        self, *isr: int, leader: int = A, log_end: int = 0, max_message_bytes: int = 16 << 20
+    ) -> None:
         self.now = 100.0
         self.maker = Maker()
         settings = BrokerSettings(groups=SETTINGS)
@@ -92,7 +95,7 @@ class Node:
         self.min_isr = 1
         self.config = TopicConfig(cleanup_policy="compact", max_message_bytes=max_message_bytes)
         self.revision = self.version = 0
-        self.epoch, self.leader = 1, A
+        self.epoch, self.leader = 1, leader
         self.log_end = log_end
         self.effects: list[Effect] = []
         self.reads: list[ReadShard] = []
@@ -108,10 +111,15 @@ class Node:
             log_start_offset=0, log_end_offset=log_end, high_watermark=0, epochs=epochs, producers=()
         )
         self.tell(Report(PARTITION, opened))
-        self.tell(Report(PARTITION, ev.EpochAssigned()))
+        if leader == A:
+            self.tell(Report(PARTITION, ev.EpochAssigned()))
 
     def look(self) -> None:
         """The store is read."""
+        self.tell(ViewRead(self.view()))
+
+    def view(self) -> ClusterView:
+        """What the store says now."""
         self.revision += 1
         self.version += 1
         record = PartitionRecord(
@@ -129,7 +137,7 @@ class Node:
         internal = TopicRecord(
             name=GROUP_TOPIC, topic_id="0" * 32, partitions=1, replication_factor=3, config=self.config
         )
-        view = ClusterView(
+        return ClusterView(
             revision=self.revision,
             nodes={
                 each: NodeRecord(node_id=each, incarnation=LIVE[each], endpoints=(f"tcp://{each}:1",))
@@ -138,7 +146,6 @@ class Node:
             topics={**self.topics, GROUP_TOPIC: internal},
             partitions={PARTITION: Versioned(record, self.version)},
         )
-        self.tell(ViewRead(view))
 
     def tell(self, event: Event) -> list[Effect]:
         effects = self.broker.step(event, self.now)
@@ -501,3 +508,63 @@ def test_every_kind_of_request_to_a_coordinator_is_taken() -> None:
     known = set(gm.RESPONSES) | {gm.FindCoordinatorRequest} | transactions
     assert known == set(node.broker.coordinating.takes)
     assert Kind.FIND_COORDINATOR == 10
+
+
+class Marking(Maker):
+    """Makes markers, too."""
+
+    def marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        committed: bool,
+        coordinator_epoch: int,
+        timestamp_ms: int,
+    ) -> Batches:
+        info = Info(
+            base_offset=0,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            leader_epoch=-1,
+            is_control=True,
+            is_transactional=True,
+        )
+        return Batches([info])
+
+
+@pytest.mark.parametrize("in_one_turn", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_marker_in_the_turn_in_which_a_leadership_begins_counts(in_one_turn: bool, committed: bool) -> None:
+    """The shard reads the log up to where the leadership began, and the marker is behind that."""
+    node = Node(leader=B, log_end=5)
+    node.context.batches = Marking()
+    node.leader, node.epoch = A, 2
+    markers = tm.TransactionMarkers(
+        transactional_id="x",
+        producer_id=7,
+        producer_epoch=0,
+        committed=committed,
+        version=2,
+        start_ms=0,
+        partitions=[PartitionName(topic=GROUP_TOPIC, partition=0)],
+    )
+    marking = CoordinationArrived("w", tm.WriteMarkersRequest(coordinator_epoch=1, markers=[markers]))
+    if in_one_turn:
+        node._obey(node.broker.step(ViewRead(node.view()), node.now) + node.broker.step(marking, node.now))
+        node._obey(node.broker.settle(node.now))
+    else:
+        node.look()
+        node.tell(marking)
+    node.tell(Report(PARTITION, ev.EpochAssigned()))
+    (outcome,) = node.said["w"].outcomes
+    assert outcome.error == ErrorCode.NONE and node.log_end == 6
+    (read,) = node.reads
+    assert (read.start, read.end) == (0, 5)
+    entries = (
+        sev.Entry(0, r.OffsetKey("g", "t", 0), r.OffsetValue(offset=2)),
+        sev.Entry(4, r.OffsetKey("g", "t", 0), r.OffsetValue(offset=3), sev.ProducerId(7, 0)),
+    )
+    node.tell(ShardRead(PARTITION, read.reading, entries, 5))
+    (found,) = node.ask("o", attrs.evolve(READ, require_stable=True)).offsets
+    assert (found.error, found.offset) == (ErrorCode.NONE, 3 if committed else 2)
