@@ -169,6 +169,8 @@ def _calls(node: ast.Call) -> Iterator[_Change]:
         yield _Change("extreme", node, other)
     elif len(node.args) >= 2:
         first, second, *rest = node.args
+        if ast.dump(first) == ast.dump(second):
+            return
         swapped = copy.copy(node)
         swapped.args = [second, first, *rest]
         yield _Change("arguments", node, swapped)

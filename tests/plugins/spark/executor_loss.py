@@ -195,7 +195,8 @@ class Loss:
         writers = [*self.writers, *self.pairs]
         lost = missing = read = 0
         for folder in sorted(self._folder.glob("node-?")):
-            found = read_node([folder])
+            found, damaged = read_node([folder])
+            assert not damaged, damaged
             read += len(found)
             for each in writers:
                 if (at := (each.topic, each.partition)) in found:
