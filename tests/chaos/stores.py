@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sqlite3
 import subprocess
@@ -108,20 +109,22 @@ class RemoteRunStore(RunStore):
     """`insync store` beside the nodes, stopped and continued."""
 
     def __init__(self, folder: Path, address: str, environment: dict[str, str]) -> None:
-        listen = f"tcp://{address}:{STORE_PORT}"
+        # Beside nodes of this machine's own network the system gives the port.
+        listen = f"tcp://{address}:{0 if address == '127.0.0.1' else STORE_PORT}"
         self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "insync.replication.cli", "store"),
-                *("--path", str(folder / "meta.db"), "--listen", listen),
+                *("--path", str(folder / "meta.db"), "--listen", listen, "--json"),
             ],
             stdout=subprocess.PIPE,
             env=environment,
         )
         assert self._process.stdout is not None
-        if not self._process.stdout.readline():
+        line = self._process.stdout.readline()
+        if not line:
             raise RuntimeError("the store did not start")
-        self.port = STORE_PORT
-        self.url = f"remote+{listen}"
+        self.url = json.loads(line)["store"]
+        self.port = int(self.url.partition("?")[0].rpartition(":")[2])
 
     async def _take_away(self) -> bool:
         self._process.send_signal(signal.SIGSTOP)
