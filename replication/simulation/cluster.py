@@ -10,7 +10,7 @@ from ..core.broker.context import BrokerSettings
 from ..core.broker.damage import step_back
 from ..core.broker.effects import WriteIsrs
 from ..core.broker.events import AskLogs, LogDeleted, LogFound, ViewRead
-from ..core.broker.membership import MembershipError, StorePutBackError
+from ..core.broker.membership import MembershipError, NodeIdTakenError, StorePutBackError
 from ..core.broker.stalls import StallWatch
 from ..core.broker.timers import NEVER
 from ..core.control import controller as ctl
@@ -471,6 +471,15 @@ class Cluster(Hosting):
         """A process ends because of what it has found in the store."""
         self.note(f"node {node.id} stops: {type(error).__name__}: {error}")
         self.kill(node)
+        if self.calm and isinstance(error, NodeIdTakenError):
+            # What the process before it had asked of the store was written late. Its operator starts it again.
+            process = node.process
+
+            def start_again() -> None:
+                if not node.up and node.process == process and node is not self.away:
+                    self.start(node)
+
+            self.later(1.0, start_again)
 
     def kill(self, node: Node) -> None:
         """The process is gone; what it wrote stays."""

@@ -72,6 +72,11 @@ def _(patch: Patch) -> None:
     patch.setattr(repair, "_partition", partition)
 
 
+@mutant("K241", "repair with a log that ends below what another one has deleted")
+def _(patch: Patch) -> None:
+    patch.setattr(repair, "deleted_without_epoch", lambda topic, before, logs: 0)
+
+
 @mutant("K198", "repair with the last epoch, whatever the folders know to be committed")
 def _(patch: Patch) -> None:
     patch.setattr(FoundLog, "committed", property(lambda self: (-1, 0)))

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import attrs
 
 from ..control import records as rec
+from ..control.elections import WAIT
 from ..transaction import Absent, AtVersion, Compare, Put, Seen
 from ..types import NO_LEADER, PartitionId
 
@@ -277,6 +278,20 @@ def _topics(
     return topics, found
 
 
+def deleted_without_epoch(
+    topic: rec.TopicRecord, before: rec.PartitionRecord | None, logs: Iterable[FoundLog]
+) -> int:
+    """The offset below which everything was committed by the word of logs that know no epoch.
+
+    After a start a log is such whose records are all deleted, as only committed ones are. A log that ends below
+    lacks some of them, unless an unclean election has begun it again since: where there may have been one, this
+    is 0.
+    """
+    if topic.config.unclean_leader_election != WAIT or (before is not None and before.unclean_epoch >= 0):
+        return 0
+    return max((log.log_start_offset for log in logs if log.last_epoch < 0), default=0)
+
+
 def _partition(
     topic: rec.TopicRecord,
     partition: PartitionId,
@@ -287,7 +302,8 @@ def _partition(
 ) -> rec.PartitionRecord:
     """Nobody leads yet, in an epoch that has never been; the most complete log alone may be elected."""
     committed = max((each.committed for each in held.values()), default=(-1, 0))
-    complete = [node for node, log in held.items() if log.has(committed)]
+    deleted = deleted_without_epoch(topic, before, held.values())
+    complete = [node for node, log in held.items() if log.has(committed) and log.log_end_offset >= deleted]
     best = max(complete, key=lambda node: (*held[node].completeness, -node), default=NO_LEADER)
     replicas = before.replicas if before is not None else ()
     if best not in replicas:

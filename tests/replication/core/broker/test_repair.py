@@ -14,6 +14,7 @@ from insync.replication.core.broker.repair import (
     plan,
 )
 from insync.replication.core.control import records as rec
+from insync.replication.core.control.topics import TopicConfig
 from insync.replication.core.transaction import Seen
 from insync.replication.core.types import NO_LEADER, PartitionId
 
@@ -128,3 +129,24 @@ def test_a_log_of_which_everything_is_deleted_is_as_complete_as_it_was() -> None
     assert record_of(
         plan([known(1, 81, (0, 0), high_watermark=81), attrs.evolve(emptied, logs=(later,))], {})
     ).isr == (2,)
+
+
+@pytest.mark.parametrize("policy", ["wait", "most_complete"])
+def test_a_log_of_which_everything_is_deleted_counts_without_an_epoch(policy: str) -> None:
+    """After a start such a log has none. A log that ends below lacks what was committed; if its records may have
+    been written after an unclean election, it is not judged by that.
+    """
+    emptied = known(2, 50, (0, 50), high_watermark=50)
+    (log,) = emptied.logs
+    emptied = attrs.evolve(emptied, logs=(attrs.evolve(log, log_start_offset=50, epochs=()),))
+    behind = known(1, 24, (0, 0), high_watermark=3)
+    topic = rec.TopicRecord(
+        name=log.topic,
+        topic_id=log.topic_id,
+        partitions=1,
+        replication_factor=2,
+        config=TopicConfig(unclean_leader_election=policy),
+    )
+    key = rec.topic_key(log.topic)
+    seen = {key: Seen(key=key, record=topic, version=1, value=b"")}
+    assert record_of(plan([behind, emptied], seen)).isr == ((2,) if policy == "wait" else (1,))
