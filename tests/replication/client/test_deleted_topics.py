@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import trio
 import trio.testing
@@ -19,7 +20,7 @@ from insync.replication.client import (
     RequestTimeoutError,
     UnknownTopicError,
 )
-from insync.replication.client._cluster import Topic
+from insync.replication.client._cluster import Leader, Topic
 from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
@@ -110,6 +111,19 @@ async def test_a_topic_that_is_made_anew_is_known_again() -> None:
             node.revision += 1
         with trio.fail_after(PROMPT):
             assert await consumer.end_offsets([("t", 0), ("t", 1)]) == {("t", 0): 0, ("t", 1): 0}
+
+
+async def test_leaders_of_a_topic_that_is_made_again_count_whatever_their_epochs() -> None:
+    """Epochs begin at 0 again; of one topic the leader of the highest epoch is the latest."""
+    async with fake_cluster(t=1) as cluster, Admin(cluster.urls) as admin:
+        (info,) = await admin.describe_topics(["t"])
+        (there,) = info.partitions
+        known = admin._cluster
+        for topic_id, epoch, leader in (("first", 7, 0), ("first", 6, 1), ("second", 0, 2)):
+            part = attrs.evolve(there, leader=leader, leader_epoch=epoch)
+            known._apply_topic(attrs.evolve(info, topic_id=topic_id, partitions=[part]), revision=1)
+            expected = Leader(2, 0) if topic_id == "second" else Leader(0, 7)
+            assert known.topics["t"].leaders == [expected]
 
 
 async def test_a_node_that_is_behind_does_not_bring_it_back() -> None:
