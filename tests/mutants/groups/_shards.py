@@ -155,7 +155,7 @@ def _(patch: Patch) -> None:
     patch.setattr(ClassicMembers, "activate", without)
 
 
-@mutant("GZ11", "whoever could not be heard is out", "G8")
+@mutant("GZ11", "a member that could not be heard is removed", "G8")
 def _(patch: Patch) -> None:
     patch.setattr(Timers, "slip", lambda self, seconds: None)
 
@@ -200,7 +200,7 @@ def _(patch: Patch) -> None:
     patch.setattr(Membership, "_take", take)
 
 
-@mutant("GZ14b", "whoever does not let go in time loses everything at once")
+@mutant("GZ14b", "a member that does not let go in time loses all its partitions at once")
 def _(patch: Patch) -> None:
     right = ConsumerMembers.fire
 

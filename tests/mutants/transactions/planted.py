@@ -121,7 +121,7 @@ def _(patch: Patch) -> None:
     patch.setattr(transaction_epochs, "init", init)
 
 
-@mutant("TZ40", "whoever opens an id does not wait for the end of what was open")
+@mutant("TZ40", "opening an id does not wait for the end of its open transaction")
 def _(patch: Patch) -> None:
     right = transaction_epochs.init
 
