@@ -481,8 +481,7 @@ class LogDirectory:
 
     def flush_due(self, now: float) -> dict[PartitionKey, StorageError]:
         """Flush the logs that are due by their settings, and all closed segments. Then write the recovery points,
-        and
-        close idle files if too many are open.
+        and close idle files if too many are open.
 
         Call it in a separate thread: the writers of the logs do not wait for it.
 

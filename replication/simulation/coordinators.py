@@ -15,7 +15,7 @@ import attrs
 
 from ..core.broker import effects as fx
 from ..core.broker.events import CoordinationArrived, ShardRead
-from ..core.broker.ports import BatchTooLarge
+from ..core.broker.ports import NoBatches
 from ..core.control.internal_topics import InternalTopic
 from ..core.coordination import group_messages as gm
 from ..core.coordination import records as r
@@ -63,8 +63,11 @@ def internal_topics(topics: Sequence[Topic]) -> dict[str, InternalTopic]:
     }
 
 
-class BatchMaker:
-    """See `core.broker.ports.BatchPort`. The payload of a batch is a name, by which its records are kept."""
+class BatchMaker(NoBatches):
+    """See `core.broker.ports.BatchPort`. A batch's payload is a name, by which its records are kept.
+
+    There are no transactions, so it makes no markers.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -80,17 +83,6 @@ class BatchMaker:
         payload = f"shard:{self._cluster.new_id()}"
         self._cluster.coordinators.records[payload] = tuple(records)
         return ModelBatches((Stored(BatchMeta(-1, len(records), -1, BATCH_SIZE), payload),))
-
-    def marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        committed: bool,
-        coordinator_epoch: int,
-        timestamp_ms: int,
-    ) -> ModelBatches:
-        raise BatchTooLarge
 
 
 @attrs.define(eq=False)

@@ -6,9 +6,8 @@ from collections.abc import Collection
 
 from insync.replication.core.broker import damage
 from insync.replication.core.broker.damage import DamagedLogs
-from insync.replication.core.broker.gathering import Doubted
+from insync.replication.core.broker.gathering import Gathering
 from insync.replication.core.broker.membership import Membership
-from insync.replication.core.broker.serving import Serving
 from insync.replication.core.control.records import PartitionRecord
 from insync.replication.core.types import NO_LEADER
 
@@ -22,10 +21,7 @@ def _(patch: Patch) -> None:
 
 @mutant("K224", "take what this node cannot read of a log for no damage")
 def _(patch: Patch) -> None:
-    def on_doubt(self: Serving, doubted: Doubted) -> None:
-        self._doubted = doubted
-
-    patch.setattr(Serving, "on_doubt", on_doubt)
+    patch.setattr(Gathering, "_found_damaged", lambda self, partition, offset: None)
 
 
 @mutant("K161", "give up a damaged log though nobody else has all that is committed")

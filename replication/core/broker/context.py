@@ -54,8 +54,7 @@ class BrokerSettings:
     """Maximum changed questions in one fetch of a follower, because a request has a limited size."""
     results_at_a_time: int = 500
     """Maximum partitions in one answer to a fetch: an answer has a limited size, and the batches of each partition
-    may
-    hold a file open until they are sent."""
+    may hold a file open until they are sent."""
     told_at_a_time: int = 100
     """Number of replicas that receive a reading of the store before the driver yields."""
     leader_replication_throttled_rate: int = 2**63 - 1

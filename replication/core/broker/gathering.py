@@ -164,8 +164,7 @@ class Gathering:
             except LogReadError as failure:
                 error, message = failure.code, failure.message
                 if failure.damaged:
-                    # Nothing of it can be sent, so no reader will find the damage.
-                    self.doubted(partition, offset, 1, False)
+                    self._found_damaged(partition, offset)
             else:
                 if isinstance(found, Cold):
                     self._warm(partition, offset, most, limit)
@@ -189,6 +188,10 @@ class Gathering:
             message=message,
         )
         return result, ranges
+
+    def _found_damaged(self, partition: PartitionId, offset: int) -> None:
+        """Report a batch that cannot be read here: it cannot be sent either, so no reader will find the damage."""
+        self.doubted(partition, offset, 1, False)
 
     def _transactions(
         self, partition: PartitionId, answer: fx.FetchAnswer, found: LogRange

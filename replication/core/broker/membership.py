@@ -332,8 +332,7 @@ class Membership:
 
     def _is_lost(self, partition: PartitionId, whole: frozenset[str]) -> bool:
         """Whether an offline log must count as lost. A damaged one lacks something. One that could not be opened
-        may
-        lack something, too: from now on its directory vouches for it, so it must have been complete before.
+        may lack something, too: from now on its directory vouches for it, so it must have been complete before.
         """
         every = {each.directory_id for each in self.holdings.directories}
         return partition in self.holdings.damaged or (

@@ -36,8 +36,7 @@ NEVER = float("-inf")
 
 QUIET_DELAY = 0.05
 """Seconds for which news of only a high watermark are held back from a follower. While producers write, batches
-arrive
-within this time and take the high watermark along, which saves a request for each. Otherwise the delay is
+arrive within this time and take the high watermark along, which saves a request for each. Otherwise the delay is
 harmless."""
 
 
@@ -60,24 +59,21 @@ class Serving:
         """Partitions that may have news for an asker; examined at the end of the driver's turn."""
         self.last_mark = NEVER
         """The mark of each session's last answer. A mark is the clock reading at that moment, raised minimally to
-        be
-        unique, because the order of answers and questions counts and not the time."""
+        be unique, because the order of answers and questions counts and not the time."""
         self.current_reads: CurrentReads
         """Set by the part that waits for the proofs of fetches."""
         self._gathering = Gathering(context, lambda partition: self._look_again((partition,)))
-        self._doubted = self._gathering.doubted
         self.throttle = self._gathering.throttle
         self.on_followed: Callable[[int, float, Mapping[PartitionId, int]], None] | None = None
         """Called for each follower request that continues from an answer, with the node, the mark of that answer,
-        and
-        the partitions with new questions and their leader epochs."""
+        and the partitions with new questions and their leader epochs."""
         self._followers: dict[int, dict[Inquiry, None]] = {}
         """Sessions of followers, by node id."""
         context.routes[fx.Wake] = lambda partition, effect: self.wake(partition)
 
     def on_doubt(self, doubted: Doubted) -> None:
         """Set the callback for damage that a follower, a client or a read of this node finds."""
-        self._doubted = self._gathering.doubted = doubted
+        self._gathering.doubted = doubted
 
     @property
     def parked(self) -> int:
@@ -126,7 +122,8 @@ class Serving:
         for wanted in message.partitions:
             if wanted.damaged:
                 partition = PartitionId(wanted.topic, wanted.partition)
-                self._doubted(partition, wanted.fetch_offset, 1 if of_client else wanted.max_bytes, of_client)
+                size = 1 if of_client else wanted.max_bytes
+                self._gathering.doubted(partition, wanted.fetch_offset, size, of_client)
 
     def cancelled(self, request: Hashable) -> None:
         """The asker no longer waits. Its session continues with its next request."""

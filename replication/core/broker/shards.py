@@ -184,21 +184,25 @@ class Shards:
 
     def tell(self, partition: PartitionId, event: Any) -> None:
         """Any other event for a shard; nothing if there is none here (any more)."""
-        hosted = self._hosted.get(partition)
+        hosted = self._now_hosted(partition)
         if hosted is not None:
             self._step(hosted, event)
 
     def marked(self, partition: PartitionId, role: LeaderRole, marker: sev.Marker) -> None:
-        """A marker was appended to a partition in a leadership of this node: its shard hears of it before anything
-        else that happens in it. A shard of another leadership reads it in the log, or there is none.
+        """Tell the shard of a leadership of this node about a marker that was appended in it.
+
+        That shard reads the log only up to the start of the leadership, so it learns of the marker here or never.
+        The shard of a later leadership reads it in the log.
         """
-        if partition in self._dirty:
-            # The leadership may have begun within this turn. Its shard reads the log up to where it began, so that
-            # it hears of this marker now or never.
-            self._settle_partitions()
-        hosted = self._hosted.get(partition)
+        hosted = self._now_hosted(partition)
         if hosted is not None and hosted.role is role:
             self._step(hosted, sev.MarkerWritten(marker=marker))
+
+    def _now_hosted(self, partition: PartitionId) -> _Hosted | None:
+        """The shard of a partition in its present role, which may have changed within this turn."""
+        if partition in self._dirty:
+            self._settle_partitions()
+        return self._hosted.get(partition)
 
     def led(self, topic: str) -> list[PartitionId]:
         """The partitions of an internal topic that have a shard here."""

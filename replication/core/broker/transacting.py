@@ -416,7 +416,7 @@ class Transacting:
             origin=partition_ev.Origin.COORDINATOR,
             transaction=partition_ev.TransactionTag(markers.transactional_id, markers.version),
         )
-        for effect in replica.step(produce, context.now):
+        for effect in context.offer(partition, produce):
             if isinstance(effect, partition_fx.Append) and effect.handle is batches:
                 assert replica.leader is not None, "only a leader appends what it is asked to produce"
                 self._appended(partition, replica.leader, effect.base_offset, markers)

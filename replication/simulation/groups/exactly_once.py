@@ -15,7 +15,7 @@ from ...core.coordination import records as r
 from ...core.coordination.records import TopicPartition
 from ...core.errors import ErrorCode
 from ..errors import Violated, require
-from .run import Simulation
+from .run import Simulation, violation_of
 from .transactors import Transaction, Transactions, Transactor
 
 if TYPE_CHECKING:
@@ -101,11 +101,7 @@ class ExactlyOnce(Simulation):
 def run(seed: int) -> Result:
     """Play a seed."""
     simulation = ExactlyOnce(seed)
-    violation = None
-    try:
-        simulation.play()
-    except Violated as found:
-        violation = found
+    violation = violation_of(simulation.play)
     decisions = simulation.decisions
     return Result(
         seed=seed,

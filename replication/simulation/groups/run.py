@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import attrs
@@ -139,14 +140,19 @@ class Simulation(Faults):
         require(not left, "GL6", left)
 
 
+def violation_of(play: Callable[[], None]) -> Violated | None:
+    """What a simulation violates when it is played to its end; None if nothing."""
+    try:
+        play()
+    except Violated as found:
+        return found
+    return None
+
+
 def run(seed: int) -> Result:
     """Play a seed."""
     simulation = Simulation(seed)
-    violation = None
-    try:
-        simulation.play()
-    except Violated as found:
-        violation = found
+    violation = violation_of(simulation.play)
     oracle = simulation.oracle
     return Result(
         seed=seed,
