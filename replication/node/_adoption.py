@@ -27,7 +27,7 @@ from ..core.coordination.transaction_records import Status, TransactionKey, deco
 from ..metadata import MetadataError, MetadataStore
 from . import _store
 from ._registration import boot_id
-from ._repair import PORTION, look_into
+from ._repair import look_into
 from .errors import AdoptionUnclearError, KafkaAdoptionError
 
 _STAGED = ".adopting"
@@ -296,8 +296,7 @@ async def write_store(store: MetadataStore, planned: faces.Adoption, copies: Cop
             entry = (await store.get(key)).entry
             if entry is not None:
                 await _commit(store, [(tx.AtVersion(key, entry.version), tx.Put(key, None))])
-    for first in range(0, len(planned.writes), PORTION):
-        await _commit(store, planned.writes[first : first + PORTION])
+    await _commit(store, planned.writes)
     # Nothing may interrupt this: the copies are removed unless it is known that the store has taken them.
     with trio.CancelScope(shield=True):
         copies.name()
@@ -334,14 +333,9 @@ async def _seal(store: MetadataStore, planned: faces.Adoption, copies: Copies) -
         await trio.sleep(_PAUSE)
 
 
-async def _commit(store: MetadataStore, portion: Sequence[tuple[tx.Compare, tx.Put]]) -> None:
-    transaction = tx.Transaction(
-        compares=tuple(compare for compare, _ in portion),
-        puts=tuple(put for _, put in portion),
-        session=False,
-    )
-    outcome = await _store.commit(store, transaction, None)
-    if not isinstance(outcome, tx.Committed):
+async def _commit(store: MetadataStore, writes: Sequence[tuple[tx.Compare, tx.Put]]) -> None:
+    outcome = await _store.write_all(store, writes)
+    if outcome is not None:
         raise KafkaAdoptionError(
             [
                 f"the metadata store was written to by somebody else ({outcome}): stop every node, and run "

@@ -15,9 +15,6 @@ from . import _store
 from ._registration import boot_id
 from .errors import StoreRepairError
 
-PORTION = 100
-"""Writes in one transaction."""
-
 
 def look_into(folder: Path) -> FoundFolder:
     """What a folder knows that the store may have forgotten. Its logs are recovered as at a start of the node.
@@ -81,17 +78,10 @@ async def repair(store: MetadataStore, folders: Sequence[FoundFolder]) -> Repair
         planned = plan_repair(folders, seen)
     except RepairError as error:
         raise StoreRepairError(str(error)) from error
-    for first in range(0, len(planned.writes), PORTION):
-        portion = planned.writes[first : first + PORTION]
-        transaction = tx.Transaction(
-            compares=tuple(compare for compare, _ in portion),
-            puts=tuple(put for _, put in portion),
-            session=False,
+    outcome = await _store.write_all(store, planned.writes)
+    if outcome is not None:
+        raise StoreRepairError(
+            f"the repair was interrupted ({outcome}): stop every node of the cluster and run it again"
         )
-        outcome = await _store.commit(store, transaction, None)
-        if not isinstance(outcome, tx.Committed):
-            raise StoreRepairError(
-                f"the repair was interrupted ({outcome}): stop every node of the cluster and run it again"
-            )
     await store.raise_revision(planned.floor)
     return planned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from .. import metadata as store_api
 from .. import wire
@@ -17,6 +17,8 @@ from ..metadata import (
     TransactionTooLargeError,
 )
 
+_PORTION = 100
+"""Writes in one transaction of `write_all`."""
 _BY_PREFIX: tuple[tuple[str, type], ...] = (
     (rec.PARTITIONS_PREFIX, rec.PartitionRecord),
     (rec.NODES_PREFIX, rec.NodeRecord),
@@ -112,6 +114,26 @@ async def commit(
             return tx.Conflict(outcome.key)
         case store_api.Unknown():
             return tx.Unclear(outcome.reason)
+
+
+async def write_all(
+    store: MetadataStore, writes: Sequence[tuple[tx.Compare, tx.Put]]
+) -> tx.Conflict | tx.SessionOver | tx.Unclear | None:
+    """Carry out any number of writes, some in each transaction; what ended it early, or None.
+
+    Raises MetadataError: the store failed; what was written before stays.
+    """
+    for first in range(0, len(writes), _PORTION):
+        portion = writes[first : first + _PORTION]
+        transaction = tx.Transaction(
+            compares=tuple(compare for compare, _ in portion),
+            puts=tuple(put for _, put in portion),
+            session=False,
+        )
+        outcome = await commit(store, transaction, None)
+        if not isinstance(outcome, tx.Committed):
+            return outcome
+    return None
 
 
 def _compare(compare: tx.Compare) -> store_api.Compare:

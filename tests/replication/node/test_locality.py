@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
 
-import attrs
 import pytest
 import trio
 
@@ -19,22 +17,11 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import FetchRequest
 from insync.replication.node import NodeStartError
 from insync.replication.node._dialler import Dialler
+from insync.storage import FileRange
 from insync.storage.batch import build_batch
 from insync.transport import Connection, Identity, RangePayload, RangeTruncated, RemoteError, connect
 
 from ...plugins.tcp.certificates import Authority
-
-
-@attrs.frozen
-class Whole:
-    """A file that a client hands over."""
-
-    file: BinaryIO
-    offset: int
-    length: int
-
-    def fileno(self) -> int:
-        return self.file.fileno()
 
 
 def settings(folder: Path, node_id: int, **options: object) -> NodeSettings:
@@ -135,16 +122,22 @@ async def test_a_near_address_that_fails_is_passed_over_with_one_line(
     assert told and all("No such file" in line and "tcp://" in line for line in told), caplog.text
 
 
-async def test_a_consumer_whose_range_was_cut_asks_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def fail_at_first(monkeypatch: pytest.MonkeyPatch) -> list[Exception]:
+    """Ranges that were handed over cannot be read, once for each of these, the last first."""
     view, failures = RangePayload.view, [RangeTruncated("cut"), OSError(5, "Input/output error")]
 
-    def fail_at_first(payload: RangePayload) -> memoryview:
+    def view_or_fail(payload: RangePayload) -> memoryview:
         if failures:
             raise failures.pop()
         return view(payload)
 
+    monkeypatch.setattr(RangePayload, "view", view_or_fail)
+    return failures
+
+
+async def test_a_consumer_whose_range_was_cut_asks_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     values = [b"%d" % number * 1000 for number in range(300)]
     async with Node(settings(tmp_path, 1)) as node:
         servers = node.endpoints
@@ -152,7 +145,7 @@ async def test_a_consumer_whose_range_was_cut_asks_again(
             await admin.create_topic("t", partitions=1, replication_factor=1)
         async with Producer(servers) as producer:
             await (await producer.send_many("t", values, partition=0)).wait()
-        monkeypatch.setattr(RangePayload, "view", fail_at_first)
+        failures = fail_at_first(monkeypatch)
         found: list[bytes | None] = []
         with trio.fail_after(20):
             async with Consumer(servers, auto_offset_reset="earliest") as consumer:
@@ -170,13 +163,6 @@ async def test_a_follower_whose_range_was_cut_asks_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A leader that is deposed truncates what it has handed over; the follower's node goes on."""
-    view, failures = RangePayload.view, [RangeTruncated("cut"), OSError(5, "Input/output error")]
-
-    def fail_at_first(payload: RangePayload) -> memoryview:
-        if failures:
-            raise failures.pop()
-        return view(payload)
-
     values = [b"%d" % number * 1000 for number in range(300)]
     async with Node(settings(tmp_path, 1)) as one, Admin(one.endpoints) as admin:
 
@@ -187,7 +173,7 @@ async def test_a_follower_whose_range_was_cut_asks_again(
             await admin.create_topic("t", assignments=[[1, 2]], config={"min_insync_replicas": 1})
         async with Producer(one.endpoints) as producer:
             await (await producer.send_many("t", values, partition=0)).wait()
-        monkeypatch.setattr(RangePayload, "view", fail_at_first)
+        failures = fail_at_first(monkeypatch)
         async with Node(settings(tmp_path, 2)):
             with trio.fail_after(60):
                 while failures or await isr() < 2:  # noqa: ASYNC110 - what the nodes do by themselves
@@ -226,7 +212,7 @@ async def test_a_producer_that_cuts_what_it_hands_over_is_refused(
 
             async def produce() -> m.ProduceResponse:
                 with await client.request(
-                    m.Kind.PRODUCE, body, [Whole(file, 0, len(batch))], timeout=30
+                    m.Kind.PRODUCE, body, [FileRange(file, 0, len(batch))], timeout=30
                 ) as answer:
                     return wire.decode_response(m.Kind.PRODUCE, bytes(answer.body))
 

@@ -381,13 +381,19 @@ def test_a_request_that_was_on_its_way_before_proves_nothing() -> None:
     assert node.said["o"].error == 0
 
 
-def test_a_lease_needs_followers_that_were_there_lately() -> None:
+def joined() -> Node:
+    """With a follower, and one member of the group."""
     node = Node(A, B)
     node.follow(B)
     assert node.ask("j", join()) is None
     node.answered(B, node.effects)
     node.fetch(B)
     assert node.said["j"].error == 0
+    return node
+
+
+def test_a_lease_needs_followers_that_were_there_lately() -> None:
+    node = joined()
     node.stand_still(SETTINGS.isolation_timeout_ms / 1000 + 0.1)
     beat = join(member_epoch=1, owned=None, topics=None, rebalance_timeout_ms=-1)
     assert node.ask("b", beat) is None
@@ -398,12 +404,7 @@ def test_a_lease_needs_followers_that_were_there_lately() -> None:
 
 def test_what_followers_have_shown_counts_when_a_heartbeats_wait_is_over() -> None:
     """They are not asked once more for what they have shown since it came."""
-    node = Node(A, B)
-    node.follow(B)
-    assert node.ask("j", join()) is None
-    node.answered(B, node.effects)
-    node.fetch(B)
-    assert node.said["j"].error == 0
+    node = joined()
     node.stand_still(SETTINGS.isolation_timeout_ms / 1000 - 0.5)
     silent = {"owned": None, "topics": None, "rebalance_timeout_ms": -1, "max_wait_ms": 2000}
     assert node.ask("b", join(member_epoch=1, **silent)) is None
@@ -513,15 +514,7 @@ def test_every_kind_of_request_to_a_coordinator_is_taken() -> None:
 class Marking(Maker):
     """Makes markers, too."""
 
-    def marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        *,
-        committed: bool,
-        coordinator_epoch: int,
-        timestamp_ms: int,
-    ) -> Batches:
+    def marker(self, producer_id: int, producer_epoch: int, **said: object) -> Batches:
         info = Info(
             base_offset=0,
             producer_id=producer_id,
