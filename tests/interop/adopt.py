@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from .brokers import brokers
-from .kafka import HERE, Java, _free_port, resolve
+from .kafka import HERE, Java, free_port, resolve
 
 CLEANER = (
     "log.cleaner.backoff.ms=200\nlog.cleaner.dedupe.buffer.size=4000000\nlog.retention.hours=-1\n"
@@ -256,7 +256,7 @@ def nodes(place: Path, folders: Sequence[Path]) -> Iterator[dict[int, tuple[str,
                 str(folder),
             ]
             command += ["--store", f"sqlite:///{place}/meta.db", "--listen", "tcp://127.0.0.1:0", "--json"]
-            command += ["--listen", f"kafka://127.0.0.1:{_free_port()}", "--log-level", "warning"]
+            command += ["--listen", f"kafka://127.0.0.1:{free_port()}", "--log-level", "warning"]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
             stack.callback(_end, process)
             running.append(process)

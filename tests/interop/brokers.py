@@ -11,7 +11,7 @@ from uuid import uuid4
 
 import attrs
 
-from .kafka import Java, _free_port, _wait_until_it_listens
+from .kafka import Java, free_port, wait_until_it_serves
 
 
 @attrs.frozen
@@ -31,8 +31,8 @@ def brokers(
     more: lines for the settings of each.
     """
     place.mkdir(exist_ok=True)
-    ports = [_free_port() for _ in range(count)]
-    controllers = [_free_port() for _ in range(count)]
+    ports = [free_port() for _ in range(count)]
+    controllers = [free_port() for _ in range(count)]
     voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in enumerate(controllers, 1))
     cluster_id = urlsafe_b64encode(uuid4().bytes).rstrip(b"=").decode().replace("-", "A")
     with ExitStack() as stack:
@@ -47,7 +47,7 @@ def brokers(
             out = place / f"kafka-{number}.out"
             running.append((stack.enter_context(_process(java, settings, out, heap)), ports[number - 1], out))
         for process, port, out in running:
-            _wait_until_it_listens(process, port, out)
+            wait_until_it_serves(process, port, out)
         servers = ",".join(f"127.0.0.1:{port}" for port in ports)
         yield Brokers(servers, tuple(process.pid for process, _, _ in running))
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import tempfile
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -87,9 +88,18 @@ class Java:
         return "\n".join(line for line in lines if not line.startswith("SLF4J"))
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that the system gives to nobody else for a minute; a server that sets `SO_REUSEADDR` can have it.
+
+    The side that closes a connection first keeps its port in TIME_WAIT: here the one that accepted.
+    """
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        return probe.getsockname()[1]
+        port: int = probe.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            accepted, _ = probe.accept()
+            accepted.close()
+            assert connection.recv(1) == b""
+    return port
 
 
 @attrs.frozen
@@ -111,7 +121,7 @@ class Broker:
 def broker(java: Java, place: Path, *, heap: str = "384m") -> Iterator[Broker]:
     """A Kafka on ports of the loopback interface; it is gone when the block is left."""
     folder, settings = place / "kafka", place / "server.properties"
-    port, controller = _free_port(), _free_port()
+    port, controller = free_port(), free_port()
     settings.write_text(
         "process.roles=broker,controller\nnode.id=1\n"
         f"controller.quorum.voters=1@127.0.0.1:{controller}\n"
@@ -130,7 +140,7 @@ def broker(java: Java, place: Path, *, heap: str = "384m") -> Iterator[Broker]:
             java.command(f"-Xmx{heap}", "kafka.Kafka", str(settings)), stdout=out, stderr=out
         )
     try:
-        _wait_until_it_listens(process, port, place / "kafka.out")
+        wait_until_it_serves(process, port, place / "kafka.out")
         yield Broker(f"127.0.0.1:{port}", folder, cluster_id, process)
     finally:
         if process.poll() is None:
@@ -138,16 +148,28 @@ def broker(java: Java, place: Path, *, heap: str = "384m") -> Iterator[Broker]:
         process.wait()
 
 
-def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, out: Path) -> None:
+def wait_until_it_serves(process: subprocess.Popen[bytes], port: int, out: Path) -> None:
+    """Kafka accepts connections before it answers, and answers with errors before it is ready."""
     for _ in range(1200):
         try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
-            return
+            if _lists_versions(port):
+                break
         except OSError:
             pass
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(0.1)
-        except subprocess.TimeoutExpired:
-            continue
-        break
-    raise AssertionError(f"Kafka does not listen: {out.read_text()}")
+            break
+    if process.poll() is not None:
+        raise AssertionError(f"Kafka has ended: {out.read_text()}")
+    assert _lists_versions(port), out.read_text()
+
+
+def _lists_versions(port: int) -> bool:
+    """Whether a broker answers ApiVersions, version 0, without an error."""
+    with socket.create_connection(("127.0.0.1", port), 10) as connection:
+        connection.sendall(struct.pack(">ihhih", 10, 18, 0, 1, -1))
+        answer = connection.makefile("rb").read(14)
+    if len(answer) < 14:
+        return False
+    _, _, error, count = struct.unpack(">iihi", answer)
+    return error == 0 and count > 0

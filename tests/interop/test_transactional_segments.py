@@ -23,7 +23,7 @@ from insync.storage import LogDirectory
 from insync.storage.batch import records, scan
 
 from ..requires import missing
-from .kafka import Broker, Java, _wait_until_it_listens, broker
+from .kafka import Broker, Java, broker, wait_until_it_serves
 
 pytestmark = [pytest.mark.interop, pytest.mark.xdist_group("kafka")]
 
@@ -154,7 +154,7 @@ class again:
 
     def __enter__(self) -> None:
         try:
-            _wait_until_it_listens(self._process, self._port, self._place / "again.out")
+            wait_until_it_serves(self._process, self._port, self._place / "again.out")
         except BaseException:
             self.__exit__()
             raise
