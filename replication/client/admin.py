@@ -29,6 +29,7 @@ from ..core.messages import (
 from ..core.types import PartitionId, Value
 from . import _arguments as given
 from ._coordinators import Coordinators
+from ._creation import RETRIED, Creation
 from ._deletions import delete_records
 from ._disk_room import check_room
 from ._groups import GroupDescription, GroupListing, GroupMember, GroupPartition
@@ -83,7 +84,6 @@ _KINDS: dict[type, m.Kind] = {
     m.AlterQuotasRequest: m.Kind.ALTER_CLIENT_QUOTAS,
     m.AlterUserRequest: m.Kind.ALTER_USER,
 }
-_RETRIED = (ErrorCode.NOT_CONTROLLER, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.REQUEST_TIMED_OUT)
 _NEXT_NODE = 2.0
 
 
@@ -145,6 +145,9 @@ class Admin(TransactionAdmin):
     def _timeout(self) -> float:
         return self._settings.request_timeout_ms / 1000
 
+    def _saw(self, revision: int) -> None:
+        self._revision = max(self._revision, revision)
+
     async def create_topic(
         self,
         name: str,
@@ -193,7 +196,7 @@ class Admin(TransactionAdmin):
             config={} if config is None else given.config("config", config),
             creation_id=uuid.uuid4().hex,
         )
-        creation = _Creation(self, request)
+        creation = Creation(self._cluster, request, self._timeout, self._saw)
         readiness = Readiness(self._cluster, name, 0, partitions, self._timeout)
         with trio.move_on_after(self._timeout):
             try:
@@ -484,7 +487,7 @@ class Admin(TransactionAdmin):
         answer = await whole_metadata(ask, request)
         if answer.revision < self._revision:
             answer = await self._ask_who_has_read_enough(request)
-        self._revision = max(self._revision, answer.revision)
+        self._saw(answer.revision)
         return answer
 
     async def _ask_who_has_read_enough(self, request: m.MetadataRequest) -> m.MetadataResponse:
@@ -526,11 +529,11 @@ class Admin(TransactionAdmin):
                 except ClientError as error:
                     last = error
                 else:
-                    self._revision = max(self._revision, answer.revision)
+                    self._saw(answer.revision)
                     if answer.error == ErrorCode.NONE:
                         return answer
                     last = error_for(answer.error, thing, answer.message)
-                    if answer.error not in _RETRIED:
+                    if answer.error not in RETRIED:
                         raise last
                 await trio.sleep(self._cluster.quick_backoff(attempt))
         raise RequestTimeoutError(
@@ -561,42 +564,3 @@ class Admin(TransactionAdmin):
                 if all(map(holds, answer.topics)):
                     return
                 await trio.sleep(self._cluster.quick_backoff(1))
-
-
-class _Creation:
-    """Tries to create a topic until a controller has answered."""
-
-    def __init__(self, admin: Admin, request: m.CreateTopicRequest) -> None:
-        self.topic_id: str | None = None
-        self.error: ClientError | None = None
-        self._admin = admin
-        self._request = request
-
-    async def run(self) -> str:
-        attempt = 0
-        while True:
-            attempt += 1
-            topic_id = await self._try()
-            if topic_id is not None:
-                self.topic_id = topic_id
-                return topic_id
-            await trio.sleep(self._admin._cluster.quick_backoff(attempt))
-
-    async def _try(self) -> str | None:
-        try:
-            answer: m.CreateTopicResponse = await self._admin._cluster.ask(
-                m.Kind.CREATE_TOPIC, self._request, timeout=self._admin._timeout
-            )
-        except (AuthorizationError, InvalidRequestError):
-            raise
-        except ClientError as error:
-            self.error = error
-            return None
-        self._admin._revision = max(self._admin._revision, answer.revision)
-        if answer.error == ErrorCode.NONE:
-            return answer.topic_id
-        refusal = error_for(answer.error, f"topic {self._request.name!r}", answer.message)
-        if answer.error not in _RETRIED:
-            raise refusal
-        self.error = refusal
-        return None

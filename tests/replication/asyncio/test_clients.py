@@ -29,7 +29,7 @@ from insync.replication.client import (
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 
-from ..client.fake_cluster import answer_when, drop, fail_with
+from ..client.faults import answer_when, drop, fail_with
 from ..client.threaded_cluster import ThreadedCluster, threaded_cluster
 
 

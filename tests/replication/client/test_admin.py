@@ -19,7 +19,8 @@ from insync.replication.core import messages as m
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 
-from .fake_cluster import FakeNode, disconnect, drop, fake_cluster
+from .fake_cluster import FakeNode, fake_cluster
+from .faults import disconnect, drop
 
 
 async def test_create_list_and_describe():

@@ -20,15 +20,8 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.storage.batch import build_batch
 
-from .fake_cluster import (
-    answer_when,
-    disconnect_after_append,
-    fail_with,
-    fake_cluster,
-    later,
-    not_leader,
-    random_faults,
-)
+from .fake_cluster import fake_cluster
+from .faults import answer_when, disconnect_after_append, fail_with, later, not_leader, random_faults
 from .patience import asked
 
 

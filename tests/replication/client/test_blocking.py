@@ -28,7 +28,7 @@ from insync.replication.client._handover import HandedOver
 from insync.replication.client.consumer import put_back, put_back_batches
 from insync.replication.core.messages import Kind
 
-from .fake_cluster import drop
+from .faults import drop
 from .threaded_cluster import ThreadedCluster, threaded_cluster
 
 

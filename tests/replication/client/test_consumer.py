@@ -22,7 +22,8 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.storage.batch import build_batch, crc32c
 
-from .fake_cluster import FakeCluster, Partition, disconnect, fail_with, fake_cluster
+from .fake_cluster import FakeCluster, Partition, fake_cluster
+from .faults import disconnect, fail_with
 
 
 def fill(log: Partition, count: int, *, each: int = 10) -> list[bytes]:

@@ -20,7 +20,8 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.replication.core.types import EpochEnd
 
-from .fake_cluster import FakeNode, fail_with, fake_cluster
+from .fake_cluster import FakeNode, fake_cluster
+from .faults import fail_with
 from .test_consumer import fill, read
 from .test_hostile_data import rotten, spoil
 

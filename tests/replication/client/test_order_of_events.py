@@ -22,7 +22,8 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.storage.batch import scan
 
-from .fake_cluster import FakeNode, Fault, answer_when, fail_with, fake_cluster, later
+from .fake_cluster import FakeNode, Fault, fake_cluster
+from .faults import answer_when, fail_with, later
 from .patience import asked
 from .test_consumer import fill, read
 

@@ -26,15 +26,14 @@ from insync.replication.client import (
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 
-from .fake_cluster import (
-    FakeNode,
+from .fake_cluster import FakeNode, fake_cluster
+from .faults import (
     answer_after,
     disconnect,
     disconnect_after_append,
     drop,
     drop_after_append,
     fail_with,
-    fake_cluster,
     healthy,
     not_leader,
     random_faults,

@@ -17,14 +17,8 @@ from insync.replication.core.messages import Kind
 from insync.storage.batch import records
 from insync.transport import Connection, ConnectionLost
 
-from .fake_cluster import (
-    FakeNode,
-    Partition,
-    answer_when,
-    drop,
-    fail_with,
-    fake_cluster,
-)
+from .fake_cluster import FakeNode, Partition, fake_cluster
+from .faults import answer_when, drop, fail_with
 from .patience import asked
 from .test_backlog import watch
 from .test_producer import numbered

@@ -32,7 +32,8 @@ from insync.replication.core.coordination import transaction_messages as tm
 from insync.replication.core.errors import ErrorCode
 from insync.storage.batch import scan
 
-from .fake_cluster import FakeCluster, FakeNode, fail_with, fake_cluster
+from .fake_cluster import FakeCluster, FakeNode, fake_cluster
+from .faults import fail_with
 
 Clock = trio.testing.MockClock
 SILENCE = None

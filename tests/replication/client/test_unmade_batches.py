@@ -25,7 +25,8 @@ from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 from insync.transport import Connection
 
-from .fake_cluster import disconnect, fail_with, fake_cluster, random_faults
+from .fake_cluster import fake_cluster
+from .faults import disconnect, fail_with, random_faults
 
 
 def failing(real: Callable[..., Any], bad: Callable[[Any], bool], error: Exception) -> Callable[..., Any]:

@@ -16,7 +16,8 @@ from insync.replication.client import BlockingProducer, ClientError, Delivery, I
 from insync.replication.core.errors import ErrorCode
 from insync.replication.core.messages import Kind
 
-from .fake_cluster import drop, fail_with, fake_cluster
+from .fake_cluster import fake_cluster
+from .faults import drop, fail_with
 from .threaded_cluster import threaded_cluster
 
 UNSEEN = "no code has checked the deliveries"
