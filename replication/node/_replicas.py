@@ -305,14 +305,16 @@ class Replicas:
         self.settle()
 
     def high_watermark(self, partition: PartitionId) -> int | None:
-        """Of a replica that is in use; other threads may ask."""
-        host = self.hosts.get(partition)
-        return host.replica.cleaning_bound if host is not None and not host.lane.closed else None
+        """Of a replica that is in use. Other threads may ask, also when the broker has just let the replica go."""
+        host, replica = self.hosts.get(partition), self.broker.context.replicas.get(partition)
+        if host is None or replica is None or host.lane.closed:
+            return None
+        return replica.cleaning_bound
 
     def leads(self, partition: PartitionId) -> bool:
         """Other threads may ask."""
-        host = self.hosts.get(partition)
-        return host is not None and host.replica.leader is not None
+        replica = self.broker.context.replicas.get(partition)
+        return replica is not None and replica.leader is not None
 
     def clock_difference(self) -> float:
         """Other threads may ask."""

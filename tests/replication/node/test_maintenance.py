@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import trio
 
 from insync.replication import Admin, Node
+from insync.replication.core.broker.assignments import Assignments
 from insync.replication.core.control.records import TopicConfig
 from insync.replication.core.types import PartitionId
 from insync.replication.node import _maintenance_thread, _replicas
@@ -63,6 +65,39 @@ async def test_old_segments_go_on_every_replica_and_readers_go_on(tmp_path: Path
             assert f"t 0 {first}" in checkpoint
     async with Node(settings(tmp_path, 1, **SOON)) as one, Node(settings(tmp_path, 2, **SOON)):
         assert await consume(one.endpoints, "t", 1, 40 - first) == values
+
+
+@pytest.mark.parametrize("question", ["high_watermark", "leads"])
+async def test_the_keeper_may_ask_while_a_replica_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    """It is a thread: it also looks between the end of a replica and that of its log."""
+    if question == "leads":
+        monkeypatch.setattr(_replicas.Replicas, "high_watermark", lambda self, partition: 0)
+    answer, let_go = getattr(_replicas.Replicas, question), Assignments._let_go
+    asked = threading.Semaphore(0)
+
+    def ask(self: _replicas.Replicas, partition: PartitionId) -> object:
+        try:
+            return answer(self, partition)
+        finally:
+            asked.release()
+
+    def let_go_and_wait(self: Assignments, partition: PartitionId) -> None:
+        let_go(self, partition)
+        while asked.acquire(blocking=False):
+            pass
+        for _ in range(2):  # The first question may have begun before.
+            assert asked.acquire(timeout=30), "the keeper's thread has ended"
+
+    monkeypatch.setattr(_replicas.Replicas, question, ask)
+    monkeypatch.setattr(Assignments, "_let_go", let_go_and_wait)
+    options = {"log_maintenance_interval_ms": 5}
+    async with Node(settings(tmp_path, 1, **options)) as node, Admin(node.endpoints) as admin:
+        await admin.create_topic("t", 1, 1)
+        await admin.delete_topic("t")
+        await admin.create_topic("u", 1, 1)
+        await produce(node.endpoints, "u", [b"1"])
 
 
 class Told:
