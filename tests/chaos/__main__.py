@@ -1,6 +1,7 @@
 """`python -m tests.chaos --seconds S --seed N --transport tcp|tls|shm --store sqlite|zookeeper|remote --json`.
 
-With `--groups`: consumer groups. With `--transactions`: consume, transform and produce in transactions.
+With `--kafka`: Kafka's clients for Java and C write and read. With `--groups`: consumer groups. With
+`--transactions`: consume, transform and produce in transactions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from typing import Any
 from .defects import DEFECTS
 from .faults import FAULTS
 from .groups import FAULT_NAMES, timed_groups
-from .run import Injected, Plan, Report, say, timed
+from .kafka_clients import KafkaRun
+from .run import Injected, Plan, Report, Run, say, timed
 from .transactions import FAULT_NAMES as OF_TRANSACTIONS
 from .transactions import timed_transactions
 
@@ -102,6 +104,9 @@ def main() -> int:
         "--defect", choices=sorted(DEFECTS), default="", help="plant an error, which must be found"
     )
     parser.add_argument(
+        "--kafka", action="store_true", help="Kafka's clients for Java and C, in place of our own"
+    )
+    parser.add_argument(
         "--groups",
         action="store_true",
         help="consumer groups: members and coordinators come, go and stand still",
@@ -134,7 +139,7 @@ def main() -> int:
             return _groups(plan, folder.absolute(), as_json=given.json)
         if given.transactions:
             return _transactions(plan, folder.absolute(), as_json=given.json)
-        report, seconds = timed(plan, folder.absolute())
+        report, seconds = timed(plan, folder.absolute(), KafkaRun if given.kafka else Run)
     told = summary(report, seconds)
     for line in (*told["violations"], *told["problems"]):
         say(f"BROKEN: {line}")

@@ -1,10 +1,11 @@
 """A Kafka of one or three brokers is written to, stopped, adopted by `insync adopt`, and read from insync nodes.
 
-    python -m tests.interop.adopt [--brokers 3] [--place FOLDER]
+    python -m tests.interop.adopt [--brokers 3] [--kafka 3.9.1] [--apart]
 
 What was read from Kafka before it was stopped (offsets, keys, values, timestamps, headers, committed offsets of
-groups, with both isolation levels) is compared with what the same client, kafka-python and our own consumer read
-afterwards; then writes go on at the next offset, in a later epoch. Needs Java and Maven.
+groups, with both isolation levels; ids of topics, epochs of what was written) is compared with what the same
+client, kafka-python and our own consumer read afterwards; then writes go on at the next offset, in a later epoch.
+Needs Java and Maven.
 """
 
 from __future__ import annotations
@@ -216,6 +217,31 @@ def committed(servers: str) -> dict[str, list[tuple[str, int, int, str]]]:
     return found
 
 
+def described(servers: str, told: Rows) -> dict[str, Any]:
+    """Ids of the topics, and the leader epoch in which the oldest record of each partition was written.
+
+    Kafka names no epoch for a log start behind which its cleaner has left nothing.
+    """
+    import confluent_kafka as ck
+    from confluent_kafka.admin import AdminClient, OffsetSpec
+
+    admin = AdminClient({"bootstrap.servers": servers})
+    names = sorted({name.rpartition("-")[0] for name in told})
+    topics = {
+        name: str(each.result(60).topic_id)
+        for name, each in admin.describe_topics(ck.TopicCollection(names)).items()
+    }
+    places = [
+        ck.TopicPartition(name.rpartition("-")[0], int(name.rpartition("-")[2]))
+        for name, rows in told.items()
+        if len(rows) > 1
+    ]
+    asked = admin.list_offsets({each: OffsetSpec.earliest() for each in places})
+    found = {place: each.result(60) for place, each in asked.items()}
+    epochs = {f"{each.topic}-{each.partition}": (at.offset, at.leader_epoch) for each, at in found.items()}
+    return {"ids": topics, "epochs": epochs}
+
+
 def stop(pids: Sequence[int]) -> None:
     """As an operator does: one broker after the other is asked, and waited for."""
     for pid in pids:
@@ -235,6 +261,7 @@ def make(java: Java, place: Path, count: int) -> dict[str, Any]:
             "folders": folders,
             "properties": place / "server-1.properties",
         }
+        told["described"] = described(running.servers, told["read"]["read_committed"])
         stop(running.pids)
     return told
 
@@ -399,6 +426,7 @@ def compare(place: Path, told: dict[str, Any], *, apart: bool = False) -> str:
             assert read_natively(native, wanted, isolation) == wanted, f"our consumer, {isolation}"
         assert read_by_kafka_python(servers, rows) == rows, "kafka-python"
         assert committed(servers) == told["committed"]
+        assert described(servers, rows) == told["described"], "ids and epochs"
         more = write_on(servers, rows)
     with nodes(place, folders) as running:
         servers = ",".join(kafka for _, kafka in running.values())
@@ -413,12 +441,14 @@ def compare(place: Path, told: dict[str, Any], *, apart: bool = False) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.interop.adopt")
+    parser = argparse.ArgumentParser(prog="python -m tests.interop.adopt", description=__doc__)
     parser.add_argument("--brokers", type=int, choices=(1, 3), default=3)
+    parser.add_argument("--kafka", default="", metavar="VERSION", help="of Maven Central; by default 4.1.0")
     parser.add_argument("--apart", action="store_true", help="adopt each broker by itself")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
-        java = Java(resolve(HERE / "pom.xml", online=True))
+        version = [f"-Dkafka.version={asked.kafka}"] if asked.kafka else []
+        java = Java(resolve(HERE / "pom.xml", *version, online=True))
         told = make(java, Path(place), asked.brokers)
         print(compare(Path(place), told, apart=asked.apart))
 
